@@ -1,0 +1,102 @@
+//! The engine's one error type: a small kind that tells the caller what to do, a context that begins with a verb,
+//! and the source.
+
+use std::fmt;
+use std::io;
+
+/// What a caller can do about an error. Targets map kinds to protocol codes, the CLI to exit codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The named object does not exist: check the name.
+    NotFound,
+    /// The name or state conflicts with what exists: choose another name, or force where that is offered.
+    Conflict,
+    /// The request can never succeed as written: misaligned, malformed, out of a limit.
+    Invalid,
+    /// The request reaches past the end of the volume.
+    OutOfRange,
+    /// The device or the pool accepts no writes by configuration.
+    ReadOnly,
+    /// The pool cannot promise the space: free some or add a physical volume, then retry.
+    NoSpace,
+    /// A disk returned an error for this request; the pool goes on.
+    Io,
+    /// Stored bytes do not verify: never served; run `hindcast check`.
+    Corrupt,
+    /// The pool stopped trusting itself after a failed write or sync (I7): restart the server to recover.
+    Poisoned,
+    /// Another process or an unfinished operation holds what is needed: retry later.
+    Busy,
+    /// Not available in this configuration or format version.
+    Unsupported,
+}
+
+/// The engine's result type.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An engine error. `Clone` because one failed group write answers many requests.
+#[derive(Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    context: String,
+    source: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error without a source. `context` begins with a verb: "open journal segment 3".
+    pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
+        Error { kind, context: context.into(), source: None }
+    }
+
+    /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`].
+    pub fn io(context: impl Into<String>, source: io::Error) -> Self {
+        let kind = match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::Io,
+        };
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
+    }
+
+    /// An error of `kind` caused by `source`.
+    pub fn with_source(
+        kind: ErrorKind,
+        context: impl Into<String>,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
+    }
+
+    /// What the caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.context)?;
+        if let Some(source) = &self.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.kind)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Shorthands used all over the engine.
+macro_rules! ctor {
+    ($($name:ident => $kind:ident),*) => {$(
+        pub(crate) fn $name(context: impl Into<String>) -> Error {
+            Error::new(ErrorKind::$kind, context)
+        }
+    )*};
+}
+ctor!(corrupt => Corrupt, invalid => Invalid, conflict => Conflict, not_found => NotFound, no_space => NoSpace);

@@ -1,0 +1,17 @@
+//! Hindcast's storage engine.
+//!
+//! Synchronous, `Send + Sync`, without sockets, runtime, or a clock of its own (I1). Everything that makes progress in
+//! the background is a function that can be called by hand (I2), which is how the simulator runs this very code.
+//!
+//! The modules are the data path: a write comes in at [`device`] (implemented in `volume`), is ordered and kept by
+//! `journal`, found again by `staging`, and moved to its place by `destage`, which asks `pool` for slots and records
+//! them in `map`, all committed by `catalog`; `disk` and `world` are the seams at the bottom.
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod disk;
+mod error;
+pub mod pool;
+pub mod world;
+
+pub use error::{Error, ErrorKind, Result};

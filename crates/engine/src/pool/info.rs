@@ -1,0 +1,267 @@
+//! What the pool is asked for and what it tells: plain data, no behaviour. Sizes are bytes unless a name says else.
+
+use crate::disk::SyncPurpose;
+
+/// Fixed when a pool is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Unit of allocation on physical volumes: a power of two, 64 KiB to 1 GiB.
+    pub extent_size: u64,
+    /// Bytes of journal, in segments; at least four segments.
+    pub journal_size: u64,
+    /// Bytes of one journal segment: a power of two, 4 MiB to 256 MiB.
+    pub segment_size: u64,
+    /// What every physical volume writes atomically (512 or 4096): slots overwritten in place never share one.
+    pub atomic_unit: u32,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        PoolConfig { extent_size: 4 << 20, journal_size: 1 << 30, segment_size: 32 << 20, atomic_unit: 4096 }
+    }
+}
+
+/// Chosen each time a pool is opened.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Bound of the map-page cache, shared by all volumes.
+    pub map_cache_bytes: usize,
+    /// Its replacement.
+    pub map_cache_policy: CachePolicy,
+    /// Bound of the catalog's page cache.
+    pub catalog_cache_bytes: usize,
+    /// Threads that apply a batch (1: all on the caller's thread, as the simulator wants it).
+    pub destage_threads: usize,
+    /// Journal bytes in one destage batch.
+    pub batch_bytes: u64,
+    /// Destage starts when this share of the journal is in use, in per cent (0: at once).
+    pub destage_start_percent: u8,
+    /// Warn when less than this share of the capacity is free, in per cent.
+    pub low_space_percent: u8,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions {
+            map_cache_bytes: 64 << 20,
+            map_cache_policy: CachePolicy::S3Fifo,
+            catalog_cache_bytes: 64 << 20,
+            destage_threads: 2,
+            batch_bytes: 64 << 20,
+            destage_start_percent: 25,
+            low_space_percent: 10,
+        }
+    }
+}
+
+/// Replacement policies of the map-page cache (ESnapII compares the first three).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CachePolicy {
+    /// Round-robin: the oldest inserted goes first.
+    RoundRobin,
+    /// Least recently used.
+    Lru,
+    /// Least frequently used, ties by age.
+    Lfu,
+    /// S3-FIFO (Yang et al., SOSP 2023): small, main and ghost queues.
+    S3Fifo,
+}
+
+/// Where new slots go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// The first free place.
+    Anywhere,
+    /// Next to the chunk's neighbour where possible.
+    Contiguous,
+}
+
+/// A physical volume to create or take in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PvSpec {
+    /// File name inside the data directory, or an absolute path of a file or block device.
+    pub path: String,
+    /// Size of a file to create; `None`: the existing size of the file or device.
+    pub size: Option<u64>,
+    /// Overwrite a label of another pool.
+    pub force: bool,
+}
+
+/// A volume to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewVolume {
+    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    pub name: String,
+    /// A multiple of `block_size`, up to 64 TiB.
+    pub size: u64,
+    /// A power of two, 512 B to the extent size, at least `block_size`.
+    pub chunk_size: u64,
+    /// 512 or 4096.
+    pub block_size: u32,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+/// The default chunk size: random load moves little, maps stay small (Xiao 2006 found the same).
+pub const DEFAULT_CHUNK_SIZE: u64 = 16 << 10;
+/// The largest volume.
+pub const MAX_VOLUME_SIZE: u64 = 64 << 40;
+
+/// A volume as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Name.
+    pub name: String,
+    /// Stable identity.
+    pub uuid: [u8; 16],
+    /// Size in bytes.
+    pub size: u64,
+    /// Chunk size in bytes.
+    pub chunk_size: u64,
+    /// Logical block size in bytes.
+    pub block_size: u32,
+    /// Refuses writes.
+    pub read_only: bool,
+    /// Creation time, nanoseconds since the Unix epoch.
+    pub created: u64,
+    /// The branch it writes to.
+    pub branch: u64,
+    /// Bytes of slots it owns (staged writes not included).
+    pub allocated: u64,
+    /// Open handles (exports, connections).
+    pub handles: u64,
+    /// Counters since the pool was opened.
+    pub stats: VolumeStats,
+}
+
+/// Counters of one volume since the pool was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeStats {
+    /// Read requests.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Write requests (zeroing included).
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Flush requests.
+    pub flushes: u64,
+    /// Discard requests.
+    pub discards: u64,
+    /// Bytes discarded.
+    pub discard_bytes: u64,
+    /// Bytes of reads that came from the journal.
+    pub staged_read_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// A physical volume as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PvInfo {
+    /// Number inside the pool, never used twice.
+    pub id: u32,
+    /// Label identity.
+    pub uuid: [u8; 16],
+    /// Path as given.
+    pub path: String,
+    /// Usable bytes (whole extents).
+    pub size: u64,
+    /// Bytes of extents in use.
+    pub used: u64,
+    /// New slots go elsewhere and data is being moved away.
+    pub draining: bool,
+}
+
+/// Whether the pool can be trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// All is well.
+    Healthy,
+    /// Works, but somebody should look: low space, damaged metadata found.
+    Warning(Vec<String>),
+    /// I7: refuses writes until it is reopened; the reason.
+    Poisoned(String),
+}
+
+/// The pool as it stands.
+#[derive(Debug, Clone)]
+pub struct PoolInfo {
+    /// Identity.
+    pub uuid: [u8; 16],
+    /// Fixed configuration.
+    pub config: PoolConfig,
+    /// Placement policy.
+    pub placement: Placement,
+    /// Bytes of all extents that may take data.
+    pub capacity: u64,
+    /// Bytes of extents in use.
+    pub used: u64,
+    /// Bytes that could still be promised to new writes.
+    pub available: u64,
+    /// Bytes reserved for writes that are in the journal but not yet in place.
+    pub reserved: u64,
+    /// Sum of the sizes of all volumes.
+    pub provisioned: u64,
+    /// Number of volumes.
+    pub volumes: u64,
+    /// Health.
+    pub health: Health,
+}
+
+/// Counters of the pool since it was opened, and its positions.
+#[derive(Debug, Clone, Default)]
+pub struct PoolStats {
+    /// Last LSN given out.
+    pub sequenced_lsn: u64,
+    /// End of the contiguous written prefix.
+    pub written_lsn: u64,
+    /// End of the durable prefix.
+    pub synced_lsn: u64,
+    /// End of what is preserved in the catalog.
+    pub preserved_lsn: u64,
+    /// End of what is in place.
+    pub destaged_lsn: u64,
+    /// Bytes of journal in use.
+    pub journal_used: u64,
+    /// Bytes of journal that can be used.
+    pub journal_capacity: u64,
+    /// Group writes to the journal.
+    pub journal_groups: u64,
+    /// Records written to the journal.
+    pub journal_records: u64,
+    /// Bytes written to the journal, headers included.
+    pub journal_bytes: u64,
+    /// Times that a writer had to wait for room in the journal.
+    pub backpressure_waits: u64,
+    /// Staged pieces (blocks and parts of blocks) in memory.
+    pub staged_pieces: u64,
+    /// Destage batches done.
+    pub destage_batches: u64,
+    /// Bytes written to physical volumes.
+    pub destage_bytes: u64,
+    /// Bytes of slots newly allocated.
+    pub allocated_bytes: u64,
+    /// Map-cache hits.
+    pub map_hits: u64,
+    /// Map-cache misses.
+    pub map_misses: u64,
+    /// Map-cache evictions.
+    pub map_evictions: u64,
+    /// Bytes in the map cache.
+    pub map_cache_used: u64,
+    /// Catalog commits.
+    pub catalog_commits: u64,
+    /// Completed syncs by purpose, in the order of [`SyncPurpose::ALL`].
+    pub syncs: [u64; SyncPurpose::ALL.len()],
+}
+
+/// What one call of [`super::Pool::maintain`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Something; call again.
+    Worked,
+    /// Nothing is left to do now.
+    Idle,
+}

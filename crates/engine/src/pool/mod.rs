@@ -1,0 +1,3 @@
+//! Pools.
+mod info;
+pub use info::*;
