@@ -1,4 +1,6 @@
 //! Every option, every error, and what hostile clients try before the transmission phase.
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
+
 mod common;
 
 use common::mem::{MemDevice, MemExports};

@@ -1,4 +1,6 @@
 //! Listening, limits, TLS, disconnecting, and stopping.
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
+
 mod common;
 
 use common::mem::{MemDevice, MemExports};

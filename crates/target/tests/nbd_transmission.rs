@@ -1,4 +1,6 @@
 //! Every command, every error, and how requests are received, batched, and answered.
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
+
 mod common;
 
 use common::mem::{MemDevice, MemExports, SHARD};

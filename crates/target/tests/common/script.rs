@@ -1,5 +1,5 @@
 //! A transport that plays a client from memory, and the client's view of what came back.
-#![allow(dead_code, unreachable_pub, missing_docs)] // included by several, each needing a part of it
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 use hindcast_target::nbd::Transport;
 use hindcast_target::nbd::codec::{REQUEST_LEN, ReplyHeader, Request, chunk};
