@@ -1,0 +1,2 @@
+//! `sim`: runs the simulator.
+fn main() {}
