@@ -168,6 +168,11 @@ impl SimDir {
         machine.fail_sync = None;
     }
 
+    /// Is a planned failure of a sync still to come?
+    pub fn sync_failure_pending(&self) -> bool {
+        self.0.lock().fail_sync.is_some()
+    }
+
     /// Did a sync fail since the last crash?
     pub fn sync_failed(&self) -> bool {
         self.0.lock().files.values().any(|f| f.sync_failed)
