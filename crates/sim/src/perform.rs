@@ -193,9 +193,6 @@ impl Run {
         let Some(handle) = self.handle(vol)? else {
             return Ok(None);
         };
-        if !self.has_room(bytes) {
-            return Ok(None);
-        }
         let read_only = self.model(vol)?.read_only;
         let mut writes = Vec::new();
         let mut effects = Vec::new();
@@ -281,9 +278,6 @@ impl Run {
         let Some(handle) = self.handle(vol)? else {
             return Ok(());
         };
-        if !self.has_room(8192) {
-            return Ok(());
-        }
         let read_only = self.model(vol)?.read_only;
         let effects = zero_effects(vol, offset, len, unmap);
         self.oracle.attempt(&effects);

@@ -71,6 +71,9 @@ pub struct Run {
     pub(crate) faults: bool,
     /// Recovery draws its options, and further crashes, at random.
     wild: bool,
+    /// Background work keeps ahead of requests, as a server's threads do; else a request that finds the journal full
+    /// has to help itself.
+    helpful: bool,
     planned: Option<Crash>,
     pub(crate) trace: Trace,
     pub(crate) summary: Summary,
@@ -97,6 +100,7 @@ impl Run {
     pub fn new(seed: u64, plan: Plan, wild: bool, trace: Trace) -> Self {
         let mut rand = Rand::new(seed);
         let dir = SimDir::new(rand.bits());
+        dir.set_backing(plan.backing);
         dir.set_tear_model(if plan.config.atomic_unit == 4096 {
             tear_4096
         } else {
@@ -107,7 +111,6 @@ impl Run {
             dir,
             clock: Arc::new(ManualClock::new(1_800_000_000_000_000_000)),
             rng: Arc::new(SplitMix::new(rand.bits())),
-            rand,
             oracle: Oracle::default(),
             pool: None,
             handles: BTreeMap::new(),
@@ -120,9 +123,11 @@ impl Run {
             next_pv: 1,
             faults: false,
             wild,
+            helpful: !wild || rand.percent(50),
             planned: None,
             trace,
             summary: Summary::default(),
+            rand,
         }
     }
 
@@ -148,14 +153,14 @@ impl Run {
         self.planned = Some(how);
     }
 
-    fn world(&self) -> World {
+    pub(crate) fn world(&self) -> World {
         World {
             clock: self.clock.clone() as Arc<dyn Clock>,
             rng: self.rng.clone(),
         }
     }
 
-    fn dyn_dir(&self) -> Arc<dyn Dir> {
+    pub(crate) fn dyn_dir(&self) -> Arc<dyn Dir> {
         Arc::new(self.dir.clone())
     }
 
@@ -262,7 +267,19 @@ impl Run {
             let op = generator.next(self.oracle.state());
             self.step(&op)?;
         }
+        if self.rand.percent(20) && self.rest()? {
+            return self.damage();
+        }
         self.finish()
+    }
+
+    /// Closes for good, if nothing comes between.
+    fn rest(&mut self) -> Outcome<bool> {
+        self.dir.crash_at(None);
+        if self.faults {
+            self.step(&Op::Reopen(None))?;
+        }
+        self.close()
     }
 
     /// The end of every run: all of it must be there, and go away without a trace.
@@ -618,6 +635,9 @@ impl Run {
 
     /// Like the threads of a server do: makes room in the journal before a request would have to wait for it.
     pub(crate) fn make_room(&mut self, bytes: u64) -> Outcome<()> {
+        if !self.helpful {
+            return Ok(());
+        }
         let need = bytes + bytes / 4 + 2 * self.plan.config.segment_size;
         for round in 0..1000 {
             let pool = self.pool()?;
@@ -639,15 +659,6 @@ impl Run {
         } else {
             Err(format!("the journal stays full: {:?}", self.pool()?.stats()))
         }
-    }
-
-    /// Is there room for a request, so that it will not wait for ever?
-    pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        self.pool.as_ref().is_some_and(|pool| {
-            let stats = pool.stats();
-            let need = bytes + bytes / 4 + 2 * self.plan.config.segment_size;
-            stats.journal_used + need <= stats.journal_capacity
-        })
     }
 }
 

@@ -185,6 +185,8 @@ pub struct Plan {
     pub placement: Placement,
     /// First physical volumes: (size in bytes, block device).
     pub pvs: Vec<(u64, bool)>,
+    /// Bytes that the file system below can hold; none: more than enough.
+    pub backing: Option<u64>,
 }
 
 const KIB: u64 = 1 << 10;
@@ -207,11 +209,15 @@ impl Plan {
         let pvs = (0..rand.between(1, 3))
             .map(|_| Self::pv(rand, extent_size))
             .collect();
+        // The pool leaves this much to its catalog, and the journal's files are not made yet.
+        let backing = 64 * MIB + config.journal_size + rand.below(8 * MIB);
+        let backing = rand.percent(15).then_some(backing);
         Plan {
             config,
             options: Self::options(rand),
             placement: Self::placement(rand),
             pvs,
+            backing,
         }
     }
 
@@ -238,6 +244,7 @@ impl Plan {
             options,
             placement: Placement::Contiguous,
             pvs,
+            backing: None,
         }
     }
 
