@@ -1,9 +1,9 @@
 //! `sim`: runs the simulator. Exit codes: 0 all passed, 1 something failed, 2 usage.
-#![allow(clippy::print_stdout, reason = "this is a command-line program")]
 
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, PowerLoss, Summary};
 use hindcast_sim::{enumerate, mutate, random_run, run_script, scripts};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,13 @@ usage: sim --seed N [--verbose]              one seed; --verbose tells every ste
 other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
        --verbose";
+
+/// Prints a line; a reader who has gone away is no reason to fail.
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        let _ = writeln!(std::io::stdout().lock(), $($arg)*);
+    }};
+}
 
 /// A run that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -40,7 +47,7 @@ fn main() -> ExitCode {
     let args = match parse(std::env::args().skip(1).collect()) {
         Ok(args) => args,
         Err(why) => {
-            println!("{why}\n{USAGE}");
+            say!("{why}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -67,7 +74,7 @@ fn main() -> ExitCode {
             seeds: Some(count), ..
         } => many_seeds(args.from, *count, &args),
         _ => {
-            println!("{USAGE}");
+            say!("{USAGE}");
             return ExitCode::from(2);
         }
     };
@@ -156,11 +163,11 @@ fn parse_cut(text: &str) -> Result<Cut, String> {
 }
 
 fn tell(line: &str) {
-    println!("  {line}");
+    say!("  {line}");
 }
 
 fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
-    println!(
+    say!(
         "{what}: {} operations, {} crashes, {} records, {} unflushed records lost, {} writes refused, {:.1} s",
         summary.ops,
         summary.crashes,
@@ -169,7 +176,7 @@ fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summa
         summary.refused,
         since.elapsed().as_secs_f64()
     );
-    println!("{passed} passed, {failed} failed");
+    say!("{passed} passed, {failed} failed");
 }
 
 fn many_seeds(from: u64, count: u64, args: &Args) -> u64 {
@@ -201,7 +208,7 @@ fn many_seeds(from: u64, count: u64, args: &Args) -> u64 {
                         }
                         Err(why) => {
                             failed.fetch_add(1, Ordering::Relaxed);
-                            println!("seed {seed} FAILED: {why}\n  repeat: {}", command(seed, args));
+                            say!("seed {seed} FAILED: {why}\n  repeat: {}", command(seed, args));
                         }
                     }
                 }
@@ -247,12 +254,12 @@ fn watch(running: &[Mutex<Option<(u64, Instant)>>], next: &AtomicU64, count: u64
             return;
         }
         if let Some((seed, _)) = now.iter().flatten().find(|(_, since)| since.elapsed() > PATIENCE) {
-            println!("seed {seed} FAILED: it hangs\n  repeat: {}", command(*seed, args));
+            say!("seed {seed} FAILED: it hangs\n  repeat: {}", command(*seed, args));
             std::process::exit(1);
         }
         if last.elapsed() > Duration::from_secs(10) {
             last = Instant::now();
-            println!("{begun} of {count} seeds begun");
+            say!("{begun} of {count} seeds begun");
         }
     }
 }
@@ -263,7 +270,7 @@ fn all_cuts(name: Option<&str>) -> u64 {
     for script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
         match enumerate(&script, None, 10) {
             Ok(done) => {
-                println!(
+                say!(
                     "{}: {} cuts passed, {} failed",
                     script.name,
                     done.passed,
@@ -271,15 +278,15 @@ fn all_cuts(name: Option<&str>) -> u64 {
                 );
                 for (cut, why) in &done.failed {
                     let cut = name_cut(cut);
-                    println!("{} cut at {cut} FAILED: {why}", script.name);
-                    println!("  repeat: sim --enumerate {} --cut {cut} --verbose", script.name);
+                    say!("{} cut at {cut} FAILED: {why}", script.name);
+                    say!("  repeat: sim --enumerate {} --cut {cut} --verbose", script.name);
                 }
                 passed += done.passed;
                 failed += done.failed.len() as u64;
                 summary.add(&done.summary);
             }
             Err(why) => {
-                println!("FAILED: {why}\n  repeat: sim --enumerate {}", script.name);
+                say!("FAILED: {why}\n  repeat: sim --enumerate {}", script.name);
                 failed += 1;
             }
         }
@@ -290,17 +297,17 @@ fn all_cuts(name: Option<&str>) -> u64 {
 
 fn one_cut(name: Option<&str>, cut: Cut, args: &Args) -> u64 {
     let Some(script) = scripts().into_iter().find(|s| Some(s.name) == name) else {
-        println!("no script {name:?}");
+        say!("no script {name:?}");
         return 1;
     };
     let trace = args.verbose.then_some(tell as fn(&str));
     match run_script(&script, Some(cut), args.dropped, trace) {
         Ok(_) => {
-            println!("1 passed, 0 failed");
+            say!("1 passed, 0 failed");
             0
         }
         Err(why) => {
-            println!(
+            say!(
                 "{} cut at {} FAILED: {why}\n0 passed, 1 failed",
                 script.name,
                 name_cut(&cut)
@@ -321,22 +328,22 @@ fn mutations(only: Option<SyncPurpose>, args: &Args) -> u64 {
         let name = purpose.name();
         match mutate(purpose, seeds, ops) {
             Caught::Script(script, cut, why) => {
-                println!(
+                say!(
                     "without {name} syncs: script {script} cut at {} notices: {why}",
                     name_cut(&cut)
                 );
                 passed += 1;
             }
             Caught::Seed(seed, why) => {
-                println!("without {name} syncs: seed {seed} notices: {why}");
+                say!("without {name} syncs: seed {seed} notices: {why}");
                 passed += 1;
             }
             Caught::Never => {
-                println!("without {name} syncs: FAILED: nobody notices in all scripts and {seeds} seeds");
+                say!("without {name} syncs: FAILED: nobody notices in all scripts and {seeds} seeds");
                 failed += 1;
             }
         }
     }
-    println!("{passed} passed, {failed} failed");
+    say!("{passed} passed, {failed} failed");
     failed
 }

@@ -238,12 +238,13 @@ impl Run {
         Ok(())
     }
 
-    /// Performs an operation of a script, unless a crash took the volume that it is about.
+    /// Performs an operation of a script, unless a crash took what it is about.
     pub(crate) fn step_if_possible(&mut self, op: &Op) -> Outcome<()> {
-        match op.volume() {
-            Some(vol) if !self.oracle.state().volumes.contains_key(&vol) => Ok(()),
-            _ => self.step(op),
-        }
+        let size = |vol| self.oracle.state().volumes.get(&vol).map(|v| v.size);
+        let possible = op
+            .volume()
+            .is_none_or(|vol| size(vol).is_some_and(|size| op.end() <= size));
+        if possible { self.step(op) } else { Ok(()) }
     }
 
     /// The power goes between two operations.
@@ -430,6 +431,7 @@ impl Run {
         if !self.wild {
             return false;
         }
+        self.dir.clear_faults();
         self.plan.options = Plan::options(&mut self.rand);
         if attempt < 4 && self.rand.percent(25) {
             let point = CrashPoint::Op(self.dir.counts().ops + self.rand.between(1, 60));

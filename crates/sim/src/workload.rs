@@ -172,6 +172,18 @@ impl Op {
             _ => None,
         }
     }
+
+    /// The end of what it touches, in bytes.
+    pub fn end(&self) -> u64 {
+        match self {
+            Op::Write { parts, .. } => parts.iter().map(|(offset, len)| offset + len).max().unwrap_or(0),
+            Op::Read { offset, len, .. }
+            | Op::Discard { offset, len, .. }
+            | Op::Zeroes { offset, len, .. }
+            | Op::Status { offset, len, .. } => offset + len,
+            _ => 0,
+        }
+    }
 }
 
 /// What a run works with.
