@@ -22,7 +22,7 @@ pub type Outcome<T> = Result<T, String>;
 pub type Trace = Option<fn(&str)>;
 
 /// What a run did, for the closing line.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Operations.
     pub ops: u64,
@@ -34,6 +34,8 @@ pub struct Summary {
     pub refused: u64,
     /// Records sequenced.
     pub records: u64,
+    /// Disk operations that change something.
+    pub disk_ops: u64,
 }
 
 impl Summary {
@@ -44,6 +46,7 @@ impl Summary {
         self.lost += other.lost;
         self.refused += other.refused;
         self.records += other.records;
+        self.disk_ops += other.disk_ops;
     }
 }
 
@@ -138,7 +141,7 @@ impl Run {
 
     /// What the run did so far.
     pub fn summary(&self) -> Summary {
-        self.summary
+        Summary { disk_ops: self.dir.counts().ops, ..self.summary }
     }
 
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
