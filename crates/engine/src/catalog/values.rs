@@ -301,7 +301,7 @@ mod tests {
                 next_id: 9,
                 next_pv: 2,
             },
-            "SUPERBLOCK",
+            "01010101010101010101010101010101010000400000000000000000400000000000000002000000000010000001090000000000000002000000bef75317",
         );
         golden(
             Positions {
@@ -312,7 +312,7 @@ mod tests {
                 journal_seq: 5,
                 time: 6,
             },
-            "POSITIONS",
+            "010100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000007ec650de",
         );
         golden(
             PvRecord {
@@ -321,7 +321,7 @@ mod tests {
                 extents: 64,
                 draining: true,
             },
-            "PV",
+            "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
         );
         golden(
             VolumeRecord {
@@ -333,7 +333,7 @@ mod tests {
                 created: 7,
                 branch: 4,
             },
-            "VOLUME",
+            "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01",
         );
         golden(
             BranchRecord {
@@ -342,15 +342,15 @@ mod tests {
                 epoch: 1,
                 slots: 77,
             },
-            "BRANCH",
+            "010e00010000004d000000000000003403f663",
         );
         golden(
             ExtentRecord {
                 slot_log2: 14,
                 used: 3,
             },
-            "EXTENT",
+            "010e03000000d3f4388f",
         );
-        golden(BitmapPage(vec![5, 1 << 63]), "BITMAP");
+        golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");
     }
 }

@@ -193,7 +193,7 @@ mod tests {
         );
         let bytes = page.encode((5, 9));
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "MAPPAGE");
+        assert_eq!(hex, "cad2d13e010002000400000000000000400000000000000000000000000000000000000000000000000000000000000001000000080000000000010003000000");
         assert_eq!(MapPage::decode((5, 9), &bytes), Some(page));
         assert_eq!(MapPage::decode((5, 8), &bytes), None, "misplaced");
         for bit in 0..bytes.len() * 8 {
