@@ -331,6 +331,9 @@ impl Disk for SimDisk {
         let machine = self.machine()?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;
         let len = buf.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
         if offset.checked_add(len).is_none_or(|end| end > file.now.len()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -194,6 +194,7 @@ impl Run {
             return Ok(None);
         };
         let read_only = self.model(vol)?.read_only;
+        let most = self.pool()?.max_record_bytes();
         let mut writes = Vec::new();
         let mut effects = Vec::new();
         for &(offset, len) in parts {
@@ -204,7 +205,7 @@ impl Run {
                 fill_sector(part, vol, sector, stamp);
             }
             writes.push(WriteOp::new(offset, Bytes::from(data)));
-            effects.push(write_effects(vol, offset, len, stamp));
+            effects.push(write_effects(vol, offset, len, most, stamp));
         }
         let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
         self.oracle.attempt(&all);
@@ -323,7 +324,9 @@ impl Run {
             }
             at += run.length;
         }
-        if at > offset + len || (at < offset + len && runs.len() < max_runs) || runs.len() > max_runs {
+        // A call looks at a bounded number of chunks.
+        let stopped = runs.len() == max_runs || at - offset >= volume.chunk_size << 19;
+        if at > offset + len || (at < offset + len && !stopped) || runs.len() > max_runs {
             return Err(format!(
                 "{} runs to {at} for {offset}+{len}, at most {max_runs}",
                 runs.len()

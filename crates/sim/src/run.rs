@@ -6,11 +6,11 @@ use crate::oracle::{Effect, FoundVolume, Oracle, Promise, SECTOR, VolId};
 use crate::rand::Rand;
 use crate::workload::{Crash, Generator, Op, Plan};
 use bytes::Bytes;
+use hindcast_engine::Volume;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, SyncPurpose};
 use hindcast_engine::pool::{Health, Pool, Progress, PvSpec};
-use hindcast_engine::volume::Volume;
 use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -141,7 +141,10 @@ impl Run {
 
     /// What the run did so far.
     pub fn summary(&self) -> Summary {
-        Summary { disk_ops: self.dir.counts().ops, ..self.summary }
+        Summary {
+            disk_ops: self.dir.counts().ops,
+            ..self.summary
+        }
     }
 
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
@@ -195,24 +198,35 @@ impl Run {
             .into_iter()
             .map(|(size, device)| self.new_pv(size, device))
             .collect();
+        self.pvs = specs.iter().map(|spec| spec.path.clone()).collect();
+        let mut cut_short = false;
         loop {
-            let (dir, config) = (self.dyn_dir(), self.plan.config.clone());
-            match Pool::create(dir, &self.world(), &config, self.plan.placement, &specs) {
+            let there = Pool::exists(&self.dir).map_err(|e| format!("look for a pool: {e:?}"))?;
+            let result = if there {
+                Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
+            } else {
+                Pool::create(
+                    self.dyn_dir(),
+                    &self.world(),
+                    &self.plan.config,
+                    self.plan.placement,
+                    &specs,
+                )
+            };
+            match result {
                 Ok(()) => break,
                 Err(_) if self.dir.crashed() => {
                     self.end_process();
+                    cut_short = true;
                     // What an unfinished creation left behind belongs to nobody.
                     specs.iter_mut().for_each(|spec| spec.force = true);
-                    match Pool::exists(&self.dir) {
-                        Ok(true) => break,
-                        Ok(false) => {}
-                        Err(e) => return Err(format!("look for a pool after a crash: {e}")),
-                    }
+                }
+                Err(e) if cut_short => {
+                    return Err(format!("a creation that was cut short (there: {there}): {e:?}"));
                 }
                 Err(e) => return Err(format!("create the pool: {e:?}")),
             }
         }
-        self.pvs = specs.into_iter().map(|spec| spec.path).collect();
         if self.dir.crashed() {
             self.end_process();
         }
@@ -638,38 +652,26 @@ impl Run {
         }
     }
 
-    /// Like the threads of a server do: makes room in the journal before a request would have to wait for it.
+    /// Like the threads of a server do: makes room in the journal before a request would have to.
     pub(crate) fn make_room(&mut self, bytes: u64) -> Outcome<()> {
         if !self.helpful {
             return Ok(());
         }
         let need = bytes + bytes / 4 + 2 * self.plan.config.segment_size;
-        for round in 0..1000 {
-            let pool = self.pool()?;
-            let stats = pool.stats();
-            if stats.journal_used + need <= stats.journal_capacity || self.poisoned() || self.dir.crashed() {
-                return Ok(());
-            }
-            if self.maintain_once()? == Progress::Idle || round > 900 {
-                // Below its threshold the destager rests.
-                let drained = pool.drain();
-                self.oracle.observe(pool.stats().sequenced_lsn);
-                if let (Err(e), false, false) = (drained, self.faults, self.dir.crashed()) {
-                    return Err(format!("drain to make room: {e:?}"));
-                }
+        for _ in 0..100 {
+            let stats = self.pool()?.stats();
+            let enough = stats.journal_used + need <= stats.journal_capacity;
+            if enough || self.poisoned() || self.dir.crashed() || self.maintain_once()? == Progress::Idle {
+                break;
             }
         }
-        if self.faults {
-            Ok(())
-        } else {
-            Err(format!("the journal stays full: {:?}", self.pool()?.stats()))
-        }
+        Ok(())
     }
 }
 
-/// The records that a write becomes: cut at multiples of 128 KiB of the volume.
-pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, stamp: u64) -> Vec<Effect> {
-    cut(offset, len, 128 << 10)
+/// The records that a write becomes: cut at multiples of `most` bytes of the volume.
+pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
+    cut(offset, len, most)
         .map(|(at, len)| Effect::Write {
             vol,
             sector: at / SECTOR,

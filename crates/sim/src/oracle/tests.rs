@@ -120,5 +120,6 @@ fn a_surprising_lsn_is_an_error() {
     oracle.attempt(&[write(0, 1, 20)]);
     assert!(oracle.acknowledge(&[write(0, 1, 20)], 6).is_err());
     assert!(oracle.retract(1, 5).is_err());
+    assert!(oracle.acknowledge(&[write(0, 1, 20)], 3).is_err());
     oracle.acknowledge(&[write(0, 1, 20)], 5).unwrap();
 }
