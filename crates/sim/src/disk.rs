@@ -89,7 +89,7 @@ impl SimDir {
         self.0.lock().dropped[index(purpose)] = true;
     }
 
-    /// The next sync of this purpose fails, and what it should have made durable never becomes durable by a later one.
+    /// The next sync of this purpose fails, and no later one makes good for it.
     pub fn fail_next_sync(&self, purpose: SyncPurpose) {
         self.0.lock().fail_sync = Some(purpose);
     }
@@ -371,12 +371,11 @@ impl Disk for SimDisk {
         let going_on = machine.begin_whole(self.life, true)?;
         let failing = machine.fail_sync == Some(purpose);
         let dropped = machine.dropped[index(purpose)];
-        let file = machine.files.get_mut(&self.id).ok_or_else(crashed)?;
         if failing {
-            file.sync_failed = true;
-            machine.fail_sync = None;
+            machine.fail_sync(self.id);
             return Err(eio());
         }
+        let file = machine.files.get_mut(&self.id).ok_or_else(crashed)?;
         if going_on && !dropped {
             file.sync();
         }

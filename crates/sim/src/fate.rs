@@ -58,10 +58,10 @@ impl TearModel {
         atomic: 512,
         garbage: 4096,
     };
-    /// Blocks of 4 KiB.
+    /// Blocks of 4 KiB, each written wholly or not at all.
     pub const BLOCKS: TearModel = TearModel {
         atomic: 4096,
-        garbage: 4096,
+        garbage: 0,
     };
 }
 

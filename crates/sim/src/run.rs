@@ -82,6 +82,8 @@ pub struct Run {
     pub(crate) summary: Summary,
 }
 
+/// The journal must cope with media that destroy the rest of a block in whose middle they are interrupted. In place,
+/// parts of a block are overwritten: physical volumes are required not to.
 fn tear_512(name: &str) -> TearModel {
     if name.starts_with("journal") {
         TearModel::EMULATED

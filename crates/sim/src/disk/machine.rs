@@ -45,7 +45,7 @@ pub(super) struct File {
     pub(super) changes: Vec<(u64, Change)>,
     /// Pages that differ, or may differ, between the images.
     pub(super) dirty: BTreeSet<u64>,
-    /// A sync failed: the system has forgotten that pages are dirty, so later syncs do nothing and say nothing.
+    /// A sync failed in this life of the process.
     pub(super) sync_failed: bool,
     /// Pages that take backing space.
     pub(super) backed: BTreeSet<u64>,
@@ -156,6 +156,18 @@ impl Machine {
         self.files.retain(|id, _| named.contains(id));
     }
 
+    /// The planned failure of a sync, of this file.
+    pub(super) fn fail_sync(&mut self, id: u64) {
+        self.fail_sync = None;
+        let how = self
+            .rand
+            .pick(&[PowerLoss::LoseAll, PowerLoss::Subset, PowerLoss::Tears]);
+        let mut fates = Fates::new(how, Vec::new(), self.rand.fork());
+        if let Some(file) = self.files.get_mut(&id) {
+            file.fail_sync(id, &mut fates);
+        }
+    }
+
     pub(super) fn sync_names(&mut self) {
         self.name_changes.clear();
         self.durable_names = self.names.clone();
@@ -237,9 +249,6 @@ impl File {
     }
 
     pub(super) fn sync(&mut self) {
-        if self.sync_failed {
-            return;
-        }
         self.changes.clear();
         self.durable.set_len(self.now.len());
         for page in std::mem::take(&mut self.dirty) {
@@ -247,7 +256,22 @@ impl File {
         }
     }
 
+    /// A sync that fails: what it should have written has met its fate, and the system has forgotten that it was
+    /// dirty. Reads still see it; later syncs write only what is changed from now on, page by page.
+    pub(super) fn fail_sync(&mut self, id: u64, fates: &mut Fates) {
+        self.settle(id, fates);
+        self.sync_failed = true;
+    }
+
     pub(super) fn lose_power(&mut self, id: u64, fates: &mut Fates) {
+        self.settle(id, fates);
+        self.sync_failed = false;
+        self.now = self.durable.clone();
+        self.backed.split_off(&self.now.len().div_ceil(PAGE));
+    }
+
+    /// Brings to the durable image what is left of the changes.
+    fn settle(&mut self, id: u64, fates: &mut Fates) {
         for (at, change) in std::mem::take(&mut self.changes) {
             match change {
                 Change::Write { offset, data } => {
@@ -262,9 +286,6 @@ impl File {
             }
         }
         self.dirty.clear();
-        self.sync_failed = false;
-        self.now = self.durable.clone();
-        self.backed.split_off(&self.now.len().div_ceil(PAGE));
     }
 }
 

@@ -125,28 +125,15 @@ fn a_prefix_and_a_suffix_span_disks() {
 
 #[test]
 fn tears_respect_the_atomic_unit() {
-    for (tear, unit) in [
-        (TearModel::SECTORS, 512),
-        (
-            TearModel {
-                atomic: 4096,
-                garbage: 0,
-            },
-            4096,
-        ),
-    ] {
+    for (model, unit) in [(TearModel::SECTORS, 512), (TearModel::BLOCKS, 4096)] {
         let mut torn = false;
         for seed in 0..200 {
-            let model = if unit == 512 {
-                |_: &str| TearModel::SECTORS
+            let dir = if unit == 512 {
+                with_file(seed, |_| TearModel::SECTORS)
             } else {
-                |_: &str| TearModel {
-                    atomic: 4096,
-                    garbage: 0,
-                }
+                with_file(seed, |_| TearModel::BLOCKS)
             };
-            assert_eq!(model(""), tear);
-            let dir = with_file(seed, model);
+            assert_eq!(model.atomic, unit as u64);
             open(&dir, "a").write_at(&[2; 16384], 8192).unwrap();
             dir.lose_power(PowerLoss::Tears);
             let all = content(&dir, "a");
@@ -164,7 +151,10 @@ fn tears_respect_the_atomic_unit() {
 fn garbage_stays_in_blocks_that_were_cut() {
     let mut hit = BTreeSet::new();
     for seed in 0..300 {
-        let dir = with_file(seed, |_| TearModel::BLOCKS);
+        let dir = with_file(seed, |_| TearModel {
+            garbage: 4096,
+            ..TearModel::BLOCKS
+        });
         // Covers block 2 whole, blocks 1 and 3 in part.
         open(&dir, "a").write_at(&[2; 8192], 4096 + 2048).unwrap();
         dir.lose_power(PowerLoss::Tears);
