@@ -1,4 +1,5 @@
 //! Behaviour of a pool through its public interface, on an in-memory directory.
+#![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
 use hindcast_engine::device::{BlockDevice, WriteOp};
