@@ -92,6 +92,18 @@ impl Placement {
     }
 }
 
+impl std::str::FromStr for Placement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "anywhere" => Ok(Placement::Anywhere),
+            "contiguous" => Ok(Placement::Contiguous),
+            _ => Err("a placement is anywhere or contiguous".into()),
+        }
+    }
+}
+
 /// The pool: configuration, space, positions and counters since it was opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
