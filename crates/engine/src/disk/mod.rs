@@ -4,9 +4,11 @@ use std::io;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+mod counting;
 mod file;
 mod memory;
 
+pub(crate) use counting::CountingDir;
 pub use file::FileDir;
 pub use memory::MemDir;
 

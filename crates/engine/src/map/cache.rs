@@ -481,7 +481,7 @@ impl<K: Hash + Eq + Copy> Ghost<K> {
 /// A hash by folded multiplication: a few instructions for the small integer keys of this cache. No protection against
 /// chosen keys, of which there are none: branch and page numbers are the engine's own.
 #[derive(Clone, Copy, Default)]
-struct Mix(u64);
+pub(crate) struct Mix(u64);
 
 impl BuildHasher for Mix {
     type Hasher = Mix;
