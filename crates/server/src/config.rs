@@ -3,20 +3,13 @@
 //! [`Settings`] is what was said; [`Config`] is what it comes to.
 
 use crate::listen::Address;
-use crate::settings::{LogFormat, Settings};
+use crate::settings::{LogFormat, Settings, TlsWhen};
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
+use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
+use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// TLS on NBD.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TlsFiles {
-    pub(crate) cert: PathBuf,
-    pub(crate) key: PathBuf,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) required: bool,
-}
 
 /// What the settings come to.
 #[derive(Debug, Clone)]
@@ -24,9 +17,7 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     pub(crate) api: Vec<Address>,
     pub(crate) api_token: Option<String>,
-    pub(crate) nbd: Vec<Address>,
-    pub(crate) nbd_tls: Option<TlsFiles>,
-    pub(crate) nbd_max_connections: u32,
+    pub(crate) nbd: NbdConfig,
     pub(crate) creation: Creation,
     pub(crate) options: PoolOptions,
     pub(crate) chunk: u64,
@@ -71,10 +62,6 @@ impl Settings {
             Some(list) => addresses("api", list)?,
             None => vec![Address::Unix(data.join("hindcast.sock"))],
         };
-        let nbd = match &said.nbd {
-            Some(list) => addresses("nbd", list)?,
-            None => vec![Address::Tcp("127.0.0.1:10809".into())],
-        };
         let api_token = said.api_token_file.as_deref().map(read_token).transpose()?;
         if api_token.is_none()
             && let Some(tcp) = api.iter().find(|a| matches!(a, Address::Tcp(_)))
@@ -86,9 +73,7 @@ impl Settings {
         Ok(Config {
             api,
             api_token,
-            nbd,
-            nbd_tls: said.tls()?,
-            nbd_max_connections: said.nbd_max_connections.unwrap_or(256),
+            nbd: said.nbd()?,
             creation: said.creation()?,
             options: said.options()?,
             chunk: said.chunk.map_or(pool::DEFAULT_CHUNK_SIZE, |s| s.0),
@@ -99,18 +84,41 @@ impl Settings {
         })
     }
 
-    fn tls(&self) -> Result<Option<TlsFiles>, ErrorBody> {
-        let required = self.nbd_tls_required.unwrap_or(false);
-        match (&self.nbd_tls_cert, &self.nbd_tls_key) {
-            (Some(cert), Some(key)) => Ok(Some(TlsFiles {
+    fn nbd(&self) -> Result<NbdConfig, ErrorBody> {
+        let addresses = match &self.nbd {
+            Some(list) => addresses("nbd", list)?,
+            None => vec![Address::Tcp("127.0.0.1:10809".into())],
+        };
+        let tls = match (&self.nbd_tls_cert, &self.nbd_tls_key) {
+            (Some(cert), Some(key)) => Some(TlsConfig {
                 cert: cert.clone(),
                 key: key.clone(),
-                ca: self.nbd_tls_ca.clone(),
-                required,
-            })),
-            (None, None) if !required && self.nbd_tls_ca.is_none() => Ok(None),
-            _ => Err(invalid("TLS on NBD needs both --nbd-tls-cert and --nbd-tls-key")),
-        }
+                client_ca: self.nbd_tls_ca.clone(),
+            }),
+            (None, None) if self.nbd_tls_ca.is_none() => None,
+            _ => return Err(invalid("TLS on NBD needs both --nbd-tls-cert and --nbd-tls-key")),
+        };
+        let tls_required = match self.nbd_tls_required {
+            None | Some(TlsWhen::Never) => TlsRequired::Never,
+            Some(_) if tls.is_none() => {
+                return Err(invalid(
+                    "--nbd-tls-required needs --nbd-tls-cert and --nbd-tls-key",
+                ));
+            }
+            Some(TlsWhen::Tcp) => TlsRequired::Tcp,
+            Some(TlsWhen::Always) => TlsRequired::Always,
+        };
+        let default = NbdConfig::default();
+        Ok(NbdConfig {
+            listen: addresses.iter().map(nbd_listen).collect::<Result<_, _>>()?,
+            max_connections: self
+                .nbd_max_connections
+                .map_or(default.max_connections, |n| n as usize),
+            max_in_flight: self.nbd_max_in_flight.map_or(default.max_in_flight, |s| s.0),
+            tls,
+            tls_required,
+            ..default
+        })
     }
 
     fn creation(&self) -> Result<Creation, ErrorBody> {
@@ -227,6 +235,22 @@ fn read_token(path: &Path) -> Result<String, ErrorBody> {
     Ok(token.to_owned())
 }
 
+/// A host name is looked up once, at the start, and its first address taken.
+fn nbd_listen(address: &Address) -> Result<Listen, ErrorBody> {
+    match address {
+        Address::Unix(path) => Ok(Listen::Unix(path.clone())),
+        Address::Tcp(host_port) => {
+            let found = host_port
+                .to_socket_addrs()
+                .map_err(|e| invalid(format!("--nbd {host_port}: {e}")))?
+                .next();
+            found
+                .map(Listen::Tcp)
+                .ok_or_else(|| invalid(format!("--nbd {host_port}: the name has no address")))
+        }
+    }
+}
+
 /// `none`, alone, is an empty list.
 fn addresses(option: &str, list: &[String]) -> Result<Vec<Address>, ErrorBody> {
     if let [only] = list
@@ -266,7 +290,10 @@ mod tests {
     fn a_directory_is_enough() {
         let config = parse(&["--data", "/srv/x"]).resolve().unwrap();
         assert_eq!(config.api, [Address::Unix("/srv/x/hindcast.sock".into())]);
-        assert_eq!(config.nbd, [Address::Tcp("127.0.0.1:10809".into())]);
+        assert_eq!(
+            config.nbd.listen,
+            [Listen::Tcp("127.0.0.1:10809".parse().unwrap())]
+        );
         assert_eq!(config.creation.config, PoolConfig::default());
         assert!(config.creation.given.is_empty());
         assert!(refused(&[]).contains("--data"));
@@ -279,7 +306,7 @@ mod tests {
         std::fs::write(
             &file,
             "data = '/a'\nnbd = ['[::1]:1', 'unix:/x']\nmap-cache = '1M'\ncatalog-cache = 4096\n\
-             map-cache-policy = 'lru'\nplacement = 'contiguous'\nlog-format = 'json'\nnbd-tls-required = false\n",
+             map-cache-policy = 'lru'\nplacement = 'contiguous'\nlog-format = 'json'\nnbd-tls-required = 'never'\n",
         )
         .unwrap();
         let file = file.to_str().unwrap();
@@ -288,8 +315,8 @@ mod tests {
             .unwrap();
         assert_eq!(config.data, Path::new("/b"));
         assert_eq!(
-            config.nbd,
-            [Address::Tcp("[::1]:1".into()), Address::Unix("/x".into())]
+            config.nbd.listen,
+            [Listen::Tcp("[::1]:1".parse().unwrap()), Listen::Unix("/x".into())]
         );
         assert_eq!(config.options.map_cache_bytes, 2 << 20);
         assert_eq!(config.options.catalog_cache_bytes, 4096);
@@ -335,25 +362,25 @@ mod tests {
 
     #[test]
     fn tls_needs_both_halves() {
+        let data = &["--data", "d"][..];
         for args in [
             &["--nbd-tls-cert", "c"][..],
             &["--nbd-tls-key", "k"],
             &["--nbd-tls-required"],
             &["--nbd-tls-ca", "a"],
         ] {
-            assert!(refused(&[&["--data", "d"], args].concat()).contains("--nbd-tls-key"));
+            assert!(refused(&[data, args].concat()).contains("--nbd-tls-key"));
         }
-        let args = [
-            "--data",
-            "d",
-            "--nbd-tls-cert",
-            "c",
-            "--nbd-tls-key",
-            "k",
-            "--nbd-tls-required",
-        ];
-        let tls = parse(&args).resolve().unwrap().nbd_tls.unwrap();
-        assert!(tls.required && tls.ca.is_none());
+        let both = &["--nbd-tls-cert", "c", "--nbd-tls-key", "k"][..];
+        for (when, expected) in [
+            ("--nbd-tls-required", TlsRequired::Always),
+            ("--nbd-tls-required=tcp", TlsRequired::Tcp),
+            ("--nbd-tls-required=never", TlsRequired::Never),
+        ] {
+            let config = parse(&[data, both, &[when]].concat()).resolve().unwrap();
+            assert_eq!(config.nbd.tls_required, expected);
+            assert!(config.nbd.tls.is_some());
+        }
     }
 
     #[test]
@@ -361,7 +388,7 @@ mod tests {
         let config = parse(&["--data", "d", "--nbd", "none", "--journal-size", "64M"])
             .resolve()
             .unwrap();
-        assert!(config.nbd.is_empty());
+        assert!(config.nbd.listen.is_empty());
         assert_eq!(config.creation.config.segment_size, 8 << 20);
         assert_eq!(default_segment(0), 4 << 20);
         assert_eq!(default_segment(64 << 30), 32 << 20);

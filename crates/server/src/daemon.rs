@@ -49,7 +49,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
     for address in &config.api {
         listeners.push(Listener::bind(address).await?);
     }
-    let nbd = NbdTarget::start(config, pool.clone())?;
+    let nbd = NbdTarget::start(&config.nbd, pool.clone()).map_err(http::error_body)?;
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {

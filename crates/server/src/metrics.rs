@@ -3,6 +3,8 @@
 use crate::http::{App, convert};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Health, PoolInfo, PoolStats, PvInfo, VolumeInfo};
+use hindcast_target::nbd::NbdStats;
+use hindcast_target::nbd::codec::Command;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -42,7 +44,7 @@ impl Collector for ServerCollector {
         physical_volumes(&mut out, &app.pool.pvs())?;
         engine(&mut out, &app.pool.stats())?;
         volumes(&mut out, &app.pool.volumes())?;
-        nbd(&mut out, app)
+        nbd(&mut out, &app.nbd.stats())
     }
 }
 
@@ -333,10 +335,46 @@ fn volumes(out: &mut Out<'_>, volumes: &[VolumeInfo]) -> fmt::Result {
     )
 }
 
-fn nbd(out: &mut Out<'_>, app: &App) -> fmt::Result {
+fn nbd(out: &mut Out<'_>, stats: &NbdStats) -> fmt::Result {
     out.gauge(
         "hindcast_nbd_connections",
-        "Open NBD connections.",
-        app.nbd.connections(),
+        "Open connections.",
+        stats.connections as u64,
+    )?;
+    out.counter("hindcast_nbd_accepted", "Connections accepted.", stats.accepted)?;
+    out.counter(
+        "hindcast_nbd_refused",
+        "Connections closed because there were too many.",
+        stats.refused,
+    )?;
+    out.counter(
+        "hindcast_nbd_failed_negotiations",
+        "Connections that chose no export.",
+        stats.failed_negotiations,
+    )?;
+    let traffic = &stats.traffic;
+    let requests = Command::ALL
+        .iter()
+        .map(|c| ([("command", c.name().to_owned())], traffic.requests_of(*c)));
+    out.counters("hindcast_nbd_requests", "Requests received.", requests)?;
+    out.counter(
+        "hindcast_nbd_errors",
+        "Requests answered by an error.",
+        traffic.errors,
+    )?;
+    out.counter(
+        "hindcast_nbd_read_bytes",
+        "Bytes that reads asked for.",
+        traffic.bytes_read,
+    )?;
+    out.counter(
+        "hindcast_nbd_written_bytes",
+        "Bytes that writes brought.",
+        traffic.bytes_written,
+    )?;
+    out.gauge(
+        "hindcast_nbd_in_flight",
+        "Requests worked on away from their connection's thread.",
+        traffic.in_flight,
     )
 }

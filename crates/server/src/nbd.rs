@@ -1,15 +1,16 @@
 //! The pool's volumes as exports of the NBD target, and the target's life.
 
-use crate::config::Config;
-use crate::listen::Address;
-use hindcast_api::{ErrorBody, ErrorKind, Size};
+use hindcast_api::Size;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
 use hindcast_engine::{Error, ErrorKind as EngineKind, Result};
-use hindcast_target::nbd::{NbdAddress, NbdConfig, NbdServer, NbdTls};
+use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
 use hindcast_target::{ExportEntry, Exports};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
+const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
 /// Every volume under its own name; the empty name is the only volume where there is exactly one.
 struct PoolExports(Arc<Pool>);
@@ -53,50 +54,43 @@ impl Exports for PoolExports {
 pub(crate) struct NbdTarget(NbdServer);
 
 impl NbdTarget {
-    pub(crate) fn start(config: &Config, pool: Arc<Pool>) -> std::result::Result<Self, ErrorBody> {
-        let listen = config.nbd.iter().map(|address| match address {
-            Address::Tcp(address) => NbdAddress::Tcp(address.clone()),
-            Address::Unix(path) => NbdAddress::Unix(path.clone()),
-        });
-        let tls = config.nbd_tls.as_ref().map(|files| NbdTls {
-            cert: files.cert.clone(),
-            key: files.key.clone(),
-            ca: files.ca.clone(),
-            required: files.required,
-        });
-        let nbd = NbdConfig {
-            listen: listen.collect(),
-            tls,
-            max_connections: config.nbd_max_connections as usize,
-        };
-        let server = NbdServer::spawn(nbd, Arc::new(PoolExports(pool))).map_err(|e| ErrorBody {
-            kind: if e.kind() == std::io::ErrorKind::AddrInUse {
-                ErrorKind::Busy
-            } else {
-                ErrorKind::Io
-            },
-            message: format!("start the NBD target: {e}"),
-        })?;
-        Ok(NbdTarget(server))
+    pub(crate) fn start(config: &NbdConfig, pool: Arc<Pool>) -> Result<Self> {
+        Ok(NbdTarget(NbdServer::start(
+            config.clone(),
+            Arc::new(PoolExports(pool)),
+        )?))
     }
 
     /// Addresses as bound.
     pub(crate) fn addresses(&self) -> Vec<String> {
-        self.0.addresses()
+        let text = |listen| match listen {
+            Listen::Tcp(address) => address.to_string(),
+            Listen::Unix(path) => format!("unix:{}", path.display()),
+        };
+        self.0.addresses().into_iter().map(text).collect()
     }
 
-    /// Open connections.
-    pub(crate) fn connections(&self) -> u64 {
-        self.0.connections()
+    /// Totals since the start.
+    pub(crate) fn stats(&self) -> NbdStats {
+        self.0.stats()
     }
 
-    /// Ends the connections of a volume that is gone.
+    /// Ends the connections of a volume that is gone: their devices would only answer with errors.
     pub(crate) fn disconnect(&self, volume: &str) {
-        self.0.disconnect(volume);
+        let (connections, all) = self.0.disconnect(volume, DISCONNECT_WAIT);
+        if connections > 0 {
+            tracing::info!(volume, connections, all, "NBD connections ended");
+        }
     }
 
     /// Stops accepting, lets requests in flight end until `deadline` has passed, and closes what is left.
     pub(crate) fn stop(&self, deadline: Duration) {
-        self.0.shutdown(deadline);
+        let broken = self.0.shutdown(deadline);
+        if broken > 0 {
+            tracing::warn!(
+                connections = broken,
+                "NBD connections were still busy at the deadline"
+            );
+        }
     }
 }

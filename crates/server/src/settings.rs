@@ -78,19 +78,20 @@ pub struct Settings {
     )]
     pub nbd_tls_ca: Option<PathBuf>,
 
-    /// Refuse NBD clients that do not switch to TLS
+    /// Refuse NBD clients that do not switch to TLS: never, tcp (Unix sockets excepted) or always; without a value,
+    /// always [default: never]
     #[arg(
         long,
         env = "HINDCAST_NBD_TLS_REQUIRED",
-        value_name = "BOOL",
+        value_name = "WHEN",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "true",
+        default_missing_value = "always",
         help_heading = "Listeners"
     )]
-    pub nbd_tls_required: Option<bool>,
+    pub nbd_tls_required: Option<TlsWhen>,
 
-    /// NBD connections served at once [default: 256]
+    /// NBD connections served at once [default: 1024]
     #[arg(
         long,
         env = "HINDCAST_NBD_MAX_CONNECTIONS",
@@ -98,6 +99,15 @@ pub struct Settings {
         help_heading = "Listeners"
     )]
     pub nbd_max_connections: Option<u32>,
+
+    /// Bytes of NBD requests in flight, on all connections together [default: 256M]
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_MAX_IN_FLIGHT",
+        value_name = "SIZE",
+        help_heading = "Listeners"
+    )]
+    pub nbd_max_in_flight: Option<Size>,
 
     /// Size of the first physical volume, a sparse file [default: 80 % of the free space]
     #[arg(
@@ -243,6 +253,31 @@ pub struct Settings {
     pub log_format: Option<LogFormat>,
 }
 
+/// When NBD clients must use TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlsWhen {
+    /// It is their choice.
+    Never,
+    /// When they come over TCP.
+    Tcp,
+    /// On Unix sockets too.
+    Always,
+}
+
+impl FromStr for TlsWhen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "never" => Ok(TlsWhen::Never),
+            "tcp" => Ok(TlsWhen::Tcp),
+            "always" => Ok(TlsWhen::Always),
+            _ => Err("TLS is required never, tcp or always".into()),
+        }
+    }
+}
+
 /// Form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -312,6 +347,7 @@ impl Settings {
             nbd_tls_ca,
             nbd_tls_required,
             nbd_max_connections,
+            nbd_max_in_flight,
             pool_size,
             journal_size,
             segment_size,

@@ -40,7 +40,7 @@ impl App {
             used: info.used,
             available: info.available,
             volumes: info.volumes,
-            nbd_connections: self.nbd.connections(),
+            nbd_connections: self.nbd.stats().connections as u64,
         }
     }
 }
