@@ -253,7 +253,9 @@ impl Pool {
             }
             // From here on nothing new is placed on it.
             if !self.apply_draining(m, pv, true, false) {
-                return Err(no_space(format!("remove {wanted}: the others can't hold what is promised")));
+                return Err(no_space(format!(
+                    "remove {wanted}: the others can't hold what is promised"
+                )));
             }
         }
         let handle = self.pvs.get(pv)?.clone();
