@@ -9,12 +9,15 @@
 #![forbid(unsafe_code)]
 
 mod catalog;
+pub mod check;
 mod codec;
 mod destage;
 pub mod device;
 pub mod disk;
 mod error;
 mod fault;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grace;
 mod journal;
 mod map;

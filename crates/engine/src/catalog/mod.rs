@@ -315,6 +315,12 @@ impl Txn<'_> {
         Ok(())
     }
 
+    /// Stores bytes as a map page, to see what happens to damaged ones.
+    #[cfg(test)]
+    pub(crate) fn put_raw_page(&mut self, key: PageKey, bytes: &[u8]) -> Result<()> {
+        self.put(MAP, key, bytes)
+    }
+
     fn put<K: redb::Key + 'static>(
         &mut self,
         table: TableDefinition<'static, K, Bytes>,

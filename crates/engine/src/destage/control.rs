@@ -114,6 +114,7 @@ impl Pool {
                 let handle = self.open_added(*pv)?;
                 let change = m.allocator.add_pv(handle, false);
                 self.space.change_capacity(*extents as i64, &change, true);
+                self.measure_backing(m);
                 m.evacuated = false;
             }
             Control::SetDraining { pv, draining } => {

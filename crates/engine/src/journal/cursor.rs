@@ -34,6 +34,18 @@ impl Journal {
     ) -> Result<()> {
         while cursor.lsn <= last {
             let Some(segment) = self.segment(cursor.seq) else {
+                // Everything in the segment was carried out, and it was let go of: the log goes on in the next one.
+                if self
+                    .segment(cursor.seq + 1)
+                    .is_some_and(|s| s.header.prev_lsn + 1 == cursor.lsn)
+                {
+                    *cursor = Cursor {
+                        seq: cursor.seq + 1,
+                        at: FIRST_RECORD,
+                        lsn: cursor.lsn,
+                    };
+                    continue;
+                }
                 // After a restart LSNs go on behind the largest one ever seen: `last` may lie in that gap.
                 return if cursor.seq >= self.next_seq() {
                     Ok(())

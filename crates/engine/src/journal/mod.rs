@@ -17,7 +17,10 @@ mod segment;
 pub(crate) use append::stage_located;
 pub(crate) use cursor::{Cursor, Located};
 pub(crate) use scan::{ScanStart, Scanned, make_durable, scan};
-pub(crate) use segment::{FIRST_RECORD, SegmentFile};
+use segment::FIRST_RECORD;
+pub(crate) use segment::SegmentFile;
+#[cfg(feature = "fuzzing")]
+pub(crate) use segment::SegmentReader;
 
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
@@ -27,7 +30,7 @@ use crate::world::Clock;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use record::{Header, Kind, PieceCrcs};
-use segment::SegmentHeader;
+pub(crate) use segment::SegmentHeader;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

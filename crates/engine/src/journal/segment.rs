@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(block.len() as u64, FIRST_RECORD);
         assert_eq!(SegmentHeader::decode(&block), Some(header));
         let hex: String = block[..12].iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "48434a53GOLDENSG01000000");
+        assert_eq!(hex, "48434a531cb0fc4901000000");
         for bit in 0..ENCODED_LEN * 8 {
             let mut bad = block.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -448,6 +448,12 @@ impl Allocator {
             .map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
     }
 
+    /// Bytes of slots in use on a PV.
+    pub(crate) fn used_bytes(&self, pv: u32) -> u64 {
+        let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;
+        self.pvs.get(&pv).map_or(0, |s| s.extents.iter().map(bytes).sum())
+    }
+
     /// Forgets an empty PV.
     pub(crate) fn remove_pv(&mut self, pv: u32) {
         self.pvs.remove(&pv);

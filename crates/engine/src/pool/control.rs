@@ -221,10 +221,18 @@ impl Pool {
         let _one_at_a_time = self.pv_operations.lock();
         self.check_usable()?;
         let pv = self.names.read().find_pv(wanted)?;
-        if !self.apply_draining(&mut self.maintenance.lock(), pv, draining, false) {
-            return Err(no_space(format!(
-                "drain {wanted}: the other physical volumes can't hold its data"
-            )));
+        {
+            let m = &mut *self.maintenance.lock();
+            let moving = if draining { m.allocator.used_bytes(pv) } else { 0 };
+            let kept = self.apply_draining(m, pv, draining, false);
+            if !kept || self.space.totals().available < moving {
+                if kept {
+                    self.apply_draining(m, pv, !draining, true);
+                }
+                return Err(no_space(format!(
+                    "drain {wanted}: the other physical volumes can't hold its data"
+                )));
+            }
         }
         self.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
         Ok(())
@@ -235,24 +243,20 @@ impl Pool {
         let _one_at_a_time = self.pv_operations.lock();
         self.check_usable()?;
         let pv = self.names.read().find_pv(wanted)?;
-        let was_draining = self.maintenance.lock().allocator.is_draining(pv);
-        let used = self.maintenance.lock().allocator.used_extents(pv);
-        if used > 0 {
-            return Err(conflict(format!(
-                "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
-            )));
-        }
-        // From here on nothing new is placed on it.
-        if !was_draining && !self.apply_draining(&mut self.maintenance.lock(), pv, true, false) {
-            return Err(no_space(format!(
-                "remove {wanted}: the others can't hold what is promised"
-            )));
-        }
-        if self.maintenance.lock().allocator.used_extents(pv) > 0 {
-            self.apply_draining(&mut self.maintenance.lock(), pv, false, true);
-            return Err(conflict(format!(
-                "remove {wanted}: it has just been written to; drain it first"
-            )));
+        {
+            let m = &mut *self.maintenance.lock();
+            let used = m.allocator.used_extents(pv);
+            if used > 0 {
+                return Err(conflict(format!(
+                    "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
+                )));
+            }
+            // From here on nothing new is placed on it.
+            if !self.apply_draining(m, pv, true, false) {
+                return Err(no_space(format!(
+                    "remove {wanted}: the others can't hold what is promised"
+                )));
+            }
         }
         let handle = self.pvs.get(pv)?.clone();
         let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;

@@ -139,7 +139,10 @@ mod tests {
         };
         let block = label.encode();
         let hex: String = block[..64].iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "LABEL");
+        assert_eq!(
+            hex,
+            "48494e44434153543ad7bb4901000000010101010101010101010101010101010202020202020202020202020202020203000000040000000000400000000000"
+        );
         assert_eq!(Label::decode(&block), Found::Label(label));
         for byte in 8..LABEL_LEN {
             let mut bad = block.clone();

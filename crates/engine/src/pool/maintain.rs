@@ -199,13 +199,18 @@ impl Pool {
             // What could not be moved for want of space may move now.
             m.evacuated = false;
         }
+        self.measure_backing(m);
+        Ok(())
+    }
+
+    /// Asks the file systems under sparse physical volumes what they can still provide.
+    pub(crate) fn measure_backing(&self, m: &Maintenance) {
         // The journal's files that do not exist yet take space from the same file system.
         let margin = BACKING_MARGIN + self.journal.uncreated_bytes();
         // Where the host can't tell, the last answer stands.
         if let Ok(extents) = m.allocator.backed_extents(margin) {
             self.space.set_backed(extents);
         }
-        Ok(())
     }
 
     /// Room for a record, after [`Room`] said that there is none: makes a file, or destages, or waits for the thread
@@ -272,6 +277,7 @@ impl Pool {
         };
         if fits {
             m.allocator.set_draining(pv, draining);
+            self.measure_backing(m);
             m.evacuate_from = None;
             m.evacuated = false;
         }

@@ -17,7 +17,7 @@ pub use info::*;
 pub(crate) use allocator::{Allocator, FreedSlot};
 pub(crate) use maintain::Maintenance;
 pub(crate) use maintain::full;
-pub(crate) use open::decode_control;
+pub(crate) use open::{decode_control, lock};
 pub(crate) use space::Space;
 
 use crate::catalog::Catalog;

@@ -178,7 +178,7 @@ impl Pool {
     }
 }
 
-fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
+pub(crate) fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
     dir.lock(LOCK_FILE).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => {
             Error::new(ErrorKind::Busy, "lock the pool: another process has it open")

@@ -13,7 +13,6 @@ pub(crate) const MAX_PVS: u32 = 4096;
 /// An open physical volume.
 pub(crate) struct Pv {
     pub(crate) id: u32,
-    pub(crate) uuid: [u8; 16],
     pub(crate) path: String,
     pub(crate) extents: u32,
     pub(crate) disk: Arc<dyn Disk>,
@@ -99,7 +98,6 @@ pub(crate) fn open_known(
     disk.advise_random();
     Ok(Arc::new(Pv {
         id,
-        uuid: record.uuid,
         path: path.clone(),
         extents: record.extents,
         disk,

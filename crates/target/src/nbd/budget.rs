@@ -188,29 +188,21 @@ mod tests {
         let budget = Budget::new(100);
         let first = budget.grant(60);
         let (sender, order) = mpsc::channel();
-        let spawn = |bytes, name: &'static str| {
-            let (budget, sender) = (budget.clone(), sender.clone());
+        let spawn = |bytes, name: &'static str, tickets| {
+            let (theirs, sender) = (budget.clone(), sender.clone());
             let handle = thread::spawn(move || {
-                let grant = budget.grant(bytes);
+                let _grant = theirs.grant(bytes);
                 sender.send(name).unwrap();
                 thread::sleep(Duration::from_millis(20));
-                drop(grant);
             });
-            while budget.state.lock().next == budget.state.lock().turn {
+            while budget.state.lock().next < tickets {
                 thread::yield_now();
             }
             handle
         };
-        let large = spawn(90, "large");
+        let large = spawn(90, "large", 2);
         assert!(!budget.try_take(10), "there is a queue");
-        let small = {
-            let (budget, sender) = (budget.clone(), sender.clone());
-            thread::spawn(move || {
-                let _grant = budget.grant(20);
-                sender.send("small").unwrap();
-            })
-        };
-        thread::sleep(Duration::from_millis(20));
+        let small = spawn(20, "small", 3);
         drop(first);
         large.join().unwrap();
         small.join().unwrap();

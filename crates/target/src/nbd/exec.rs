@@ -265,17 +265,11 @@ impl Executor {
     }
 
     /// Writes a batch in one call; `cookies` name the operations in order. Returns how many failed.
-    pub(super) fn write(
-        &self,
-        ops: &mut [WriteOp],
-        cookies: impl Iterator<Item = u64>,
-        fua: bool,
-        out: &mut ReplyBuf,
-    ) -> u64 {
+    pub(super) fn write(&self, ops: &mut [WriteOp], cookies: &[u64], fua: bool, out: &mut ReplyBuf) -> u64 {
         self.device.write(ops, fua);
         let mut failed = 0;
         for (op, cookie) in ops.iter().zip(cookies) {
-            if !self.finish(Command::Write, cookie, &op.result, out) {
+            if !self.finish(Command::Write, *cookie, &op.result, out) {
                 failed += 1;
             }
         }
@@ -528,7 +522,7 @@ mod tests {
 
     #[test]
     fn only_long_zero_runs_become_holes() {
-        let run = |length, zero| StatusRun {
+        let run = |length, zero: bool| StatusRun {
             length,
             allocated: !zero,
             zero,

@@ -20,6 +20,8 @@ pub(super) enum Outcome {
 
 /// Bytes asked for at a time.
 const RECEIVE: usize = 4096;
+/// Replies are sent when they reach this length; a few options can ask for many long lists.
+const SEND_AT: usize = 64 << 10;
 
 /// Negotiates until something else has to happen. A peer that is slow has until `deadline`, however it is slow.
 pub(super) fn negotiate(
@@ -38,7 +40,7 @@ pub(super) fn negotiate(
         }
         let (n, step) = negotiator.step(&received[taken..], &mut out);
         taken += n;
-        if let Step::Next = step {
+        if matches!(step, Step::Next) && out.len() < SEND_AT {
             continue;
         }
         let left = deadline.saturating_duration_since(Instant::now());
@@ -49,7 +51,8 @@ pub(super) fn negotiate(
         send_all(transport, &out)?;
         out.clear();
         match step {
-            Step::More | Step::Next => {}
+            Step::More => {}
+            Step::Next => continue,
             Step::Transmit(negotiated) => {
                 return Ok(Outcome::Transmit(negotiated, received.split_off(taken)));
             }

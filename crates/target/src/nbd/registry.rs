@@ -75,12 +75,7 @@ impl Registry {
             accepted: Instant::now(),
             registry: registry.clone(),
         });
-        state.entries.insert(
-            record.id,
-            Entry {
-                record: Arc::downgrade(&record),
-            },
-        );
+        state.entries.insert(record.id, Arc::downgrade(&record));
         Some(record)
     }
 

@@ -310,7 +310,7 @@ fn transmit(
     serve(
         &context.config,
         &context.shared,
-        record.counters.clone(),
+        Some(record.clone()),
         transport,
         negotiated,
         &received,
@@ -349,7 +349,7 @@ fn serve(
         rules,
         shared.clone(),
         flight,
-        counters,
+        record,
     );
     session::serve(&conn, received, config.stall_timeout)
 }

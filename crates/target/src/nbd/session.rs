@@ -32,7 +32,7 @@ pub(super) fn serve<T: Transport>(conn: &Arc<Conn<T>>, received: &[u8], stall: D
         need: REQUEST_LEN,
         dropping: None,
         writes: Vec::new(),
-        ops: Vec::new(),
+        batch: Batch::default(),
         tally: Tally::default(),
         served: 0,
         refusing: false,
@@ -57,7 +57,8 @@ struct Session<'a, T> {
     dropping: Option<Dropping>,
     /// The WRITEs of this receive.
     writes: Vec<Write>,
-    ops: Vec<WriteOp>,
+    /// Those without FUA, on their way to the device; empty otherwise.
+    batch: Batch,
     tally: Tally,
     /// Requests of this receive.
     served: usize,
@@ -75,13 +76,33 @@ struct Dropping {
     why: Refusal,
 }
 
-#[derive(Clone)]
+/// A WRITE whose payload has been received.
 struct Write {
     cookie: u64,
     offset: u64,
     fua: bool,
     /// Where in the receive buffer its payload is.
     payload: Range<usize>,
+}
+
+/// WRITEs for one call of the device.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<WriteOp>,
+    cookies: Vec<u64>,
+}
+
+impl Batch {
+    /// Writes, answers, and lets go of the payloads.
+    fn write<T: Transport>(&mut self, conn: &Conn<T>, fua: bool, out: &mut ReplyBuf) {
+        if self.ops.is_empty() {
+            return;
+        }
+        let failed = conn.exec.write(&mut self.ops, &self.cookies, fua, out);
+        conn.counters.errors(failed);
+        self.ops.clear();
+        self.cookies.clear();
+    }
 }
 
 const SHUTTING_DOWN: Refusal = Refusal {
@@ -320,44 +341,26 @@ impl<T: Transport> Session<'_, T> {
         if self.writes.is_empty() {
             return Ok(());
         }
+        let alone = self.alone();
         let lent = self.rx.lend();
-        let writes = std::mem::take(&mut self.writes);
-        let op = |w: &Write| WriteOp::new(w.offset, lent.slice(w.payload.clone()));
-        let durable: Vec<Write> = match writes.iter().any(|w| w.fua) {
-            true => writes.iter().filter(|w| w.fua).cloned().collect(),
-            false => Vec::new(), // the usual case, without allocation
-        };
-        if durable.len() < writes.len() {
-            self.ops.extend(writes.iter().filter(|w| !w.fua).map(op));
-            let cookies = writes.iter().filter(|w| !w.fua).map(|w| w.cookie);
-            let failed = self.conn.exec.write(&mut self.ops, cookies, false, &mut self.out);
-            self.ops.clear();
-            self.conn.counters.errors(failed);
+        let mut durable = Batch::default();
+        for write in self.writes.drain(..) {
+            let batch = if write.fua { &mut durable } else { &mut self.batch };
+            batch.cookies.push(write.cookie);
+            batch
+                .ops
+                .push(WriteOp::new(write.offset, lent.slice(write.payload)));
         }
-        let mut durable_ops: Vec<WriteOp> = durable.iter().map(op).collect();
-        self.writes = writes;
-        self.writes.clear();
-        let alone = durable.len() == 1 && self.alone();
-        let mut result = Ok(());
+        self.batch.write(self.conn, false, &mut self.out);
         if alone {
-            let cookies = durable.iter().map(|w| w.cookie);
-            let failed = self
-                .conn
-                .exec
-                .write(&mut durable_ops, cookies, true, &mut self.out);
-            durable_ops.clear();
-            self.conn.counters.errors(failed);
+            durable.write(self.conn, true, &mut self.out);
         }
         self.rx.give_back(lent);
-        if !alone && !durable.is_empty() {
-            let bytes = durable_ops.iter().map(|op| op.data.len() as u64).sum();
-            result = self.submit(bytes, move |conn, out| {
-                let cookies = durable.iter().map(|w| w.cookie);
-                let failed = conn.exec.write(&mut durable_ops, cookies, true, out);
-                conn.counters.errors(failed);
-            });
+        if durable.ops.is_empty() {
+            return Ok(());
         }
-        result
+        let bytes = durable.ops.iter().map(|op| op.data.len() as u64).sum();
+        self.submit(bytes, move |conn, out| durable.write(conn, true, out))
     }
 
     fn send(&mut self) -> io::Result<()> {

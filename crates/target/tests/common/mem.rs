@@ -1,5 +1,5 @@
 //! A block device in memory, sparse by 64 KiB, that counts what is asked of it and fails when told to.
-#![allow(dead_code)] // each user needs a part of it
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -115,6 +115,18 @@ impl MemDevice {
         let mut content = vec![0; self.info.size as usize];
         self.copy_out(0, &mut content);
         content
+    }
+
+    /// Whether two devices of one size have the same content.
+    pub fn same_content(&self, other: &MemDevice) -> bool {
+        let zeros = vec![0; SHARD as usize];
+        self.shards
+            .iter()
+            .zip(&other.shards)
+            .all(|(a, b)| match (&*a.read(), &*b.read()) {
+                (None, None) => true,
+                (a, b) => a.as_deref().unwrap_or(&zeros) == b.as_deref().unwrap_or(&zeros),
+            })
     }
 
     fn check(&self, offset: u64, len: u64, write: bool) -> Result<()> {
@@ -258,15 +270,20 @@ impl BlockDevice for MemDevice {
         let mut runs: Vec<StatusRun> = Vec::new();
         for (shard, _, _, n) in Self::pieces(offset, len) {
             let allocated = self.shards[shard].read().is_some();
-            match runs.last_mut() {
-                Some(run) if run.allocated == allocated => run.length += n as u64,
-                _ if runs.len() == max_runs => break,
-                _ => runs.push(StatusRun {
-                    length: n as u64,
-                    allocated,
-                    zero: !allocated,
-                }),
+            if let Some(run) = runs.last_mut()
+                && run.allocated == allocated
+            {
+                run.length += n as u64;
+                continue;
             }
+            if runs.len() == max_runs {
+                break;
+            }
+            runs.push(StatusRun {
+                length: n as u64,
+                allocated,
+                zero: !allocated,
+            });
         }
         Ok(runs)
     }
