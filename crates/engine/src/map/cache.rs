@@ -91,15 +91,6 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         shard.replace(key, value, weight);
     }
 
-    /// Removes, and turns away loaders that are under way.
-    pub(crate) fn invalidate(&self, key: &K) {
-        let mut shard = self.shard(key).lock();
-        shard.generation += 1;
-        if let Some(&at) = shard.index.get(key) {
-            shard.remove(at);
-        }
-    }
-
     /// Removes every key that `gone` picks, and turns away all loaders that are under way.
     pub(crate) fn invalidate_where(&self, gone: impl Fn(&K) -> bool) {
         for shard in &self.shards {
@@ -481,7 +472,7 @@ impl<K: Hash + Eq + Copy> Ghost<K> {
 /// A hash by folded multiplication: a few instructions for the small integer keys of this cache. No protection against
 /// chosen keys, of which there are none: branch and page numbers are the engine's own.
 #[derive(Clone, Copy, Default)]
-struct Mix(u64);
+pub(crate) struct Mix(u64);
 
 impl BuildHasher for Mix {
     type Hasher = Mix;

@@ -273,7 +273,7 @@ fn stale_loads_are_refused() {
     let cache: Cache<u64, u64> = Cache::new(CachePolicy::Lru, 1 << 20);
     let updates: [(&str, &dyn Fn()); 3] = [
         ("publish", &|| cache.publish(1, 100, 8)),
-        ("invalidate", &|| cache.invalidate(&1)),
+        ("invalidate", &|| cache.invalidate_where(|key| *key == 1)),
         ("invalidate_where", &|| cache.invalidate_where(|_| false)),
     ];
     for (name, update) in updates {
@@ -302,7 +302,7 @@ fn published_values_replace_and_invalid_ones_go() {
         cache.publish((0, 4), 44, 20);
         assert_eq!(cache.get(&(0, 4)), Some(44));
         assert_eq!(cache.stats().bytes, 1010);
-        cache.invalidate(&(0, 4));
+        cache.invalidate_where(|key| *key == (0, 4));
         assert_eq!(cache.get(&(0, 4)), None);
         cache.invalidate_where(|key| key.0 == 1);
         assert_eq!(cache.get(&(1, 3)), None);
