@@ -221,6 +221,8 @@ impl Pool {
         let _one_at_a_time = self.pv_operations.lock();
         self.check_usable()?;
         let pv = self.names.read().find_pv(wanted)?;
+        // Earlier operations on it are carried out first.
+        self.destage_to(self.journal.last().0)?;
         {
             let m = &mut *self.maintenance.lock();
             let moving = if draining { m.allocator.used_bytes(pv) } else { 0 };
@@ -243,6 +245,8 @@ impl Pool {
         let _one_at_a_time = self.pv_operations.lock();
         self.check_usable()?;
         let pv = self.names.read().find_pv(wanted)?;
+        // Earlier operations on it are carried out first.
+        self.destage_to(self.journal.last().0)?;
         {
             let m = &mut *self.maintenance.lock();
             let used = m.allocator.used_extents(pv);
