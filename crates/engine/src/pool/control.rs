@@ -255,6 +255,9 @@ impl Pool {
                     "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
                 )));
             }
+            if self.names.read().pvs.len() == 1 {
+                return Err(conflict(format!("remove {wanted}: it is the pool's last physical volume")));
+            }
             // From here on nothing new is placed on it.
             if !self.apply_draining(m, pv, true, false) {
                 return Err(no_space(format!(
