@@ -1,0 +1,44 @@
+//! A scratch directory on a real disk, removed when dropped.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+
+/// `f_type` of a tmpfs (statfs(2)).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// See the module.
+pub(crate) struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Creates a new directory under `parent`, which must not be in memory: a sync there would cost nothing.
+    pub(crate) fn new(parent: &Path) -> Result<Scratch> {
+        let path = parent.join(format!("hindcast-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
+        let scratch = Scratch { path };
+        let kind = rustix::fs::statfs(&scratch.path)
+            .context("statfs of the scratch directory")?
+            .f_type;
+        if kind as i64 == TMPFS_MAGIC {
+            bail!(
+                "{} is a tmpfs: choose a directory on a disk with --dir",
+                parent.display()
+            );
+        }
+        Ok(scratch)
+    }
+
+    /// A name inside.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("remove {}: {error}", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! House rules of this repository, as tests over its tree: see `tests/`.
