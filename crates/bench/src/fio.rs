@@ -42,6 +42,8 @@ pub(crate) struct Job {
     pub(crate) flush: Flush,
     /// Seed of the offsets: the same for every server in a round.
     pub(crate) seed: u64,
+    /// Random offsets visit each block once.
+    pub(crate) once: bool,
 }
 
 /// What fio measured.
@@ -81,6 +83,7 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
         ])
         .args(["--random_generator=tausworthe64", "--randrepeat=1"])
         .arg(format!("--randseed={}", job.seed))
+        .arg(format!("--norandommap={}", u8::from(!job.once)))
         .arg(format!("--uri={uri}"))
         .arg(format!("--rw={}", job.rw))
         .arg(format!("--bs={}", job.block))

@@ -49,6 +49,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         amount,
         flush: Flush::AtEnd,
         seed: 4,
+        once: false,
     };
     let mut anonymous = idle.anonymous;
     let outcome = fio::spawn(&job, &server.uri, &dir)?

@@ -90,6 +90,7 @@ fn fill_journal(
         amount,
         flush: Flush::Never,
         seed,
+        once: false,
     };
     let mut load = fio::spawn(&job, uri, dir)?;
     let start = Instant::now();

@@ -145,8 +145,25 @@ pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
         amount,
         flush: Flush::AtEnd,
         seed: 1,
+        once: false,
     };
     fio::run(&job, &server.uri, scratch).with_context(|| format!("fill the volume of {}", server.name))?;
+    Ok(())
+}
+
+/// Reads every block of an export once in random order, which leaves it cached in small folios.
+pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
+    let amount = Amount::Bytes(size);
+    let job = Job {
+        rw: "randread",
+        block: 4096,
+        depth: 32,
+        amount,
+        flush: Flush::Never,
+        seed: 2,
+        once: true,
+    };
+    fio::run(&job, &server.uri, scratch).with_context(|| format!("read the volume of {}", server.name))?;
     Ok(())
 }
 

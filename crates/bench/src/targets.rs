@@ -92,6 +92,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
             amount,
             flush,
             seed: 0,
+            once: false,
         },
         pair_only: false,
     };
@@ -168,6 +169,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
     let servers = start_all(common, args, &dir)?;
+    prepare(&servers, args.size, &scratch)?;
     let mut rows = Vec::new();
     for workload in workloads(args) {
         rows.push(measure(workload, &servers, rounds, &dir)?);
@@ -200,11 +202,22 @@ fn start_all(common: &Common, args: &Args, dir: &Path) -> Result<Vec<Server>> {
         server.wait_ready()?;
         servers.push(server);
     }
-    for server in &servers {
-        server::fill(server, args.size, dir)?;
+    Ok(servers)
+}
+
+/// Fills all volumes, and brings all of them into the same state of caching, the one that suits small requests.
+fn prepare(servers: &[Server], size: u64, scratch: &Scratch) -> Result<()> {
+    let dir = scratch.join("");
+    for server in servers {
+        server::fill(server, size, &dir)?;
         process::settle(server.pid(), SETTLE_LIMIT)?;
     }
-    Ok(servers)
+    scratch.forget_cached()?;
+    for server in servers {
+        server::warm(server, size, &dir)?;
+        process::settle(server.pid(), SETTLE_LIMIT)?;
+    }
+    Ok(())
 }
 
 fn measure(workload: Workload, servers: &[Server], rounds: usize, dir: &Path) -> Result<Row> {
