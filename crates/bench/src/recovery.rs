@@ -2,7 +2,7 @@
 
 use crate::fio::{self, Amount, Flush, Job, Running};
 use crate::scratch::Scratch;
-use crate::server::{Hindcast, find_number};
+use crate::server::Hindcast;
 use crate::{Common, units};
 use anyhow::{Context, Result, bail};
 use std::io::Write as _;
@@ -96,8 +96,7 @@ fn fill_journal(
     let start = Instant::now();
     let patience = Duration::from_secs(args.patience);
     loop {
-        let status = hindcast.status()?;
-        let used = find_number(&status, "journal_used").context("status tells no journal_used")?;
+        let used = hindcast.journal_used()?;
         let full = used >= args.journal / 100 * args.fill;
         if full || start.elapsed() > patience {
             return Ok((used, load));

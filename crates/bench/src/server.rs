@@ -258,6 +258,14 @@ impl Hindcast {
         self.cli(&["status"])
     }
 
+    /// Bytes of journal in use.
+    pub(crate) fn journal_used(&self) -> Result<u64> {
+        let pool = self.cli(&["pool", "show"])?;
+        pool["journal"]["used"]
+            .as_u64()
+            .context("`pool show` tells no journal.used")
+    }
+
     /// Creates a volume.
     pub(crate) fn create_volume(&self, name: &str, size: u64, chunk: u64) -> Result<()> {
         self.cli(&[
@@ -270,29 +278,5 @@ impl Hindcast {
             &chunk.to_string(),
         ])?;
         Ok(())
-    }
-}
-
-/// The first number under `key`, anywhere in a document.
-pub(crate) fn find_number(document: &Value, key: &str) -> Option<u64> {
-    match document {
-        Value::Object(map) => map
-            .get(key)
-            .and_then(Value::as_u64)
-            .or_else(|| map.values().find_map(|v| find_number(v, key))),
-        Value::Array(items) => items.iter().find_map(|v| find_number(v, key)),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_nested_numbers() {
-        let document = serde_json::json!({"a": [{"b": "x"}, {"c": {"journal_used": 7}}]});
-        assert_eq!(find_number(&document, "journal_used"), Some(7));
-        assert_eq!(find_number(&document, "b"), None);
     }
 }
