@@ -158,11 +158,13 @@ class Daemon:
 class Hindcast(Daemon):
     """The real thing."""
 
-    def __init__(self, directory, pool="4G", journal="256M", args=()):
+    def __init__(self, directory, pool="4G", journal="256M", destage_start=0, args=()):
+        """`destage_start`: per cent of the journal in use at which destage begins; 0 keeps it busy, and lets
+        `drained` come true."""
         super().__init__(directory)
         self.socket = self.dir / "nbd.sock"
         self.api = self.dir / "hindcast.sock"
-        self.args = [f"--pool-size={pool}", f"--journal-size={journal}", *args]
+        self.args = [f"--pool-size={pool}", f"--journal-size={journal}", f"--destage-start={destage_start}", *args]
 
     def start(self, wait=True):
         self.spawn([binary(), "serve", "--data", self.dir, f"--nbd=unix:{self.socket}", *self.args])
@@ -231,13 +233,14 @@ class Hindcast(Daemon):
 class Nbdkit(Daemon):
     """`nbdkit file`: one sparse file for each volume."""
 
-    def __init__(self, directory, **_):
+    def __init__(self, directory, args=(), **_):
         super().__init__(directory)
         self.socket = self.dir.parent / (self.dir.name + ".sock")
+        self.args = args
 
     def start(self, wait=True):
         self.socket.unlink(missing_ok=True)
-        self.spawn(["nbdkit", "-f", "-U", self.socket, "file", f"dir={self.dir}"])
+        self.spawn(["nbdkit", "-f", "-U", self.socket, *self.args, "file", f"dir={self.dir}"])
         wait_for("nbdkit", self.socket.exists)
         time.sleep(0.1)
         return self

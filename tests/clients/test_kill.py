@@ -151,7 +151,7 @@ def kill_rounds(t, server, uri, rounds, seconds):
 
 @test(limit=240)
 def every_acknowledged_write_survives(t):
-    server = t.server()
+    server = t.server(destage_start=25)
     uri = server.create("v", BLOCKS * BLOCK)
     kill_rounds(t, server, uri, 30 if t.long else 6, lambda rng: rng.uniform(0.2, 2.0))
 
@@ -166,7 +166,8 @@ def with_a_small_journal(t):
 
 @test(limit=240, hindcast_only=True)
 def killed_again_while_recovering(t):
-    server = t.server()
+    # Nothing is destaged before the kill: every restart has the whole journal before it.
+    server = t.server(destage_start=100)
     uri = server.create("v", BLOCKS * BLOCK)
     rng = random.Random(29)
     model = [ZERO] * BLOCKS
