@@ -177,9 +177,23 @@ class Hindcast(Daemon):
             raise AssertionError(f"the server ended with {self.process.returncode}\n{self.log_tail()}")
         return self.cli("status", code=None)[0] == DONE
 
+    def refuses_to_start(self):
+        """It must end by itself, in order, with a message; returns what it said."""
+        start = self.log.stat().st_size if self.log.exists() else 0
+        self.start(wait=False)
+        try:
+            code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("the server started, but should refuse") from None
+        said = self.log.read_bytes()[start:].decode(errors="replace")
+        assert code in (FAILED, USAGE, NOT_FOUND, CONFLICT), f"exit code {code}\n{said}"
+        assert said.strip() and "panicked" not in said, said
+        return said
+
     def cli(self, *args, code=DONE):
         """Runs the command line with `-o json`. Returns the parsed output, or (code, output, errors) with `code=None`.
-        With another `code` than 0 it must fail exactly so, with a message, which is returned."""
+        With another `code` than 0 it must fail exactly so, with a message, which is returned. `code` may be a tuple."""
+        codes = code if isinstance(code, tuple) else (code,)
         done = subprocess.run(
             [str(binary()), *map(str, args), "-o", "json"],
             env={**os.environ, "HINDCAST_SOCKET": str(self.api)},
@@ -187,10 +201,10 @@ class Hindcast(Daemon):
         )
         if code is None:
             return done.returncode, done.stdout, done.stderr
-        assert done.returncode == code, (
+        assert done.returncode in codes, (
             f"hindcast {' '.join(map(str, args))}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
         )
-        if code != DONE:
+        if done.returncode != DONE:
             assert done.stderr.strip(), f"hindcast {' '.join(map(str, args))} failed without a message"
             return done.stderr
         return json.loads(done.stdout) if done.stdout.strip() else None
@@ -329,7 +343,7 @@ def _run_one(function, limit, hindcast_only, long):
     except BaseException:
         context.failed = True
         result, detail = "failed", traceback.format_exc()
-        for log in context.dir.glob("*.log"):
+        for log in [*context.dir.glob("*.log"), *context.dir.glob("pg/*.log")]:
             detail += f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}\n"
         if sys.exc_info()[0] is KeyboardInterrupt:
             raise
