@@ -21,9 +21,12 @@ pub(crate) struct Args {
     /// Bytes written, in random 4 KiB blocks.
     #[arg(long, default_value = "8G", value_parser = units::parse_size)]
     written: u64,
-    /// Sum of the caches the server is configured with (map pages and catalog; the defaults unless --serve-arg).
-    #[arg(long, default_value = "128M", value_parser = units::parse_size)]
-    caches: u64,
+    /// Configured cache of map pages.
+    #[arg(long, default_value = "64M", value_parser = units::parse_size)]
+    map_cache: u64,
+    /// Configured cache of catalog pages.
+    #[arg(long, default_value = "64M", value_parser = units::parse_size)]
+    catalog_cache: u64,
     /// Pool; by default twice what is written.
     #[arg(long, value_parser = units::parse_size)]
     pool: Option<u64>,
@@ -36,7 +39,9 @@ pub(crate) struct Args {
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
-    let hindcast = Hindcast::new(common, &dir, args.pool.unwrap_or(args.written * 2), args.journal)?;
+    let hindcast = Hindcast::new(common, &dir, args.pool.unwrap_or(args.written * 2), args.journal)?
+        .with(format!("--map-cache={}", args.map_cache))
+        .with(format!("--catalog-cache={}", args.catalog_cache));
     let mut server = hindcast.start("huge")?;
     hindcast.create_volume("huge", args.size, 4096)?;
     server.wait_ready()?;
@@ -60,11 +65,12 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         .context("write to the huge volume")?;
     process::settle(server.pid(), Duration::from_secs(900))?;
     let end = process::memory(server.pid())?;
-    let bound = args.caches + ALLOWANCE;
+    let caches = args.map_cache + args.catalog_cache;
+    let bound = caches + ALLOWANCE;
     let report = format!(
         "| volume | written | IOPS | idle peak | peak resident (VmHWM) | largest sampled anonymous | bound: caches {} + {} |\n\
          |---|---|--:|--:|--:|--:|--:|\n| {} | {} | {:.0} | {} | {} | {} | {} |\n",
-        units::mib(args.caches),
+        units::mib(caches),
         units::mib(ALLOWANCE),
         units::mib(args.size),
         units::mib(args.written),

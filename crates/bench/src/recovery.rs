@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Kill when this share of the journal is in use, in per cent.
     #[arg(long, default_value_t = 90)]
     fill: u64,
-    /// Kill at the latest after so many seconds of load: destage may keep up.
+    /// Kill at the latest after so many seconds of load: destage, which begins at that share, may keep up.
     #[arg(long, default_value_t = 60)]
     patience: u64,
     /// Allowed seconds per GiB of journal in use.
@@ -35,7 +35,8 @@ pub(crate) struct Args {
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
-    let hindcast = Hindcast::new(common, &dir, args.size * 2, args.journal)?;
+    let hindcast = Hindcast::new(common, &dir, args.size * 2, args.journal)?
+        .with(format!("--destage-start={}", args.fill));
     let mut server = hindcast.start("bench")?;
     hindcast.create_volume("bench", args.size, 16 << 10)?;
     server.wait_ready()?;

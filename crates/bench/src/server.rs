@@ -198,6 +198,12 @@ impl Hindcast {
         })
     }
 
+    /// With one more argument of `serve`.
+    pub(crate) fn with(mut self, arg: String) -> Hindcast {
+        self.args.push(arg);
+        self
+    }
+
     /// Starts the daemon and waits until its admin API answers; `export` need not exist yet.
     pub(crate) fn start(&self, export: &str) -> Result<Server> {
         std::fs::create_dir_all(&self.data).context("create the data directory")?;

@@ -74,93 +74,104 @@ pub(crate) struct Row {
     pub(crate) series: Vec<Series>,
 }
 
+/// How much a workload does, before --quick and sizes are known.
+#[derive(Clone, Copy)]
+enum Extent {
+    /// For a fixed time.
+    Time,
+    /// Well below the size of the journal: what a burst of writes meets.
+    Burst,
+    /// The whole volume once.
+    Volume,
+    /// Four times the journal: what a load without end meets.
+    Sustained,
+}
+
+/// (name, fio's rw, request size, depth, extent, flush).
+const WORKLOADS: [(&str, &str, u64, u32, Extent, Flush); 7] = [
+    (
+        "random read 4 KiB, depth 32",
+        "randread",
+        4 << 10,
+        32,
+        Extent::Time,
+        Flush::Never,
+    ),
+    (
+        "random write 4 KiB, depth 32, final flush",
+        "randwrite",
+        4 << 10,
+        32,
+        Extent::Burst,
+        Flush::AtEnd,
+    ),
+    (
+        "random read 4 KiB, depth 1",
+        "randread",
+        4 << 10,
+        1,
+        Extent::Time,
+        Flush::Never,
+    ),
+    (
+        "random write 4 KiB, depth 1, flush each",
+        "randwrite",
+        4 << 10,
+        1,
+        Extent::Time,
+        Flush::Each,
+    ),
+    (
+        "sequential write 1 MiB, depth 8, final flush",
+        "write",
+        1 << 20,
+        8,
+        Extent::Volume,
+        Flush::AtEnd,
+    ),
+    (
+        "sequential read 1 MiB, depth 8",
+        "read",
+        1 << 20,
+        8,
+        Extent::Volume,
+        Flush::Never,
+    ),
+    (
+        "sustained random write 4 KiB, depth 32",
+        "randwrite",
+        4 << 10,
+        32,
+        Extent::Sustained,
+        Flush::AtEnd,
+    ),
+];
+
 fn workloads(args: &Args) -> Vec<Workload> {
-    let seconds = Amount::Seconds(if args.quick { 1 } else { 5 });
-    let burst = Amount::Bytes(if args.quick { 128 << 20 } else { 512 << 20 });
-    let whole = Amount::Bytes(args.size);
-    let sustained = Amount::Bytes(if args.quick {
-        args.journal
-    } else {
-        args.journal * 4
-    });
-    let row = |name, rw, block, depth, amount, flush| Workload {
-        name,
-        job: Job {
-            rw,
-            block,
-            depth,
-            amount,
-            flush,
-            seed: 0,
-            once: false,
-        },
-        pair_only: false,
+    let amount = |extent| match (extent, args.quick) {
+        (Extent::Time, quick) => Amount::Seconds(if quick { 1 } else { 5 }),
+        (Extent::Burst, quick) => Amount::Bytes(if quick { 128 << 20 } else { 512 << 20 }),
+        (Extent::Volume, _) => Amount::Bytes(args.size),
+        (Extent::Sustained, quick) => Amount::Bytes(if quick { args.journal } else { args.journal * 4 }),
     };
-    let mut rows = vec![
-        row(
-            "random read 4 KiB, depth 32",
-            "randread",
-            4096,
-            32,
-            seconds,
-            Flush::Never,
-        ),
-        row(
-            "random write 4 KiB, depth 32, final flush",
-            "randwrite",
-            4096,
-            32,
-            burst,
-            Flush::AtEnd,
-        ),
-        row(
-            "random read 4 KiB, depth 1",
-            "randread",
-            4096,
-            1,
-            seconds,
-            Flush::Never,
-        ),
-        row(
-            "random write 4 KiB, depth 1, flush each",
-            "randwrite",
-            4096,
-            1,
-            seconds,
-            Flush::Each,
-        ),
-        row(
-            "sequential write 1 MiB, depth 8, final flush",
-            "write",
-            1 << 20,
-            8,
-            whole,
-            Flush::AtEnd,
-        ),
-        row(
-            "sequential read 1 MiB, depth 8",
-            "read",
-            1 << 20,
-            8,
-            whole,
-            Flush::Never,
-        ),
-        row(
-            "sustained random write 4 KiB, depth 32",
-            "randwrite",
-            4096,
-            32,
-            sustained,
-            Flush::AtEnd,
-        ),
-    ];
-    if let Some(last) = rows.last_mut() {
-        last.pair_only = true;
-    }
-    if let Some(only) = &args.only {
-        rows.retain(|row| row.name.contains(only.as_str()));
-    }
-    rows
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    WORKLOADS
+        .into_iter()
+        .filter(|(name, ..)| wanted(name))
+        .map(|(name, rw, block, depth, extent, flush)| Workload {
+            name,
+            job: Job {
+                rw,
+                block,
+                depth,
+                amount: amount(extent),
+                flush,
+                seed: 0,
+                once: false,
+            },
+            pair_only: matches!(extent, Extent::Sustained),
+        })
+        .collect()
 }
 
 /// Runs the benchmark and writes the report.
