@@ -45,7 +45,11 @@ pub struct Error {
 impl Error {
     /// An error without a source. `context` begins with a verb: "open journal segment 3".
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Error { kind, context: context.into(), source: None }
+        Error {
+            kind,
+            context: context.into(),
+            source: None,
+        }
     }
 
     /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`].
@@ -55,7 +59,11 @@ impl Error {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Io,
         };
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
+        Error {
+            kind,
+            context: context.into(),
+            source: Some(std::sync::Arc::new(source)),
+        }
     }
 
     /// An error of `kind` caused by `source`.
@@ -64,7 +72,11 @@ impl Error {
         context: impl Into<String>,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
+        Error {
+            kind,
+            context: context.into(),
+            source: Some(std::sync::Arc::new(source)),
+        }
     }
 
     /// What the caller can do about it.

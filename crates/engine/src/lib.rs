@@ -8,10 +8,23 @@
 //! them in `map`, all committed by `catalog`; `disk` and `world` are the seams at the bottom.
 #![forbid(unsafe_code)]
 
+mod catalog;
+pub mod check;
+mod codec;
+mod destage;
 pub mod device;
 pub mod disk;
 mod error;
+mod fault;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod grace;
+mod journal;
+mod map;
 pub mod pool;
+mod staging;
+mod volume;
 pub mod world;
 
 pub use error::{Error, ErrorKind, Result};
+pub use volume::Volume;

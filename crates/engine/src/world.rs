@@ -67,3 +67,12 @@ pub(crate) fn uuid(rng: &dyn Rng) -> [u8; 16] {
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     bytes
 }
+
+/// Where a pool gets time and identities from.
+#[derive(Clone)]
+pub struct World {
+    /// Time.
+    pub clock: std::sync::Arc<dyn Clock>,
+    /// Identities.
+    pub rng: std::sync::Arc<dyn Rng>,
+}

@@ -4,9 +4,11 @@ use std::io;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+mod counting;
 mod file;
 mod memory;
 
+pub(crate) use counting::CountingDir;
 pub use file::FileDir;
 pub use memory::MemDir;
 
@@ -127,4 +129,90 @@ pub trait Dir: Send + Sync {
 
     /// Makes created and removed names durable.
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()>;
+}
+
+/// What every kind of disk must do.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind<T>(result: io::Result<T>) -> io::ErrorKind {
+        result.err().unwrap().kind()
+    }
+
+    pub(super) fn modes(dir: &dyn Dir) {
+        assert_eq!(kind(dir.open("a", OpenMode::Existing)), io::ErrorKind::NotFound);
+        assert_eq!(kind(dir.open("a", OpenMode::ReadOnly)), io::ErrorKind::NotFound);
+        assert_eq!(kind(dir.remove("a")), io::ErrorKind::NotFound);
+        assert!(dir.list().unwrap().is_empty());
+        dir.open("b", OpenMode::CreateNew)
+            .unwrap()
+            .write_at(b"hello", 0)
+            .unwrap();
+        dir.open("a", OpenMode::Create).unwrap();
+        assert_eq!(
+            kind(dir.open("b", OpenMode::CreateNew)),
+            io::ErrorKind::AlreadyExists
+        );
+        assert_eq!(dir.list().unwrap(), ["a", "b"]);
+        for mode in [OpenMode::Create, OpenMode::Existing, OpenMode::ReadOnly] {
+            let disk = dir.open("b", mode).unwrap();
+            let mut buf = [0; 5];
+            disk.read_at(&mut buf, 0).unwrap();
+            assert_eq!(&buf, b"hello");
+            assert!(!disk.is_block_device());
+            assert_eq!(disk.write_at(b"h", 0).is_ok(), mode != OpenMode::ReadOnly);
+        }
+        let open = dir.open("b", OpenMode::Existing).unwrap();
+        dir.remove("b").unwrap();
+        dir.sync(SyncPurpose::Dir).unwrap();
+        assert_eq!(dir.list().unwrap(), ["a"]);
+        assert_eq!(open.len().unwrap(), 5, "an open disk outlives its name");
+    }
+
+    pub(super) fn contents(dir: &dyn Dir) {
+        let disk = dir.open("a", OpenMode::CreateNew).unwrap();
+        let mut buf = vec![1; 10_000];
+        assert_eq!(disk.len().unwrap(), 0);
+        assert_eq!(kind(disk.read_at(&mut buf[..1], 0)), io::ErrorKind::UnexpectedEof);
+        disk.write_at(&[7; 3000], 5000).unwrap();
+        disk.write_vectored_at(
+            &mut [IoSlice::new(&[8; 10]), IoSlice::new(&[]), IoSlice::new(&[9; 10])],
+            7990,
+        )
+        .unwrap();
+        disk.write_vectored_at(&mut [], 1 << 20).unwrap();
+        assert_eq!(disk.len().unwrap(), 8010);
+        disk.read_at(&mut buf[..8010], 0).unwrap();
+        assert!(buf[..5000].iter().all(|b| *b == 0) && buf[5000..7990].iter().all(|b| *b == 7));
+        assert!(buf[7990..8000].iter().all(|b| *b == 8) && buf[8000..8010].iter().all(|b| *b == 9));
+        disk.sync(SyncPurpose::Apply).unwrap();
+
+        disk.set_len(6000).unwrap();
+        assert_eq!(
+            kind(disk.read_at(&mut buf[..1001], 5000)),
+            io::ErrorKind::UnexpectedEof
+        );
+        disk.set_len(9000).unwrap();
+        disk.read_at(&mut buf[..9000], 0).unwrap();
+        assert!(buf[5000..6000].iter().all(|b| *b == 7), "kept");
+        assert!(buf[6000..9000].iter().all(|b| *b == 0), "cut off, then grown");
+
+        disk.allocate(4096, 8192).unwrap();
+        assert_eq!(disk.len().unwrap(), 12288, "allocating past the end moves it");
+        disk.allocate(0, 4096).unwrap();
+        assert_eq!(disk.len().unwrap(), 12288);
+        disk.punch(4096, 4096).unwrap();
+        disk.read_at(&mut buf[..100], 0).unwrap();
+        assert_eq!(disk.len().unwrap(), 12288);
+        assert!(buf[..100].iter().all(|b| *b == 0));
+    }
+
+    pub(super) fn locks(dir: &dyn Dir) {
+        let held = dir.lock("lock").unwrap();
+        assert_eq!(kind(dir.lock("lock")), io::ErrorKind::WouldBlock);
+        drop(held);
+        let _again = dir.lock("lock").unwrap();
+        assert_eq!(dir.list().unwrap(), ["lock"]);
+    }
 }

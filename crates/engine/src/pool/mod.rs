@@ -1,3 +1,220 @@
-//! Pools.
+//! Pools: what volumes draw space from. This module ties the parts together: it opens and recovers a pool, carries out
+//! control operations, and decides which background step comes next.
+
+mod allocator;
+mod control;
 mod info;
+pub(crate) mod label;
+mod maintain;
+pub(crate) mod namespace;
+mod open;
+mod placement;
+pub(crate) mod pv;
+mod space;
+
 pub use info::*;
+
+pub(crate) use allocator::{Allocator, FreedSlot};
+pub(crate) use maintain::Maintenance;
+pub(crate) use maintain::full;
+pub(crate) use open::{decode_control, lock};
+pub(crate) use space::Space;
+
+use crate::catalog::Catalog;
+use crate::disk::{CountingDir, SyncPurpose};
+
+use crate::error::{ErrorKind, Result};
+use crate::fault::Fault;
+use crate::grace::Readers;
+use crate::journal::Journal;
+use crate::map::Map;
+use crate::volume::Volume;
+use crate::world::World;
+use namespace::Namespace;
+use parking_lot::{Condvar, Mutex, RwLock};
+use pv::PvTable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// An open pool. Lock order: `maintenance`, `names`, the journal's sequencing lock, then leaves.
+pub struct Pool {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) config: PoolConfig,
+    pub(crate) options: PoolOptions,
+    pub(crate) dir: Arc<CountingDir>,
+    pub(crate) world: World,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) journal: Journal,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) readers: Readers,
+    pub(crate) space: Space,
+    pub(crate) map: Map,
+    pub(crate) pvs: PvTable,
+    pub(crate) names: RwLock<Namespace>,
+    pub(crate) maintenance: Mutex<Maintenance>,
+    pub(crate) positions: SharedPositions,
+    /// Physical volumes are added, drained and removed one at a time.
+    pub(crate) pv_operations: Mutex<()>,
+    work: Work,
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// What others than the destager want to know of its state.
+#[derive(Default)]
+pub(crate) struct SharedPositions {
+    pub(crate) preserved: AtomicU64,
+    pub(crate) destaged: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) allocated: AtomicU64,
+    /// Slots and branches whose space is still to come back.
+    pub(crate) reclaimable: AtomicU64,
+}
+
+/// Wakes the maintenance thread.
+#[derive(Default)]
+struct Work {
+    wanted: Mutex<bool>,
+    signal: Condvar,
+    closed: AtomicBool,
+}
+
+impl Pool {
+    /// The pool as it stands.
+    pub fn info(&self) -> PoolInfo {
+        let totals = self.space.totals();
+        let names = self.names.read();
+        PoolInfo {
+            uuid: self.uuid,
+            config: self.config.clone(),
+            placement: names.placement,
+            capacity: totals.capacity,
+            used: totals.used,
+            available: totals.available,
+            reserved: totals.reserved,
+            provisioned: names
+                .by_name
+                .values()
+                .map(|v| v.size.load(Ordering::Relaxed))
+                .sum(),
+            volumes: names.by_name.len() as u64,
+            health: self.health(),
+        }
+    }
+
+    /// Whether the pool can be trusted, and what somebody should look at.
+    pub fn health(&self) -> Health {
+        if let Some(reason) = self.fault.reason() {
+            return Health::Poisoned(reason);
+        }
+        let mut warnings = self.fault.damages();
+        let totals = self.space.totals();
+        let low = totals.capacity / 100 * self.options.low_space_percent as u64;
+        if totals.available < low {
+            warnings.push(format!(
+                "space is low: {} of {} bytes are available (less than {} %)",
+                totals.available, totals.capacity, self.options.low_space_percent
+            ));
+        }
+        if warnings.is_empty() {
+            Health::Healthy
+        } else {
+            Health::Warning(warnings)
+        }
+    }
+
+    /// Counters and positions.
+    pub fn stats(&self) -> PoolStats {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let (journal_used, journal_capacity) = self.journal.usage();
+        let map = self.map.stats();
+        PoolStats {
+            sequenced_lsn: self.journal.last().0,
+            written_lsn: self.journal.written(),
+            synced_lsn: self.journal.synced(),
+            preserved_lsn: get(&self.positions.preserved),
+            destaged_lsn: get(&self.positions.destaged),
+            journal_used,
+            journal_capacity,
+            journal_groups: get(&self.journal.counters.groups),
+            journal_records: get(&self.journal.counters.records),
+            journal_bytes: get(&self.journal.counters.bytes),
+            backpressure_waits: get(&self.journal.counters.waits),
+            staged_pieces: self.staged_pieces(),
+            destage_batches: get(&self.positions.batches),
+            destage_bytes: get(&self.positions.bytes),
+            allocated_bytes: get(&self.positions.allocated),
+            map_hits: map.hits,
+            map_misses: map.misses,
+            map_evictions: map.evictions,
+            map_cache_used: map.bytes,
+            catalog_commits: get(&self.catalog.commits),
+            syncs: SyncPurpose::ALL.map(|p| self.dir.syncs(p)),
+        }
+    }
+
+    pub(crate) fn staged_pieces(&self) -> u64 {
+        self.names.read().branches.values().map(|b| b.staging.len()).sum()
+    }
+
+    /// All volumes, by name.
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        self.names.read().by_name.values().map(|v| v.info()).collect()
+    }
+
+    /// One volume.
+    pub fn volume(&self, name: &str) -> Result<VolumeInfo> {
+        Ok(self.names.read().volume(name)?.info())
+    }
+
+    /// A handle for a target. `read_only` makes the handle read-only, whatever the volume is.
+    pub fn open_volume(self: &Arc<Self>, name: &str, read_only: bool) -> Result<Arc<Volume>> {
+        let state = self.names.read().volume(name)?.clone();
+        Ok(Arc::new(Volume::new(self.clone(), state, read_only)))
+    }
+
+    /// The largest data of one journal record: a longer write may survive a crash in part.
+    pub fn max_record_bytes(&self) -> u64 {
+        crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)
+    }
+
+    /// Tells the maintenance thread that there is work.
+    pub(crate) fn kick(&self) {
+        let mut wanted = self.work.wanted.lock();
+        if !*wanted {
+            *wanted = true;
+            self.work.signal.notify_all();
+        }
+    }
+
+    /// Blocks until there may be background work, or for `timeout`.
+    pub fn wait_for_work(&self, timeout: Duration) {
+        let mut wanted = self.work.wanted.lock();
+        if !*wanted {
+            self.work.signal.wait_for(&mut wanted, timeout);
+        }
+        *wanted = false;
+    }
+
+    /// Refuses when the pool is closed or poisoned.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        if self.work.closed.load(Ordering::Acquire) {
+            return Err(crate::error::Error::new(
+                ErrorKind::Poisoned,
+                "use the pool: it is closed",
+            ));
+        }
+        self.fault.check()
+    }
+
+    /// Makes everything durable and records it; later requests fail. Staged data may stay in the journal.
+    pub fn close(&self) -> Result<()> {
+        if self.work.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.fault.check()?;
+        self.journal.sync_all()?;
+        self.checkpoint_now()
+    }
+}

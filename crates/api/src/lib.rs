@@ -1,0 +1,18 @@
+//! Hindcast's admin API: the request and response types that server and clients share, and a blocking client.
+//!
+//! Sizes are integers in bytes, times RFC 3339 in UTC. Every error response has an [`ErrorBody`]. The server publishes
+//! the same types as an OpenAPI document at `/api/v1/openapi.json`.
+#![forbid(unsafe_code)]
+
+mod client;
+mod error;
+mod size;
+mod types;
+
+pub use client::{Client, ClientError, Endpoint};
+pub use error::{ErrorBody, ErrorKind};
+pub use size::{ParseSizeError, Size};
+pub use types::*;
+
+/// Prefix of every versioned route.
+pub const API_V1: &str = "/api/v1";

@@ -1,0 +1,308 @@
+//! Requests and responses. Plain data; field names are the JSON names.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Whether the pool can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthState {
+    /// All is well.
+    Healthy,
+    /// Works, but somebody should look.
+    Warning,
+    /// Writes are refused until the server is restarted.
+    Poisoned,
+}
+
+impl HealthState {
+    /// The name as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            HealthState::Healthy => "healthy",
+            HealthState::Warning => "warning",
+            HealthState::Poisoned => "poisoned",
+        }
+    }
+}
+
+/// State of the pool, with what to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// Summary.
+    pub state: HealthState,
+    /// One sentence for each thing that is not well.
+    pub messages: Vec<String>,
+}
+
+/// The server as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// Version of the server.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// When it started.
+    pub started: Timestamp,
+    /// Its data directory.
+    pub data: String,
+    /// Where it listens.
+    pub listeners: Listeners,
+    /// Health of the pool.
+    pub health: Health,
+    /// Bytes that physical volumes offer.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that can still be promised to new writes.
+    pub available: u64,
+    /// Number of volumes.
+    pub volumes: u64,
+    /// Open NBD connections.
+    pub nbd_connections: u64,
+}
+
+/// Addresses as they are bound: `HOST:PORT` or `unix:PATH`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Listeners {
+    /// Of this API.
+    pub api: Vec<String>,
+    /// Of the NBD target.
+    pub nbd: Vec<String>,
+}
+
+/// Where new slots go on physical volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// The first free place.
+    Anywhere,
+    /// Next to the chunk's neighbour where possible.
+    Contiguous,
+}
+
+impl Placement {
+    /// The name as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Placement::Anywhere => "anywhere",
+            Placement::Contiguous => "contiguous",
+        }
+    }
+}
+
+impl std::str::FromStr for Placement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "anywhere" => Ok(Placement::Anywhere),
+            "contiguous" => Ok(Placement::Contiguous),
+            _ => Err("a placement is anywhere or contiguous".into()),
+        }
+    }
+}
+
+/// The pool: configuration, space, positions and counters since it was opened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Identity.
+    pub uuid: String,
+    /// Unit of allocation, bytes.
+    pub extent_size: u64,
+    /// Bytes that physical volumes write atomically.
+    pub atomic_unit: u32,
+    /// Where new slots go.
+    pub placement: Placement,
+    /// Bytes that physical volumes offer.
+    pub capacity: u64,
+    /// Bytes of extents in use.
+    pub used: u64,
+    /// Bytes that can still be promised to new writes.
+    pub available: u64,
+    /// Bytes reserved for writes that are in the journal but not yet in place.
+    pub reserved: u64,
+    /// Sum of the sizes of all volumes.
+    pub provisioned: u64,
+    /// Number of volumes.
+    pub volumes: u64,
+    /// Health.
+    pub health: Health,
+    /// The journal.
+    pub journal: Journal,
+    /// The map cache.
+    pub map_cache: MapCache,
+}
+
+/// The journal: room and positions. Positions are LSNs, and grow from `destaged` to `sequenced`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Journal {
+    /// Configured size, bytes.
+    pub size: u64,
+    /// Bytes of one segment.
+    pub segment_size: u64,
+    /// Bytes that can hold records.
+    pub capacity: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Last position given out.
+    pub sequenced_lsn: u64,
+    /// End of the contiguous written prefix.
+    pub written_lsn: u64,
+    /// End of the durable prefix.
+    pub synced_lsn: u64,
+    /// End of what is in place.
+    pub destaged_lsn: u64,
+    /// Times that a writer had to wait for room.
+    pub backpressure_waits: u64,
+}
+
+/// The cache of map pages, shared by all volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MapCache {
+    /// Bytes held.
+    pub used: u64,
+    /// Look-ups answered.
+    pub hits: u64,
+    /// Look-ups that read the catalog.
+    pub misses: u64,
+    /// Pages evicted.
+    pub evictions: u64,
+    /// Hits per look-up, 0 to 1; absent before the first look-up.
+    pub hit_rate: Option<f64>,
+}
+
+/// Changes to the pool. Absent fields stay as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchPool {
+    /// Where new slots go from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+/// A physical volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pv {
+    /// Number inside the pool, never used twice.
+    pub id: u32,
+    /// Identity on its label.
+    pub uuid: String,
+    /// File in the data directory, or absolute path.
+    pub path: String,
+    /// Usable bytes.
+    pub size: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Data is being moved away.
+    pub draining: bool,
+}
+
+/// A physical volume to take into the pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddPv {
+    /// File name inside the data directory, or an absolute path of a file or block device.
+    pub path: String,
+    /// Size of a file to create, bytes; absent: the file or device exists and is used whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Overwrite the label of another pool.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Changes to a physical volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchPv {
+    /// Start (or stop) moving data away.
+    pub draining: bool,
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// Name, also of its exports.
+    pub name: String,
+    /// Identity; survives renaming.
+    pub uuid: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Unit of mapping, bytes.
+    pub chunk_size: u64,
+    /// Logical block size, bytes.
+    pub block_size: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Bytes that it occupies in the pool.
+    pub allocated: u64,
+    /// Open handles (client connections).
+    pub handles: u64,
+    /// Counters since the server started.
+    pub stats: VolumeStats,
+}
+
+/// Counters of a volume since the server started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeStats {
+    /// Read requests.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Flush requests.
+    pub flushes: u64,
+    /// Discard requests.
+    pub discards: u64,
+    /// Bytes discarded.
+    pub discard_bytes: u64,
+    /// Bytes of reads that came from the journal.
+    pub staged_read_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// A volume to create.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    pub name: String,
+    /// Bytes; a multiple of the block size, up to 64 TiB.
+    pub size: u64,
+    /// Bytes; a power of two from 512 up to the pool's extent size. Default: as the server is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk_size: Option<u64>,
+    /// 512 or 4096. Default: 512, which every client and disk image knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
+    /// Refuse writes from the start.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, size, name,
+/// and the first that fails ends the request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchVolume {
+    /// Refuse (or accept) writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<bool>,
+    /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// New name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Allow what loses data.
+    #[serde(default)]
+    pub force: bool,
+}

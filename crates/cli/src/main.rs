@@ -1,0 +1,116 @@
+//! `hindcast`: the server, and the command line that talks to it.
+//!
+//! One file per noun. Everything but `serve` and `check` is a request to a running server through the admin API.
+#![forbid(unsafe_code)]
+
+mod check;
+mod extras;
+mod failure;
+mod output;
+mod pool;
+mod serve;
+mod session;
+mod status;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+use clap::error::ErrorKind as ClapKind;
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use session::Global;
+use std::io::Write;
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  usage: the command or a value in it can't be right
+  3  not found
+  4  conflict: the name is taken, the thing is in use, or --force is needed
+  5  no server answers at --socket
+  6  out of space
+
+Sizes are bytes, or have a binary suffix: 512, 16K, 10G, 1.5T (K is 1024).
+
+First steps:
+  hindcast serve --data ./pool                   start a server; the pool is created on the first start
+  export HINDCAST_SOCKET=./pool/hindcast.sock    in another terminal
+  hindcast volume create db --size 10G           create a thin volume
+  nbdinfo nbd://127.0.0.1/db                     reach it over NBD";
+
+/// Block storage with a memory: thin volumes over NBD, from one program
+#[derive(Debug, Parser)]
+#[command(name = "hindcast", version, after_help = AFTER_HELP, disable_help_subcommand = true, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<serve::Args>),
+    /// Health, space and listeners of the server at a glance
+    Status,
+    /// The pool and its physical volumes
+    #[command(subcommand)]
+    Pool(pool::Command),
+    /// Volumes: create, list, show, resize, rename, set, delete, stats
+    #[command(subcommand)]
+    Volume(volume::Command),
+    Check(check::Args),
+    Completions(extras::Completions),
+    Man(extras::Man),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::try_parse() {
+        Ok(cli) => run(cli),
+        Err(error) => match error.kind() {
+            // Not failures: what was asked for goes to stdout.
+            ClapKind::DisplayHelp | ClapKind::DisplayVersion => error.exit(),
+            // A noun without its verb: its help teaches more than a sentence.
+            ClapKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            _ => Err(Failure::usage(one_line(&error.render().to_string()))),
+        },
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            // With stderr closed there is nobody to tell; the exit code remains.
+            let _ = writeln!(std::io::stderr(), "hindcast: {}", one_line(&failure.to_string()));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let global = cli.global;
+    match cli.command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Status => status::run(&global.session()?),
+        Command::Pool(command) => pool::run(command, &global.session()?),
+        Command::Volume(command) => volume::run(command, &global.session()?),
+        Command::Check(args) => check::run(&args, global.output()),
+        Command::Completions(args) => extras::completions(&args),
+        Command::Man(args) => extras::man(&args),
+    }
+}
+
+/// Errors are one line: what a parser says before its usage text, and what a message says with line breaks, joined.
+fn one_line(text: &str) -> String {
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:"));
+    let kept: Vec<&str> = lines
+        .filter(|l| !l.is_empty() && !l.starts_with("For more information"))
+        .collect();
+    let line = kept.join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}

@@ -1,0 +1,127 @@
+//! Results on stdout: tables for people, JSON for programs.
+
+use crate::failure::Failure;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::Write;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    Json,
+}
+
+/// Where results go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output(pub(crate) Format);
+
+impl Output {
+    pub(crate) fn is_json(self) -> bool {
+        self.0 == Format::Json
+    }
+
+    /// A value: as JSON, or as the text that `human` makes of it.
+    pub(crate) fn show<T: Serialize, D: Display>(
+        self,
+        value: &T,
+        human: impl FnOnce(&T) -> D,
+    ) -> Result<(), Failure> {
+        match self.0 {
+            Format::Json => self.json(value),
+            Format::Table => line(&human(value)),
+        }
+    }
+
+    /// A value as indented JSON.
+    pub(crate) fn json<T: Serialize>(self, value: &T) -> Result<(), Failure> {
+        line(&serde_json::to_string_pretty(value).map_err(std::io::Error::from)?)
+    }
+
+    /// A value as one line of JSON, for sequences of them.
+    pub(crate) fn json_line<T: Serialize>(self, value: &T) -> Result<(), Failure> {
+        line(&serde_json::to_string(value).map_err(std::io::Error::from)?)
+    }
+
+    /// That something was done; programs know by the exit code.
+    pub(crate) fn done(self, message: impl Display) -> Result<(), Failure> {
+        match self.0 {
+            Format::Json => Ok(()),
+            Format::Table => line(&message),
+        }
+    }
+}
+
+/// One write to stdout, complete when it returns.
+pub(crate) fn line(text: &dyn Display) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{text}")?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// A list with a heading; the columns named in `right` are numbers.
+pub(crate) fn list(heading: &[&str], right: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(heading.to_vec())
+        .add_rows(rows);
+    for column in right {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    flush_left(&table)
+}
+
+/// One thing, a line for each property.
+pub(crate) fn properties<const N: usize>(rows: [(&str, String); N]) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .add_rows(rows.map(|(name, value)| vec![name.to_owned(), value]));
+    flush_left(&table)
+}
+
+/// Without the table's outer padding, so that lines can be cut and pasted.
+fn flush_left(table: &Table) -> String {
+    let lines = table
+        .lines()
+        .map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A share in per cent, for people.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        "-".into()
+    } else {
+        format!("{:.0} %", part as f64 / whole as f64 * 100.0)
+    }
+}
+
+pub(crate) fn yes_no(value: bool) -> String {
+    if value { "yes" } else { "no" }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_plain_columns() {
+        let rows = [
+            vec!["a".into(), "10 GiB".into()],
+            vec!["long-name".into(), "5 B".into()],
+        ];
+        let text = list(&["NAME", "SIZE"], &[1], rows.into_iter());
+        assert_eq!(text, "NAME         SIZE\na          10 GiB\nlong-name     5 B");
+        assert_eq!(
+            properties([("size", "1".into()), ("name", "x".into())]),
+            "size  1\nname  x"
+        );
+        assert_eq!(percent(1, 4), "25 %");
+        assert_eq!(percent(1, 0), "-");
+    }
+}

@@ -1,0 +1,208 @@
+//! `hindcast pool`: the pool and its physical volumes.
+
+use crate::failure::Failure;
+use crate::output::{list, percent, properties, yes_no};
+use crate::session::Session;
+use crate::status::health;
+use clap::Subcommand;
+use hindcast_api::{AddPv, ErrorBody, ErrorKind, HealthState, PatchPool, PatchPv, Placement, Pool, Pv, Size};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::Duration;
+
+/// Between looks at a physical volume that is being drained.
+const POLL: Duration = Duration::from_millis(500);
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  hindcast pool add pv-1.img --size 100G         a sparse file in the data directory
+  hindcast pool add /mnt/fast/pv.img --size 1T   a file elsewhere
+  hindcast pool add /dev/vdb                     a whole block device";
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  hindcast pool drain /dev/vdb --wait && hindcast pool remove /dev/vdb
+  hindcast pool drain 1 --cancel";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Space, journal and map cache of the pool
+    Show,
+    /// List the physical volumes
+    Pvs,
+    /// Add a physical volume: a file or a block device
+    #[command(after_help = ADD_EXAMPLES)]
+    Add {
+        /// File name inside the data directory, or absolute path of a file or block device
+        path: String,
+        /// Create a sparse file of this size; without it the file or device exists and is used whole
+        #[arg(long)]
+        size: Option<Size>,
+        /// Take it even if it carries the label of another pool, whose data is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Move the data of a physical volume to the others, in the background
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain {
+        /// Path, UUID or number
+        pv: String,
+        /// Return when it is empty
+        #[arg(long)]
+        wait: bool,
+        /// Stop draining; what has moved stays where it is
+        #[arg(long, conflicts_with = "wait")]
+        cancel: bool,
+    },
+    /// Remove a physical volume that is empty
+    Remove {
+        /// Path, UUID or number
+        pv: String,
+    },
+    /// Change the pool's policies
+    Set {
+        /// Where new data goes: anywhere or contiguous
+        #[arg(long, value_name = "POLICY")]
+        placement: Placement,
+    },
+}
+
+pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    match command {
+        Command::Show => output.show(&client.pool()?, table),
+        Command::Pvs => output.show(&client.pvs()?, |pvs| pv_list(pvs)),
+        Command::Add { path, size, force } => {
+            let pv = client.add_pv(&AddPv {
+                path,
+                size: size.map(|s| s.0),
+                force,
+            })?;
+            output.show(&pv, |pv| {
+                format!("added {}: {}, number {}", pv.path, Size(pv.size), pv.id)
+            })
+        }
+        Command::Drain { pv, wait, cancel } => {
+            let mut now = client.patch_pv(&pv, &PatchPv { draining: !cancel })?;
+            if wait {
+                now = wait_until_empty(session, now)?;
+            }
+            output.show(&now, |pv| match (pv.draining, pv.used) {
+                (false, _) => format!("{} is no longer drained", pv.path),
+                (true, 0) => format!("{} is empty", pv.path),
+                (true, used) => format!("draining {}: {} to move", pv.path, Size(used)),
+            })
+        }
+        Command::Remove { pv } => {
+            client.remove_pv(&pv)?;
+            output.done(format_args!("removed {pv}"))
+        }
+        Command::Set { placement } => {
+            let pool = client.patch_pool(&PatchPool {
+                placement: Some(placement),
+            })?;
+            output.show(&pool, |pool| format!("placement is {}", pool.placement.name()))
+        }
+    }
+}
+
+fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
+    // Draws on stderr, and only on a terminal.
+    let bar = ProgressBar::new(start.used).with_message(start.path.clone());
+    if let Ok(style) =
+        ProgressStyle::with_template("draining {msg} {wide_bar} {bytes} of {total_bytes} {eta}")
+    {
+        bar.set_style(style);
+    }
+    let result = loop {
+        let now = session.client.pvs()?.into_iter().find(|pv| pv.id == start.id);
+        let Some(now) = now else {
+            let message = format!("{} was removed meanwhile", start.path);
+            break Err(ErrorBody {
+                kind: ErrorKind::NotFound,
+                message,
+            }
+            .into());
+        };
+        bar.set_position(start.used.saturating_sub(now.used));
+        if now.used == 0 {
+            break Ok(now);
+        }
+        if !now.draining {
+            let message = format!("draining {} was cancelled meanwhile", start.path);
+            break Err(ErrorBody {
+                kind: ErrorKind::Conflict,
+                message,
+            }
+            .into());
+        }
+        let state = session.client.health()?;
+        if state.state == HealthState::Poisoned {
+            let message = format!("the pool is {}", health(&state));
+            break Err(ErrorBody {
+                kind: ErrorKind::Poisoned,
+                message,
+            }
+            .into());
+        }
+        std::thread::sleep(POLL);
+    };
+    bar.finish_and_clear();
+    result
+}
+
+fn table(pool: &Pool) -> String {
+    let journal = &pool.journal;
+    let hits = pool
+        .map_cache
+        .hit_rate
+        .map_or_else(|| "-".into(), |rate| format!("{:.1} %", rate * 100.0));
+    properties([
+        ("health", health(&pool.health)),
+        ("capacity", Size(pool.capacity).to_string()),
+        (
+            "used",
+            format!("{} ({})", Size(pool.used), percent(pool.used, pool.capacity)),
+        ),
+        ("reserved", Size(pool.reserved).to_string()),
+        ("available", Size(pool.available).to_string()),
+        (
+            "provisioned",
+            format!("{} in {} volumes", Size(pool.provisioned), pool.volumes),
+        ),
+        ("placement", pool.placement.name().into()),
+        ("extent size", Size(pool.extent_size).to_string()),
+        ("atomic unit", Size(pool.atomic_unit.into()).to_string()),
+        (
+            "journal",
+            format!("{} of {} in use", Size(journal.used), Size(journal.capacity)),
+        ),
+        (
+            "positions",
+            format!(
+                "sequenced {}, written {}, synced {}, destaged {}",
+                journal.sequenced_lsn, journal.written_lsn, journal.synced_lsn, journal.destaged_lsn
+            ),
+        ),
+        ("map cache", format!("{}, {hits} hits", Size(pool.map_cache.used))),
+        ("uuid", pool.uuid.clone()),
+    ])
+}
+
+fn pv_list(pvs: &[Pv]) -> String {
+    let rows = pvs.iter().map(|pv| {
+        vec![
+            pv.id.to_string(),
+            pv.path.clone(),
+            Size(pv.size).to_string(),
+            Size(pv.used).to_string(),
+            percent(pv.used, pv.size),
+            yes_no(pv.draining),
+            pv.uuid.clone(),
+        ]
+    });
+    list(
+        &["ID", "PATH", "SIZE", "USED", "FULL", "DRAINING", "UUID"],
+        &[0, 2, 3, 4],
+        rows,
+    )
+}

@@ -1,0 +1,100 @@
+//! Options that every command has, and the connection that most of them use.
+
+use crate::failure::Failure;
+use crate::output::{Format, Output};
+use hindcast_api::{Client, Endpoint};
+use std::path::{Path, PathBuf};
+
+const SYSTEM_SOCKET: &str = "/run/hindcast/hindcast.sock";
+const LOCAL_SOCKET: &str = "./hindcast.sock";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Global {
+    /// Server to talk to: path of its socket, or http://HOST:PORT [default: /run/hindcast/hindcast.sock where it
+    /// exists, else ./hindcast.sock]
+    #[arg(
+        long,
+        global = true,
+        env = "HINDCAST_SOCKET",
+        value_name = "ENDPOINT",
+        help_heading = "Global options"
+    )]
+    socket: Option<String>,
+
+    /// File with the bearer token, for http:// endpoints
+    #[arg(
+        long,
+        global = true,
+        env = "HINDCAST_TOKEN_FILE",
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    token_file: Option<PathBuf>,
+
+    /// Tables for people or JSON for programs (sizes in bytes, times in RFC 3339)
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = "Global options")]
+    output: Format,
+}
+
+/// A command's means: the server, and a place for its result.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) output: Output,
+}
+
+impl Global {
+    pub(crate) fn output(&self) -> Output {
+        Output(self.output)
+    }
+
+    /// Nothing is sent before the command needs it.
+    pub(crate) fn session(&self) -> Result<Session, Failure> {
+        let endpoint = match &self.socket {
+            Some(text) => text
+                .parse()
+                .map_err(|e| Failure::usage(format!("--socket: {e}")))?,
+            None => default_endpoint(Path::new(SYSTEM_SOCKET)),
+        };
+        let token = self.token_file.as_deref().map(read_token).transpose()?;
+        Ok(Session {
+            client: Client::new(endpoint, token)?,
+            output: self.output(),
+        })
+    }
+}
+
+fn default_endpoint(system: &Path) -> Endpoint {
+    Endpoint::Unix(if system.exists() {
+        system.into()
+    } else {
+        LOCAL_SOCKET.into()
+    })
+}
+
+fn read_token(path: &Path) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Failure::usage(format!("--token-file {}: {e}", path.display())))?;
+    let token = text.trim();
+    if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(Failure::usage(format!(
+            "--token-file {}: no token in it",
+            path.display()
+        )));
+    }
+    Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_socket_is_used_where_it_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let system = dir.path().join("hindcast.sock");
+        assert_eq!(default_endpoint(&system), Endpoint::Unix(LOCAL_SOCKET.into()));
+        std::fs::write(&system, "").unwrap();
+        assert_eq!(default_endpoint(&system), Endpoint::Unix(system));
+    }
+}

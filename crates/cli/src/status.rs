@@ -1,0 +1,53 @@
+//! `hindcast status`.
+
+use crate::failure::Failure;
+use crate::output::{percent, properties};
+use crate::session::Session;
+use hindcast_api::{Health, Size, Status};
+
+pub(crate) fn run(session: &Session) -> Result<(), Failure> {
+    session.output.show(&session.client.status()?, table)
+}
+
+/// The state, and why.
+pub(crate) fn health(health: &Health) -> String {
+    let mut text = health.state.name().to_owned();
+    for message in &health.messages {
+        text.push_str(if text == health.state.name() { ": " } else { "; " });
+        text.push_str(message);
+    }
+    text
+}
+
+fn table(status: &Status) -> String {
+    let join = |list: &[String]| {
+        if list.is_empty() {
+            "none".into()
+        } else {
+            list.join(" ")
+        }
+    };
+    properties([
+        ("health", health(&status.health)),
+        ("capacity", Size(status.capacity).to_string()),
+        (
+            "used",
+            format!(
+                "{} ({})",
+                Size(status.used),
+                percent(status.used, status.capacity)
+            ),
+        ),
+        ("available", Size(status.available).to_string()),
+        ("volumes", status.volumes.to_string()),
+        ("connections", status.nbd_connections.to_string()),
+        ("nbd", join(&status.listeners.nbd)),
+        ("api", join(&status.listeners.api)),
+        ("data", status.data.clone()),
+        ("started", status.started.to_string()),
+        (
+            "server",
+            format!("hindcast {} (pid {})", status.version, status.pid),
+        ),
+    ])
+}

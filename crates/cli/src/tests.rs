@@ -1,0 +1,97 @@
+//! The command line as a whole: it parses what the help shows, and its errors are one line.
+
+use crate::failure::Failure;
+use crate::{Cli, one_line};
+use clap::{CommandFactory, Parser};
+use hindcast_api::{ClientError, ErrorBody, ErrorKind};
+
+fn refused(args: &[&str]) -> String {
+    one_line(&Cli::try_parse_from(args).unwrap_err().render().to_string())
+}
+
+#[test]
+fn the_description_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+/// Every example in every help text that is a plain `hindcast` command has to parse.
+#[test]
+fn examples_in_the_help_parse() {
+    fn walk(command: &clap::Command, seen: &mut usize) {
+        let help = command
+            .get_after_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        for line in help.lines().filter_map(|l| l.strip_prefix("  hindcast ")) {
+            let line = line.split("  ").next().unwrap_or(line);
+            let line = line.split(['|', '>', '&']).next().unwrap_or(line);
+            let words: Vec<&str> = std::iter::once("hindcast")
+                .chain(line.split_whitespace())
+                .collect();
+            if let Err(error) = Cli::try_parse_from(&words) {
+                panic!("{words:?}: {error}");
+            }
+            *seen += 1;
+        }
+        command.get_subcommands().for_each(|sub| walk(sub, seen));
+    }
+    let mut seen = 0;
+    walk(&Cli::command(), &mut seen);
+    assert!(seen >= 15, "only {seen} examples were found");
+}
+
+#[test]
+fn usage_errors_are_one_line_and_say_what_is_wrong() {
+    for (args, part) in [
+        (&["hindcast", "volume", "create", "db"][..], "--size <SIZE>"),
+        (
+            &["hindcast", "volume", "create", "db", "--size", "10X"],
+            "K is 1024 bytes",
+        ),
+        (
+            &[
+                "hindcast", "volume", "create", "db", "--size", "1G", "--block", "1024",
+            ],
+            "512 or 4096",
+        ),
+        (&["hindcast", "volume", "set", "db"], "--read-only"),
+        (
+            &["hindcast", "volume", "set", "db", "--read-only", "--writable"],
+            "cannot be used with",
+        ),
+        (&["hindcast", "volume", "lst"], "list"),
+        (&["hindcast", "serve", "--data", "d", "--iscsi", "x"], "--iscsi"),
+        (
+            &["hindcast", "pool", "set", "--placement", "somewhere"],
+            "anywhere or contiguous",
+        ),
+        (&["hindcast", "volume", "stats", "--watch", "0"], "0.1 to 86400"),
+    ] {
+        let message = refused(args);
+        assert!(message.contains(part), "{args:?}: {message}");
+        assert!(
+            !message.contains('\n') && !message.contains("Usage") && !message.starts_with("error"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn exit_codes_are_those_of_the_help() {
+    let refused = |kind| {
+        Failure::from(ErrorBody {
+            kind,
+            message: String::new(),
+        })
+        .code()
+    };
+    assert_eq!(refused(ErrorKind::Internal), 1);
+    assert_eq!(refused(ErrorKind::Poisoned), 1);
+    assert_eq!(refused(ErrorKind::Invalid), 2);
+    assert_eq!(refused(ErrorKind::NotFound), 3);
+    assert_eq!(refused(ErrorKind::Conflict), 4);
+    assert_eq!(refused(ErrorKind::Busy), 4);
+    assert_eq!(refused(ErrorKind::NoSpace), 6);
+    assert_eq!(Failure::from(ClientError::Unreachable(String::new())).code(), 5);
+    assert_eq!(Failure::usage("").code(), 2);
+}

@@ -1,0 +1,8 @@
+//! The built program from outside: every command, and the server as a process.
+//!
+//! One crate, so that there is one link.
+#![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
+
+mod commands;
+mod daemon;
+mod server;

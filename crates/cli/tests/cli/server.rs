@@ -1,0 +1,149 @@
+//! A real server, started from the built binary on a directory of its own, and commands sent to it.
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The program, without anything from the environment that could lead it to another server.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hindcast"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HINDCAST_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// A running server; killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) dir: PathBuf,
+}
+
+impl Server {
+    /// Starts a server on `dir` with a small pool, and waits until it answers.
+    pub(crate) fn start(dir: &Path) -> Server {
+        Self::start_with(dir, &["--nbd", "none"])
+    }
+
+    pub(crate) fn start_with(dir: &Path, args: &[&str]) -> Server {
+        let child = program()
+            .args([
+                "serve",
+                "--pool-size",
+                "64M",
+                "--journal-size",
+                "16M",
+                "--log",
+                "warn",
+                "--data",
+            ])
+            .arg(dir)
+            .args(args)
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut server = Server {
+            child,
+            dir: dir.to_path_buf(),
+        };
+        let end = Instant::now() + START_TIMEOUT;
+        while server.run(&["status"]).status.code() != Some(0) {
+            assert!(
+                server.child.try_wait().unwrap().is_none(),
+                "the server ended early"
+            );
+            assert!(Instant::now() < end, "the server did not come up");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("hindcast.sock")
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        program()
+            .arg("--socket")
+            .arg(self.socket())
+            .args(args)
+            .output()
+            .unwrap()
+    }
+
+    /// A command that succeeds; its output.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A command that succeeds with `-o json`; its value.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(&[args, &["-o", "json"]].concat())).unwrap()
+    }
+
+    /// A command that fails: its code, and its one line on stderr.
+    pub(crate) fn fails(&self, args: &[&str]) -> (i32, String) {
+        failure(self.run(args))
+    }
+
+    /// Sends a signal, waits for the end, and tells the exit code.
+    pub(crate) fn stop(mut self, signal: &str) -> Option<i32> {
+        let kill = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(kill.success());
+        self.child.wait().unwrap().code()
+    }
+
+    /// A bare HTTP request over the socket: status code and body.
+    pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        read_response(stream)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn read_response(mut stream: impl Read) -> (u16, String) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// The exit code of a failed command, and its message, which has to be one line.
+pub(crate) fn failure(output: Output) -> (i32, String) {
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.starts_with("hindcast: ") && text.trim_end().lines().count() == 1,
+        "{text:?}"
+    );
+    (output.status.code().unwrap(), text)
+}

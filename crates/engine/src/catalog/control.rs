@@ -1,0 +1,222 @@
+//! Control operations: everything that changes meaning, as journal records (design section 3).
+
+use super::values::{decode_placement, encode_placement};
+use crate::codec::{Reader, Writer, align_up};
+use crate::journal::record::RECORD_ALIGN;
+use crate::pool::Placement;
+
+/// One control operation; ids are chosen before it is sequenced and never used twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Control {
+    CreateVolume {
+        id: u64,
+        branch: u64,
+        uuid: [u8; 16],
+        name: String,
+        size: u64,
+        chunk_log2: u8,
+        block_size: u32,
+        read_only: bool,
+        created: u64,
+    },
+    /// Shrinking discards the tail.
+    ResizeVolume {
+        id: u64,
+        size: u64,
+    },
+    RenameVolume {
+        id: u64,
+        name: String,
+    },
+    SetReadOnly {
+        id: u64,
+        read_only: bool,
+    },
+    DeleteVolume {
+        id: u64,
+    },
+    AddPv {
+        pv: u32,
+        uuid: [u8; 16],
+        path: String,
+        extents: u32,
+    },
+    SetDraining {
+        pv: u32,
+        draining: bool,
+    },
+    RemovePv {
+        pv: u32,
+    },
+    SetPlacement(Placement),
+}
+
+impl Control {
+    /// Encoded, padded with zeros to the alignment of records.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        match self {
+            Control::CreateVolume {
+                id,
+                branch,
+                uuid,
+                name,
+                size,
+                chunk_log2,
+                block_size,
+                read_only,
+                created,
+            } => {
+                w.u8(1).u64(*id).u64(*branch).bytes(uuid).string(name).u64(*size);
+                w.u8(*chunk_log2)
+                    .u32(*block_size)
+                    .u8(*read_only as u8)
+                    .u64(*created);
+            }
+            Control::ResizeVolume { id, size } => {
+                w.u8(2).u64(*id).u64(*size);
+            }
+            Control::RenameVolume { id, name } => {
+                w.u8(3).u64(*id).string(name);
+            }
+            Control::SetReadOnly { id, read_only } => {
+                w.u8(4).u64(*id).u8(*read_only as u8);
+            }
+            Control::DeleteVolume { id } => {
+                w.u8(5).u64(*id);
+            }
+            Control::AddPv {
+                pv,
+                uuid,
+                path,
+                extents,
+            } => {
+                w.u8(6).u32(*pv).bytes(uuid).string(path).u32(*extents);
+            }
+            Control::SetDraining { pv, draining } => {
+                w.u8(7).u32(*pv).u8(*draining as u8);
+            }
+            Control::RemovePv { pv } => {
+                w.u8(8).u32(*pv);
+            }
+            Control::SetPlacement(placement) => {
+                w.u8(9).u8(encode_placement(*placement));
+            }
+        }
+        let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
+        w.0.resize(len, 0);
+        w.0
+    }
+
+    /// Decodes; `None` when it is no control operation of this version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Control> {
+        let mut r = Reader::new(bytes);
+        let control = match r.u8()? {
+            1 => Control::CreateVolume {
+                id: r.u64()?,
+                branch: r.u64()?,
+                uuid: r.array()?,
+                name: r.string()?,
+                size: r.u64()?,
+                chunk_log2: r.u8()?,
+                block_size: r.u32()?,
+                read_only: r.u8()? != 0,
+                created: r.u64()?,
+            },
+            2 => Control::ResizeVolume {
+                id: r.u64()?,
+                size: r.u64()?,
+            },
+            3 => Control::RenameVolume {
+                id: r.u64()?,
+                name: r.string()?,
+            },
+            4 => Control::SetReadOnly {
+                id: r.u64()?,
+                read_only: r.u8()? != 0,
+            },
+            5 => Control::DeleteVolume { id: r.u64()? },
+            6 => Control::AddPv {
+                pv: r.u32()?,
+                uuid: r.array()?,
+                path: r.string()?,
+                extents: r.u32()?,
+            },
+            7 => Control::SetDraining {
+                pv: r.u32()?,
+                draining: r.u8()? != 0,
+            },
+            8 => Control::RemovePv { pv: r.u32()? },
+            9 => Control::SetPlacement(decode_placement(r.u8()?)?),
+            _ => return None,
+        };
+        let mut padding = 0;
+        while let Some(byte) = r.u8() {
+            padding += 1;
+            if byte != 0 {
+                return None;
+            }
+        }
+        (padding < RECORD_ALIGN).then_some(control)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips() {
+        let all = [
+            Control::CreateVolume {
+                id: 1,
+                branch: 2,
+                uuid: [7; 16],
+                name: "db".into(),
+                size: 1 << 40,
+                chunk_log2: 14,
+                block_size: 512,
+                read_only: true,
+                created: 99,
+            },
+            Control::ResizeVolume { id: 1, size: 5 },
+            Control::RenameVolume {
+                id: 1,
+                name: "x".into(),
+            },
+            Control::SetReadOnly {
+                id: 1,
+                read_only: true,
+            },
+            Control::DeleteVolume { id: 1 },
+            Control::AddPv {
+                pv: 3,
+                uuid: [1; 16],
+                path: "/dev/loop7".into(),
+                extents: 12,
+            },
+            Control::SetDraining {
+                pv: 3,
+                draining: true,
+            },
+            Control::RemovePv { pv: 3 },
+            Control::SetPlacement(Placement::Contiguous),
+        ];
+        for control in all {
+            let bytes = control.encode();
+            assert_eq!(bytes.len() % RECORD_ALIGN as usize, 0);
+            assert_eq!(Control::decode(&bytes), Some(control.clone()));
+            for cut in 0..bytes.len() {
+                let decoded = Control::decode(&bytes[..cut]);
+                assert!(
+                    decoded.is_none() || decoded == Some(control.clone()),
+                    "cut at {cut}"
+                );
+            }
+            let mut long = bytes.clone();
+            long.extend([0; 8]);
+            assert_eq!(Control::decode(&long), None, "too much padding");
+        }
+        assert_eq!(Control::decode(&[0; 8]), None);
+    }
+}

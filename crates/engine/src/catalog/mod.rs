@@ -1,0 +1,419 @@
+//! The catalog: everything the pool knows except data, in one transactional store behind a narrow interface.
+//!
+//! The tables are few and their values small; no read transaction outlives a call, so none is held across I/O of the
+//! data path. Every commit saves redb's allocator state (quick repair), which makes reopening after a kill a matter of
+//! milliseconds.
+
+mod backend;
+mod control;
+mod values;
+
+pub(crate) use control::Control;
+pub(crate) use values::{
+    BitmapPage, BranchRecord, ExtentRecord, Positions, PvRecord, Superblock, Value, VolumeRecord,
+};
+
+use crate::disk::{Dir, OpenMode};
+use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::map::page::{MapPage, PageKey};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The catalog's file in the data directory.
+pub(crate) const FILE: &str = "catalog.redb";
+
+type Bytes = &'static [u8];
+const META: TableDefinition<'static, &str, Bytes> = TableDefinition::new("meta");
+const PVS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pvs");
+const VOLUMES: TableDefinition<'static, u64, Bytes> = TableDefinition::new("volumes");
+const BRANCHES: TableDefinition<'static, u64, Bytes> = TableDefinition::new("branches");
+/// (PV, extent) of extents in use.
+const EXTENTS: TableDefinition<'static, (u32, u32), Bytes> = TableDefinition::new("extents");
+/// (PV, extent, page) of bitmaps of used slots.
+const BITMAPS: TableDefinition<'static, (u32, u32, u32), Bytes> = TableDefinition::new("bitmaps");
+/// (branch, page) of current maps.
+const MAP: TableDefinition<'static, PageKey, Bytes> = TableDefinition::new("map");
+
+const SUPERBLOCK: &str = "superblock";
+const POSITIONS: &str = "positions";
+
+/// See the module.
+pub(crate) struct Catalog {
+    db: Database,
+    pub(crate) commits: AtomicU64,
+}
+
+/// A write transaction: nothing of it is visible or durable before [`Txn::commit`].
+pub(crate) struct Txn<'a> {
+    catalog: &'a Catalog,
+    txn: redb::WriteTransaction,
+}
+
+fn fail(what: &str) -> impl Fn(redb::Error) -> Error + '_ {
+    move |e| match e {
+        redb::Error::Io(io) => Error::io(what, io),
+        redb::Error::Corrupted(_) => Error::with_source(ErrorKind::Corrupt, what, e),
+        e => Error::with_source(ErrorKind::Io, what, e),
+    }
+}
+
+/// `?` for redb's many error types.
+macro_rules! db {
+    ($what:expr, $result:expr) => {
+        ($result).map_err(|e| fail($what)(redb::Error::from(e)))?
+    };
+}
+
+fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
+    V::decode(bytes).ok_or_else(|| corrupt(format!("decode {what} of the catalog")))
+}
+
+impl Catalog {
+    /// Creates the catalog of a new pool.
+    pub(crate) fn create(dir: &dyn Dir, superblock: &Superblock, pvs: &[(u32, PvRecord)]) -> Result<()> {
+        let disk = dir.open(FILE, OpenMode::CreateNew).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::with_source(
+                ErrorKind::Conflict,
+                "create the catalog: a pool is already here",
+                e,
+            ),
+            _ => Error::io("create the catalog", e),
+        })?;
+        let db = db!(
+            "create the catalog",
+            Database::builder().create_with_backend(backend::DiskBackend::new(disk))
+        );
+        let catalog = Catalog {
+            db,
+            commits: AtomicU64::new(0),
+        };
+        let mut txn = catalog.begin()?;
+        txn.create_tables()?;
+        txn.put_superblock(superblock)?;
+        txn.put_positions(&Positions {
+            journal_seq: 1,
+            ..Positions::default()
+        })?;
+        for (pv, record) in pvs {
+            txn.put_pv(*pv, record)?;
+        }
+        txn.commit()
+    }
+
+    /// Opens the catalog with a page cache of `cache_bytes`.
+    pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
+        let disk = dir
+            .open(FILE, OpenMode::Existing)
+            .map_err(|e| Error::io("open the catalog", e))?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(cache_bytes);
+        let db = db!(
+            "open the catalog",
+            builder.create_with_backend(backend::DiskBackend::new(disk))
+        );
+        Ok(Catalog {
+            db,
+            commits: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn begin(&self) -> Result<Txn<'_>> {
+        let mut txn = db!("begin a catalog transaction", self.db.begin_write());
+        txn.set_quick_repair(true);
+        Ok(Txn { catalog: self, txn })
+    }
+
+    fn meta<V: Value>(&self, key: &str) -> Result<V> {
+        let txn = db!("read the catalog", self.db.begin_read());
+        let table = db!("read the catalog", txn.open_table(META));
+        let value = db!("read the catalog", table.get(key));
+        let value = value.ok_or_else(|| corrupt(format!("find the {key} in the catalog")))?;
+        decode(key, value.value())
+    }
+
+    pub(crate) fn superblock(&self) -> Result<Superblock> {
+        self.meta(SUPERBLOCK)
+    }
+
+    pub(crate) fn positions(&self) -> Result<Positions> {
+        self.meta(POSITIONS)
+    }
+
+    pub(crate) fn pvs(&self) -> Result<Vec<(u32, PvRecord)>> {
+        self.rows(PVS, "a physical volume")
+    }
+
+    pub(crate) fn volumes(&self) -> Result<Vec<(u64, VolumeRecord)>> {
+        self.rows(VOLUMES, "a volume")
+    }
+
+    pub(crate) fn branches(&self) -> Result<Vec<(u64, BranchRecord)>> {
+        self.rows(BRANCHES, "a branch")
+    }
+
+    pub(crate) fn volume(&self, id: u64) -> Result<Option<VolumeRecord>> {
+        self.row(VOLUMES, id, "a volume")
+    }
+
+    pub(crate) fn branch(&self, id: u64) -> Result<Option<BranchRecord>> {
+        self.row(BRANCHES, id, "a branch")
+    }
+
+    pub(crate) fn pv(&self, id: u32) -> Result<Option<PvRecord>> {
+        self.row(PVS, id, "a physical volume")
+    }
+
+    fn row<K, V>(&self, table: TableDefinition<'static, K, Bytes>, key: K, what: &str) -> Result<Option<V>>
+    where
+        K: redb::Key + for<'a> redb::Value<SelfType<'a> = K> + 'static,
+        V: Value,
+    {
+        let txn = db!("read the catalog", self.db.begin_read());
+        let table = db!("read the catalog", txn.open_table(table));
+        let value = db!("read the catalog", table.get(key));
+        value.map(|v| decode(what, v.value())).transpose()
+    }
+
+    fn rows<K, V>(&self, table: TableDefinition<'static, K, Bytes>, what: &str) -> Result<Vec<(K, V)>>
+    where
+        K: redb::Key + for<'a> redb::Value<SelfType<'a> = K> + 'static,
+        V: Value,
+    {
+        let txn = db!("read the catalog", self.db.begin_read());
+        let table = db!("read the catalog", txn.open_table(table));
+        let mut rows = Vec::new();
+        for row in db!("read the catalog", table.iter()) {
+            let (key, value) = db!("read the catalog", row);
+            rows.push((key.value(), decode(what, value.value())?));
+        }
+        Ok(rows)
+    }
+
+    /// Visits all extents in use, in order.
+    pub(crate) fn extents(&self, visit: &mut dyn FnMut(u32, u32, ExtentRecord)) -> Result<()> {
+        let txn = db!("read the catalog", self.db.begin_read());
+        let table = db!("read the catalog", txn.open_table(EXTENTS));
+        for row in db!("read the catalog", table.iter()) {
+            let (key, value) = db!("read the catalog", row);
+            let (pv, extent) = key.value();
+            visit(
+                pv,
+                extent,
+                decode(format_args!("extent {extent} of PV {pv}"), value.value())?,
+            );
+        }
+        Ok(())
+    }
+
+    /// The words of an extent's bitmap; missing pages are zero.
+    pub(crate) fn bitmap(&self, pv: u32, extent: u32, words: usize) -> Result<Vec<u64>> {
+        let txn = db!("read the catalog", self.db.begin_read());
+        let table = db!("read the catalog", txn.open_table(BITMAPS));
+        let mut all = vec![0u64; words];
+        for row in db!(
+            "read the catalog",
+            table.range((pv, extent, 0)..=(pv, extent, u32::MAX))
+        ) {
+            let (key, value) = db!("read the catalog", row);
+            let page: BitmapPage = decode(
+                format_args!("the bitmap of extent {extent} of PV {pv}"),
+                value.value(),
+            )?;
+            let start = key.value().2 as usize * BITMAP_WORDS;
+            let target = all.get_mut(start..start + page.0.len()).ok_or_else(|| {
+                corrupt(format!(
+                    "read the bitmap of extent {extent} of PV {pv}: it is longer than the extent"
+                ))
+            })?;
+            target.copy_from_slice(&page.0);
+        }
+        Ok(all)
+    }
+
+    /// The map page stored under `key`.
+    pub(crate) fn page(&self, key: PageKey) -> Result<Option<MapPage>> {
+        let txn = db!("read a map page", self.db.begin_read());
+        let table = db!("read a map page", txn.open_table(MAP));
+        let value = db!("read a map page", table.get(key));
+        value.map(|v| decode_page(key, v.value())).transpose()
+    }
+
+    /// The numbers of the existing map pages of `branch` in `first..=last`, at most `limit`.
+    pub(crate) fn page_numbers(&self, branch: u64, first: u64, last: u64, limit: usize) -> Result<Vec<u64>> {
+        let txn = db!("read the map", self.db.begin_read());
+        let table = db!("read the map", txn.open_table(MAP));
+        let mut numbers = Vec::new();
+        for row in db!("read the map", table.range((branch, first)..=(branch, last))).take(limit) {
+            numbers.push(db!("read the map", row).0.value().1);
+        }
+        Ok(numbers)
+    }
+
+    /// Visits map pages in order from `from`, at most `limit`; the key after the last one, if there are more.
+    pub(crate) fn visit_pages(
+        &self,
+        from: PageKey,
+        limit: usize,
+        visit: &mut dyn FnMut(PageKey, Result<MapPage>) -> Result<()>,
+    ) -> Result<Option<PageKey>> {
+        let txn = db!("read the map", self.db.begin_read());
+        let table = db!("read the map", txn.open_table(MAP));
+        for (n, row) in db!("read the map", table.range(from..)).enumerate() {
+            let (key, value) = db!("read the map", row);
+            let key = key.value();
+            if n == limit {
+                return Ok(Some(key));
+            }
+            visit(key, decode_page(key, value.value()))?;
+        }
+        Ok(None)
+    }
+
+    /// Number of map pages.
+    pub(crate) fn page_count(&self) -> Result<u64> {
+        let txn = db!("read the map", self.db.begin_read());
+        let table = db!("read the map", txn.open_table(MAP));
+        Ok(db!("read the map", table.len()))
+    }
+
+    /// Visits every bitmap page: (PV, extent, page).
+    pub(crate) fn visit_bitmaps(
+        &self,
+        visit: &mut dyn FnMut((u32, u32, u32), Option<BitmapPage>),
+    ) -> Result<()> {
+        let txn = db!("read the catalog", self.db.begin_read());
+        let table = db!("read the catalog", txn.open_table(BITMAPS));
+        for row in db!("read the catalog", table.iter()) {
+            let (key, value) = db!("read the catalog", row);
+            visit(key.value(), BitmapPage::decode(value.value()));
+        }
+        Ok(())
+    }
+}
+
+/// Words of one stored bitmap page (3,968 bytes).
+pub(crate) const BITMAP_WORDS: usize = 496;
+
+fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
+    MapPage::decode(key, bytes).ok_or_else(|| {
+        corrupt(format!(
+            "verify map page {} of branch {}: its checksum is wrong",
+            key.1, key.0
+        ))
+    })
+}
+
+impl Txn<'_> {
+    fn create_tables(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.open_table(META));
+        db!("create the catalog", self.txn.open_table(PVS));
+        db!("create the catalog", self.txn.open_table(VOLUMES));
+        db!("create the catalog", self.txn.open_table(BRANCHES));
+        db!("create the catalog", self.txn.open_table(EXTENTS));
+        db!("create the catalog", self.txn.open_table(BITMAPS));
+        db!("create the catalog", self.txn.open_table(MAP));
+        Ok(())
+    }
+
+    /// Stores bytes as a map page, to see what happens to damaged ones.
+    #[cfg(test)]
+    pub(crate) fn put_raw_page(&mut self, key: PageKey, bytes: &[u8]) -> Result<()> {
+        self.put(MAP, key, bytes)
+    }
+
+    fn put<K: redb::Key + 'static>(
+        &mut self,
+        table: TableDefinition<'static, K, Bytes>,
+        key: K::SelfType<'_>,
+        value: &[u8],
+    ) -> Result<()> {
+        let mut table = db!("update the catalog", self.txn.open_table(table));
+        db!("update the catalog", table.insert(key, value));
+        Ok(())
+    }
+
+    fn remove<K: redb::Key + 'static>(
+        &mut self,
+        table: TableDefinition<'static, K, Bytes>,
+        key: K::SelfType<'_>,
+    ) -> Result<()> {
+        let mut table = db!("update the catalog", self.txn.open_table(table));
+        db!("update the catalog", table.remove(key));
+        Ok(())
+    }
+
+    pub(crate) fn put_superblock(&mut self, value: &Superblock) -> Result<()> {
+        self.put(META, SUPERBLOCK, &value.encode())
+    }
+    pub(crate) fn put_positions(&mut self, value: &Positions) -> Result<()> {
+        self.put(META, POSITIONS, &value.encode())
+    }
+    pub(crate) fn put_pv(&mut self, pv: u32, value: &PvRecord) -> Result<()> {
+        self.put(PVS, pv, &value.encode())
+    }
+    pub(crate) fn remove_pv(&mut self, pv: u32) -> Result<()> {
+        self.remove(PVS, pv)
+    }
+    pub(crate) fn put_volume(&mut self, id: u64, value: &VolumeRecord) -> Result<()> {
+        self.put(VOLUMES, id, &value.encode())
+    }
+    pub(crate) fn remove_volume(&mut self, id: u64) -> Result<()> {
+        self.remove(VOLUMES, id)
+    }
+    pub(crate) fn put_branch(&mut self, id: u64, value: &BranchRecord) -> Result<()> {
+        self.put(BRANCHES, id, &value.encode())
+    }
+    pub(crate) fn remove_branch(&mut self, id: u64) -> Result<()> {
+        self.remove(BRANCHES, id)
+    }
+
+    /// Stores an extent's record and bitmap, or removes both when nothing in it is used.
+    pub(crate) fn put_extent(
+        &mut self,
+        pv: u32,
+        extent: u32,
+        record: &ExtentRecord,
+        words: &[u64],
+    ) -> Result<()> {
+        let empty = record.used == 0;
+        if empty {
+            self.remove(EXTENTS, (pv, extent))?;
+        } else {
+            self.put(EXTENTS, (pv, extent), &record.encode())?;
+        }
+        let mut table = db!("update the catalog", self.txn.open_table(BITMAPS));
+        for (page, words) in words.chunks(BITMAP_WORDS).enumerate() {
+            let key = (pv, extent, page as u32);
+            if empty {
+                db!("update the catalog", table.remove(key));
+            } else {
+                let value = BitmapPage(words.to_vec()).encode();
+                db!("update the catalog", table.insert(key, value.as_slice()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores map pages, removing the empty ones.
+    pub(crate) fn put_pages<'p>(
+        &mut self,
+        pages: impl Iterator<Item = (PageKey, &'p MapPage)>,
+    ) -> Result<()> {
+        let mut table = db!("update the map", self.txn.open_table(MAP));
+        for (key, page) in pages {
+            if page.is_empty() {
+                db!("update the map", table.remove(key));
+            } else {
+                db!("update the map", table.insert(key, page.encode(key).as_slice()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the transaction durable.
+    pub(crate) fn commit(self) -> Result<()> {
+        db!("commit to the catalog", self.txn.commit());
+        self.catalog.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}

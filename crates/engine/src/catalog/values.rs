@@ -1,0 +1,359 @@
+//! The catalog's values: small records with a version byte in front and a CRC32C behind.
+
+use crate::codec::{Reader, Writer, crc32c};
+use crate::pool::Placement;
+
+/// Encodes a value: version, fields, sum.
+fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u8(version);
+    fields(&mut w);
+    let crc = crc32c(&w.0);
+    w.u32(crc);
+    w.0
+}
+
+/// Verifies the sum and the version; the fields.
+fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
+    let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+    let (first, fields) = body.split_first()?;
+    (crc32c(body).to_le_bytes() == sum && *first == version).then(|| Reader::new(fields))
+}
+
+/// A value of the catalog.
+pub(crate) trait Value: Sized {
+    fn encode(&self) -> Vec<u8>;
+    fn decode(bytes: &[u8]) -> Option<Self>;
+}
+
+/// Fixed facts of a pool and counters of ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) pool: [u8; 16],
+    pub(crate) extent_size: u64,
+    pub(crate) journal_size: u64,
+    pub(crate) segment_size: u64,
+    pub(crate) atomic_unit: u32,
+    pub(crate) placement: Placement,
+    /// Ids below this are used up, for volumes and branches.
+    pub(crate) next_id: u64,
+    pub(crate) next_pv: u32,
+}
+
+impl Value for Superblock {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.bytes(&self.pool)
+                .u64(self.extent_size)
+                .u64(self.journal_size)
+                .u64(self.segment_size);
+            w.u32(self.atomic_unit)
+                .u8(encode_placement(self.placement))
+                .u64(self.next_id)
+                .u32(self.next_pv);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = Superblock {
+            pool: r.array()?,
+            extent_size: r.u64()?,
+            journal_size: r.u64()?,
+            segment_size: r.u64()?,
+            atomic_unit: r.u32()?,
+            placement: decode_placement(r.u8()?)?,
+            next_id: r.u64()?,
+            next_pv: r.u32()?,
+        };
+        r.end(value)
+    }
+}
+
+pub(crate) fn encode_placement(placement: Placement) -> u8 {
+    match placement {
+        Placement::Anywhere => 0,
+        Placement::Contiguous => 1,
+    }
+}
+
+pub(crate) fn decode_placement(code: u8) -> Option<Placement> {
+    match code {
+        0 => Some(Placement::Anywhere),
+        1 => Some(Placement::Contiguous),
+        _ => None,
+    }
+}
+
+/// How far the log has been carried out (design section 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Positions {
+    /// Bumped at every open, before the first append.
+    pub(crate) incarnation: u64,
+    /// Everything up to here is preserved: new slots are written and in the map.
+    pub(crate) preserved_lsn: u64,
+    /// Everything up to here is in place.
+    pub(crate) destaged_lsn: u64,
+    /// Everything up to here was durable in the journal.
+    pub(crate) synced_lsn: u64,
+    /// Journal segment that holds the record after `destaged_lsn`.
+    pub(crate) journal_seq: u64,
+    /// Times given out are below this, or in the journal.
+    pub(crate) time: u64,
+}
+
+impl Value for Positions {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.incarnation)
+                .u64(self.preserved_lsn)
+                .u64(self.destaged_lsn);
+            w.u64(self.synced_lsn).u64(self.journal_seq).u64(self.time);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = Positions {
+            incarnation: r.u64()?,
+            preserved_lsn: r.u64()?,
+            destaged_lsn: r.u64()?,
+            synced_lsn: r.u64()?,
+            journal_seq: r.u64()?,
+            time: r.u64()?,
+        };
+        r.end(value)
+    }
+}
+
+/// A physical volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PvRecord {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) path: String,
+    pub(crate) extents: u32,
+    pub(crate) draining: bool,
+}
+
+impl Value for PvRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.bytes(&self.uuid)
+                .string(&self.path)
+                .u32(self.extents)
+                .u8(self.draining as u8);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = PvRecord {
+            uuid: r.array()?,
+            path: r.string()?,
+            extents: r.u32()?,
+            draining: r.u8()? != 0,
+        };
+        r.end(value)
+    }
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VolumeRecord {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) name: String,
+    pub(crate) size: u64,
+    pub(crate) block_size: u32,
+    pub(crate) read_only: bool,
+    pub(crate) created: u64,
+    /// The branch it writes to.
+    pub(crate) branch: u64,
+}
+
+impl Value for VolumeRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.bytes(&self.uuid)
+                .string(&self.name)
+                .u64(self.size)
+                .u32(self.block_size);
+            w.u8(self.read_only as u8).u64(self.created).u64(self.branch);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = VolumeRecord {
+            uuid: r.array()?,
+            name: r.string()?,
+            size: r.u64()?,
+            block_size: r.u32()?,
+            read_only: r.u8()? != 0,
+            created: r.u64()?,
+            branch: r.u64()?,
+        };
+        r.end(value)
+    }
+}
+
+/// A branch: one line of history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BranchRecord {
+    /// log2 of the chunk size in bytes.
+    pub(crate) chunk_log2: u8,
+    /// No volume writes to it any more; its slots are being freed.
+    pub(crate) dead: bool,
+    /// Writes are born in this epoch.
+    pub(crate) epoch: u32,
+    /// Slots that its map points to.
+    pub(crate) slots: u64,
+}
+
+impl Value for BranchRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u8(self.chunk_log2)
+                .u8(self.dead as u8)
+                .u32(self.epoch)
+                .u64(self.slots);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = BranchRecord {
+            chunk_log2: r.u8()?,
+            dead: r.u8()? != 0,
+            epoch: r.u32()?,
+            slots: r.u64()?,
+        };
+        r.end(value)
+    }
+}
+
+/// The slot size of an extent that is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExtentRecord {
+    /// log2 of the slot size in bytes.
+    pub(crate) slot_log2: u8,
+    pub(crate) used: u32,
+}
+
+impl Value for ExtentRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u8(self.slot_log2).u32(self.used);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = ExtentRecord {
+            slot_log2: r.u8()?,
+            used: r.u32()?,
+        };
+        r.end(value)
+    }
+}
+
+/// One page of an extent's bitmap of used slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BitmapPage(pub(crate) Vec<u64>);
+
+impl Value for BitmapPage {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            for word in &self.0 {
+                w.u64(*word);
+            }
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let words = (bytes.len() - 5) / 8;
+        let page = (0..words).map(|_| r.u64()).collect::<Option<Vec<u64>>>()?;
+        r.end(BitmapPage(page))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Debug;
+
+    fn golden<V: Value + PartialEq + Debug>(value: V, hex: &str) {
+        let bytes = value.encode();
+        let got: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(got, hex, "{value:?}");
+        assert_eq!(V::decode(&bytes).as_ref(), Some(&value));
+        assert_eq!(V::decode(&[]), None);
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(V::decode(&bad), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        golden(
+            Superblock {
+                pool: [1; 16],
+                extent_size: 4 << 20,
+                journal_size: 1 << 30,
+                segment_size: 32 << 20,
+                atomic_unit: 4096,
+                placement: Placement::Contiguous,
+                next_id: 9,
+                next_pv: 2,
+            },
+            "01010101010101010101010101010101010000400000000000000000400000000000000002000000000010000001090000000000000002000000bef75317",
+        );
+        golden(
+            Positions {
+                incarnation: 1,
+                preserved_lsn: 2,
+                destaged_lsn: 3,
+                synced_lsn: 4,
+                journal_seq: 5,
+                time: 6,
+            },
+            "010100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000007ec650de",
+        );
+        golden(
+            PvRecord {
+                uuid: [2; 16],
+                path: "pv-0.img".into(),
+                extents: 64,
+                draining: true,
+            },
+            "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
+        );
+        golden(
+            VolumeRecord {
+                uuid: [3; 16],
+                name: "db".into(),
+                size: 1 << 30,
+                block_size: 512,
+                read_only: false,
+                created: 7,
+                branch: 4,
+            },
+            "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01",
+        );
+        golden(
+            BranchRecord {
+                chunk_log2: 14,
+                dead: false,
+                epoch: 1,
+                slots: 77,
+            },
+            "010e00010000004d000000000000003403f663",
+        );
+        golden(
+            ExtentRecord {
+                slot_log2: 14,
+                used: 3,
+            },
+            "010e03000000d3f4388f",
+        );
+        golden(
+            BitmapPage(vec![5, 1 << 63]),
+            "0105000000000000000000000000000080dbe5f733",
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! Little-endian encoding of small values, with a reader that can't run past its end or panic.
+
+/// CRC32C (Castagnoli, RFC 3720 appendix B.4), the checksum of every structure on disk.
+pub(crate) fn crc32c(data: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(data)
+}
+
+/// Appends little-endian values to a buffer.
+#[derive(Default)]
+pub(crate) struct Writer(pub(crate) Vec<u8>);
+
+impl Writer {
+    pub(crate) fn u8(&mut self, v: u8) -> &mut Self {
+        self.0.push(v);
+        self
+    }
+    pub(crate) fn u16(&mut self, v: u16) -> &mut Self {
+        self.bytes(&v.to_le_bytes())
+    }
+    pub(crate) fn u32(&mut self, v: u32) -> &mut Self {
+        self.bytes(&v.to_le_bytes())
+    }
+    pub(crate) fn u64(&mut self, v: u64) -> &mut Self {
+        self.bytes(&v.to_le_bytes())
+    }
+    pub(crate) fn bytes(&mut self, v: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(v);
+        self
+    }
+    /// A string of at most 65,535 bytes behind its length.
+    pub(crate) fn string(&mut self, v: &str) -> &mut Self {
+        debug_assert!(v.len() <= u16::MAX as usize);
+        self.u16(v.len() as u16).bytes(v.as_bytes())
+    }
+}
+
+/// Takes little-endian values from a buffer; `None` once it is too short or malformed.
+pub(crate) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(data: &'a [u8]) -> Self {
+        Reader(data)
+    }
+    pub(crate) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(n)?;
+        self.0 = tail;
+        Some(head)
+    }
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|a| a[0])
+    }
+    pub(crate) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+    pub(crate) fn string(&mut self) -> Option<String> {
+        let n = self.u16()? as usize;
+        String::from_utf8(self.take(n)?.to_vec()).ok()
+    }
+    /// `value`, if nothing is left over.
+    pub(crate) fn end<T>(&self, value: T) -> Option<T> {
+        self.0.is_empty().then_some(value)
+    }
+}
+
+/// Rounds up to a multiple of `unit`, a power of two.
+pub(crate) fn align_up(v: u64, unit: u64) -> u64 {
+    debug_assert!(unit.is_power_of_two());
+    (v + unit - 1) & !(unit - 1)
+}

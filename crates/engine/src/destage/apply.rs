@@ -1,0 +1,121 @@
+//! Writing to physical volumes: sorted, merged, in parallel.
+
+use crate::error::{Error, Result};
+use crate::map::page::Slot;
+use crate::pool::Pool;
+use std::sync::atomic::Ordering;
+
+/// The largest single write to a PV; also the buffer of each thread.
+const MAX_WRITE: usize = 1 << 20;
+/// Fewer writes than this are not worth a second thread.
+const MIN_PER_THREAD: usize = 64;
+
+/// Content for a range of a PV.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Placed {
+    /// PV and byte offset, as a slot address.
+    pub(super) address: Slot,
+    pub(super) len: u32,
+    pub(super) fill: Fill,
+}
+
+/// Where content comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    Zeros,
+    /// (journal file, byte position)
+    Journal(u32, u32),
+}
+
+impl Placed {
+    /// Bytes `start..end` of the slot.
+    pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Fill) -> Placed {
+        Placed {
+            address: Slot::new(slot.pv(), slot.offset() + start as u64),
+            len: end - start,
+            fill,
+        }
+    }
+
+    fn end(&self) -> (u32, u64) {
+        (self.address.pv(), self.address.offset() + self.len as u64)
+    }
+}
+
+impl Pool {
+    /// Writes all of `placed`, which is sorted by address and disjoint.
+    pub(super) fn write_placed(&self, placed: &[Placed]) -> Result<()> {
+        let threads = self
+            .options
+            .destage_threads
+            .clamp(1, 1 + placed.len() / MIN_PER_THREAD);
+        if threads == 1 {
+            return self.write_run(placed);
+        }
+        let share = placed.len().div_ceil(threads);
+        std::thread::scope(|scope| {
+            let parts = placed
+                .chunks(share)
+                .map(|part| scope.spawn(|| self.write_run(part)));
+            let workers: Vec<_> = parts.collect();
+            workers.into_iter().try_for_each(|worker| {
+                let died = |_| Err(Error::new(crate::ErrorKind::Io, "write a batch: a worker died"));
+                worker.join().unwrap_or_else(died)
+            })
+        })
+    }
+
+    fn write_run(&self, placed: &[Placed]) -> Result<()> {
+        let mut buffer = Vec::with_capacity(MAX_WRITE.min(placed.iter().map(|p| p.len as usize).sum()));
+        let mut start: Option<Slot> = None;
+        let mut end = (0, 0);
+        for item in placed {
+            let mut done = 0u32;
+            while done < item.len {
+                let address = Slot::new(item.address.pv(), item.address.offset() + done as u64);
+                if buffer.len() == MAX_WRITE || (start.is_some() && end != (address.pv(), address.offset())) {
+                    self.write_buffer(start.take(), &mut buffer)?;
+                }
+                start.get_or_insert(address);
+                let len = (item.len - done).min((MAX_WRITE - buffer.len()) as u32);
+                self.fill(item, done, len, &mut buffer)?;
+                done += len;
+                end = (address.pv(), address.offset() + len as u64);
+            }
+            debug_assert_eq!(end, item.end());
+        }
+        self.write_buffer(start, &mut buffer)
+    }
+
+    /// Appends `len` bytes of the item's content, from byte `from` of it.
+    fn fill(&self, item: &Placed, from: u32, len: u32, buffer: &mut Vec<u8>) -> Result<()> {
+        let old = buffer.len();
+        buffer.resize(old + len as usize, 0);
+        if let Fill::Journal(file, position) = item.fill {
+            let Some(segment) = self.journal.file(file) else {
+                return Err(crate::error::corrupt(format!(
+                    "read journal file {file}: there is none"
+                )));
+            };
+            let failed = |e| Error::io(format!("read journal file {file}"), e);
+            segment
+                .disk
+                .read_at(&mut buffer[old..], (position + from) as u64)
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn write_buffer(&self, start: Option<Slot>, buffer: &mut Vec<u8>) -> Result<()> {
+        if let Some(start) = start {
+            let pv = self.pvs.get(start.pv())?;
+            let failed = |e| Error::io(format!("write to {} at byte {}", pv.path, start.offset()), e);
+            pv.disk.write_at(buffer, start.offset()).map_err(failed)?;
+            self.positions
+                .bytes
+                .fetch_add(buffer.len() as u64, Ordering::Relaxed);
+            buffer.clear();
+        }
+        Ok(())
+    }
+}

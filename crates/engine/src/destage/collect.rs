@@ -1,0 +1,190 @@
+//! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range of LSNs.
+
+use crate::catalog::Control;
+use crate::error::Result;
+use crate::journal::record::{BLOCK, Header, Kind};
+use crate::journal::{Cursor, Located};
+use crate::pool::Pool;
+use crate::pool::namespace::Branch;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A discard of more whole chunks than this is carried out alone, in steps.
+const MAX_HOLES: u64 = 4096;
+/// Chunk operations of one batch: bounds its memory (48 bytes each).
+const MAX_ITEMS: usize = 256 << 10;
+
+/// What comes next in the journal.
+pub(super) enum Collected {
+    Nothing,
+    Records(Batch),
+    Control(u64, Control),
+    /// (LSN, what is discarded)
+    LongDiscard(u64, DiscardRange),
+}
+
+/// A range of a branch to discard, in bytes.
+pub(super) struct DiscardRange {
+    pub(super) branch: Arc<Branch>,
+    pub(super) bytes: Range<u64>,
+}
+
+/// Where the new content of a part of a chunk comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// (journal file, byte position)
+    Journal(u32, u32),
+    /// Zeros that keep or get a slot.
+    Zeros,
+    /// Zeros that need no slot; over a whole chunk they free it.
+    Hole,
+}
+
+/// One record's part in one chunk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Item {
+    /// Index into [`Batch::branches`].
+    pub(super) branch: u32,
+    /// Position in the order of records.
+    pub(super) order: u32,
+    pub(super) chunk: u64,
+    /// Byte range inside the chunk.
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) source: Source,
+}
+
+/// Blocks that a batch takes out of staging.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocks {
+    pub(super) branch: u32,
+    pub(super) first: u64,
+    pub(super) end: u64,
+}
+
+/// A batch of data records.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) last_lsn: u64,
+    pub(super) branches: Vec<Arc<Branch>>,
+    /// By (branch, chunk, order) once collected.
+    pub(super) items: Vec<Item>,
+    pub(super) blocks: Vec<Blocks>,
+    records: u32,
+    bytes: u64,
+    reserved: BTreeMap<u8, u64>,
+}
+
+impl Batch {
+    /// The reservations that end with this batch.
+    pub(super) fn released(&self) -> Vec<(u8, u64)> {
+        self.reserved
+            .iter()
+            .map(|(slot_log2, slots)| (*slot_log2, *slots))
+            .collect()
+    }
+
+    fn branch_index(&mut self, branch: &Arc<Branch>) -> u32 {
+        let known = self.branches.iter().rposition(|b| b.id == branch.id);
+        known.unwrap_or_else(|| {
+            self.branches.push(branch.clone());
+            self.branches.len() - 1
+        }) as u32
+    }
+
+    fn add(&mut self, located: &Located, branch: &Arc<Branch>) {
+        let header = &located.header;
+        let index = self.branch_index(branch);
+        let end = header.offset + header.length;
+        for chunk in branch.chunks(header.offset, header.length) {
+            let chunk_start = chunk << branch.chunk_log2;
+            let from = header.offset.max(chunk_start);
+            let to = end.min(chunk_start + (1 << branch.chunk_log2));
+            let source = match header.kind {
+                Kind::Write => Source::Journal(located.file, (located.data_at + from - header.offset) as u32),
+                Kind::Zero => Source::Zeros,
+                _ => Source::Hole,
+            };
+            self.items.push(Item {
+                branch: index,
+                order: self.records,
+                chunk,
+                start: (from - chunk_start) as u32,
+                end: (to - chunk_start) as u32,
+                source,
+            });
+        }
+        if header.kind == Kind::Write {
+            let (first, end) = (header.offset / BLOCK, end.div_ceil(BLOCK));
+            match self.blocks.last_mut() {
+                Some(last) if last.branch == index && last.end == first => last.end = end,
+                _ => self.blocks.push(Blocks {
+                    branch: index,
+                    first,
+                    end,
+                }),
+            }
+        }
+        *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
+        self.records += 1;
+        self.bytes += header.space();
+    }
+}
+
+/// Whole chunks that a discard frees.
+fn whole_chunks(header: &Header, branch: &Branch) -> u64 {
+    let size = 1u64 << branch.chunk_log2;
+    let first = header.offset.div_ceil(size);
+    ((header.offset + header.length) / size).saturating_sub(first)
+}
+
+impl Pool {
+    /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor behind it.
+    pub(super) fn collect(&self, cursor: &mut Cursor, last: u64, max_bytes: u64) -> Result<Collected> {
+        let mut batch = Batch::default();
+        let mut alone = None;
+        let names = self.names.read();
+        self.journal.visit(cursor, last, &mut |located, data| {
+            let header = &located.header;
+            let begun = batch.records > 0;
+            if alone.is_some() || batch.bytes >= max_bytes || batch.items.len() >= MAX_ITEMS {
+                return Ok(false);
+            }
+            if header.kind == Kind::Control {
+                if begun || batch.last_lsn > 0 {
+                    return Ok(false);
+                }
+                let control = crate::pool::decode_control(header.lsn, data)?;
+                alone = Some(Collected::Control(header.lsn, control));
+                return Ok(true);
+            }
+            if let Some(branch) = names.branches.get(&header.branch) {
+                if header.kind == Kind::Discard && whole_chunks(header, branch) > MAX_HOLES {
+                    if begun {
+                        return Ok(false);
+                    }
+                    let bytes = header.offset..header.offset + header.length;
+                    let range = DiscardRange {
+                        branch: branch.clone(),
+                        bytes,
+                    };
+                    alone = Some(Collected::LongDiscard(header.lsn, range));
+                    return Ok(true);
+                }
+                batch.add(located, branch);
+            }
+            // Also for a record of a branch that is gone: it is passed.
+            batch.last_lsn = header.lsn;
+            Ok(true)
+        })?;
+        if let Some(alone) = alone {
+            return Ok(alone);
+        }
+        if batch.last_lsn == 0 {
+            return Ok(Collected::Nothing);
+        }
+        batch.items.sort_unstable_by_key(|i| (i.branch, i.chunk, i.order));
+        Ok(Collected::Records(batch))
+    }
+}

@@ -1,0 +1,189 @@
+//! Carrying out control records: the catalog gets each at its place in the order.
+
+use super::collect::DiscardRange;
+use crate::catalog::{BranchRecord, Control, PvRecord, Superblock, Txn, VolumeRecord};
+use crate::error::{Result, corrupt};
+use crate::pool::namespace::Branch;
+use crate::pool::{Maintenance, Pool};
+
+impl Pool {
+    /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done before, in steps
+    /// that can be repeated.
+    pub(super) fn carry_out(&self, m: &mut Maintenance, lsn: u64, operation: &Control) -> Result<()> {
+        if let Control::ResizeVolume { id, size } = operation {
+            self.discard_tail(m, *id, *size)?;
+        }
+        if let Control::AddPv { pv, .. } = operation {
+            // Opened before the catalog takes it in: what can't be opened now could not be opened later either.
+            self.open_added(*pv)?;
+        }
+        let mut txn = self.catalog.begin()?;
+        self.write_control(&mut txn, operation)?;
+        self.commit(m, txn, lsn, lsn, &[])?;
+        self.after_control(m, operation, lsn)
+    }
+
+    fn write_control(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
+        match operation {
+            Control::CreateVolume {
+                id,
+                branch,
+                uuid,
+                name,
+                size,
+                chunk_log2,
+                block_size,
+                read_only,
+                created,
+            } => {
+                let record = BranchRecord {
+                    chunk_log2: *chunk_log2,
+                    dead: false,
+                    epoch: 1,
+                    slots: 0,
+                };
+                txn.put_branch(*branch, &record)?;
+                let volume = VolumeRecord {
+                    uuid: *uuid,
+                    name: name.clone(),
+                    size: *size,
+                    block_size: *block_size,
+                    read_only: *read_only,
+                    created: *created,
+                    branch: *branch,
+                };
+                txn.put_volume(*id, &volume)?;
+                self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(branch + 1))
+            }
+            Control::ResizeVolume { id, size } => self.put_volume(txn, *id, |v| v.size = *size),
+            Control::RenameVolume { id, name } => self.put_volume(txn, *id, |v| v.name.clone_from(name)),
+            Control::SetReadOnly { id, read_only } => self.put_volume(txn, *id, |v| v.read_only = *read_only),
+            Control::DeleteVolume { id } => {
+                if let Some(volume) = self.catalog.volume(*id)? {
+                    txn.remove_volume(*id)?;
+                    self.put_branch(txn, volume.branch, |b| b.dead = true)?;
+                }
+                Ok(())
+            }
+            Control::AddPv {
+                pv,
+                uuid,
+                path,
+                extents,
+            } => {
+                let record = PvRecord {
+                    uuid: *uuid,
+                    path: path.clone(),
+                    extents: *extents,
+                    draining: false,
+                };
+                txn.put_pv(*pv, &record)?;
+                self.put_superblock(txn, |s| s.next_pv = s.next_pv.max(pv + 1))
+            }
+            Control::SetDraining { pv, draining } => match self.catalog.pv(*pv)? {
+                Some(record) => txn.put_pv(
+                    *pv,
+                    &PvRecord {
+                        draining: *draining,
+                        ..record
+                    },
+                ),
+                None => Ok(()),
+            },
+            Control::RemovePv { pv } => txn.remove_pv(*pv),
+            Control::SetPlacement(placement) => self.put_superblock(txn, |s| s.placement = *placement),
+        }
+    }
+
+    fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
+        match operation {
+            Control::ResizeVolume { id, .. } => {
+                // The discarded tail leaves staging only now that the map is without it.
+                if let Some(volume) = self.catalog.volume(*id)?
+                    && let Some(branch) = self.names.read().branches.get(&volume.branch)
+                {
+                    branch.staging.remove(std::iter::empty(), lsn);
+                }
+            }
+            Control::DeleteVolume { .. } => {
+                let branches = self.catalog.branches()?;
+                m.dead
+                    .extend(branches.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id));
+            }
+            Control::AddPv { pv, extents, .. } => {
+                let handle = self.open_added(*pv)?;
+                let change = m.allocator.add_pv(handle, false);
+                self.space.change_capacity(*extents as i64, &change, true);
+                self.measure_backing(m);
+                m.evacuated = false;
+            }
+            Control::SetDraining { pv, draining } => {
+                self.apply_draining(m, *pv, *draining, true);
+            }
+            Control::RemovePv { pv } => {
+                self.apply_draining(m, *pv, true, true);
+                m.allocator.remove_pv(*pv);
+            }
+            Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
+            Control::CreateVolume { .. } | Control::RenameVolume { .. } | Control::SetReadOnly { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn discard_tail(&self, m: &mut Maintenance, volume: u64, size: u64) -> Result<()> {
+        let Some(record) = self.catalog.volume(volume)? else {
+            return Ok(());
+        };
+        if size >= record.size {
+            return Ok(());
+        }
+        let branch = self.names.read().branches.get(&record.branch).cloned();
+        let Some(branch) = branch else {
+            return Err(corrupt(format!(
+                "resize volume {}: its branch is missing",
+                record.name
+            )));
+        };
+        // To the end of the last chunk: what lies behind the old end was never visible, and must never be.
+        let end = record.size.next_multiple_of(1 << branch.chunk_log2);
+        self.discard_in_steps(
+            m,
+            &DiscardRange {
+                branch,
+                bytes: size..end,
+            },
+        )
+    }
+
+    fn put_superblock(&self, txn: &mut Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut superblock = self.catalog.superblock()?;
+        change(&mut superblock);
+        txn.put_superblock(&superblock)
+    }
+
+    fn put_volume(&self, txn: &mut Txn<'_>, id: u64, change: impl FnOnce(&mut VolumeRecord)) -> Result<()> {
+        match self.catalog.volume(id)? {
+            Some(mut volume) => {
+                change(&mut volume);
+                txn.put_volume(id, &volume)
+            }
+            // Deleted by an operation before this one.
+            None => Ok(()),
+        }
+    }
+
+    fn put_branch(&self, txn: &mut Txn<'_>, id: u64, change: impl FnOnce(&mut BranchRecord)) -> Result<()> {
+        let Some(mut record) = self.catalog.branch(id)? else {
+            return Err(corrupt(format!(
+                "update branch {id}: the catalog does not have it"
+            )));
+        };
+        change(&mut record);
+        txn.put_branch(id, &record)
+    }
+
+    /// Adds `slots` to the count of a branch.
+    pub(super) fn put_branch_slots(&self, txn: &mut Txn<'_>, branch: &Branch, slots: i64) -> Result<()> {
+        self.put_branch(txn, branch.id, |b| b.slots = b.slots.saturating_add_signed(slots))
+    }
+}

@@ -1,0 +1,143 @@
+//! Destage: moving what is staged to its place. *Preserve, then apply.*
+//!
+//! A batch is a range of the journal below `synced_lsn` that crosses no control record. **Preserve**: chunks without a
+//! slot get one and are written there whole; those PVs are synced; one catalog commit carries the map, the allocator and
+//! `preserved_lsn`. **Apply**: chunks that have a slot are overwritten in place; those PVs are synced; the next commit
+//! carries `destaged_lsn`, and lets the journal's segments go. Batches are strictly one after another; parallelism is
+//! inside a batch.
+//!
+//! A crash between the two repeats the apply from the journal ([`Pool::finish_interrupted_batch`]); nothing is
+//! preserved twice.
+
+mod apply;
+mod collect;
+mod control;
+mod evacuate;
+mod plan;
+mod reclaim;
+
+use crate::disk::SyncPurpose;
+use crate::error::Result;
+use crate::map::page::PageKey;
+use crate::pool::{Maintenance, Pool};
+use apply::Placed;
+use collect::{Batch, Collected};
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// Carries out the next part of the journal. False when there is none. A failure poisons the pool: what is in the
+    /// journal stays there, and reopening goes on from it.
+    pub(crate) fn destage(&self, m: &mut Maintenance) -> Result<bool> {
+        self.try_destage(m).map_err(|e| self.fault.poison(&e))
+    }
+
+    fn try_destage(&self, m: &mut Maintenance) -> Result<bool> {
+        if self.journal.written() < m.cursor.lsn {
+            return Ok(false);
+        }
+        if self.journal.synced() < self.journal.written() {
+            self.journal.sync_all()?;
+        }
+        let mut cursor = m.cursor;
+        match self.collect(&mut cursor, self.journal.synced(), self.options.batch_bytes)? {
+            Collected::Nothing => {
+                m.cursor = cursor;
+                return Ok(false);
+            }
+            Collected::Records(batch) => self.destage_batch(m, batch)?,
+            Collected::Control(lsn, operation) => self.carry_out(m, lsn, &operation)?,
+            Collected::LongDiscard(lsn, range) => self.discard_long(m, lsn, &range)?,
+        }
+        m.cursor = cursor;
+        self.positions.batches.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn destage_batch(&self, m: &mut Maintenance, batch: Batch) -> Result<()> {
+        let plan = self.plan(m, &batch, false)?;
+        // Preserve: new slots are complete and durable before anything points to them.
+        self.write_placed(&plan.fresh)?;
+        self.sync_pvs(&plan.fresh, SyncPurpose::Preserve)?;
+        let in_place = !plan.in_place.is_empty();
+        let destaged = if in_place { m.destaged } else { batch.last_lsn };
+        let mut txn = self.catalog.begin()?;
+        txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
+        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
+            if *slots != 0 {
+                self.put_branch_slots(&mut txn, branch, *slots)?;
+            }
+        }
+        self.commit(m, txn, batch.last_lsn, destaged, &batch.released())?;
+        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
+            branch.slots.store(
+                branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots),
+                Ordering::Relaxed,
+            );
+        }
+        self.publish(plan.pages);
+        // Apply: the journal still has what is overwritten, until the next commit.
+        if in_place {
+            self.write_placed(&plan.in_place)?;
+            self.sync_pvs(&plan.in_place, SyncPurpose::Apply)?;
+        }
+        m.destaged = batch.last_lsn;
+        self.unstage(&batch);
+        Ok(())
+    }
+
+    pub(crate) fn publish(&self, pages: Vec<(PageKey, crate::map::page::MapPage)>) {
+        for (key, page) in pages {
+            self.map.publish(key, page);
+        }
+    }
+
+    /// Takes a batch that is in place out of staging.
+    fn unstage(&self, batch: &Batch) {
+        for (index, branch) in batch.branches.iter().enumerate() {
+            let touched = batch.blocks.iter().filter(|b| b.branch as usize == index);
+            branch
+                .staging
+                .remove(touched.flat_map(|b| b.first..b.end), batch.last_lsn);
+            branch.staging.shrink();
+        }
+    }
+
+    /// At open: applies again what may have been half applied. The catalog already has its preserve phase.
+    pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
+        let m = &mut *self.maintenance.lock();
+        let preserved = m.committed.preserved_lsn;
+        while m.cursor.lsn <= preserved {
+            let mut cursor = m.cursor;
+            match self.collect(&mut cursor, preserved, u64::MAX)? {
+                Collected::Records(batch) => {
+                    let plan = self.plan(m, &batch, true)?;
+                    self.write_placed(&plan.in_place)?;
+                    self.sync_pvs(&plan.in_place, SyncPurpose::Apply)?;
+                }
+                Collected::Nothing => break,
+                // Control records and long discards are committed as preserved and in place at once.
+                Collected::Control(..) | Collected::LongDiscard(..) => {}
+            }
+            m.cursor = cursor;
+        }
+        m.destaged = m.destaged.max(preserved);
+        self.positions.preserved.store(preserved, Ordering::Relaxed);
+        self.positions.destaged.store(m.destaged, Ordering::Relaxed);
+        self.checkpoint(m)
+    }
+
+    fn sync_pvs(&self, written: &[Placed], purpose: SyncPurpose) -> Result<()> {
+        let mut last = None;
+        let mut synced = std::collections::BTreeSet::new();
+        for placed in written {
+            let pv = placed.address.pv();
+            if last != Some(pv) && synced.insert(pv) {
+                let pv = self.pvs.get(pv)?;
+                let failed = |e| crate::error::Error::io(format!("sync {}", pv.path), e);
+                pv.disk.sync(purpose).map_err(failed)?;
+            }
+            last = Some(pv);
+        }
+        Ok(())
+    }
+}

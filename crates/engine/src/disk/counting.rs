@@ -1,0 +1,101 @@
+//! A directory that counts syncs by purpose, for metrics.
+
+use super::{Dir, Disk, OpenMode, SyncPurpose};
+use std::io;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Counts = Arc<[AtomicU64; SyncPurpose::ALL.len()]>;
+
+/// Passes everything on to `inner` and counts the syncs that completed.
+pub(crate) struct CountingDir {
+    inner: Arc<dyn Dir>,
+    counts: Counts,
+}
+
+struct CountingDisk {
+    inner: Arc<dyn Disk>,
+    counts: Counts,
+}
+
+impl CountingDir {
+    pub(crate) fn new(inner: Arc<dyn Dir>) -> Self {
+        CountingDir {
+            inner,
+            counts: Arc::default(),
+        }
+    }
+
+    /// Completed syncs for `purpose`.
+    pub(crate) fn syncs(&self, purpose: SyncPurpose) -> u64 {
+        self.counts[purpose as usize].load(Ordering::Relaxed)
+    }
+}
+
+fn count(counts: &Counts, purpose: SyncPurpose, synced: io::Result<()>) -> io::Result<()> {
+    synced?;
+    counts[purpose as usize].fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+impl Dir for CountingDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open(name, mode)?;
+        Ok(Arc::new(CountingDisk {
+            inner,
+            counts: self.counts.clone(),
+        }))
+    }
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.inner.lock(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.inner.list()
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        count(&self.counts, purpose, self.inner.sync(purpose))
+    }
+}
+
+impl Disk for CountingDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.inner.try_read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        count(&self.counts, purpose, self.inner.sync(purpose))
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.punch(offset, len)
+    }
+    fn backing_available(&self) -> io::Result<Option<u64>> {
+        self.inner.backing_available()
+    }
+    fn advise_random(&self) {
+        self.inner.advise_random();
+    }
+    fn is_block_device(&self) -> bool {
+        self.inner.is_block_device()
+    }
+}

@@ -1,0 +1,373 @@
+//! Files and block devices of the operating system, by positional I/O on plain file descriptors.
+
+use super::{Dir, Disk, OpenMode, SyncPurpose};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Linux's `IOV_MAX`: the most slices one `pwritev` takes.
+const MAX_SLICES: usize = 1024;
+
+/// A directory of the file system.
+#[derive(Debug, Clone)]
+pub struct FileDir {
+    path: PathBuf,
+}
+
+impl FileDir {
+    /// Names a directory; nothing is created or checked.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        FileDir { path: path.into() }
+    }
+
+    /// Makes the directory, with its parents, if it is not there, and makes its name durable.
+    pub fn create(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let dir = FileDir::new(path);
+        let missing: Vec<&Path> = dir
+            .path
+            .ancestors()
+            .take_while(|p| !p.as_os_str().is_empty())
+            .collect();
+        let missing = missing
+            .into_iter()
+            .take_while(|p| !p.exists())
+            .collect::<Vec<_>>();
+        fs::create_dir_all(&dir.path)?;
+        for made in missing {
+            sync_dir(parent(made))?;
+        }
+        Ok(dir)
+    }
+
+    /// Names outside of this directory are made durable at once, since [`Dir::sync`] does not reach them.
+    fn sync_elsewhere(&self, path: &Path) -> io::Result<()> {
+        let parent = parent(path);
+        if parent == self.path {
+            Ok(())
+        } else {
+            sync_dir(parent)
+        }
+    }
+}
+
+/// The directory that holds `path`'s name.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        Some(_) => Path::new("."),
+        None => path,
+    }
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    let dir = File::open(path)?;
+    retry_on_intr(|| rustix::fs::fsync(&dir))?;
+    Ok(())
+}
+
+impl Dir for FileDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let path = self.path.join(name);
+        let existing = match fs::metadata(&path) {
+            Ok(meta) => Some(meta),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+        let block = existing.as_ref().is_some_and(|m| m.file_type().is_block_device());
+        let mut options = OpenOptions::new();
+        options.read(true).write(mode != OpenMode::ReadOnly).mode(0o600);
+        match mode {
+            OpenMode::Existing | OpenMode::ReadOnly => {}
+            OpenMode::CreateNew => {
+                options.create_new(true);
+            }
+            // Without O_EXCL's other meaning in the way: a block device is never created.
+            OpenMode::Create if !block => {
+                options.create(true).truncate(false);
+            }
+            OpenMode::Create => {}
+        }
+        if block && mode != OpenMode::ReadOnly {
+            // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has claimed it.
+            options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+        }
+        let file = options.open(&path)?;
+        let kind = file.metadata()?.file_type();
+        if kind.is_block_device() != block || !(block || kind.is_file()) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "neither a regular file nor a block device",
+            ));
+        }
+        if existing.is_none() {
+            self.sync_elsewhere(&path)?;
+        }
+        Ok(Arc::new(FileDisk {
+            file,
+            block,
+            nowait: AtomicBool::new(true),
+        }))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.path.join(name))?;
+        // The lock belongs to the open file and goes with it, also when the process is killed.
+        retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))?;
+        Ok(Box::new(file))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let path = self.path.join(name);
+        fs::remove_file(&path)?;
+        self.sync_elsewhere(&path)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            // A name that is not UTF-8 is none of ours.
+            if entry.file_type()?.is_file()
+                && let Ok(name) = entry.file_name().into_string()
+            {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        sync_dir(&self.path)
+    }
+}
+
+struct FileDisk {
+    file: File,
+    block: bool,
+    /// Reads that don't wait are worth trying: cleared when the file system says that it has none.
+    nowait: AtomicBool,
+}
+
+impl Disk for FileDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        if !self.nowait.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let want = buf.len();
+        match rustix::io::preadv2(
+            &self.file,
+            &mut [IoSliceMut::new(buf)],
+            offset,
+            ReadWriteFlags::NOWAIT,
+        ) {
+            Ok(got) => Ok(got == want),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.nowait.store(false, Ordering::Relaxed);
+                Ok(false)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut rest = bufs;
+        let mut at = offset;
+        // Also drops leading empty slices: a write of nothing but those would look like a full disk.
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let now = &rest[..rest.len().min(MAX_SLICES)];
+            let done = retry_on_intr(|| rustix::io::pwritev(&self.file, now, at))?;
+            if done == 0 && now.iter().any(|s| !s.is_empty()) {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            at += done as u64;
+            if done == 0 {
+                let skip = now.len();
+                rest = &mut rest[skip..];
+            } else {
+                IoSlice::advance_slices(&mut rest, done);
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        // EINTR reports no lost write, so trying again is sound; every other error is final.
+        Ok(retry_on_intr(|| rustix::fs::fdatasync(&self.file))?)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        if self.block {
+            // The only portable way to ask a device. The file position is used for nothing else.
+            Ok(rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?)
+        } else {
+            Ok(self.file.metadata()?.len())
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.block {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a block device has a fixed length",
+            ));
+        }
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.block || len == 0 {
+            return Ok(());
+        }
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len)) {
+            Ok(()) => Ok(()),
+            // The length must come out the same on a file system that can't reserve.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let end = offset.saturating_add(len);
+                if self.len()? < end {
+                    self.set_len(end)
+                } else {
+                    Ok(())
+                }
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len)) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn backing_available(&self) -> io::Result<Option<u64>> {
+        if self.block {
+            return Ok(None);
+        }
+        let fs = rustix::fs::fstatvfs(&self.file)?;
+        Ok(Some(fs.f_bavail.saturating_mul(fs.f_frsize)))
+    }
+
+    fn advise_random(&self) {
+        // Advice: when it is not taken nothing is lost.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Random);
+    }
+
+    fn is_block_device(&self) -> bool {
+        self.block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> (tempfile::TempDir, FileDir) {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = FileDir::new(tmp.path());
+        (tmp, dir)
+    }
+
+    #[test]
+    fn modes() {
+        super::super::tests::modes(&dir().1);
+    }
+
+    #[test]
+    fn contents() {
+        super::super::tests::contents(&dir().1);
+    }
+
+    #[test]
+    fn locks() {
+        super::super::tests::locks(&dir().1);
+    }
+
+    #[test]
+    fn vectored_writes_beyond_the_slice_limit() {
+        let (_tmp, dir) = dir();
+        let disk = dir.open("a", OpenMode::CreateNew).unwrap();
+        let data: Vec<u8> = (0..5000u32).flat_map(|i| i.to_le_bytes()).collect();
+        let mut slices: Vec<IoSlice<'_>> = vec![IoSlice::new(&[])];
+        for part in data.chunks(4) {
+            slices.push(IoSlice::new(part));
+            slices.push(IoSlice::new(&[]));
+        }
+        // More empty slices in a row than one call takes.
+        slices.extend((0..2 * MAX_SLICES).map(|_| IoSlice::new(&[])));
+        slices.push(IoSlice::new(b"end"));
+        disk.write_vectored_at(&mut slices, 7).unwrap();
+        let mut back = vec![0; data.len() + 3];
+        disk.read_at(&mut back, 7).unwrap();
+        assert_eq!(&back[..data.len()], data);
+        assert_eq!(&back[data.len()..], b"end");
+        assert_eq!(disk.len().unwrap(), 7 + back.len() as u64);
+    }
+
+    #[test]
+    fn absolute_paths_and_made_directories() {
+        let (tmp, dir) = dir();
+        let elsewhere = FileDir::create(tmp.path().join("x/y/z")).unwrap();
+        let path = tmp.path().join("x/y/z/pv");
+        let name = path.to_str().unwrap();
+        dir.open(name, OpenMode::CreateNew)
+            .unwrap()
+            .write_at(b"pv", 0)
+            .unwrap();
+        assert_eq!(elsewhere.list().unwrap(), ["pv"]);
+        dir.remove(name).unwrap();
+        assert!(elsewhere.list().unwrap().is_empty());
+        assert!(FileDir::new(tmp.path().join("none")).list().is_err());
+    }
+
+    #[test]
+    fn not_a_file() {
+        let (tmp, dir) = dir();
+        fs::create_dir(tmp.path().join("d")).unwrap();
+        assert!(dir.open("d", OpenMode::ReadOnly).is_err());
+        let null = dir.open("/dev/null", OpenMode::Create).err().unwrap();
+        assert_eq!(null.kind(), io::ErrorKind::InvalidInput);
+        assert!(dir.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn backing_is_known_and_cached_reads_need_no_wait() {
+        let (_tmp, dir) = dir();
+        let disk = dir.open("a", OpenMode::CreateNew).unwrap();
+        disk.advise_random();
+        disk.write_at(&[5; 4096], 0).unwrap();
+        assert!(disk.backing_available().unwrap().unwrap() > 0);
+        let mut buf = [0; 4096];
+        // Not every file system has such reads; one that answers true has filled the buffer.
+        if disk.try_read_at(&mut buf, 0).unwrap() {
+            assert_eq!(buf, [5; 4096]);
+        }
+        assert!(!disk.try_read_at(&mut buf, 1).unwrap(), "reaches past the end");
+    }
+}

@@ -1,0 +1,350 @@
+//! Disks in memory, for tests and fuzzing: sparse, shared by clones of their directory, and durable at once.
+
+use super::{Dir, Disk, OpenMode, SyncPurpose};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// Unit of storage in bytes. Pages that were never written take no memory.
+const PAGE: u64 = 4096;
+
+/// A directory in memory. Clones share it, which is how a test closes and opens again.
+#[derive(Debug, Clone, Default)]
+pub struct MemDir(Arc<Mutex<Names>>);
+
+#[derive(Debug, Default)]
+struct Names {
+    disks: BTreeMap<String, Arc<RwLock<Content>>>,
+    locked: BTreeSet<String>,
+}
+
+impl MemDir {
+    /// An empty directory.
+    pub fn new() -> Self {
+        MemDir::default()
+    }
+}
+
+impl Dir for MemDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let mut names = self.0.lock();
+        let content = match (names.disks.get(name), mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
+            (Some(content), _) => content.clone(),
+            (None, OpenMode::Existing | OpenMode::ReadOnly) => return Err(io::ErrorKind::NotFound.into()),
+            (None, _) => names.disks.entry(name.to_owned()).or_default().clone(),
+        };
+        Ok(Arc::new(MemDisk {
+            content,
+            writable: mode != OpenMode::ReadOnly,
+        }))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        let mut names = self.0.lock();
+        if !names.locked.insert(name.to_owned()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        names.disks.entry(name.to_owned()).or_default();
+        Ok(Box::new(Lock {
+            dir: self.clone(),
+            name: name.to_owned(),
+        }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0
+            .lock()
+            .disks
+            .remove(name)
+            .map(drop)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self
+            .0
+            .lock()
+            .disks
+            .keys()
+            .filter(|name| !name.contains('/'))
+            .cloned()
+            .collect())
+    }
+
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Lock {
+    dir: MemDir,
+    name: String,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.dir.0.lock().locked.remove(&self.name);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    len: u64,
+    /// By page number. A page past `len` does not exist, nor does a non-zero byte past `len`.
+    pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+}
+
+/// Splits `offset..offset + len` at page borders: (page, first byte in it, number of bytes).
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut at = offset;
+    let end = offset + len as u64;
+    std::iter::from_fn(move || {
+        (at < end).then(|| {
+            let start = (at % PAGE) as usize;
+            let count = (PAGE - at % PAGE).min(end - at) as usize;
+            let piece = (at / PAGE, start, count);
+            at += count as u64;
+            piece
+        })
+    })
+}
+
+impl Content {
+    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if offset
+            .checked_add(buf.len() as u64)
+            .is_none_or(|end| end > self.len)
+        {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut rest = buf;
+        for (page, start, count) in pieces(offset, rest.len()) {
+            let (now, later) = rest.split_at_mut(count);
+            match self.pages.get(&page) {
+                Some(bytes) => now.copy_from_slice(&bytes[start..start + count]),
+                None => now.fill(0),
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let end = end(offset, buf.len() as u64)?;
+        let mut rest = buf;
+        for (page, start, count) in pieces(offset, buf.len()) {
+            let (now, later) = rest.split_at(count);
+            let bytes = self
+                .pages
+                .entry(page)
+                .or_insert_with(|| Box::new([0; PAGE as usize]));
+            bytes[start..start + count].copy_from_slice(now);
+            rest = later;
+        }
+        if !buf.is_empty() {
+            self.len = self.len.max(end);
+        }
+        Ok(())
+    }
+
+    fn zero(&mut self, from: u64, to: u64) {
+        let (first, last) = (from.div_ceil(PAGE), to / PAGE);
+        if first < last {
+            let mut tail = self.pages.split_off(&first);
+            self.pages.append(&mut tail.split_off(&last));
+        }
+        // What is left are the parts of pages at both ends.
+        for (page, start, end) in [
+            (
+                from / PAGE,
+                from % PAGE,
+                if from / PAGE == to / PAGE { to % PAGE } else { PAGE },
+            ),
+            (
+                to / PAGE,
+                if from / PAGE == to / PAGE { from % PAGE } else { 0 },
+                to % PAGE,
+            ),
+        ] {
+            if start < end
+                && let Some(bytes) = self.pages.get_mut(&page)
+            {
+                bytes[start as usize..end as usize].fill(0);
+            }
+        }
+    }
+}
+
+/// The end of a range to be written. Files of the operating system end at `i64::MAX`, so these do.
+fn end(offset: u64, len: u64) -> io::Result<u64> {
+    offset
+        .checked_add(len)
+        .filter(|end| i64::try_from(*end).is_ok())
+        .ok_or(io::ErrorKind::FileTooLarge.into())
+}
+
+struct MemDisk {
+    content: Arc<RwLock<Content>>,
+    writable: bool,
+}
+
+impl MemDisk {
+    fn for_writing(&self) -> io::Result<parking_lot::RwLockWriteGuard<'_, Content>> {
+        if self.writable {
+            Ok(self.content.write())
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+}
+
+impl Disk for MemDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.content.read().read(buf, offset)
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        Ok(self.read_at(buf, offset).is_ok())
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.for_writing()?.write(buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut content = self.for_writing()?;
+        let mut at = offset;
+        for buf in bufs.iter() {
+            content.write(buf, at)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.content.read().len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut content = self.for_writing()?;
+        let len = end(len, 0)?;
+        let old = content.len;
+        if len < old {
+            content.zero(len, old.next_multiple_of(PAGE));
+        }
+        content.len = len;
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut content = self.for_writing()?;
+        content.len = content.len.max(end(offset, len)?);
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut content = self.for_writing()?;
+        let to = end(offset, len)?.min(content.len);
+        if offset < to {
+            content.zero(offset, to);
+        }
+        Ok(())
+    }
+
+    fn backing_available(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
+    fn advise_random(&self) {}
+
+    fn is_block_device(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Rng, SplitMix};
+
+    #[test]
+    fn modes() {
+        super::super::tests::modes(&MemDir::new());
+    }
+
+    #[test]
+    fn contents() {
+        super::super::tests::contents(&MemDir::new());
+    }
+
+    #[test]
+    fn locks() {
+        super::super::tests::locks(&MemDir::new());
+    }
+
+    #[test]
+    fn a_long_disk_is_cheap() {
+        let dir = MemDir::new();
+        let disk = dir.open("a", OpenMode::CreateNew).unwrap();
+        disk.set_len(1 << 60).unwrap();
+        disk.write_at(b"x", (1 << 59) + 5).unwrap();
+        let mut buf = [9; 3];
+        disk.read_at(&mut buf, (1 << 59) + 4).unwrap();
+        assert_eq!(&buf, b"\0x\0");
+        assert!(disk.write_at(b"x", u64::MAX).is_err());
+        assert!(disk.read_at(&mut buf, u64::MAX).is_err());
+        assert_eq!(dir.0.lock().disks["a"].read().pages.len(), 1);
+    }
+
+    #[test]
+    fn agrees_with_a_plain_vector() {
+        let rng = SplitMix::new(7);
+        let below = |n: u64| rng.next() % n;
+        let disk = MemDir::new().open("a", OpenMode::CreateNew).unwrap();
+        let mut model: Vec<u8> = Vec::new();
+        for _ in 0..3000 {
+            let (at, len) = (below(5 * PAGE), below(3 * PAGE));
+            let (from, to) = (at as usize, (at + len) as usize);
+            match below(6) {
+                0 | 1 => {
+                    let data: Vec<u8> = (0..len).map(|_| below(256) as u8).collect();
+                    disk.write_at(&data, at).unwrap();
+                    if len > 0 {
+                        model.resize(model.len().max(to), 0);
+                        model[from..to].copy_from_slice(&data);
+                    }
+                }
+                2 => {
+                    disk.set_len(at).unwrap();
+                    model.resize(from, 0);
+                }
+                3 => {
+                    disk.allocate(at, len).unwrap();
+                    model.resize(model.len().max(to), 0);
+                }
+                4 => {
+                    disk.punch(at, len).unwrap();
+                    let end = to.min(model.len());
+                    if from < end {
+                        model[from..end].fill(0);
+                    }
+                }
+                _ => {
+                    let mut buf = vec![1; len as usize];
+                    let got = disk.read_at(&mut buf, at);
+                    assert_eq!(got.is_ok(), to <= model.len());
+                    if got.is_ok() {
+                        assert_eq!(buf, model[from..to]);
+                    }
+                }
+            }
+            assert_eq!(disk.len().unwrap(), model.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Entry points for the fuzz targets: decoders of everything that is read from disks. Behind the feature `fuzzing`.
+
+use crate::catalog::{
+    BitmapPage, BranchRecord, Control, ExtentRecord, Positions, PvRecord, Superblock, Value, VolumeRecord,
+};
+use crate::journal::record::{HEADER_LEN, Header, PieceCrcs};
+use crate::journal::{SegmentHeader, SegmentReader};
+use crate::map::page::MapPage;
+use crate::pool::label::{Found, Label};
+
+/// A record header and its data, and a segment read as the scan reads it.
+pub fn journal(data: &[u8]) {
+    if let Some(header) = Header::decode(data, 0) {
+        let mut out = Vec::new();
+        header.encode(0, &mut out);
+        assert_eq!(out, data[..HEADER_LEN]);
+        PieceCrcs::of(
+            header.offset,
+            &data[HEADER_LEN..data.len().min(HEADER_LEN + header.data_len as usize)],
+        );
+    }
+    if let Some(header) = SegmentHeader::decode(data) {
+        let _ = header.salt();
+    }
+    let dir = crate::disk::MemDir::new();
+    if let Ok(disk) = crate::disk::Dir::open(&dir, "journal-00000", crate::disk::OpenMode::CreateNew) {
+        let _ = disk.write_at(data, 0);
+        let mut reader = SegmentReader::new(&*disk, 0, data.len() as u64);
+        let mut at = 0;
+        while let Ok(Some(found)) = reader.next_record(at, |_| true) {
+            assert!(found.next > at);
+            at = found.next;
+        }
+    }
+}
+
+/// A map page.
+pub fn map_page(data: &[u8]) {
+    // The sum comes first: so that the fuzzer gets behind it, it is corrected.
+    let mut fixed = data.to_vec();
+    MapPage::fix_checksum((1, 2), &mut fixed);
+    for bytes in [data, &fixed] {
+        if let Some(page) = MapPage::decode((1, 2), bytes) {
+            assert_eq!(page.encode((1, 2)), bytes);
+            assert_eq!(
+                page.iter().count(),
+                page.iter().filter(|(i, e)| page.get(*i) == Some(*e)).count()
+            );
+        }
+    }
+}
+
+/// A label of a physical volume.
+pub fn label(data: &[u8]) {
+    let mut block = data.to_vec();
+    block.resize(crate::pool::label::LABEL_LEN, 0);
+    let _ = Label::decode(data);
+    if block.len() >= 12 {
+        block[..8].copy_from_slice(b"HINDCAST");
+        let crc = crate::codec::crc32c(&block[12..]).to_le_bytes();
+        block[8..12].copy_from_slice(&crc);
+    }
+    if let Found::Label(label) = Label::decode(&block) {
+        assert_eq!(Label::decode(&label.encode()), Found::Label(label));
+    }
+}
+
+/// Values of the catalog, and control records.
+pub fn catalog(data: &[u8]) {
+    fn round_trip<V: Value>(data: &[u8]) {
+        let mut sealed = data.to_vec();
+        let crc = crate::codec::crc32c(data).to_le_bytes();
+        sealed.extend_from_slice(&crc);
+        for bytes in [data, &sealed] {
+            if let Some(value) = V::decode(bytes) {
+                assert!(V::decode(&value.encode()).is_some());
+            }
+        }
+    }
+    round_trip::<Superblock>(data);
+    round_trip::<Positions>(data);
+    round_trip::<PvRecord>(data);
+    round_trip::<VolumeRecord>(data);
+    round_trip::<BranchRecord>(data);
+    round_trip::<ExtentRecord>(data);
+    round_trip::<BitmapPage>(data);
+    if let Some(control) = Control::decode(data) {
+        assert_eq!(Control::decode(&control.encode()), Some(control));
+    }
+}

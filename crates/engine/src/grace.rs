@@ -1,0 +1,128 @@
+//! Grace periods: when nobody can still be reading what was taken away (a freed slot, a released journal segment).
+//!
+//! Two phases of counters, as in sleepable RCU: a reader counts itself in the current phase; what is retired waits
+//! until the phase was turned and the counters of the old one fell to zero. Readers never wait; the owner polls.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SHARDS: usize = 16;
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+/// Counts readers.
+#[derive(Default)]
+pub(crate) struct Readers {
+    phase: AtomicUsize,
+    active: [[Counter; SHARDS]; 2],
+}
+
+/// A reader; it ends when dropped.
+pub(crate) struct Reading<'a>(&'a AtomicUsize);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Readers {
+    /// Begins a read. What it finds through an index stays readable until it ends.
+    pub(crate) fn enter(&self) -> Reading<'_> {
+        let shard = shard();
+        loop {
+            let phase = self.phase.load(Ordering::SeqCst);
+            let counter = &self.active[phase & 1][shard].0;
+            counter.fetch_add(1, Ordering::SeqCst);
+            // Whoever turns the phase after this point sees the counter.
+            if self.phase.load(Ordering::SeqCst) == phase {
+                return Reading(counter);
+            }
+            counter.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn quiet(&self, phase: usize) -> bool {
+        self.active[phase & 1]
+            .iter()
+            .all(|c| c.0.load(Ordering::SeqCst) == 0)
+    }
+}
+
+/// Spreads threads over the counters.
+fn shard() -> usize {
+    thread_local! {
+        static SHARD: usize = {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS
+        };
+    }
+    SHARD.with(|s| *s)
+}
+
+/// Things taken away, until no reader can hold them.
+pub(crate) struct Retired<T> {
+    waiting: Mutex<(Vec<T>, Vec<T>)>,
+}
+
+impl<T> Default for Retired<T> {
+    fn default() -> Self {
+        Retired {
+            waiting: Mutex::new((Vec::new(), Vec::new())),
+        }
+    }
+}
+
+impl<T> Retired<T> {
+    /// Retires `item`; it is already out of every index.
+    pub(crate) fn push(&self, item: T) {
+        self.waiting.lock().0.push(item);
+    }
+
+    /// Is nothing waiting?
+    pub(crate) fn is_empty(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.0.is_empty() && waiting.1.is_empty()
+    }
+
+    /// What no reader can hold any more. Call again as long as something waits.
+    pub(crate) fn poll(&self, readers: &Readers) -> Vec<T> {
+        let mut waiting = self.waiting.lock();
+        let phase = readers.phase.load(Ordering::SeqCst);
+        // Those who entered before the last turn.
+        if !readers.quiet(phase + 1) {
+            return Vec::new();
+        }
+        let free = std::mem::take(&mut waiting.1);
+        waiting.1 = std::mem::take(&mut waiting.0);
+        if !waiting.1.is_empty() {
+            readers.phase.store(phase + 1, Ordering::SeqCst);
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_readers_that_were_there() {
+        let readers = Readers::default();
+        let retired = Retired::default();
+        let old = readers.enter();
+        retired.push(1);
+        assert!(retired.poll(&readers).is_empty(), "turned the phase only");
+        let young = readers.enter();
+        assert!(retired.poll(&readers).is_empty(), "the old reader is still there");
+        drop(old);
+        assert_eq!(retired.poll(&readers), [1], "the young one came after");
+        drop(young);
+        retired.push(2);
+        assert!(retired.poll(&readers).is_empty());
+        assert_eq!(retired.poll(&readers), [2]);
+        assert!(retired.is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! Group append and sync: leaders and followers.
+
+use super::cursor::Located;
+use super::record::{BLOCK, HEADER_LEN, Kind, PieceCrcs, SECTOR, cuts};
+use super::segment::SegmentFile;
+use super::{Journal, Pending, State};
+use crate::disk::SyncPurpose;
+use crate::error::{Error, Result};
+use crate::staging::{Piece, Staging};
+use parking_lot::MutexGuard;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Journal {
+    /// Returns when every record up to `lsn` is written and staged, leading or following.
+    pub(crate) fn write_out(&self, lsn: u64) -> Result<()> {
+        if self.written() >= lsn {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        while self.written() < lsn {
+            self.fault.check()?;
+            if state.leader {
+                self.wait(&mut state);
+            } else {
+                state = self.lead(state)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, state: &mut MutexGuard<'_, State>) {
+        state.waiters += 1;
+        self.changed.wait(state);
+        state.waiters -= 1;
+    }
+
+    /// Writes all that is queued, as one group.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        state.leader = true;
+        let mut group = std::mem::take(&mut state.queue);
+        drop(state);
+        let outcome = self.write_group(&mut group);
+        let last = group.last().map(|p| p.header.lsn);
+        let mut files: Vec<Arc<SegmentFile>> = Vec::new();
+        for pending in group.drain(..) {
+            if files.last().is_none_or(|f| f.index != pending.file.index) {
+                files.push(pending.file);
+            }
+        }
+        let mut state = self.state.lock();
+        state.leader = false;
+        if state.queue.capacity() == 0 {
+            state.queue = group;
+        }
+        let outcome = outcome.map_err(|error| self.fault.poison(&error));
+        if outcome.is_ok() {
+            for file in files {
+                if !state.dirty.iter().any(|f| f.index == file.index) {
+                    state.dirty.push(file);
+                }
+            }
+            if let Some(last) = last {
+                self.written.store(last, Ordering::Release);
+            }
+        }
+        if state.waiters > 0 {
+            self.changed.notify_all();
+        }
+        outcome.map(|()| state)
+    }
+
+    fn write_group(&self, group: &mut [Pending]) -> Result<()> {
+        let synced = self.synced();
+        let mut headers = Vec::with_capacity(group.len() * HEADER_LEN);
+        let mut first = 0;
+        let mut bytes = 0;
+        while first < group.len() {
+            let run = contiguous_run(&group[first..]);
+            let slice = &mut group[first..first + run];
+            headers.clear();
+            let salt = self.salt_of(&slice[0]);
+            for pending in slice.iter_mut() {
+                pending.header.synced_lsn = synced;
+                pending.header.encode(salt, &mut headers);
+            }
+            bytes += write_run(slice, &headers)?;
+            first += run;
+        }
+        for pending in group.iter() {
+            stage(pending);
+        }
+        self.counters.groups.fetch_add(1, Ordering::Relaxed);
+        self.counters
+            .records
+            .fetch_add(group.len() as u64, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn salt_of(&self, pending: &Pending) -> u32 {
+        // The file's `seq` can't change while a record of it waits to be written.
+        let seq = pending.file.seq.load(Ordering::Relaxed);
+        super::segment::SegmentHeader {
+            pool: self.config.pool,
+            seq,
+            incarnation: 0,
+            first_lsn: 0,
+            prev_lsn: 0,
+        }
+        .salt()
+    }
+
+    /// Returns when every record up to `lsn` is durable. After a failure the pool is poisoned (I7).
+    pub(crate) fn sync_to(&self, lsn: u64) -> Result<()> {
+        loop {
+            if self.synced() >= lsn {
+                return Ok(());
+            }
+            let mut state = self.state.lock();
+            self.fault.check()?;
+            if self.synced() >= lsn {
+                return Ok(());
+            }
+            if state.syncing {
+                self.wait(&mut state);
+                continue;
+            }
+            state.syncing = true;
+            // Everything sequenced so far; what is sequenced from now on starts at a fresh block.
+            let target = state.last_lsn;
+            state.pad = true;
+            drop(state);
+            let outcome = self.sync_prefix(target);
+            let mut state = self.state.lock();
+            state.syncing = false;
+            if outcome.is_ok() {
+                self.synced.fetch_max(target, Ordering::AcqRel);
+            }
+            self.changed.notify_all();
+            drop(state);
+            outcome?;
+        }
+    }
+
+    fn sync_prefix(&self, target: u64) -> Result<()> {
+        self.write_out(target)?;
+        let (dirty, dir_dirty) = {
+            let mut state = self.state.lock();
+            (
+                std::mem::take(&mut state.dirty),
+                std::mem::take(&mut state.dir_dirty),
+            )
+        };
+        for file in &dirty {
+            file.disk.sync(SyncPurpose::Journal).map_err(|e| {
+                let error = Error::io(format!("sync {}", super::segment::file_name(file.index)), e);
+                self.fault.poison(&error)
+            })?;
+        }
+        if dir_dirty {
+            self.dir
+                .sync(SyncPurpose::Dir)
+                .map_err(|e| self.fault.poison(&Error::io("sync the data directory", e)))?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything sequenced so far durable.
+    pub(crate) fn sync_all(&self) -> Result<u64> {
+        let lsn = self.last().0;
+        self.sync_to(lsn)?;
+        Ok(lsn)
+    }
+}
+
+/// How many records from the start lie one after another in one file.
+fn contiguous_run(group: &[Pending]) -> usize {
+    let adjacent = |w: &[Pending]| {
+        w[0].file.index == w[1].file.index && w[0].at + w[0].header.space() == w[1].at && w[1].opens.is_none()
+    };
+    1 + group.windows(2).take_while(|w| adjacent(w)).count()
+}
+
+fn write_run(run: &[Pending], headers: &[u8]) -> Result<u64> {
+    let opens = run[0].opens.map(|header| header.encode());
+    let mut slices = Vec::with_capacity(run.len() * 2 + 1);
+    let mut at = run[0].at;
+    if let Some(block) = &opens {
+        slices.push(IoSlice::new(block));
+        at = 0;
+    }
+    for (pending, header) in run.iter().zip(headers.chunks_exact(HEADER_LEN)) {
+        slices.push(IoSlice::new(header));
+        if !pending.record.data.is_empty() {
+            slices.push(IoSlice::new(&pending.record.data));
+        }
+    }
+    let bytes = slices.iter().map(|s| s.len() as u64).sum();
+    let file = &run[0].file;
+    file.disk
+        .write_vectored_at(&mut slices, at)
+        .map_err(|e| Error::io(format!("append to {}", super::segment::file_name(file.index)), e))?;
+    Ok(bytes)
+}
+
+/// Enters a written record into its branch's staging.
+fn stage(pending: &Pending) {
+    if let Some(staging) = &pending.record.staging {
+        let data_at = pending.at + HEADER_LEN as u64;
+        let located = Located {
+            header: pending.header,
+            file: pending.file.index,
+            data_at,
+        };
+        stage_located(&located, &pending.record.crcs, staging);
+    }
+}
+
+/// Enters a record, wherever it was found, into `staging`.
+pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Staging) {
+    let header = &located.header;
+    match header.kind {
+        Kind::Write => {
+            let cuts = cuts(header.offset, header.length);
+            staging.insert(cuts.zip(crcs.as_slice()).map(|((start, len), crc)| {
+                let offset = header.offset + start;
+                let piece = Piece {
+                    lsn: header.lsn,
+                    file: located.file,
+                    at: (located.data_at + start) as u32,
+                    crc: *crc,
+                    start: (offset % BLOCK / SECTOR) as u8,
+                    count: (len / SECTOR) as u8,
+                };
+                (offset / BLOCK, piece)
+            }));
+        }
+        Kind::Discard | Kind::Zero => {
+            let keeps_space = header.kind == Kind::Zero;
+            staging.insert_range(
+                header.offset,
+                header.offset + header.length,
+                header.lsn,
+                keeps_space,
+            );
+        }
+        Kind::Control => {}
+    }
+}

@@ -1,0 +1,446 @@
+//! The pool's write-ahead log: every write with its data, every control operation, in one order.
+//!
+//! **Sequencing** ([`Journal::sequence`]) gives a record its LSN, its time and its place, under one short lock.
+//! **Group append** ([`Journal::write_out`]): whoever finds records waiting and nobody writing becomes the leader, takes
+//! all of them, and writes them with one system call; the others wait. **Sync** ([`Journal::sync_to`]) works the same
+//! way: one sync serves everybody.
+//!
+//! Written and synced positions are ends of contiguous prefixes. A sync covers everything sequenced when it begins, and
+//! what comes after starts at a fresh 4 KiB block, so no block that holds synced bytes is ever written again.
+
+mod append;
+mod cursor;
+pub(crate) mod record;
+mod scan;
+mod segment;
+
+pub(crate) use append::stage_located;
+pub(crate) use cursor::{Cursor, Located};
+pub(crate) use scan::{ScanStart, Scanned, make_durable, scan};
+use segment::FIRST_RECORD;
+pub(crate) use segment::SegmentFile;
+#[cfg(feature = "fuzzing")]
+pub(crate) use segment::SegmentReader;
+
+use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::error::{Error, Result};
+use crate::fault::Fault;
+use crate::staging::Staging;
+use crate::world::Clock;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use record::{Header, Kind, PieceCrcs};
+pub(crate) use segment::SegmentHeader;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// What the journal is made of; fixed while the pool is open.
+pub(crate) struct JournalConfig {
+    pub(crate) pool: [u8; 16],
+    pub(crate) segment_size: u64,
+    pub(crate) max_files: u32,
+    pub(crate) incarnation: u64,
+}
+
+/// See the module.
+pub(crate) struct Journal {
+    config: JournalConfig,
+    dir: Arc<dyn Dir>,
+    clock: Arc<dyn Clock>,
+    fault: Arc<Fault>,
+    state: Mutex<State>,
+    /// Something that a waiter waits for has changed: `written`, the leader, the syncer, or room.
+    changed: Condvar,
+    creating: Mutex<()>,
+    written: AtomicU64,
+    synced: AtomicU64,
+    files: Box<[OnceLock<Arc<SegmentFile>>]>,
+    pub(crate) counters: Counters,
+}
+
+/// Counters since the journal was opened.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) groups: AtomicU64,
+    pub(crate) records: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) waits: AtomicU64,
+}
+
+/// A segment that is part of the log now.
+#[derive(Clone)]
+pub(crate) struct ChainSegment {
+    pub(crate) file: Arc<SegmentFile>,
+    pub(crate) header: SegmentHeader,
+    /// Last LSN given a place in it (`header.prev_lsn` while it is empty).
+    pub(crate) last_lsn: u64,
+    /// End of the last record.
+    pub(crate) end: u64,
+}
+
+struct State {
+    /// Last LSN given out to a record that exists.
+    last_lsn: u64,
+    /// Behind every LSN ever seen, so above `last_lsn + 1` after a torn tail.
+    next_lsn: u64,
+    last_time: u64,
+    /// The log, oldest first; the last one is appended to, if `open`.
+    chain: VecDeque<ChainSegment>,
+    open: bool,
+    next_seq: u64,
+    /// The next record starts at a fresh block: a sync has begun.
+    pad: bool,
+    free: Vec<Arc<SegmentFile>>,
+    created: u32,
+    queue: Vec<Pending>,
+    leader: bool,
+    syncing: bool,
+    waiters: u32,
+    dirty: Vec<Arc<SegmentFile>>,
+    dir_dirty: bool,
+}
+
+/// A record to be sequenced.
+pub(crate) struct Record {
+    pub(crate) kind: Kind,
+    pub(crate) branch: u64,
+    pub(crate) epoch: u32,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) slots: u16,
+    pub(crate) data: Bytes,
+    pub(crate) crcs: PieceCrcs,
+    /// Where it is to be found until it is in place; none for control records.
+    pub(crate) staging: Option<Arc<Staging>>,
+}
+
+/// A sequenced record that is not written yet.
+struct Pending {
+    header: Header,
+    record: Record,
+    file: Arc<SegmentFile>,
+    at: u64,
+    /// Written in front of the record: it is the first of its segment.
+    opens: Option<SegmentHeader>,
+}
+
+/// Whether a record can be placed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Yes.
+    Ready,
+    /// Once [`Journal::add_file`] was called.
+    NeedsFile,
+    /// Once a destage has let go of a segment.
+    Full,
+}
+
+/// The sequencing lock, held.
+pub(crate) struct Sequencing<'a> {
+    journal: &'a Journal,
+    state: MutexGuard<'a, State>,
+}
+
+impl Journal {
+    /// Continues the log that a scan found.
+    pub(crate) fn new(
+        config: JournalConfig,
+        dir: Arc<dyn Dir>,
+        clock: Arc<dyn Clock>,
+        fault: Arc<Fault>,
+        scanned: Scanned,
+    ) -> Self {
+        let files: Box<[OnceLock<Arc<SegmentFile>>]> = (0..config.max_files.max(scanned.file_indexes))
+            .map(|_| OnceLock::new())
+            .collect();
+        for file in scanned.chain.iter().map(|s| &s.file).chain(&scanned.free) {
+            let _ = files[file.index as usize].set(file.clone());
+        }
+        let state = State {
+            last_lsn: scanned.tail_lsn,
+            next_lsn: scanned.max_lsn + 1,
+            last_time: scanned.max_time,
+            chain: scanned.chain.into(),
+            open: false,
+            next_seq: scanned.next_seq,
+            pad: false,
+            free: scanned.free,
+            created: scanned.file_indexes,
+            queue: Vec::new(),
+            leader: false,
+            syncing: false,
+            waiters: 0,
+            dirty: Vec::new(),
+            dir_dirty: false,
+        };
+        Journal {
+            dir,
+            clock,
+            fault,
+            written: AtomicU64::new(scanned.tail_lsn),
+            synced: AtomicU64::new(scanned.tail_lsn),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            creating: Mutex::new(()),
+            files,
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// End of the contiguous written prefix.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// End of the contiguous durable prefix.
+    pub(crate) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// Last LSN and time given out.
+    pub(crate) fn last(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.last_lsn, state.last_time)
+    }
+
+    /// The journal file `index`, for reading what staging points to.
+    pub(crate) fn file(&self, index: u32) -> Option<&Arc<SegmentFile>> {
+        self.files.get(index as usize)?.get()
+    }
+
+    /// Takes the sequencing lock.
+    pub(crate) fn sequence(&self) -> Sequencing<'_> {
+        Sequencing {
+            journal: self,
+            state: self.state.lock(),
+        }
+    }
+
+    /// Bytes in use and in all.
+    pub(crate) fn usage(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let total = self.config.max_files.max(state.created) as u64 * self.config.segment_size;
+        // Retired segments wait for their readers: neither free nor in the chain, and in use.
+        let idle = state.free.len() as u64 + (self.config.max_files.saturating_sub(state.created)) as u64;
+        let tail = state
+            .chain
+            .back()
+            .filter(|_| state.open)
+            .map_or(0, |s| self.config.segment_size - s.end);
+        (total - idle * self.config.segment_size - tail, total)
+    }
+
+    /// Bytes of files that may still be created.
+    pub(crate) fn uncreated_bytes(&self) -> u64 {
+        let created = self.state.lock().created;
+        self.config.max_files.saturating_sub(created) as u64 * self.config.segment_size
+    }
+
+    /// Creates one more file if there may be one, outside the sequencing lock. False when there are enough. A failure
+    /// loses nothing: the writer that needed the file gets the error.
+    pub(crate) fn add_file(&self, prewrite: bool) -> Result<bool> {
+        let _one_at_a_time = self.creating.lock();
+        let index = self.state.lock().created;
+        if index >= self.config.max_files {
+            return Ok(false);
+        }
+        let file = self.create_file(index, prewrite)?;
+        let _ = self.files[index as usize].set(file.clone());
+        let mut state = self.state.lock();
+        state.created += 1;
+        state.free.push(file);
+        state.dir_dirty = true;
+        self.changed.notify_all();
+        Ok(true)
+    }
+
+    fn create_file(&self, index: u32, prewrite: bool) -> Result<Arc<SegmentFile>> {
+        let name = segment::file_name(index);
+        let fail = |e| Error::io(format!("create {name}"), e);
+        let disk = self.dir.open(&name, OpenMode::Create).map_err(fail)?;
+        disk.set_len(self.config.segment_size).map_err(fail)?;
+        disk.allocate(0, self.config.segment_size).map_err(fail)?;
+        if prewrite {
+            // Blocks that were written once are overwritten without touching the file system's own journal.
+            let zeros = vec![0u8; (1 << 20).min(self.config.segment_size) as usize];
+            for at in (0..self.config.segment_size).step_by(zeros.len()) {
+                disk.write_at(&zeros, at).map_err(fail)?;
+            }
+            disk.sync(SyncPurpose::Journal).map_err(fail)?;
+        }
+        Ok(Arc::new(SegmentFile {
+            index,
+            disk,
+            seq: AtomicU64::new(0),
+        }))
+    }
+
+    /// The sequence number of the segment that holds, or will hold, the record after `lsn`: where a scan must start.
+    pub(crate) fn start_after(&self, lsn: u64) -> u64 {
+        let state = self.state.lock();
+        let holds = state.chain.iter().rev().find(|s| s.header.first_lsn <= lsn + 1);
+        match holds {
+            Some(s) if s.last_lsn > lsn || (state.open && s.header.seq + 1 == state.next_seq) => s.header.seq,
+            Some(s) => s.header.seq + 1,
+            None => state.chain.front().map_or(state.next_seq, |s| s.header.seq),
+        }
+    }
+
+    /// Takes the segments below `seq` out of the log. They may be [recycled](Journal::recycle) once nobody reads them.
+    pub(crate) fn release_below(&self, seq: u64) -> Vec<Arc<SegmentFile>> {
+        let mut state = self.state.lock();
+        let mut released = Vec::new();
+        while state.chain.front().is_some_and(|s| s.header.seq < seq) {
+            if let Some(segment) = state.chain.pop_front() {
+                segment.file.seq.store(0, Ordering::Relaxed);
+                released.push(segment.file);
+            }
+        }
+        released
+    }
+
+    /// Makes a released segment's file available again.
+    pub(crate) fn recycle(&self, file: Arc<SegmentFile>) {
+        let mut state = self.state.lock();
+        state.free.push(file);
+        self.changed.notify_all();
+    }
+
+    /// Waits until something may have changed for a writer without room, at most a moment.
+    pub(crate) fn wait_for_room(&self) {
+        let mut state = self.state.lock();
+        if state.free.is_empty() {
+            state.waiters += 1;
+            self.changed
+                .wait_for(&mut state, std::time::Duration::from_millis(20));
+            state.waiters -= 1;
+        }
+    }
+
+    fn next_seq(&self) -> u64 {
+        self.state.lock().next_seq
+    }
+
+    fn segment(&self, seq: u64) -> Option<ChainSegment> {
+        self.state
+            .lock()
+            .chain
+            .iter()
+            .find(|s| s.header.seq == seq)
+            .cloned()
+    }
+}
+
+impl Sequencing<'_> {
+    /// Can a record with `data_len` bytes be placed now? One segment is kept for control records: a full pool can
+    /// still delete.
+    pub(crate) fn room(&self, data_len: u64, control: bool) -> Room {
+        let state = &self.state;
+        if state.open && self.fits(data_len).is_some() {
+            return Room::Ready;
+        }
+        let creatable = self.journal.config.max_files.saturating_sub(state.created) as usize;
+        let keep = if control { 0 } else { 1 };
+        match (state.free.len(), creatable) {
+            (free, more) if free + more <= keep => Room::Full,
+            (0, _) => Room::NeedsFile,
+            _ => Room::Ready,
+        }
+    }
+
+    fn fits(&self, data_len: u64) -> Option<u64> {
+        let end = self.state.chain.back()?.end;
+        let at = if self.state.pad {
+            crate::codec::align_up(end, record::BLOCK)
+        } else {
+            end
+        };
+        (at + record::space(data_len) <= self.journal.config.segment_size).then_some(at)
+    }
+
+    /// Last LSN given out.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.state.last_lsn
+    }
+
+    /// Gives `record` its LSN, time and place; [`Sequencing::room`] must have said that there is one.
+    pub(crate) fn push(&mut self, record: Record) -> Result<u64> {
+        self.journal.fault.check()?;
+        let lsn = self.state.next_lsn;
+        let data_len = record.data.len() as u64;
+        let mut opens = None;
+        let fitting = self.state.open.then(|| self.fits(data_len)).flatten();
+        let at = match fitting {
+            Some(at) => at,
+            None => {
+                opens = Some(self.open_segment(lsn)?);
+                FIRST_RECORD
+            }
+        };
+        let state = &mut *self.state;
+        state.pad = false;
+        state.last_lsn = lsn;
+        state.next_lsn = lsn + 1;
+        state.last_time = self.journal.clock.now().max(state.last_time + 1);
+        let header = Header {
+            incarnation: self.journal.config.incarnation,
+            lsn,
+            synced_lsn: 0,
+            time: state.last_time,
+            branch: record.branch,
+            offset: record.offset,
+            length: record.length,
+            epoch: record.epoch,
+            data_len: record.data.len() as u32,
+            data_crc: record.crcs.total(),
+            kind: record.kind,
+            slots: record.slots,
+        };
+        let Some(segment) = state.chain.back_mut() else {
+            return Err(crate::error::corrupt(
+                "place a record without an open journal segment",
+            ));
+        };
+        segment.last_lsn = lsn;
+        segment.end = at + header.space();
+        let file = segment.file.clone();
+        state.queue.push(Pending {
+            header,
+            record,
+            file,
+            at,
+            opens,
+        });
+        Ok(lsn)
+    }
+
+    fn open_segment(&mut self, first_lsn: u64) -> Result<SegmentHeader> {
+        let state = &mut *self.state;
+        let Some(file) = state.free.pop() else {
+            return Err(crate::error::corrupt(
+                "open a journal segment without a free file",
+            ));
+        };
+        // The scan verifies this link, so a segment that was lost can't be skipped.
+        let prev_lsn = state.last_lsn;
+        let header = SegmentHeader {
+            pool: self.journal.config.pool,
+            seq: state.next_seq,
+            incarnation: self.journal.config.incarnation,
+            first_lsn,
+            prev_lsn,
+        };
+        file.seq.store(header.seq, Ordering::Relaxed);
+        state.next_seq += 1;
+        state.open = true;
+        state.chain.push_back(ChainSegment {
+            file,
+            header,
+            last_lsn: prev_lsn,
+            end: FIRST_RECORD,
+        });
+        Ok(header)
+    }
+}

@@ -1,0 +1,218 @@
+//! A journal segment: one file of fixed size, a header block, then records.
+//!
+//! A file is used again and again; its header says which part of the log it holds now: `seq` counts segments of the
+//! log, `prev_lsn` is the last LSN of the segment before. A segment holds records of one incarnation only.
+
+use super::record::Header;
+use crate::codec::{Reader, Writer, crc32c};
+use crate::disk::Disk;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Records start here: a header block of its own is never rewritten together with a record.
+pub(crate) const FIRST_RECORD: u64 = 4096;
+
+const MAGIC: &[u8; 4] = b"HCJS";
+const VERSION: u32 = 1;
+const ENCODED_LEN: usize = 68;
+const _: () = assert!((ENCODED_LEN as u64) < FIRST_RECORD);
+
+/// The header of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) pool: [u8; 16],
+    /// Number of this segment in the log, from 1.
+    pub(crate) seq: u64,
+    pub(crate) incarnation: u64,
+    /// LSN of its first record.
+    pub(crate) first_lsn: u64,
+    /// LSN of the record before its first one.
+    pub(crate) prev_lsn: u64,
+}
+
+impl SegmentHeader {
+    /// The header block.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).u64(self.seq);
+        w.u64(self.incarnation)
+            .u64(self.first_lsn)
+            .u64(self.prev_lsn)
+            .u64(0);
+        debug_assert_eq!(w.0.len(), ENCODED_LEN);
+        let crc = crc32c(&w.0[8..]);
+        w.0[4..8].copy_from_slice(&crc.to_le_bytes());
+        w.0.resize(FIRST_RECORD as usize, 0);
+        w.0
+    }
+
+    /// Decodes a header block; `None` when it is none, damaged, or another version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<SegmentHeader> {
+        let bytes = bytes.get(..ENCODED_LEN)?;
+        let mut r = Reader::new(bytes);
+        let magic = r.array::<4>()?;
+        let crc = r.u32()?;
+        if &magic != MAGIC || crc != crc32c(&bytes[8..]) || r.u32()? != VERSION {
+            return None;
+        }
+        Some(SegmentHeader {
+            pool: r.array()?,
+            seq: r.u64()?,
+            incarnation: r.u64()?,
+            first_lsn: r.u64()?,
+            prev_lsn: r.u64()?,
+        })
+    }
+
+    /// What the sums of this segment's record headers are mixed with.
+    pub(crate) fn salt(&self) -> u32 {
+        let mut key = [0u8; 24];
+        key[..16].copy_from_slice(&self.pool);
+        key[16..].copy_from_slice(&self.seq.to_le_bytes());
+        crc32c(&key)
+    }
+}
+
+/// A segment's file. `index` is its number among the journal's files, fixed for its life.
+pub(crate) struct SegmentFile {
+    pub(crate) index: u32,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// The part of the log it holds now (0: none), for diagnostics.
+    pub(crate) seq: AtomicU64,
+}
+
+/// The file name of segment file `index`.
+pub(crate) fn file_name(index: u32) -> String {
+    format!("journal-{index:05}")
+}
+
+/// The index that a file name stands for.
+pub(crate) fn file_index(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("journal-")?;
+    (digits.len() == 5).then(|| digits.parse().ok()).flatten()
+}
+
+/// Reads records one after another from a segment through a window, so that small records cost no system call each.
+pub(crate) struct SegmentReader<'a> {
+    disk: &'a dyn Disk,
+    salt: u32,
+    end: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+/// A record found in a segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) header: Header,
+    /// Byte position of the record's data in the segment.
+    pub(crate) data_at: u64,
+    /// Position after the record.
+    pub(crate) next: u64,
+}
+
+const WINDOW: usize = 512 << 10;
+
+impl<'a> SegmentReader<'a> {
+    /// Reads below byte `end` of the segment.
+    pub(crate) fn new(disk: &'a dyn Disk, salt: u32, end: u64) -> Self {
+        SegmentReader {
+            disk,
+            salt,
+            end,
+            window: Vec::new(),
+            window_at: 0,
+        }
+    }
+
+    pub(crate) fn salt(&self) -> u32 {
+        self.salt
+    }
+
+    /// `len` bytes at `at`, or fewer at the end.
+    pub(crate) fn bytes(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
+        let len = len.min(self.end.saturating_sub(at) as usize);
+        let inside = at >= self.window_at && at + len as u64 <= self.window_at + self.window.len() as u64;
+        if !inside {
+            let want = WINDOW.max(len).min((self.end - at.min(self.end)) as usize);
+            self.window.resize(want, 0);
+            self.window_at = at;
+            if let Err(error) = self.disk.read_at(&mut self.window, at) {
+                self.window.clear();
+                return Err(error);
+            }
+        }
+        let start = (at - self.window_at) as usize;
+        Ok(&self.window[start..start + len])
+    }
+
+    /// The record whose header stands at `at`, if there is one whose header and data verify.
+    pub(crate) fn record(&mut self, at: u64) -> std::io::Result<Option<Found>> {
+        let salt = self.salt;
+        let Some(header) = Header::decode(self.bytes(at, super::record::HEADER_LEN)?, salt) else {
+            return Ok(None);
+        };
+        let data_at = at + super::record::HEADER_LEN as u64;
+        let data = self.bytes(data_at, header.data_len as usize)?;
+        if data.len() != header.data_len as usize
+            || super::record::PieceCrcs::of(header.offset, data).total() != header.data_crc
+        {
+            return Ok(None);
+        }
+        Ok(Some(Found {
+            header,
+            data_at,
+            next: at + header.space(),
+        }))
+    }
+
+    /// The record that must follow `at`: there, or at the next block boundary, where a synced group was padded.
+    pub(crate) fn next_record(
+        &mut self,
+        at: u64,
+        accept: impl Fn(&Header) -> bool,
+    ) -> std::io::Result<Option<Found>> {
+        if let Some(found) = self.record(at)?.filter(|f| accept(&f.header)) {
+            return Ok(Some(found));
+        }
+        let padded = crate::codec::align_up(at, super::record::BLOCK);
+        if padded == at {
+            return Ok(None);
+        }
+        Ok(self.record(padded)?.filter(|f| accept(&f.header)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_round_trip_and_damage() {
+        let header = SegmentHeader {
+            pool: [9; 16],
+            seq: 5,
+            incarnation: 2,
+            first_lsn: 100,
+            prev_lsn: 99,
+        };
+        let block = header.encode();
+        assert_eq!(block.len() as u64, FIRST_RECORD);
+        assert_eq!(SegmentHeader::decode(&block), Some(header));
+        let hex: String = block[..12].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "48434a531cb0fc4901000000");
+        for bit in 0..ENCODED_LEN * 8 {
+            let mut bad = block.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHeader::decode(&bad), None, "bit {bit}");
+        }
+        assert_ne!(header.salt(), SegmentHeader { seq: 6, ..header }.salt());
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(file_index(&file_name(12)), Some(12));
+        assert_eq!(file_index("journal-12"), None);
+        assert_eq!(file_index("pv-0.img"), None);
+    }
+}

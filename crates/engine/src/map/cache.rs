@@ -1,0 +1,517 @@
+//! A bounded, sharded cache with selectable replacement, shared by all volumes of a pool.
+//!
+//! A hit takes one shard's lock, one hash lookup and a constant number of index updates; nothing is allocated. Entries
+//! live in a slab and are linked by index into queues; the policies differ only in which queues there are, what a hit
+//! does, and who goes first.
+//!
+//! Round-robin in ESnapII (Xiao et al. 2009) sweeps a pointer over the fixed places of its cache and replaces what it
+//! finds, used or not. Places fill in the order of the sweep, so that is first in, first out, and that is what it means
+//! here, where entries differ in size and have no fixed places.
+//!
+//! **Coherence.** A loader that missed reads its value without any lock, so an update could overtake it. It takes
+//! [`Cache::generation`] before it reads and offers the value with [`Cache::insert_if`]; every update of the shard
+//! ([`Cache::publish`], [`Cache::invalidate`]) moves the generation, and the stale value is refused.
+
+use crate::pool::CachePolicy;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, Hasher};
+
+/// A power of two, several times the number of threads that look things up at once.
+const SHARDS: usize = 16;
+/// No entry, no queue.
+const NONE: u32 = u32::MAX;
+/// S3-FIFO counts accesses up to here.
+const MAX_FREQ: u64 = 3;
+
+/// See the module. `V` is cheap to clone (an `Arc`). Holds at most the bound it was given, or one entry per shard
+/// where even that is more.
+pub(crate) struct Cache<K, V> {
+    hasher: Mix,
+    shards: [Padded<Mutex<Shard<K, V>>>; SHARDS],
+}
+
+/// Keeps the locks of neighbouring shards out of one cache line (and its prefetched neighbour).
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// Counters since the cache was made, and what it holds now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheStats {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) evictions: u64,
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
+    /// A cache of at most `bytes`, split evenly over the shards.
+    pub(crate) fn new(policy: CachePolicy, bytes: usize) -> Self {
+        let shard = |_| Padded(Mutex::new(Shard::new(policy, bytes / SHARDS)));
+        Cache {
+            hasher: Mix::default(),
+            shards: std::array::from_fn(shard),
+        }
+    }
+
+    fn shard(&self, key: &K) -> &Mutex<Shard<K, V>> {
+        // Bits that the hash table inside uses neither for its buckets (low) nor for its tags (high).
+        let at = (self.hasher.hash_one(key) >> 32) as usize % SHARDS;
+        &self.shards[at].0
+    }
+
+    /// Looks up, counting a hit or a miss.
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        self.shard(key).lock().get(key)
+    }
+
+    /// To be taken before loading what is then offered to [`Cache::insert_if`].
+    pub(crate) fn generation(&self, key: &K) -> u64 {
+        self.shard(key).lock().generation
+    }
+
+    /// A loader's insert: refused (false) when an update came between. A value that is there already stays, since in
+    /// one generation all loads are equal.
+    pub(crate) fn insert_if(&self, key: K, value: V, weight: usize, generation: u64) -> bool {
+        let mut shard = self.shard(&key).lock();
+        if shard.generation != generation {
+            return false;
+        }
+        if !shard.index.contains_key(&key) {
+            shard.insert(key, value, weight);
+        }
+        true
+    }
+
+    /// An update: replaces (which counts as a use) or inserts, and turns away loaders that are under way.
+    pub(crate) fn publish(&self, key: K, value: V, weight: usize) {
+        let mut shard = self.shard(&key).lock();
+        shard.generation += 1;
+        shard.replace(key, value, weight);
+    }
+
+    /// Removes every key that `gone` picks, and turns away all loaders that are under way.
+    pub(crate) fn invalidate_where(&self, gone: impl Fn(&K) -> bool) {
+        for shard in &self.shards {
+            let mut shard = shard.0.lock();
+            shard.generation += 1;
+            let found: Vec<u32> = shard
+                .index
+                .iter()
+                .filter(|(key, _)| gone(key))
+                .map(|(_, at)| *at)
+                .collect();
+            for at in found {
+                shard.remove(at);
+            }
+        }
+    }
+
+    /// Sums over all shards.
+    pub(crate) fn stats(&self) -> CacheStats {
+        self.shards.iter().fold(CacheStats::default(), |sum, shard| {
+            let shard = shard.0.lock();
+            CacheStats {
+                hits: sum.hits + shard.hits,
+                misses: sum.misses + shard.misses,
+                evictions: sum.evictions + shard.evictions,
+                bytes: sum.bytes + shard.bytes as u64,
+                entries: sum.entries + shard.index.len() as u64,
+            }
+        })
+    }
+}
+
+struct Entry<K, V> {
+    key: K,
+    /// `None` while the place is free.
+    value: Option<V>,
+    weight: usize,
+    queue: u32,
+    prev: u32,
+    next: u32,
+    /// S3-FIFO: accesses since it entered its queue, up to [`MAX_FREQ`].
+    freq: u64,
+}
+
+/// A list of entries, first in at the head.
+#[derive(Clone, Copy)]
+struct Queue {
+    head: u32,
+    tail: u32,
+    bytes: usize,
+    /// LFU: how often each entry here was used. Queues are linked by rising frequency.
+    freq: u64,
+    prev: u32,
+    next: u32,
+}
+
+impl Queue {
+    const EMPTY: Queue = Queue {
+        head: NONE,
+        tail: NONE,
+        bytes: 0,
+        freq: 0,
+        prev: NONE,
+        next: NONE,
+    };
+}
+
+/// Round-robin and LRU have one queue, S3-FIFO two. LFU has [`LFU_ROOT`], which stays empty and links to the queues of
+/// the frequencies that occur.
+const ONLY: u32 = 0;
+const SMALL: u32 = 0;
+const MAIN: u32 = 1;
+const LFU_ROOT: u32 = 0;
+
+struct Shard<K, V> {
+    policy: CachePolicy,
+    bound: usize,
+    bytes: usize,
+    generation: u64,
+    hits: u64,
+    misses: u64,
+    evictions: u64,
+    index: HashMap<K, u32, Mix>,
+    entries: Vec<Entry<K, V>>,
+    free: Vec<u32>,
+    queues: Vec<Queue>,
+    free_queues: Vec<u32>,
+    ghost: Ghost<K>,
+}
+
+impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
+    fn new(policy: CachePolicy, bound: usize) -> Self {
+        let main_bound = bound - bound / 10;
+        Shard {
+            policy,
+            bound,
+            bytes: 0,
+            generation: 0,
+            hits: 0,
+            misses: 0,
+            evictions: 0,
+            index: HashMap::default(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            queues: vec![Queue::EMPTY; if policy == CachePolicy::S3Fifo { 2 } else { 1 }],
+            free_queues: Vec::new(),
+            ghost: Ghost::new(main_bound),
+        }
+    }
+
+    fn get(&mut self, key: &K) -> Option<V> {
+        let Some(&at) = self.index.get(key) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        self.touch(at);
+        self.entries[at as usize].value.clone()
+    }
+
+    /// What a use does to the order.
+    fn touch(&mut self, at: u32) {
+        match self.policy {
+            CachePolicy::RoundRobin => {}
+            CachePolicy::Lru => {
+                self.unlink(at);
+                self.append(ONLY, at);
+            }
+            CachePolicy::Lfu => self.promote(at),
+            CachePolicy::S3Fifo => {
+                let freq = &mut self.entries[at as usize].freq;
+                *freq = (*freq + 1).min(MAX_FREQ);
+            }
+        }
+    }
+
+    /// Adds a key that is not there, making room first, so that the newcomer is not its own victim.
+    fn insert(&mut self, key: K, value: V, weight: usize) {
+        while !self.index.is_empty() && self.bytes.saturating_add(weight) > self.bound {
+            self.evict();
+        }
+        let entry = Entry {
+            key,
+            value: Some(value),
+            weight,
+            queue: NONE,
+            prev: NONE,
+            next: NONE,
+            freq: 0,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = entry;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.index.insert(key, at);
+        self.bytes += weight;
+        match self.policy {
+            CachePolicy::RoundRobin | CachePolicy::Lru => self.append(ONLY, at),
+            CachePolicy::Lfu => {
+                let queue = self.frequency_queue(LFU_ROOT, 1);
+                self.append(queue, at);
+                // So that a hit, which can need a queue more, need not allocate: there is at most one per entry, the
+                // one that an entry is leaving, and the root.
+                let most = self.entries.len() + 2;
+                self.queues.reserve(most.saturating_sub(self.queues.len()));
+                self.free_queues
+                    .reserve(most.saturating_sub(self.free_queues.len()));
+            }
+            CachePolicy::S3Fifo => {
+                let queue = if self.ghost.take(&key) { MAIN } else { SMALL };
+                self.append(queue, at);
+            }
+        }
+    }
+
+    fn replace(&mut self, key: K, value: V, weight: usize) {
+        let Some(&at) = self.index.get(&key) else {
+            return self.insert(key, value, weight);
+        };
+        let entry = &mut self.entries[at as usize];
+        entry.value = Some(value);
+        let old = std::mem::replace(&mut entry.weight, weight);
+        let queue = &mut self.queues[entry.queue as usize];
+        queue.bytes = queue.bytes - old + weight;
+        self.bytes = self.bytes - old + weight;
+        self.touch(at);
+        while self.index.len() > 1 && self.bytes > self.bound {
+            self.evict();
+        }
+    }
+
+    /// Removes the entry that the policy misses least.
+    fn evict(&mut self) {
+        let victim = match self.policy {
+            CachePolicy::RoundRobin | CachePolicy::Lru => self.queues[ONLY as usize].head,
+            CachePolicy::Lfu => self.queues[self.queues[LFU_ROOT as usize].next as usize].head,
+            CachePolicy::S3Fifo => self.s3_victim(),
+        };
+        self.remove(victim);
+        self.evictions += 1;
+    }
+
+    /// Algorithm 1 of the S3-FIFO paper. Ends, since every round lowers a frequency or moves one entry to main, where
+    /// none comes back from.
+    fn s3_victim(&mut self) -> u32 {
+        loop {
+            let small = &self.queues[SMALL as usize];
+            let main = &self.queues[MAIN as usize];
+            if small.head != NONE && (small.bytes >= self.bound / 10 || main.head == NONE) {
+                let at = small.head;
+                let entry = &self.entries[at as usize];
+                if entry.freq <= 1 {
+                    self.ghost.put(entry.key, entry.weight);
+                    return at;
+                }
+                self.entries[at as usize].freq = 0;
+                self.unlink(at);
+                self.append(MAIN, at);
+            } else {
+                let at = main.head;
+                if self.entries[at as usize].freq == 0 {
+                    return at;
+                }
+                self.entries[at as usize].freq -= 1;
+                self.unlink(at);
+                self.append(MAIN, at);
+            }
+        }
+    }
+
+    fn remove(&mut self, at: u32) {
+        let left = self.unlink(at);
+        if self.policy == CachePolicy::Lfu {
+            self.drop_if_empty(left);
+        }
+        let entry = &mut self.entries[at as usize];
+        entry.value = None;
+        self.bytes -= entry.weight;
+        self.index.remove(&entry.key);
+        self.free.push(at);
+    }
+
+    fn append(&mut self, to: u32, at: u32) {
+        let queue = &mut self.queues[to as usize];
+        let last = std::mem::replace(&mut queue.tail, at);
+        if last == NONE {
+            queue.head = at;
+        } else {
+            self.entries[last as usize].next = at;
+        }
+        let entry = &mut self.entries[at as usize];
+        (entry.queue, entry.prev, entry.next) = (to, last, NONE);
+        queue.bytes += entry.weight;
+    }
+
+    /// Takes an entry out of its queue, which is returned and may be empty now.
+    fn unlink(&mut self, at: u32) -> u32 {
+        let Entry {
+            queue,
+            prev,
+            next,
+            weight,
+            ..
+        } = self.entries[at as usize];
+        let list = &mut self.queues[queue as usize];
+        list.bytes -= weight;
+        match prev {
+            NONE => list.head = next,
+            _ => self.entries[prev as usize].next = next,
+        }
+        match next {
+            NONE => list.tail = prev,
+            _ => self.entries[next as usize].prev = prev,
+        }
+        queue
+    }
+
+    /// LFU: to the queue of the next higher frequency. Within a queue the entry that came first goes first.
+    fn promote(&mut self, at: u32) {
+        let from = self.unlink(at);
+        let to = self.frequency_queue(from, self.queues[from as usize].freq + 1);
+        self.append(to, at);
+        self.drop_if_empty(from);
+    }
+
+    /// LFU: the queue of `freq`, right behind `after`, made if need be.
+    fn frequency_queue(&mut self, after: u32, freq: u64) -> u32 {
+        let next = self.queues[after as usize].next;
+        if next != NONE && self.queues[next as usize].freq == freq {
+            return next;
+        }
+        let made = Queue {
+            freq,
+            prev: after,
+            next,
+            ..Queue::EMPTY
+        };
+        let at = match self.free_queues.pop() {
+            Some(at) => {
+                self.queues[at as usize] = made;
+                at
+            }
+            None => {
+                self.queues.push(made);
+                (self.queues.len() - 1) as u32
+            }
+        };
+        self.queues[after as usize].next = at;
+        if next != NONE {
+            self.queues[next as usize].prev = at;
+        }
+        at
+    }
+
+    fn drop_if_empty(&mut self, queue: u32) {
+        let Queue { head, prev, next, .. } = self.queues[queue as usize];
+        if head != NONE {
+            return;
+        }
+        self.queues[prev as usize].next = next;
+        if next != NONE {
+            self.queues[next as usize].prev = prev;
+        }
+        self.free_queues.push(queue);
+    }
+}
+
+/// S3-FIFO's memory of keys that left the small queue: as many bytes' worth as main can hold, oldest forgotten first.
+struct Ghost<K> {
+    bound: usize,
+    bytes: usize,
+    /// The number of the newest entry in `order` that stands for the key.
+    keys: HashMap<K, u64, Mix>,
+    order: VecDeque<(K, u64, usize)>,
+    next: u64,
+}
+
+impl<K: Hash + Eq + Copy> Ghost<K> {
+    fn new(bound: usize) -> Self {
+        Ghost {
+            bound,
+            bytes: 0,
+            keys: HashMap::default(),
+            order: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    fn put(&mut self, key: K, weight: usize) {
+        // A weight of nothing must not let this grow without end.
+        let weight = weight.max(1);
+        self.keys.insert(key, self.next);
+        self.order.push_back((key, self.next, weight));
+        self.next += 1;
+        self.bytes += weight;
+        while self.bytes > self.bound
+            && let Some((key, number, weight)) = self.order.pop_front()
+        {
+            self.bytes -= weight;
+            // Else the key was taken, and perhaps put again later.
+            if self.keys.get(&key) == Some(&number) {
+                self.keys.remove(&key);
+            }
+        }
+    }
+
+    /// Was it here? It is no longer.
+    fn take(&mut self, key: &K) -> bool {
+        self.keys.remove(key).is_some()
+    }
+}
+
+/// A hash by folded multiplication: a few instructions for the small integer keys of this cache. No protection against
+/// chosen keys, of which there are none: branch and page numbers are the engine's own.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Mix(u64);
+
+impl BuildHasher for Mix {
+    type Hasher = Mix;
+    fn build_hasher(&self) -> Mix {
+        Mix::default()
+    }
+}
+
+impl Mix {
+    fn fold(a: u64, b: u64) -> u64 {
+        let wide = u128::from(a) * u128::from(b);
+        (wide as u64) ^ (wide >> 64) as u64
+    }
+}
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        Self::fold(self.0 ^ 0x9E37_79B9_7F4A_7C15, 0xD6E8_FEB8_6659_FD93)
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = Self::fold(self.0 ^ value ^ 0xA076_1D64_78BD_642F, 0xE703_7ED1_A0B4_28DB);
+    }
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests;

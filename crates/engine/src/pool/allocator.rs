@@ -1,0 +1,509 @@
+//! Extents and slots: which are used, which are free, which are waiting for their last reader.
+//!
+//! Owned by the destager, so it needs no lock. Two bitmaps per extent: `live` is what the catalog says after the next
+//! commit; `busy` adds the slots that were freed but may still be read (or whose freeing is not durable yet): they are
+//! not given out (I5). Bitmaps are loaded when needed and dropped when an extent is full; an extent at rest costs 24
+//! bytes of memory.
+
+use super::placement::{Choice, ExtentId, FreeView, choose};
+use super::pv::Pv;
+use super::space::Change;
+use super::{Placement, label::DATA_START};
+use crate::catalog::{Catalog, ExtentRecord, Txn};
+use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
+use crate::map::page::Slot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// See the module.
+pub(crate) struct Allocator {
+    extent_size: u64,
+    placement: Placement,
+    catalog: Arc<Catalog>,
+    pvs: BTreeMap<u32, PvState>,
+    index: FreeIndex,
+    /// The extent of the last allocation, per slot size.
+    last: BTreeMap<u8, ExtentId>,
+    dirty: BTreeSet<ExtentId>,
+    freed: Vec<FreedSlot>,
+    change: Change,
+}
+
+/// A slot that was freed: (slot, log2 of its size).
+pub(crate) type FreedSlot = (Slot, u8);
+
+struct PvState {
+    pv: Arc<Pv>,
+    draining: bool,
+    /// Its extents in the free index.
+    free: u64,
+    extents: Vec<Extent>,
+}
+
+#[derive(Default)]
+struct Extent {
+    /// log2 of the slot size; 0 when nothing uses it.
+    slot_log2: u8,
+    live: u32,
+    busy: u32,
+    bits: Option<Box<Bits>>,
+}
+
+struct Bits {
+    live: Vec<u64>,
+    busy: Vec<u64>,
+}
+
+#[derive(Default)]
+struct FreeIndex {
+    free: BTreeSet<ExtentId>,
+    open: BTreeMap<u8, BTreeSet<ExtentId>>,
+}
+
+impl FreeView for FreeIndex {
+    fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId> {
+        self.open.get(&slot_log2)?.range(from..).next().copied()
+    }
+    fn next_free(&self, from: ExtentId) -> Option<ExtentId> {
+        self.free.range(from..).next().copied()
+    }
+}
+
+impl Allocator {
+    pub(crate) fn new(extent_size: u64, placement: Placement, catalog: Arc<Catalog>) -> Self {
+        Allocator {
+            extent_size,
+            placement,
+            catalog,
+            pvs: BTreeMap::new(),
+            index: FreeIndex::default(),
+            last: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            freed: Vec::new(),
+            change: Change::default(),
+        }
+    }
+
+    pub(crate) fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
+    }
+
+    fn slots_per_extent(&self, slot_log2: u8) -> u32 {
+        (self.extent_size >> slot_log2) as u32
+    }
+
+    /// Takes in a PV whose extents are all free, as a change of capacity that the caller passes on.
+    pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, draining: bool) -> Change {
+        let mut extents = Vec::new();
+        extents.resize_with(pv.extents as usize, Extent::default);
+        let mut change = Change::default();
+        if !draining {
+            self.index.free.extend((0..pv.extents).map(|e| (pv.id, e)));
+            change.free_extents = pv.extents as i64;
+        }
+        let free = change.free_extents as u64;
+        self.pvs.insert(
+            pv.id,
+            PvState {
+                pv,
+                draining,
+                free,
+                extents,
+            },
+        );
+        change
+    }
+
+    /// Loads the catalog's extents, once all PVs are in; what that takes from the capacity.
+    pub(crate) fn load(&mut self) -> Result<Change> {
+        let mut found = Vec::new();
+        self.catalog
+            .clone()
+            .extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
+        let mut change = Change::default();
+        for (id, record) in found {
+            let per_extent = self.extent_size.checked_shr(record.slot_log2 as u32).unwrap_or(0) as u32;
+            let Some(state) = self.pvs.get_mut(&id.0) else {
+                return Err(corrupt(format!(
+                    "load extent {} of PV {}: there is no such PV",
+                    id.1, id.0
+                )));
+            };
+            let Some(extent) = state.extents.get_mut(id.1 as usize) else {
+                return Err(corrupt(format!(
+                    "load extent {} of PV {}: it is beyond its end",
+                    id.1, id.0
+                )));
+            };
+            if record.used > per_extent || record.slot_log2 < 9 {
+                return Err(corrupt(format!(
+                    "load extent {} of PV {}: its record makes no sense",
+                    id.1, id.0
+                )));
+            }
+            *extent = Extent {
+                slot_log2: record.slot_log2,
+                live: record.used,
+                busy: record.used,
+                bits: None,
+            };
+            state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
+            if !state.draining {
+                self.index.free.remove(&id);
+                state.free -= 1;
+                change.free_extents -= 1;
+                change.free_slots[record.slot_log2 as usize] += (per_extent - record.used) as i64;
+                if record.used < per_extent {
+                    self.index.open.entry(record.slot_log2).or_default().insert(id);
+                }
+            }
+        }
+        Ok(change)
+    }
+
+    fn extent(&mut self, id: ExtentId) -> Result<&mut Extent> {
+        let extent = self
+            .pvs
+            .get_mut(&id.0)
+            .and_then(|s| s.extents.get_mut(id.1 as usize));
+        extent.ok_or_else(|| corrupt(format!("find extent {} of PV {}: there is none", id.1, id.0)))
+    }
+
+    /// The extent, with its bitmaps loaded.
+    fn loaded(&mut self, id: ExtentId) -> Result<(&mut Extent, Box<Bits>)> {
+        let (extent_size, catalog) = (self.extent_size, self.catalog.clone());
+        let extent = self.extent(id)?;
+        if let Some(bits) = extent.bits.take() {
+            return Ok((extent, bits));
+        }
+        let words = ((extent_size >> extent.slot_log2) as usize).div_ceil(64);
+        let live = if extent.live > 0 {
+            catalog.bitmap(id.0, id.1, words)?
+        } else {
+            vec![0; words]
+        };
+        let count: u32 = live.iter().map(|w| w.count_ones()).sum();
+        if count != extent.live {
+            return Err(corrupt(format!(
+                "load the bitmap of extent {} of PV {}: {count} slots are marked, {} were counted",
+                id.1, id.0, extent.live
+            )));
+        }
+        Ok((
+            extent,
+            Box::new(Bits {
+                busy: live.clone(),
+                live,
+            }),
+        ))
+    }
+
+    fn locate(&self, slot: Slot, slot_log2: u8) -> Result<(ExtentId, u32)> {
+        let at = slot.offset().checked_sub(DATA_START);
+        let at =
+            at.ok_or_else(|| corrupt(format!("locate slot {:#x}: it lies in front of the data", slot.0)))?;
+        let index = (at % self.extent_size) >> slot_log2;
+        Ok(((slot.pv(), (at / self.extent_size) as u32), index as u32))
+    }
+
+    fn slot_at(&self, id: ExtentId, index: u32, slot_log2: u8) -> Slot {
+        Slot::new(
+            id.0,
+            DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2),
+        )
+    }
+
+    /// Allocates a slot; `wish` is the slot of the chunk before, near which the new one is best placed. Whoever holds a
+    /// reservation never sees it fail.
+    pub(crate) fn allocate(&mut self, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
+        let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
+        loop {
+            let last = self.last.get(&slot_log2).copied();
+            let near = wished.map(|(id, _)| id);
+            let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last) else {
+                return Err(no_space("allocate a slot"));
+            };
+            let id = match choice {
+                Choice::Open(id) => id,
+                Choice::Free(id) => {
+                    if !self.open_extent(id, slot_log2)? {
+                        continue;
+                    }
+                    id
+                }
+            };
+            let after = match (self.placement, wished) {
+                (Placement::Contiguous, Some((wished_id, index))) if wished_id == id => index + 1,
+                _ => 0,
+            };
+            self.last.insert(slot_log2, id);
+            return self.take_slot(id, slot_log2, after);
+        }
+    }
+
+    /// Gives a free extent a slot size. False when its backing store is full: the extent is set aside.
+    fn open_extent(&mut self, id: ExtentId, slot_log2: u8) -> Result<bool> {
+        let offset = DATA_START + id.1 as u64 * self.extent_size;
+        let slots = self.slots_per_extent(slot_log2);
+        let Some(state) = self.pvs.get_mut(&id.0) else {
+            return Err(corrupt(format!(
+                "open an extent of PV {}: there is no such PV",
+                id.0
+            )));
+        };
+        self.index.free.remove(&id);
+        state.free -= 1;
+        self.change.free_extents -= 1;
+        if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
+            let error = Error::io(format!("allocate extent {} of {}", id.1, state.pv.path), error);
+            return if error.kind() == ErrorKind::NoSpace {
+                Ok(false)
+            } else {
+                Err(error)
+            };
+        }
+        state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
+        *self.extent(id)? = Extent {
+            slot_log2,
+            ..Extent::default()
+        };
+        self.change.free_slots[slot_log2 as usize] += slots as i64;
+        self.index.open.entry(slot_log2).or_default().insert(id);
+        Ok(true)
+    }
+
+    fn take_slot(&mut self, id: ExtentId, slot_log2: u8, after: u32) -> Result<Slot> {
+        let slots = self.slots_per_extent(slot_log2);
+        let (extent, mut bits) = self.loaded(id)?;
+        let index = first_zero(&bits.busy, after, slots).or_else(|| first_zero(&bits.busy, 0, slots));
+        let Some(index) = index else {
+            return Err(corrupt(format!(
+                "allocate in extent {} of PV {}: it is full",
+                id.1, id.0
+            )));
+        };
+        set(&mut bits.live, index);
+        set(&mut bits.busy, index);
+        extent.bits = Some(bits);
+        extent.live += 1;
+        extent.busy += 1;
+        if extent.busy == slots {
+            self.index.open.entry(slot_log2).or_default().remove(&id);
+        }
+        self.change.free_slots[slot_log2 as usize] -= 1;
+        self.dirty.insert(id);
+        Ok(self.slot_at(id, index, slot_log2))
+    }
+
+    /// Frees a slot: gone from the catalog with the next commit, given out again only after [`Allocator::reuse`].
+    pub(crate) fn free(&mut self, slot: Slot, slot_log2: u8) -> Result<()> {
+        let (id, index) = self.locate(slot, slot_log2)?;
+        let (extent, mut bits) = self.loaded(id)?;
+        let owned = extent.slot_log2 == slot_log2 && get(&bits.live, index);
+        if owned {
+            clear(&mut bits.live, index);
+            extent.live -= 1;
+        }
+        extent.bits = Some(bits);
+        if !owned {
+            return Err(corrupt(format!(
+                "free slot {index} of extent {} of PV {}: it is not in use",
+                id.1, id.0
+            )));
+        }
+        self.dirty.insert(id);
+        self.freed.push((slot, slot_log2));
+        Ok(())
+    }
+
+    /// Writes what has changed into `txn`.
+    pub(crate) fn persist(&mut self, txn: &mut Txn<'_>) -> Result<()> {
+        let extent_size = self.extent_size;
+        for id in std::mem::take(&mut self.dirty) {
+            let (extent, bits) = self.loaded(id)?;
+            let record = ExtentRecord {
+                slot_log2: extent.slot_log2,
+                used: extent.live,
+            };
+            txn.put_extent(id.0, id.1, &record, &bits.live)?;
+            // A full extent's bitmap is not needed until something in it is freed.
+            let full = extent.live as u64 == extent_size >> record.slot_log2;
+            extent.bits = (!full).then_some(bits);
+        }
+        Ok(())
+    }
+
+    /// After the commit: the slots that it freed, to be retired, and the change of what is free.
+    pub(crate) fn committed(&mut self) -> (Vec<FreedSlot>, Change) {
+        (std::mem::take(&mut self.freed), std::mem::take(&mut self.change))
+    }
+
+    /// Gives back slots whose last reader is gone.
+    pub(crate) fn reuse(&mut self, slots: &[FreedSlot]) -> Result<Change> {
+        for (slot, slot_log2) in slots {
+            let (id, index) = self.locate(*slot, *slot_log2)?;
+            let per_extent = self.slots_per_extent(*slot_log2);
+            let (extent, mut bits) = self.loaded(id)?;
+            clear(&mut bits.busy, index);
+            extent.busy -= 1;
+            let empty = extent.busy == 0;
+            extent.bits = (!empty).then_some(bits);
+            if empty {
+                *extent = Extent::default();
+            }
+            let Some(state) = self.pvs.get_mut(&id.0) else {
+                continue;
+            };
+            if empty {
+                state.pv.used_extents.fetch_sub(1, Ordering::Relaxed);
+            }
+            if state.draining {
+                continue;
+            }
+            self.change.free_slots[*slot_log2 as usize] += 1;
+            let open = self.index.open.entry(*slot_log2).or_default();
+            if empty {
+                open.remove(&id);
+                self.index.free.insert(id);
+                state.free += 1;
+                self.change.free_slots[*slot_log2 as usize] -= per_extent as i64;
+                self.change.free_extents += 1;
+                self.punch(id);
+            } else {
+                open.insert(id);
+            }
+        }
+        Ok(std::mem::take(&mut self.change))
+    }
+
+    /// Gives an empty extent's backing space back. Only a hint: what fails costs space, not data.
+    fn punch(&self, id: ExtentId) {
+        if let Some(state) = self.pvs.get(&id.0) {
+            let _ = state
+                .pv
+                .disk
+                .punch(DATA_START + id.1 as u64 * self.extent_size, self.extent_size);
+        }
+    }
+
+    /// What a PV contributes to what is free: (extents in all, change when it is taken out).
+    pub(crate) fn contribution(&self, pv: u32) -> (u32, Change) {
+        let mut change = Change::default();
+        let Some(state) = self.pvs.get(&pv) else {
+            return (0, change);
+        };
+        for extent in &state.extents {
+            if extent.slot_log2 == 0 {
+                change.free_extents -= 1;
+            } else {
+                let slots = (self.extent_size >> extent.slot_log2) as i64;
+                change.free_slots[extent.slot_log2 as usize] -= slots - extent.busy as i64;
+            }
+        }
+        (state.extents.len() as u32, change)
+    }
+
+    /// Starts or stops giving out slots of a PV.
+    pub(crate) fn set_draining(&mut self, pv: u32, draining: bool) {
+        let extent_size = self.extent_size;
+        let Some(state) = self.pvs.get_mut(&pv) else {
+            return;
+        };
+        if state.draining == draining {
+            return;
+        }
+        state.draining = draining;
+        let unused = state.extents.iter().filter(|e| e.slot_log2 == 0).count() as u64;
+        state.free = if draining { 0 } else { unused };
+        for (number, extent) in state.extents.iter().enumerate() {
+            let id = (pv, number as u32);
+            if extent.slot_log2 == 0 {
+                if draining {
+                    self.index.free.remove(&id)
+                } else {
+                    self.index.free.insert(id)
+                };
+            } else {
+                let open = self.index.open.entry(extent.slot_log2).or_default();
+                let has_room = (extent.busy as u64) < extent_size >> extent.slot_log2;
+                if draining || !has_room {
+                    open.remove(&id)
+                } else {
+                    open.insert(id)
+                };
+            }
+        }
+    }
+
+    /// Is the PV set aside?
+    pub(crate) fn is_draining(&self, pv: u32) -> bool {
+        self.pvs.get(&pv).is_some_and(|s| s.draining)
+    }
+
+    /// Extents of a PV that are in use or waiting for readers.
+    pub(crate) fn used_extents(&self, pv: u32) -> u64 {
+        self.pvs
+            .get(&pv)
+            .map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of slots in use on a PV.
+    pub(crate) fn used_bytes(&self, pv: u32) -> u64 {
+        let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;
+        self.pvs.get(&pv).map_or(0, |s| s.extents.iter().map(bytes).sum())
+    }
+
+    /// Forgets an empty PV.
+    pub(crate) fn remove_pv(&mut self, pv: u32) {
+        self.pvs.remove(&pv);
+        self.index.free.retain(|id| id.0 != pv);
+        self.last.retain(|_, id| id.0 != pv);
+    }
+
+    /// Free extents that the backing file systems can provide now, keeping `margin` bytes of each for the rest of the
+    /// pool. PVs are taken to share one file system, which errs on the safe side.
+    pub(crate) fn backed_extents(&self, margin: u64) -> Result<u64> {
+        let mut backed = 0;
+        let mut sparse = 0;
+        let mut available = u64::MAX;
+        for state in self.pvs.values() {
+            let free = state.free;
+            let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
+            match state.pv.disk.backing_available().map_err(fail)? {
+                None => backed += free,
+                Some(bytes) => {
+                    sparse += free;
+                    available = available.min(bytes);
+                }
+            }
+        }
+        Ok(backed + sparse.min(available.saturating_sub(margin) / self.extent_size))
+    }
+}
+
+fn get(words: &[u64], bit: u32) -> bool {
+    words
+        .get(bit as usize / 64)
+        .is_some_and(|w| w >> (bit % 64) & 1 == 1)
+}
+fn set(words: &mut [u64], bit: u32) {
+    words[bit as usize / 64] |= 1 << (bit % 64);
+}
+fn clear(words: &mut [u64], bit: u32) {
+    words[bit as usize / 64] &= !(1 << (bit % 64));
+}
+
+/// The first zero bit at or after `from`, below `end`.
+fn first_zero(words: &[u64], from: u32, end: u32) -> Option<u32> {
+    let mut at = from;
+    while at < end {
+        let word = words.get(at as usize / 64)? | ((1u64 << (at % 64)) - 1);
+        if word != u64::MAX {
+            let bit = (at & !63) + word.trailing_ones();
+            return (bit < end).then_some(bit);
+        }
+        at = (at & !63) + 64;
+    }
+    None
+}

@@ -1,0 +1,266 @@
+//! Control operations: validated, sequenced like any write, durable when they return.
+
+use super::label::{Label, wipe};
+use super::namespace::{Namespace, check_name, check_size};
+use super::pv::{MAX_PVS, Pv, open_new};
+use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, VolumeInfo};
+use crate::catalog::Control;
+use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
+use crate::journal::Record;
+use crate::journal::Room;
+use crate::journal::record::{Kind, PieceCrcs};
+use crate::world::uuid;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// Sequences the operation that `build` makes of the names as they are, and makes it durable.
+    fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
+        loop {
+            self.check_usable()?;
+            let mut names = self.names.write();
+            let control = build(&names)?;
+            let data = control.encode();
+            let mut sequencing = self.journal.sequence();
+            match sequencing.room(data.len() as u64, true) {
+                Room::Ready => {}
+                wait => {
+                    drop(sequencing);
+                    drop(names);
+                    self.make_room(wait)?;
+                    continue;
+                }
+            }
+            let lsn = sequencing.push(Record {
+                kind: Kind::Control,
+                branch: 0,
+                epoch: 0,
+                offset: 0,
+                length: data.len() as u64,
+                slots: 0,
+                crcs: PieceCrcs::of(0, &data),
+                data: Bytes::from(data),
+                staging: None,
+            })?;
+            names.apply(&control, lsn)?;
+            drop(sequencing);
+            drop(names);
+            self.journal.sync_to(lsn)?;
+            self.kick();
+            return Ok(lsn);
+        }
+    }
+
+    /// Creates a volume; it takes no space until it is written to.
+    pub fn create_volume(&self, new: &NewVolume) -> Result<VolumeInfo> {
+        let identity = uuid(&*self.world.rng);
+        let now = self.world.clock.now();
+        self.submit(|names| names.create(new, &self.config, identity, now))?;
+        self.volume(&new.name)
+    }
+
+    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros.
+    pub fn resize_volume(&self, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
+        self.submit(|names| {
+            let volume = names.volume(name)?;
+            check_size(size, volume.block_size)?;
+            let old = volume.size.load(Ordering::Acquire);
+            if size < old && !force {
+                return Err(conflict(format!(
+                    "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
+                )));
+            }
+            Ok(Control::ResizeVolume { id: volume.id, size })
+        })?;
+        self.volume(name)
+    }
+
+    /// Gives a volume another name. Open handles go on.
+    pub fn rename_volume(&self, name: &str, new_name: &str) -> Result<VolumeInfo> {
+        check_name(new_name)?;
+        self.submit(|names| {
+            let id = names.volume(name)?.id;
+            if names.by_name.contains_key(new_name) {
+                return Err(conflict(format!(
+                    "rename volume {name}: the name {new_name} is taken"
+                )));
+            }
+            Ok(Control::RenameVolume {
+                id,
+                name: new_name.to_string(),
+            })
+        })?;
+        self.volume(new_name)
+    }
+
+    /// Makes a volume refuse, or accept, writes; open handles follow.
+    pub fn set_read_only(&self, name: &str, read_only: bool) -> Result<VolumeInfo> {
+        self.submit(|names| {
+            Ok(Control::SetReadOnly {
+                id: names.volume(name)?.id,
+                read_only,
+            })
+        })?;
+        self.volume(name)
+    }
+
+    /// Deletes a volume. Its space comes back in the background. [`ErrorKind::Busy`] when it is open and `force` is
+    /// not given.
+    pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
+        self.submit(|names| {
+            let volume = names.volume(name)?;
+            let handles = volume.handles.load(Ordering::Acquire);
+            if handles > 0 && !force {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("delete volume {name}: {handles} clients use it; force to cut them off"),
+                ));
+            }
+            Ok(Control::DeleteVolume { id: volume.id })
+        })?;
+        Ok(())
+    }
+
+    /// Chooses where new slots go from now on.
+    pub fn set_placement(&self, placement: Placement) -> Result<()> {
+        self.submit(|_| Ok(Control::SetPlacement(placement)))?;
+        Ok(())
+    }
+
+    /// All physical volumes, by number.
+    pub fn pvs(&self) -> Vec<PvInfo> {
+        let names = self.names.read();
+        let used = |id: u32| {
+            self.pvs
+                .get(id)
+                .map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed))
+        };
+        names
+            .pvs
+            .iter()
+            .map(|(id, pv)| PvInfo {
+                id: *id,
+                uuid: pv.uuid,
+                path: pv.path.clone(),
+                size: pv.extents as u64 * self.config.extent_size,
+                used: used(*id) * self.config.extent_size,
+                draining: pv.draining,
+            })
+            .collect()
+    }
+
+    /// Takes in a physical volume; its space counts when this returns.
+    pub fn add_pv(&self, spec: &PvSpec) -> Result<PvInfo> {
+        let _one_at_a_time = self.pv_operations.lock();
+        self.check_usable()?;
+        let id = self.names.read().next_pv;
+        if id >= MAX_PVS {
+            return Err(invalid(format!(
+                "add a physical volume: a pool can have {MAX_PVS} in its life"
+            )));
+        }
+        let known = |uuid: &[u8; 16]| self.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
+        let extent_size = self.config.extent_size;
+        let (disk, extents) = open_new(&*self.dir, spec, self.uuid, extent_size, &known)?;
+        let identity = uuid(&*self.world.rng);
+        Label {
+            pool: self.uuid,
+            pv_uuid: identity,
+            pv: id,
+            extents,
+            extent_size,
+        }
+        .write(&*disk, &spec.path)?;
+        self.dir
+            .sync(SyncPurpose::Dir)
+            .map_err(|e| Error::io("sync the data directory", e))?;
+        drop(disk);
+        let path = spec.path.clone();
+        let lsn = self.submit(|_| {
+            Ok(Control::AddPv {
+                pv: id,
+                uuid: identity,
+                path: path.clone(),
+                extents,
+            })
+        })?;
+        // Slots on it may be committed only after the catalog knows it: its space counts from then on.
+        self.destage_to(lsn)?;
+        self.pv(id)
+    }
+
+    /// Opens a PV that a sequenced operation has added.
+    pub(crate) fn open_added(&self, id: u32) -> Result<Arc<Pv>> {
+        if let Ok(pv) = self.pvs.get(id) {
+            return Ok(pv.clone());
+        }
+        let record = self.names.read().pvs.get(&id).cloned();
+        let record = record.ok_or_else(|| crate::error::corrupt(format!("open PV {id}: it is not known")))?;
+        let pv = super::pv::open_known(
+            &*self.dir,
+            self.uuid,
+            self.config.extent_size,
+            id,
+            &record,
+            OpenMode::Existing,
+        )?;
+        self.pvs.insert(pv.clone());
+        Ok(pv)
+    }
+
+    fn pv(&self, id: u32) -> Result<PvInfo> {
+        let found = self.pvs().into_iter().find(|pv| pv.id == id);
+        found.ok_or_else(|| crate::error::not_found(format!("find PV {id}: it was removed")))
+    }
+
+    /// Starts (or stops) moving the data of a physical volume away, in the background. `wanted` is a path, a UUID or a
+    /// number. [`ErrorKind::NoSpace`] when the others can't hold what is promised.
+    pub fn drain_pv(&self, wanted: &str, draining: bool) -> Result<()> {
+        let _one_at_a_time = self.pv_operations.lock();
+        self.check_usable()?;
+        let pv = self.names.read().find_pv(wanted)?;
+        {
+            let m = &mut *self.maintenance.lock();
+            let moving = if draining { m.allocator.used_bytes(pv) } else { 0 };
+            let kept = self.apply_draining(m, pv, draining, false);
+            if !kept || self.space.totals().available < moving {
+                if kept {
+                    self.apply_draining(m, pv, !draining, true);
+                }
+                return Err(no_space(format!(
+                    "drain {wanted}: the other physical volumes can't hold its data"
+                )));
+            }
+        }
+        self.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
+        Ok(())
+    }
+
+    /// Removes an empty physical volume and wipes its label.
+    pub fn remove_pv(&self, wanted: &str) -> Result<()> {
+        let _one_at_a_time = self.pv_operations.lock();
+        self.check_usable()?;
+        let pv = self.names.read().find_pv(wanted)?;
+        {
+            let m = &mut *self.maintenance.lock();
+            let used = m.allocator.used_extents(pv);
+            if used > 0 {
+                return Err(conflict(format!(
+                    "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
+                )));
+            }
+            // From here on nothing new is placed on it.
+            if !self.apply_draining(m, pv, true, false) {
+                return Err(no_space(format!(
+                    "remove {wanted}: the others can't hold what is promised"
+                )));
+            }
+        }
+        let handle = self.pvs.get(pv)?.clone();
+        let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;
+        self.destage_to(lsn)?;
+        wipe(&*handle.disk, &handle.path)
+    }
+}

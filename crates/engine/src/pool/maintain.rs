@@ -1,0 +1,291 @@
+//! Background work, one step at a time (I2), and the destager's own state.
+
+use super::{Allocator, FreedSlot, Pool, Progress};
+use crate::catalog::{Positions, Txn};
+use crate::error::{Result, no_space};
+use crate::grace::Retired;
+use crate::journal::{Cursor, Room, SegmentFile};
+use crate::map::page::PageKey;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Sequenced records that may wait for their destage: bounds the memory of staging.
+const MAX_STAGED_RECORDS: u64 = 512 << 10;
+/// Bytes of the data directory's file system that new extents never take: the catalog grows there.
+const BACKING_MARGIN: u64 = 64 << 20;
+
+/// Steps of freeing dead branches that a write without space waits for.
+const RECLAIM_STEPS: u32 = 64;
+
+/// What only one thread at a time may touch: the allocator and how far the log has been carried out.
+pub(crate) struct Maintenance {
+    pub(crate) allocator: Allocator,
+    /// The next record to destage.
+    pub(crate) cursor: Cursor,
+    /// As of the last commit.
+    pub(crate) committed: Positions,
+    /// Everything up to here is in place, durably, though the catalog may not say so yet.
+    pub(crate) destaged: u64,
+    /// Branches without a volume, to be freed.
+    pub(crate) dead: BTreeSet<u64>,
+    /// Where moving data off draining PVs goes on; none: from the start.
+    pub(crate) evacuate_from: Option<PageKey>,
+    /// A pass over all maps found nothing (more) that could be moved.
+    pub(crate) evacuated: bool,
+    retired_slots: Retired<FreedSlot>,
+    retired_files: Retired<Arc<SegmentFile>>,
+    seen_written: u64,
+}
+
+impl Maintenance {
+    pub(crate) fn new(
+        allocator: Allocator,
+        cursor: Cursor,
+        committed: Positions,
+        dead: BTreeSet<u64>,
+    ) -> Self {
+        Maintenance {
+            allocator,
+            cursor,
+            destaged: committed.destaged_lsn,
+            committed,
+            dead,
+            evacuate_from: None,
+            evacuated: false,
+            retired_slots: Retired::default(),
+            retired_files: Retired::default(),
+            seen_written: 0,
+        }
+    }
+}
+
+impl Pool {
+    /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
+    pub fn maintain(&self) -> Result<Progress> {
+        let m = &mut *self.maintenance.lock();
+        self.check_usable()?;
+        self.poll_retired(m)?;
+        if self.wants_destage(m) && self.destage(m)? {
+            return Ok(Progress::Worked);
+        }
+        if self.reclaim(m)? || self.evacuate(m)? {
+            return Ok(Progress::Worked);
+        }
+        if m.committed.destaged_lsn < m.destaged {
+            self.checkpoint(m)?;
+            return Ok(Progress::Worked);
+        }
+        m.seen_written = self.journal.written();
+        // Segments are written in advance, when nothing else is to be done, so that appending never allocates.
+        if self.journal.add_file(true).unwrap_or(false) {
+            return Ok(Progress::Worked);
+        }
+        Ok(Progress::Idle)
+    }
+
+    /// Destage is lazy, so that writes coalesce: it begins when a share of the journal is in use, when a control
+    /// operation waits, or when nothing was written since the last idle step.
+    fn wants_destage(&self, m: &Maintenance) -> bool {
+        let written = self.journal.written();
+        if written < m.cursor.lsn {
+            return false;
+        }
+        let (used, capacity) = self.journal.usage();
+        let start = capacity / 100 * self.options.destage_start_percent as u64;
+        used >= start || written == m.seen_written || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+    }
+
+    /// One destage batch, if there is anything to destage.
+    pub fn destage_step(&self) -> Result<Progress> {
+        let m = &mut *self.maintenance.lock();
+        self.check_usable()?;
+        self.poll_retired(m)?;
+        Ok(if self.destage(m)? {
+            Progress::Worked
+        } else {
+            Progress::Idle
+        })
+    }
+
+    /// Carries out everything that is sequenced now, and records it.
+    pub fn drain(&self) -> Result<()> {
+        let last = self.journal.last().0;
+        self.destage_to(last)?;
+        self.checkpoint_now()
+    }
+
+    /// Destages until the record with `lsn` is carried out.
+    pub(crate) fn destage_to(&self, lsn: u64) -> Result<()> {
+        loop {
+            let m = &mut *self.maintenance.lock();
+            self.check_usable()?;
+            if m.destaged >= lsn || !self.destage(m)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Commits the positions, if they have moved.
+    pub(crate) fn checkpoint_now(&self) -> Result<()> {
+        let m = &mut *self.maintenance.lock();
+        self.checkpoint(m)
+    }
+
+    pub(crate) fn checkpoint(&self, m: &mut Maintenance) -> Result<()> {
+        let synced = self.journal.synced();
+        if m.committed.destaged_lsn == m.destaged && m.committed.synced_lsn == synced {
+            return Ok(());
+        }
+        let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;
+        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
+        self.commit(m, txn, preserved, destaged, &[])
+    }
+
+    /// Commits `txn` with the allocator's changes and the positions; then lets go of what that commit frees.
+    /// `released` are reservations (log2 of the slot size, slots) whose records are now preserved.
+    pub(crate) fn commit(
+        &self,
+        m: &mut Maintenance,
+        mut txn: Txn<'_>,
+        preserved: u64,
+        destaged: u64,
+        released: &[(u8, u64)],
+    ) -> Result<()> {
+        let positions = Positions {
+            preserved_lsn: preserved,
+            destaged_lsn: destaged,
+            synced_lsn: self.journal.synced(),
+            journal_seq: self.journal.start_after(destaged),
+            time: self.journal.last().1,
+            ..m.committed
+        };
+        m.allocator
+            .persist(&mut txn)
+            .and_then(|()| txn.put_positions(&positions))
+            .and_then(|()| txn.commit())
+            .map_err(|e| self.fault.poison(&e))?;
+        m.committed = positions;
+        m.destaged = m.destaged.max(destaged);
+        let (freed, change) = m.allocator.committed();
+        self.space.settle(&change, released);
+        for slot in freed {
+            m.retired_slots.push(slot);
+        }
+        for file in self.journal.release_below(positions.journal_seq) {
+            m.retired_files.push(file);
+        }
+        self.positions.preserved.store(preserved, Ordering::Relaxed);
+        self.positions.destaged.store(destaged, Ordering::Relaxed);
+        self.refresh_reclaimable(m);
+        self.poll_retired(m)
+    }
+
+    fn refresh_reclaimable(&self, m: &Maintenance) {
+        let waiting = m.dead.len() as u64 + u64::from(!m.retired_slots.is_empty());
+        self.positions.reclaimable.store(waiting, Ordering::Relaxed);
+    }
+
+    /// Reuses what no reader can hold any more, and measures the backing space.
+    fn poll_retired(&self, m: &mut Maintenance) -> Result<()> {
+        for file in m.retired_files.poll(&self.readers) {
+            self.journal.recycle(file);
+        }
+        let slots = m.retired_slots.poll(&self.readers);
+        if !slots.is_empty() {
+            let change = m.allocator.reuse(&slots).map_err(|e| self.fault.poison(&e))?;
+            self.space.settle(&change, &[]);
+            self.refresh_reclaimable(m);
+            // What could not be moved for want of space may move now.
+            m.evacuated = false;
+        }
+        self.measure_backing(m);
+        Ok(())
+    }
+
+    /// Asks the file systems under sparse physical volumes what they can still provide.
+    pub(crate) fn measure_backing(&self, m: &Maintenance) {
+        // The journal's files that do not exist yet take space from the same file system.
+        let margin = BACKING_MARGIN + self.journal.uncreated_bytes();
+        // Where the host can't tell, the last answer stands.
+        if let Ok(extents) = m.allocator.backed_extents(margin) {
+            self.space.set_backed(extents);
+        }
+    }
+
+    /// Room for a record, after [`Room`] said that there is none: makes a file, or destages, or waits for the thread
+    /// that does. The writer's own help is the backpressure.
+    pub(crate) fn make_room(&self, room: Room) -> Result<()> {
+        self.check_usable()?;
+        match room {
+            Room::Ready => Ok(()),
+            Room::NeedsFile => self.journal.add_file(false).map(|_| ()),
+            Room::Full => {
+                self.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
+                self.kick();
+                if let Some(mut m) = self.maintenance.try_lock() {
+                    let m = &mut *m;
+                    self.poll_retired(m)?;
+                    if !self.destage(m)? {
+                        self.checkpoint(m)?;
+                    }
+                    self.poll_retired(m)
+                } else {
+                    self.journal.wait_for_room();
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// Is staging's memory at its bound?
+    pub(crate) fn staging_full(&self, last_lsn: u64) -> bool {
+        last_lsn.saturating_sub(self.positions.destaged.load(Ordering::Relaxed)) > MAX_STAGED_RECORDS
+    }
+
+    /// Tries to bring space back before a write is refused: carries out what is pending. False when nothing was.
+    pub(crate) fn reclaim_now(&self) -> Result<bool> {
+        let pending = {
+            let m = self.maintenance.lock();
+            self.journal.last().0 > m.destaged || !m.dead.is_empty() || !m.retired_slots.is_empty()
+        };
+        if pending {
+            self.destage_to(self.journal.last().0)?;
+            let m = &mut *self.maintenance.lock();
+            let mut steps = 0;
+            while steps < RECLAIM_STEPS && self.reclaim(m)? {
+                steps += 1;
+            }
+            self.checkpoint(m)?;
+            self.poll_retired(m)?;
+            self.poll_retired(m)?;
+        }
+        Ok(pending)
+    }
+
+    /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the other PVs alone.
+    pub(crate) fn apply_draining(&self, m: &mut Maintenance, pv: u32, draining: bool, force: bool) -> bool {
+        if m.allocator.is_draining(pv) == draining {
+            return true;
+        }
+        let (extents, change) = m.allocator.contribution(pv);
+        let fits = if draining {
+            self.space.change_capacity(-(extents as i64), &change, force)
+        } else {
+            self.space
+                .change_capacity(extents as i64, &change.negated(), true)
+        };
+        if fits {
+            m.allocator.set_draining(pv, draining);
+            self.measure_backing(m);
+            m.evacuate_from = None;
+            m.evacuated = false;
+        }
+        fits
+    }
+}
+
+/// What a write is told when nothing can be promised.
+pub(crate) fn full() -> crate::error::Error {
+    no_space("promise space for the write: the pool is full; free some or add a physical volume")
+}

@@ -1,0 +1,299 @@
+//! Creating, opening and recovering a pool.
+
+use super::allocator::Allocator;
+use super::label::Label;
+use super::maintain::Maintenance;
+use super::namespace::{Namespace, check_name};
+use super::pv::{PvTable, open_known, open_new};
+use super::space::Space;
+use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
+use crate::catalog::{self, Catalog, Control, Positions, PvRecord, Superblock};
+use crate::disk::{CountingDir, Dir, OpenMode, SyncPurpose};
+use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
+use crate::fault::Fault;
+use crate::grace::Readers;
+use crate::journal::record::{Kind, PieceCrcs};
+use crate::journal::{
+    Journal, JournalConfig, Located, ScanStart, Scanned, make_durable, scan, stage_located,
+};
+use crate::map::Map;
+use crate::world::{World, uuid};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const LOCK_FILE: &str = "pool.lock";
+
+impl Pool {
+    /// Is there a pool in `dir`?
+    pub fn exists(dir: &dyn Dir) -> Result<bool> {
+        let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
+        Ok(names.iter().any(|n| n == catalog::FILE))
+    }
+
+    /// Creates an empty pool: labels its physical volumes, then writes its catalog. [`ErrorKind::Conflict`] when there
+    /// is one already, or a physical volume belongs to another pool.
+    pub fn create(
+        dir: Arc<dyn Dir>,
+        world: &World,
+        config: &PoolConfig,
+        placement: Placement,
+        pvs: &[PvSpec],
+    ) -> Result<()> {
+        check_config(config)?;
+        if pvs.is_empty() {
+            return Err(invalid("create a pool: it needs a physical volume"));
+        }
+        let _lock = lock(&*dir)?;
+        if Self::exists(&*dir)? {
+            return Err(conflict("create a pool: one is already here"));
+        }
+        let pool = uuid(&*world.rng);
+        let mut records: Vec<(u32, PvRecord)> = Vec::new();
+        for (id, spec) in pvs.iter().enumerate() {
+            let (disk, extents) = open_new(&*dir, spec, pool, config.extent_size, &|_| true)?;
+            let record = PvRecord {
+                uuid: uuid(&*world.rng),
+                path: spec.path.clone(),
+                extents,
+                draining: false,
+            };
+            let id = id as u32;
+            Label {
+                pool,
+                pv_uuid: record.uuid,
+                pv: id,
+                extents,
+                extent_size: config.extent_size,
+            }
+            .write(&*disk, &spec.path)?;
+            records.push((id, record));
+        }
+        let superblock = Superblock {
+            pool,
+            extent_size: config.extent_size,
+            journal_size: config.journal_size,
+            segment_size: config.segment_size,
+            atomic_unit: config.atomic_unit,
+            placement,
+            next_id: 1,
+            next_pv: pvs.len() as u32,
+        };
+        Catalog::create(&*dir, &superblock, &records)?;
+        dir.sync(SyncPurpose::Dir)
+            .map_err(|e| Error::io("sync the data directory", e))
+    }
+
+    /// Locks, recovers and opens the pool in `dir`. [`ErrorKind::Busy`] when another process has it open.
+    ///
+    /// What the journal holds beyond the catalog is made durable, then found again through staging; a batch that was
+    /// being applied is applied again (I5).
+    pub fn open(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
+        let lock = lock(&*dir)?;
+        let dir = Arc::new(CountingDir::new(dir));
+        if !Self::exists(&*dir)? {
+            return Err(crate::error::not_found(
+                "open the pool: there is none in this directory",
+            ));
+        }
+        let catalog = Arc::new(Catalog::open(&*dir, options.catalog_cache_bytes)?);
+        let superblock = catalog.superblock()?;
+        let mut committed = catalog.positions()?;
+        let config = PoolConfig {
+            extent_size: superblock.extent_size,
+            journal_size: superblock.journal_size,
+            segment_size: superblock.segment_size,
+            atomic_unit: superblock.atomic_unit,
+        };
+        let mut names = load_names(&catalog, &superblock)?;
+        let pvs = PvTable::new();
+        let mut allocator = Allocator::new(config.extent_size, superblock.placement, catalog.clone());
+        let space = Space::new(config.extent_size);
+        load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
+
+        let mut reserved = BTreeMap::new();
+        let scanned = recover_journal(&*dir, &superblock, &committed, &mut names, &mut reserved)?;
+        make_durable(&*dir, &scanned)?;
+        for (slot_log2, slots) in reserved {
+            space.adjust_reserved(slot_log2, slots);
+        }
+        let cursor = scanned.cursor;
+        committed.incarnation = committed.incarnation.max(scanned.max_incarnation) + 1;
+        committed.synced_lsn = committed.synced_lsn.max(scanned.tail_lsn);
+        committed.time = committed.time.max(scanned.max_time);
+        let mut txn = catalog.begin()?;
+        txn.put_positions(&committed)?;
+        txn.commit()?;
+
+        let fault = Arc::new(Fault::default());
+        let journal = Journal::new(
+            JournalConfig {
+                pool: superblock.pool,
+                segment_size: config.segment_size,
+                max_files: (config.journal_size / config.segment_size) as u32,
+                incarnation: committed.incarnation,
+            },
+            dir.clone(),
+            world.clock.clone(),
+            fault.clone(),
+            Scanned {
+                max_time: committed.time,
+                ..scanned
+            },
+        );
+        let map = Map::new(
+            catalog.clone(),
+            options.map_cache_policy,
+            options.map_cache_bytes,
+            fault.clone(),
+        );
+        let dead = catalog
+            .branches()?
+            .into_iter()
+            .filter(|(_, b)| b.dead)
+            .map(|(id, _)| id)
+            .collect();
+        let pool = Arc::new(Pool {
+            uuid: superblock.pool,
+            config,
+            options,
+            dir,
+            world,
+            catalog,
+            journal,
+            fault,
+            readers: Readers::default(),
+            space,
+            map,
+            pvs,
+            names: RwLock::new(names),
+            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead)),
+            positions: SharedPositions::default(),
+            pv_operations: Mutex::new(()),
+            work: Work::default(),
+            _lock: lock,
+        });
+        pool.finish_interrupted_batch()?;
+        Ok(pool)
+    }
+}
+
+pub(crate) fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
+    dir.lock(LOCK_FILE).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            Error::new(ErrorKind::Busy, "lock the pool: another process has it open")
+        }
+        _ => Error::io("lock the pool", e),
+    })
+}
+
+fn check_config(config: &PoolConfig) -> Result<()> {
+    let within = |v: u64, low: u64, high: u64| v.is_power_of_two() && (low..=high).contains(&v);
+    if !within(config.extent_size, 64 << 10, 1 << 30) {
+        return Err(invalid(
+            "create a pool: the extent size must be a power of two from 64 KiB to 1 GiB",
+        ));
+    }
+    if !within(config.segment_size, 256 << 10, 256 << 20) {
+        return Err(invalid(
+            "create a pool: the segment size must be a power of two from 256 KiB to 256 MiB",
+        ));
+    }
+    let segments = config.journal_size / config.segment_size;
+    if !(4..=65_536).contains(&segments) || config.journal_size % config.segment_size != 0 {
+        return Err(invalid(format!(
+            "create a pool: the journal must have 4 to 65536 whole segments of {} bytes",
+            config.segment_size
+        )));
+    }
+    if !matches!(config.atomic_unit, 512 | 4096) {
+        return Err(invalid("create a pool: the atomic unit must be 512 or 4096"));
+    }
+    Ok(())
+}
+
+fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
+    let mut names = Namespace::new(
+        superblock.atomic_unit,
+        superblock.placement,
+        superblock.next_id,
+        superblock.next_pv,
+    );
+    for (id, record) in catalog.branches()? {
+        names.load_branch(id, &record);
+    }
+    for (id, record) in catalog.volumes()? {
+        check_name(&record.name).map_err(|e| corrupt(format!("load volume {id}: {e}")))?;
+        names.load_volume(id, record)?;
+    }
+    names.pvs = catalog.pvs()?.into_iter().collect();
+    Ok(names)
+}
+
+fn load_pvs(
+    dir: &dyn Dir,
+    names: &Namespace,
+    superblock: &Superblock,
+    table: &PvTable,
+    allocator: &mut Allocator,
+    space: &Space,
+) -> Result<()> {
+    for (id, record) in &names.pvs {
+        let pv = open_known(
+            dir,
+            superblock.pool,
+            superblock.extent_size,
+            *id,
+            record,
+            OpenMode::Existing,
+        )?;
+        table.insert(pv.clone());
+        let change = allocator.add_pv(pv, record.draining);
+        let total = if record.draining { 0 } else { record.extents as i64 };
+        space.change_capacity(total, &change, true);
+    }
+    space.change_capacity(0, &allocator.load()?, true);
+    Ok(())
+}
+
+/// Scans the journal into staging and names, and sums up the reservations of what is staged.
+fn recover_journal(
+    dir: &dyn Dir,
+    superblock: &Superblock,
+    committed: &Positions,
+    names: &mut Namespace,
+    reserved: &mut BTreeMap<u8, i64>,
+) -> Result<Scanned> {
+    let start = ScanStart {
+        pool: superblock.pool,
+        seq: committed.journal_seq,
+        destaged_lsn: committed.destaged_lsn,
+        synced_lsn: committed.synced_lsn,
+    };
+    let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
+        let header = &located.header;
+        if header.lsn <= committed.preserved_lsn {
+            return Ok(());
+        }
+        if header.kind == Kind::Control {
+            let control = decode_control(header.lsn, data)?;
+            return names.apply(&control, header.lsn);
+        }
+        // A record of a branch that is gone is skipped.
+        if let Some(branch) = names.branches.get(&header.branch) {
+            stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
+            *reserved.entry(branch.slot_log2).or_insert(0) += header.slots as i64;
+        }
+        Ok(())
+    };
+    scan(dir, start, true, &mut visit)
+}
+
+pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
+    Control::decode(data).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("decode the control record with LSN {lsn}: it is of a version unknown here"),
+        )
+    })
+}

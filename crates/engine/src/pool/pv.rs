@@ -1,0 +1,167 @@
+//! Physical volumes: taking them in, recognizing them, and finding their disks on the read path.
+
+use super::PvSpec;
+use super::label::{Found, Label, extents_on};
+use crate::disk::{Dir, Disk, OpenMode};
+use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+/// PV numbers a pool can ever use; they fit a slot address, and the table below stays small.
+pub(crate) const MAX_PVS: u32 = 4096;
+
+/// An open physical volume.
+pub(crate) struct Pv {
+    pub(crate) id: u32,
+    pub(crate) path: String,
+    pub(crate) extents: u32,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// Extents in use or waiting for readers, as the allocator counts them.
+    pub(crate) used_extents: AtomicU64,
+}
+
+/// Open PVs by number, read without a lock. Numbers are never used twice, so an entry never changes.
+pub(crate) struct PvTable(Box<[OnceLock<Arc<Pv>>]>);
+
+impl PvTable {
+    pub(crate) fn new() -> Self {
+        PvTable((0..MAX_PVS).map(|_| OnceLock::new()).collect())
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Result<&Arc<Pv>> {
+        let pv = self.0.get(id as usize).and_then(OnceLock::get);
+        pv.ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but there is none")))
+    }
+
+    pub(crate) fn insert(&self, pv: Arc<Pv>) {
+        if let Some(place) = self.0.get(pv.id as usize) {
+            let _ = place.set(pv);
+        }
+    }
+}
+
+/// Opens a PV that the catalog knows and verifies that it is the right one.
+pub(crate) fn open_known(
+    dir: &dyn Dir,
+    pool: [u8; 16],
+    extent_size: u64,
+    id: u32,
+    record: &crate::catalog::PvRecord,
+    mode: OpenMode,
+) -> Result<Arc<Pv>> {
+    let path = &record.path;
+    let disk = dir.open(path, mode).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::with_source(
+            ErrorKind::NotFound,
+            format!(
+                "open physical volume {path}: it is missing; bring it back, the pool can't open without it"
+            ),
+            e,
+        ),
+        _ => Error::io(format!("open physical volume {path}"), e),
+    })?;
+    match Label::read(&*disk, path)? {
+        Found::Label(label) if label.pool != pool => {
+            return Err(conflict(format!(
+                "open physical volume {path}: it belongs to another pool"
+            )));
+        }
+        Found::Label(label) if label.pv_uuid != record.uuid || label.pv != id => {
+            return Err(conflict(format!(
+                "open physical volume {path}: it is another volume of this pool (number {}, not {id})",
+                label.pv
+            )));
+        }
+        Found::Label(label) if label.extents != record.extents || label.extent_size != extent_size => {
+            return Err(corrupt(format!(
+                "open physical volume {path}: its label contradicts the catalog"
+            )));
+        }
+        Found::Label(_) => {}
+        Found::Damaged => {
+            return Err(corrupt(format!(
+                "open physical volume {path}: its label does not verify"
+            )));
+        }
+        Found::None => {
+            return Err(conflict(format!(
+                "open physical volume {path}: it has no label of this pool"
+            )));
+        }
+    }
+    let size = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
+    if extents_on(size, extent_size, path)? < record.extents {
+        return Err(corrupt(format!(
+            "open physical volume {path}: it has shrunk to {size} bytes"
+        )));
+    }
+    disk.advise_random();
+    Ok(Arc::new(Pv {
+        id,
+        path: path.clone(),
+        extents: record.extents,
+        disk,
+        used_extents: AtomicU64::new(0),
+    }))
+}
+
+/// Opens or creates the disk of a new PV and refuses one that is somebody's; nothing is written yet. `known` tells
+/// whether a PV of this pool is in use: a label may have been written for an addition that a crash cut short.
+pub(crate) fn open_new(
+    dir: &dyn Dir,
+    spec: &PvSpec,
+    pool: [u8; 16],
+    extent_size: u64,
+    known: &dyn Fn(&[u8; 16]) -> bool,
+) -> Result<(Arc<dyn Disk>, u32)> {
+    let path = &spec.path;
+    if path.is_empty() || path.len() > 4096 {
+        return Err(invalid(
+            "use a physical volume: its path must have 1 to 4096 bytes",
+        ));
+    }
+    let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
+    let disk = match dir.open(path, OpenMode::Existing) {
+        Ok(disk) => disk,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if spec.size.is_none() {
+                return Err(not_found(format!(
+                    "use {path}: it does not exist; give a size to create a file"
+                )));
+            }
+            dir.open(path, OpenMode::CreateNew).map_err(fail)?
+        }
+        Err(e) => return Err(fail(e)),
+    };
+    match Label::read(&*disk, path)? {
+        Found::Label(label) if label.pool == pool && known(&label.pv_uuid) => {
+            return Err(conflict(format!(
+                "use {path}: it is already physical volume {} of this pool",
+                label.pv
+            )));
+        }
+        Found::Label(label) if label.pool == pool => {}
+        Found::Label(_) | Found::Damaged if !spec.force => {
+            return Err(conflict(format!(
+                "use {path}: it carries the label of another pool; force to overwrite it"
+            )));
+        }
+        _ => {}
+    }
+    let mut size = disk.len().map_err(fail)?;
+    if let Some(wanted) = spec.size {
+        if disk.is_block_device() {
+            if wanted > size {
+                return Err(invalid(format!(
+                    "use {path}: the device has {size} bytes, not {wanted}"
+                )));
+            }
+            size = wanted;
+        } else if size < wanted {
+            extents_on(wanted, extent_size, path)?;
+            disk.set_len(wanted).map_err(fail)?;
+            size = wanted;
+        }
+    }
+    Ok((disk, extents_on(size, extent_size, path)?))
+}

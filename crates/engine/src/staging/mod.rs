@@ -1,0 +1,340 @@
+//! Staging: what is in the journal but not yet in place, per branch.
+//!
+//! Two indexes, each suited to what it holds. Writes are cut at 4 KiB blocks of the volume: a sharded hash finds a
+//! block's pieces (a whole block is the common case and needs no allocation). Discards and zeroed ranges can be huge:
+//! a map of disjoint ranges holds them. Where both speak of a sector, the larger LSN wins, whatever the order of
+//! insertion. Data is not held: a piece names its place in the journal and the sum to verify it with.
+
+mod ranges;
+
+use crate::journal::record::{BLOCK, SECTOR};
+use crate::map::cache::Mix;
+use parking_lot::{Mutex, RwLock};
+use ranges::RangeMap;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+pub(crate) use ranges::Range;
+
+/// Sectors of a block.
+pub(crate) const SECTORS: usize = (BLOCK / SECTOR) as usize;
+const SHARDS: usize = 16;
+/// Consecutive blocks that share a shard: one lock for a megabyte.
+const BLOCKS_PER_STRIPE: u64 = 256;
+
+/// A staged part of one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) lsn: u64,
+    /// Journal file that holds it.
+    pub(crate) file: u32,
+    /// Byte position of its data in that file.
+    pub(crate) at: u32,
+    /// CRC32C of its data.
+    pub(crate) crc: u32,
+    /// First sector of the block that it covers.
+    pub(crate) start: u8,
+    /// Number of sectors.
+    pub(crate) count: u8,
+}
+
+impl Piece {
+    fn covers(&self, sector: usize) -> bool {
+        (self.start as usize..self.start as usize + self.count as usize).contains(&sector)
+    }
+    /// Bytes of data.
+    pub(crate) fn len(&self) -> usize {
+        self.count as usize * SECTOR as usize
+    }
+}
+
+/// Where the newest content of a sector is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Not staged: ask the map.
+    Below,
+    /// Zeros, by a staged discard (`false`) or zeroing that keeps space (`true`).
+    Zeros(bool),
+    /// In the journal.
+    Journal(Piece),
+}
+
+enum Entry {
+    Whole(Piece),
+    /// At most eight, by LSN; each shows at least one sector.
+    Parts(Vec<Piece>),
+}
+
+impl Entry {
+    fn pieces(&self) -> &[Piece] {
+        match self {
+            Entry::Whole(piece) => std::slice::from_ref(piece),
+            Entry::Parts(pieces) => pieces,
+        }
+    }
+}
+
+type Shard = HashMap<u64, Entry, Mix>;
+
+/// The staging index of one branch.
+pub(crate) struct Staging {
+    shards: [Mutex<Shard>; SHARDS],
+    ranges: RwLock<RangeMap>,
+    range_count: AtomicUsize,
+    pieces: AtomicU64,
+}
+
+impl Staging {
+    pub(crate) fn new() -> Self {
+        Staging {
+            shards: std::array::from_fn(|_| Mutex::new(Shard::default())),
+            ranges: RwLock::new(RangeMap::default()),
+            range_count: AtomicUsize::new(0),
+            pieces: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, block: u64) -> &Mutex<Shard> {
+        let stripe = block / BLOCKS_PER_STRIPE;
+        &self.shards[(stripe.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as usize]
+    }
+
+    /// Nothing is staged. A write acknowledged before the call is staged or published in the map.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.load(Ordering::Acquire) == 0 && self.range_count.load(Ordering::Acquire) == 0
+    }
+
+    /// Staged pieces and ranges.
+    pub(crate) fn len(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed) + self.range_count.load(Ordering::Relaxed) as u64
+    }
+
+    /// Adds the pieces of one record: (block, piece), in order of blocks.
+    pub(crate) fn insert(&self, pieces: impl Iterator<Item = (u64, Piece)>) {
+        let mut locked: Option<(u64, parking_lot::MutexGuard<'_, Shard>)> = None;
+        for (block, piece) in pieces {
+            let stripe = block / BLOCKS_PER_STRIPE;
+            if locked.as_ref().is_none_or(|(held, _)| *held != stripe) {
+                drop(locked.take());
+                locked = Some((stripe, self.shard(block).lock()));
+            }
+            if let Some((_, shard)) = &mut locked {
+                let added = insert_piece(shard, block, piece);
+                self.pieces.fetch_add(added as u64, Ordering::Release);
+            }
+        }
+    }
+
+    /// Adds a discarded or zeroed range of bytes.
+    pub(crate) fn insert_range(&self, start: u64, end: u64, lsn: u64, keeps_space: bool) {
+        let mut ranges = self.ranges.write();
+        ranges.insert(Range {
+            start,
+            end,
+            lsn,
+            keeps_space,
+        });
+        self.range_count.store(ranges.len(), Ordering::Release);
+    }
+
+    /// The sources of the sectors of `block`.
+    pub(crate) fn resolve(&self, block: u64) -> [Source; SECTORS] {
+        let mut sources = [Source::Below; SECTORS];
+        let mut lsns = [0u64; SECTORS];
+        // Held until the pieces are read too: a removal takes both away as one (see `remove`). A reader that finds no
+        // range needs no lock: ranges go after the pieces that they hide.
+        let ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.read());
+        if let Some(ranges) = &ranges {
+            let start = block * BLOCK;
+            for range in ranges.overlapping(start, start + BLOCK) {
+                let first = (range.start.max(start) - start) / SECTOR;
+                let last = (range.end.min(start + BLOCK) - start) / SECTOR;
+                for sector in first as usize..last as usize {
+                    sources[sector] = Source::Zeros(range.keeps_space);
+                    lsns[sector] = range.lsn;
+                }
+            }
+        }
+        if let Some(entry) = self.shard(block).lock().get(&block) {
+            for piece in entry.pieces() {
+                for sector in piece.start as usize..(piece.start + piece.count) as usize {
+                    if piece.lsn > lsns[sector] {
+                        sources[sector] = Source::Journal(*piece);
+                        lsns[sector] = piece.lsn;
+                    }
+                }
+            }
+        }
+        sources
+    }
+
+    /// Removes what `blocks` have, and all ranges, up to `lsn`: it is in place and published in the map.
+    ///
+    /// A range and a newer piece above it must vanish together, or a reader in between would see the range alone.
+    pub(crate) fn remove(&self, blocks: impl Iterator<Item = u64>, lsn: u64) {
+        let mut ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.write());
+        for block in blocks {
+            self.remove_block(block, lsn);
+        }
+        if let Some(ranges) = &mut ranges {
+            ranges.remove_up_to(lsn);
+            self.range_count.store(ranges.len(), Ordering::Release);
+        }
+    }
+
+    fn remove_block(&self, block: u64, lsn: u64) {
+        let mut shard = self.shard(block).lock();
+        let MapEntry::Occupied(mut slot) = shard.entry(block) else {
+            return;
+        };
+        let before = slot.get().pieces().len();
+        if let Entry::Parts(pieces) = slot.get_mut() {
+            pieces.retain(|piece| piece.lsn > lsn);
+        }
+        let gone = match slot.get() {
+            Entry::Whole(piece) => piece.lsn <= lsn,
+            Entry::Parts(pieces) => pieces.is_empty(),
+        };
+        let after = if gone { 0 } else { slot.get().pieces().len() };
+        if gone {
+            slot.remove();
+        }
+        self.pieces.fetch_sub((before - after) as u64, Ordering::Release);
+    }
+
+    /// Gives back memory that a burst left behind, once the index is nearly empty.
+    pub(crate) fn shrink(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            if shard.capacity() > 1024 && shard.len() * 8 < shard.capacity() {
+                let keep = shard.len() * 2;
+                shard.shrink_to(keep);
+            }
+        }
+    }
+
+    /// Does a staged range that may free space touch `start..end`? (The exact need of a write is then unknown.)
+    pub(crate) fn has_range(&self, start: u64, end: u64) -> bool {
+        self.range_count.load(Ordering::Acquire) > 0
+            && self.ranges.read().overlapping(start, end).any(|r| !r.keeps_space)
+    }
+
+    /// Is any part of `start..end` staged at all?
+    pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        (start / BLOCK..end.div_ceil(BLOCK)).any(|b| self.resolve(b).iter().any(|s| *s != Source::Below))
+    }
+}
+
+/// Adds a piece and returns by how many the pieces grew (0 or less when others were covered: as a wrapping number).
+fn insert_piece(shard: &mut Shard, block: u64, piece: Piece) -> i64 {
+    use MapEntry as Slot;
+    match shard.entry(block) {
+        Slot::Vacant(slot) => {
+            let whole = piece.count as usize == SECTORS;
+            slot.insert(if whole {
+                Entry::Whole(piece)
+            } else {
+                Entry::Parts(vec![piece])
+            });
+            1
+        }
+        Slot::Occupied(mut slot) => {
+            let before = slot.get().pieces().len() as i64;
+            let mut pieces = slot.get().pieces().to_vec();
+            // An insert never hides a larger LSN: place it by LSN, then drop what no longer shows.
+            let position = pieces.partition_point(|p| p.lsn < piece.lsn);
+            pieces.insert(position, piece);
+            drop_hidden(&mut pieces);
+            let after = pieces.len() as i64;
+            let whole = pieces.len() == 1 && pieces[0].count as usize == SECTORS;
+            slot.insert(if whole {
+                Entry::Whole(pieces[0])
+            } else {
+                Entry::Parts(pieces)
+            });
+            after - before
+        }
+    }
+}
+
+/// Keeps the pieces, sorted by LSN, that show at least one sector.
+fn drop_hidden(pieces: &mut Vec<Piece>) {
+    let mut top = [0u64; SECTORS];
+    for piece in pieces.iter() {
+        for (sector, lsn) in top.iter_mut().enumerate() {
+            if piece.covers(sector) {
+                *lsn = piece.lsn;
+            }
+        }
+    }
+    pieces.retain(|piece| top.contains(&piece.lsn));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(lsn: u64, start: u8, count: u8) -> Piece {
+        Piece {
+            lsn,
+            file: 0,
+            at: lsn as u32 * 8192,
+            crc: 0,
+            start,
+            count,
+        }
+    }
+
+    fn lsns(staging: &Staging, block: u64) -> [u64; SECTORS] {
+        staging.resolve(block).map(|s| match s {
+            Source::Below => 0,
+            Source::Zeros(_) => u64::MAX,
+            Source::Journal(p) => p.lsn,
+        })
+    }
+
+    #[test]
+    fn newest_wins_whatever_the_order() {
+        let s = Staging::new();
+        s.insert([(3, piece(9, 0, 4))].into_iter());
+        s.insert([(3, piece(7, 0, 8))].into_iter());
+        s.insert([(3, piece(8, 6, 2))].into_iter());
+        assert_eq!(lsns(&s, 3), [9, 9, 9, 9, 7, 7, 8, 8]);
+        assert_eq!(s.len(), 3);
+        s.insert([(3, piece(5, 0, 8))].into_iter());
+        assert_eq!(s.len(), 3, "a fully hidden piece is not kept");
+        s.insert([(3, piece(10, 0, 8))].into_iter());
+        assert_eq!((lsns(&s, 3), s.len()), ([10; 8], 1));
+    }
+
+    #[test]
+    fn removal_keeps_what_is_newer() {
+        let s = Staging::new();
+        s.insert([(1, piece(1, 0, 8)), (2, piece(1, 0, 8)), (300, piece(1, 0, 2))].into_iter());
+        s.insert([(2, piece(4, 2, 2))].into_iter());
+        s.remove([1, 2, 77].into_iter(), 3);
+        assert_eq!(lsns(&s, 1), [0; 8]);
+        assert_eq!(lsns(&s, 2), [0, 0, 4, 4, 0, 0, 0, 0]);
+        s.remove([2, 300].into_iter(), 4);
+        assert!(s.is_empty());
+    }
+
+    #[test]
+    fn ranges_and_pieces_by_lsn() {
+        let s = Staging::new();
+        s.insert([(0, piece(1, 0, 8)), (1, piece(1, 0, 8))].into_iter());
+        s.insert_range(1024, 8192, 2, false);
+        s.insert([(1, piece(3, 0, 1))].into_iter());
+        let max = u64::MAX;
+        assert_eq!(lsns(&s, 0), [1, 1, max, max, max, max, max, max]);
+        assert_eq!(lsns(&s, 1), [3, max, max, max, max, max, max, max]);
+        assert!(s.has_range(0, 4096) && !s.has_range(8192, 9000));
+        s.remove([1].into_iter(), 2);
+        assert_eq!(lsns(&s, 0), [1; 8]);
+        assert_eq!(lsns(&s, 1), [3, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Disjoint ranges of bytes with an LSN each; where they would overlap the larger LSN wins.
+
+use std::collections::BTreeMap;
+
+/// A discarded or zeroed range `start..end` of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) lsn: u64,
+    /// Zeroed, not discarded: its chunks keep or get slots.
+    pub(crate) keeps_space: bool,
+}
+
+/// Ranges by their start.
+#[derive(Debug, Default)]
+pub(crate) struct RangeMap(BTreeMap<u64, Range>);
+
+impl RangeMap {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The ranges that overlap `start..end`, in order.
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Range> {
+        let first = match self.0.range(..=start).next_back() {
+            Some((key, range)) if range.end > start => *key,
+            _ => start,
+        };
+        self.0.range(first..end.max(first)).map(|(_, range)| range)
+    }
+
+    /// Adds `new`, except where a larger LSN is already known.
+    pub(crate) fn insert(&mut self, new: Range) {
+        let old: Vec<Range> = self.overlapping(new.start, new.end).copied().collect();
+        let mut at = new.start;
+        for range in old {
+            if range.lsn > new.lsn {
+                if at < range.start {
+                    self.0.insert(
+                        at,
+                        Range {
+                            start: at,
+                            end: range.start,
+                            ..new
+                        },
+                    );
+                }
+                at = range.end;
+                continue;
+            }
+            self.0.remove(&range.start);
+            if range.start < new.start {
+                self.0.insert(
+                    range.start,
+                    Range {
+                        end: new.start,
+                        ..range
+                    },
+                );
+            }
+            if range.end > new.end {
+                self.0.insert(
+                    new.end,
+                    Range {
+                        start: new.end,
+                        ..range
+                    },
+                );
+            }
+        }
+        if at < new.end {
+            self.0.insert(at, Range { start: at, ..new });
+        }
+    }
+
+    /// Removes ranges up to `lsn`.
+    pub(crate) fn remove_up_to(&mut self, lsn: u64) {
+        self.0.retain(|_, range| range.lsn > lsn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Rng, SplitMix};
+
+    #[test]
+    fn agrees_with_a_plain_array() {
+        for seed in 0..200 {
+            let rng = SplitMix::new(seed);
+            let mut map = RangeMap::default();
+            let mut plain = [0u64; 64];
+            let mut lsns: Vec<u64> = (1..30).collect();
+            for i in (1..lsns.len()).rev() {
+                lsns.swap(i, rng.next() as usize % (i + 1));
+            }
+            for lsn in lsns {
+                let start = rng.next() % 64;
+                let end = start + 1 + rng.next() % (64 - start);
+                map.insert(Range {
+                    start,
+                    end,
+                    lsn,
+                    keeps_space: false,
+                });
+                for slot in &mut plain[start as usize..end as usize] {
+                    *slot = (*slot).max(lsn);
+                }
+                let mut got = [0u64; 64];
+                let mut last = 0;
+                for range in map.overlapping(0, 64) {
+                    assert!(
+                        range.start >= last && range.start < range.end,
+                        "disjoint and in order"
+                    );
+                    last = range.end;
+                    got[range.start as usize..range.end as usize].fill(range.lsn);
+                }
+                assert_eq!(got, plain, "seed {seed}");
+                assert!(map.overlapping(10, 20).all(|r| r.start < 20 && r.end > 10));
+            }
+            map.remove_up_to(15);
+            assert!(map.overlapping(0, 64).all(|r| r.lsn > 15));
+        }
+    }
+}

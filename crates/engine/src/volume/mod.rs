@@ -1,0 +1,156 @@
+//! A volume as the targets see it: the engine's implementation of [`BlockDevice`].
+
+mod read;
+mod status;
+mod write;
+
+use crate::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
+use crate::error::{Error, ErrorKind, Result, invalid};
+use crate::pool::Pool;
+use crate::pool::namespace::VolumeState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A handle of a volume. Handles share the volume's state; each counts as a user of it.
+pub struct Volume {
+    pool: Arc<Pool>,
+    state: Arc<VolumeState>,
+    read_only: bool,
+}
+
+impl Volume {
+    pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool) -> Self {
+        state.handles.fetch_add(1, Ordering::AcqRel);
+        Volume {
+            pool,
+            state,
+            read_only,
+        }
+    }
+
+    /// The volume's name now.
+    pub fn name(&self) -> String {
+        self.state.name.read().clone()
+    }
+
+    fn size(&self) -> u64 {
+        self.state.size.load(Ordering::Acquire)
+    }
+
+    /// Range and alignment of a request, against the size at this instant.
+    fn check_range(&self, offset: u64, len: u64) -> Result<()> {
+        let unit = self.state.block_size as u64;
+        if offset % unit != 0 || len % unit != 0 {
+            return Err(invalid(format!(
+                "use bytes {offset}+{len}: not a multiple of the block size {unit}"
+            )));
+        }
+        if self.state.deleted.load(Ordering::Acquire) {
+            return Err(crate::error::not_found("use the volume: it was deleted"));
+        }
+        let size = self.size();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                format!("use bytes {offset}+{len}: the volume ends at {size}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.pool.check_usable()?;
+        if self.read_only || self.state.read_only.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "write to the volume: it is read-only",
+            ));
+        }
+        Ok(())
+    }
+
+    fn count(&self, counter: &AtomicU64, by: u64) {
+        counter.fetch_add(by, Ordering::Relaxed);
+    }
+
+    fn counted<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.count(&self.state.counters.errors, 1);
+            self.pool.fault.damage(error);
+        }
+        result
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.state.handles.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl BlockDevice for Volume {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            size: self.size(),
+            block_size: self.state.block_size,
+            preferred_size: (1u32 << self.state.branch.chunk_log2.min(22)).max(4096),
+            read_only: self.read_only || self.state.read_only.load(Ordering::Acquire),
+            uuid: self.state.uuid,
+        }
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let done = self.counted(self.read_into(offset, buf, false))?;
+        if done {
+            self.count_read(buf.len());
+        }
+        Ok(done)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.counted(self.read_into(offset, buf, true))?;
+        self.count_read(buf.len());
+        Ok(())
+    }
+
+    fn write(&self, ops: &mut [WriteOp], fua: bool) {
+        self.write_batch(ops, fua);
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.count(&self.state.counters.flushes, 1);
+        let flushed = self
+            .pool
+            .check_usable()
+            .and_then(|()| self.pool.journal.sync_all().map(|_| ()));
+        self.counted(flushed)
+    }
+
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.count(&self.state.counters.discards, 1);
+        self.count(&self.state.counters.discard_bytes, len);
+        self.counted(self.zero_range(offset, len, true, fua))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
+        self.count(&self.state.counters.writes, 1);
+        self.count(&self.state.counters.write_bytes, len);
+        self.counted(self.zero_range(offset, len, may_unmap, fua))
+    }
+
+    fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
+        self.counted(self.status_runs(offset, len, max_runs))
+    }
+
+    fn cache(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_range(offset, len)?;
+        self.counted(self.load_range(offset, len))
+    }
+}
+
+impl Volume {
+    fn count_read(&self, bytes: usize) {
+        self.count(&self.state.counters.reads, 1);
+        self.count(&self.state.counters.read_bytes, bytes as u64);
+    }
+}

@@ -1,0 +1,190 @@
+//! The life of a read: staging first, then the map.
+
+use super::Volume;
+use crate::codec::crc32c;
+use crate::disk::Disk;
+use crate::error::{Error, Result, corrupt};
+use crate::journal::record::{BLOCK, SECTOR};
+use crate::map::page::{MapPage, Slot};
+use crate::staging::{Piece, SECTORS, Source};
+use std::sync::Arc;
+
+/// A read-ahead by [`Volume::load_range`] stops here: it is a hint.
+const MAX_CACHED: u64 = 16 << 20;
+
+impl Volume {
+    /// Fills `buf`. With `may_block` false it returns `Ok(false)` where a disk (or the catalog) would have to be waited
+    /// for.
+    ///
+    /// The grace period keeps every slot and journal segment found here readable until the end. A write that is
+    /// destaged meanwhile is found in staging or in the map: it leaves the one only after it has entered the other.
+    pub(super) fn read_into(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        self.check_range(offset, buf.len() as u64)?;
+        let _reading = self.pool.readers.enter();
+        if self.state.branch.staging.is_empty() {
+            return self.read_below(offset, buf, may_block);
+        }
+        let end = offset + buf.len() as u64;
+        // Consecutive sectors that are not staged are read together.
+        let mut below = offset..offset;
+        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+            let sources = self.state.branch.staging.resolve(block);
+            let mut sector = (offset.max(block * BLOCK) - block * BLOCK) / SECTOR;
+            let last = (end.min((block + 1) * BLOCK) - block * BLOCK) / SECTOR;
+            while sector < last {
+                let run = run_length(&sources, sector as usize, last as usize) as u64;
+                let at = block * BLOCK + sector * SECTOR;
+                let run_end = at + run * SECTOR;
+                if sources[sector as usize] == Source::Below {
+                    below.end = run_end;
+                } else {
+                    if !self.read_below(below.start, slice(buf, offset, below.clone()), may_block)? {
+                        return Ok(false);
+                    }
+                    below = run_end..run_end;
+                    let part = slice(buf, offset, at..run_end);
+                    if !self.read_staged(sources[sector as usize], sector, part, may_block)? {
+                        return Ok(false);
+                    }
+                }
+                sector += run;
+            }
+        }
+        self.read_below(below.start, slice(buf, offset, below), may_block)
+    }
+
+    /// Reads from staging's `source`; `sector` is where `out` starts inside the block.
+    fn read_staged(&self, source: Source, sector: u64, out: &mut [u8], may_block: bool) -> Result<bool> {
+        let Source::Journal(piece) = source else {
+            out.fill(0);
+            return Ok(true);
+        };
+        // The whole piece is read, for its checksum.
+        let skip = (sector as usize - piece.start as usize) * SECTOR as usize;
+        if skip == 0 && out.len() == piece.len() {
+            if !self.read_piece(&piece, out, may_block)? {
+                return Ok(false);
+            }
+        } else {
+            let mut whole = [0u8; BLOCK as usize];
+            let whole = &mut whole[..piece.len()];
+            if !self.read_piece(&piece, whole, may_block)? {
+                return Ok(false);
+            }
+            out.copy_from_slice(&whole[skip..skip + out.len()]);
+        }
+        self.count(&self.state.counters.staged_read_bytes, out.len() as u64);
+        Ok(true)
+    }
+
+    fn read_piece(&self, piece: &Piece, out: &mut [u8], may_block: bool) -> Result<bool> {
+        let Some(file) = self.pool.journal.file(piece.file) else {
+            return Err(corrupt(format!(
+                "read LSN {}: journal file {} is missing",
+                piece.lsn, piece.file
+            )));
+        };
+        let name = || format!("read LSN {} from journal file {}", piece.lsn, piece.file);
+        if !read_disk(&file.disk, out, piece.at as u64, may_block, name)? {
+            return Ok(false);
+        }
+        if crc32c(out) != piece.crc {
+            return Err(corrupt(format!(
+                "verify LSN {}: its data in journal file {} is damaged",
+                piece.lsn, piece.file
+            )));
+        }
+        Ok(true)
+    }
+
+    /// Reads what is in place; chunks in neighbouring slots are read together.
+    fn read_below(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        let branch = &self.state.branch;
+        let mut page: Option<(u64, Arc<MapPage>)> = None;
+        let mut done = 0usize;
+        // A run of the buffer that lies contiguously on one PV: (where it starts on it, start in the buffer).
+        let mut run: Option<(Slot, usize)> = None;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let chunk = at >> branch.chunk_log2;
+            let inside = at - (chunk << branch.chunk_log2);
+            let len = ((1u64 << branch.chunk_log2) - inside).min((buf.len() - done) as u64) as usize;
+            let (number, index) = MapPage::locate(chunk);
+            if page.as_ref().is_none_or(|(held, _)| *held != number) {
+                let key = (branch.id, number);
+                page = match self.pool.map.cached(key) {
+                    Some(page) => Some((number, page)),
+                    None if may_block => Some((number, self.pool.map.load(key)?)),
+                    None => return Ok(false),
+                };
+            }
+            let slot = page.as_ref().and_then(|(_, p)| p.get(index)).map(|e| e.slot);
+            let here = slot
+                .filter(|s| *s != Slot::HOLE)
+                .map(|s| Slot::new(s.pv(), s.offset() + inside));
+            let extends = matches!((run, here), (Some((start, from)), Some(here))
+                if here == Slot::new(start.pv(), start.offset() + (done - from) as u64));
+            if !extends {
+                if !self.read_run(run.take(), &mut buf[..done], may_block)? {
+                    return Ok(false);
+                }
+                run = here.map(|here| (here, done));
+            }
+            if here.is_none() {
+                buf[done..done + len].fill(0);
+            }
+            done += len;
+        }
+        self.read_run(run, buf, may_block)
+    }
+
+    /// Reads from the slot position into `buf[from..]`.
+    fn read_run(&self, run: Option<(Slot, usize)>, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        let Some((slot, from)) = run else { return Ok(true) };
+        let pv = self.pool.pvs.get(slot.pv())?;
+        let name = || format!("read from {} at byte {}", pv.path, slot.offset());
+        read_disk(&pv.disk, &mut buf[from..], slot.offset(), may_block, name)
+    }
+
+    /// Brings map pages and data into memory.
+    pub(super) fn load_range(&self, offset: u64, len: u64) -> Result<()> {
+        let _reading = self.pool.readers.enter();
+        let end = offset + len.min(MAX_CACHED);
+        let mut buffer = vec![0u8; (1 << 20).min(end - offset) as usize];
+        let mut at = offset;
+        while at < end {
+            let part = (end - at).min(buffer.len() as u64);
+            self.read_below(at, &mut buffer[..part as usize], true)?;
+            at += part;
+        }
+        Ok(())
+    }
+}
+
+fn read_disk(
+    disk: &Arc<dyn Disk>,
+    out: &mut [u8],
+    at: u64,
+    may_block: bool,
+    what: impl Fn() -> String,
+) -> Result<bool> {
+    let failed = |e| Error::io(what(), e);
+    if may_block {
+        disk.read_at(out, at).map_err(failed)?;
+        return Ok(true);
+    }
+    disk.try_read_at(out, at).map_err(failed)
+}
+
+/// The part of `buf`, which starts at volume byte `offset`, that holds `range` of the volume.
+fn slice(buf: &mut [u8], offset: u64, range: std::ops::Range<u64>) -> &mut [u8] {
+    &mut buf[(range.start - offset) as usize..(range.end - offset) as usize]
+}
+
+/// Sectors from `first` that have the same source.
+fn run_length(sources: &[Source; SECTORS], first: usize, end: usize) -> usize {
+    sources[first..end]
+        .iter()
+        .take_while(|s| **s == sources[first])
+        .count()
+}

@@ -1,0 +1,238 @@
+//! The life of a write, as far as its acknowledgement: checks, reservation, sequencing, journal.
+
+use super::Volume;
+use crate::device::WriteOp;
+use crate::error::Result;
+use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
+use crate::journal::{Record, Room, Sequencing};
+use crate::map::page::{MapPage, Slot};
+use crate::pool::full;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+
+/// Times that a write without space waits for what is pending to be carried out, before it is refused.
+const RECLAIM_TRIES: u32 = 3;
+
+/// What a request does to a range, before it is cut into records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change<'a> {
+    Data(&'a Bytes),
+    Discard,
+    Zeros,
+}
+
+/// One request, cut into records.
+struct Request {
+    offset: u64,
+    len: u64,
+    records: Vec<Record>,
+}
+
+impl Volume {
+    pub(super) fn write_batch(&self, ops: &mut [WriteOp], fua: bool) {
+        let mut last = 0;
+        let requests: Vec<Result<Request>> = ops
+            .iter()
+            .map(|op| {
+                self.count(&self.state.counters.writes, 1);
+                self.count(&self.state.counters.write_bytes, op.data.len() as u64);
+                self.request(op.offset, op.data.len() as u64, Change::Data(&op.data))
+            })
+            .collect();
+        {
+            let mut sequencing = None;
+            for (op, request) in ops.iter_mut().zip(requests) {
+                let result = request.and_then(|request| self.sequence(&mut sequencing, request));
+                op.result = result.map(|lsn| last = lsn.max(last));
+            }
+        }
+        let finished = self.finish(last, fua);
+        for op in ops {
+            if let (Ok(()), Err(error)) = (&op.result, &finished) {
+                op.result = Err(error.clone());
+            }
+            if op.result.is_err() {
+                self.count(&self.state.counters.errors, 1);
+            }
+        }
+    }
+
+    pub(super) fn zero_range(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
+        let change = if may_unmap { Change::Discard } else { Change::Zeros };
+        let request = self.request(offset, len, change)?;
+        let last = self.sequence(&mut None, request)?;
+        self.finish(last, fua)
+    }
+
+    /// Waits until everything up to `lsn` is written, and with `fua` durable.
+    fn finish(&self, lsn: u64, fua: bool) -> Result<()> {
+        self.pool.journal.write_out(lsn)?;
+        if fua {
+            self.pool.journal.sync_to(lsn)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Cuts a request into records. All sums over data are computed here, outside of any lock.
+    fn request(&self, offset: u64, len: u64, change: Change<'_>) -> Result<Request> {
+        self.check_writable()?;
+        self.check_range(offset, len)?;
+        let branch = &self.state.branch;
+        let max = match change {
+            Change::Data(_) => self.pool.max_record_bytes(),
+            Change::Zeros => MAX_ZERO,
+            Change::Discard => u64::MAX,
+        };
+        let mut records = Vec::with_capacity((len / max.min(1 << 62) + 1) as usize);
+        let mut at = offset;
+        let end = offset + len;
+        while at < end {
+            let next = if max == u64::MAX {
+                end
+            } else {
+                ((at / max + 1) * max).min(end)
+            };
+            let part = next - at;
+            let (kind, data) = match change {
+                Change::Data(data) => {
+                    let start = (at - offset) as usize;
+                    (Kind::Write, data.slice(start..start + part as usize))
+                }
+                Change::Zeros => (Kind::Zero, Bytes::new()),
+                Change::Discard => (Kind::Discard, Bytes::new()),
+            };
+            let chunks = branch.chunks(at, part);
+            records.push(Record {
+                kind,
+                branch: branch.id,
+                epoch: branch.epoch,
+                offset: at,
+                length: part,
+                slots: if change == Change::Discard {
+                    0
+                } else {
+                    (chunks.end - chunks.start) as u16
+                },
+                crcs: PieceCrcs::of(at, &data),
+                data,
+                staging: Some(branch.staging.clone()),
+            });
+            at = next;
+        }
+        Ok(Request { offset, len, records })
+    }
+
+    /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go of only to wait for
+    /// room. The LSN of the last record, which may still have to be written.
+    fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
+        let journal = &self.pool.journal;
+        let branch = &self.state.branch;
+        self.reserve(held, &mut request)?;
+        let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
+        let mut last = 0;
+        let sequenced: Result<()> = request.records.into_iter().try_for_each(|record| {
+            loop {
+                let fresh = held.is_none();
+                let sequencing = held.get_or_insert_with(|| journal.sequence());
+                if fresh {
+                    // The size, and whether the volume is there at all, may have changed without the lock.
+                    self.check_range(request.offset, request.len)?;
+                    self.pool.check_usable()?;
+                }
+                let room = match sequencing.room(record.data.len() as u64, false) {
+                    Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
+                    room => room,
+                };
+                if room == Room::Ready {
+                    let slots = record.slots as u64;
+                    last = sequencing.push(record)?;
+                    unsequenced -= slots;
+                    return Ok(());
+                }
+                let sequenced = sequencing.last_lsn();
+                *held = None;
+                journal.write_out(sequenced)?;
+                self.pool.make_room(room)?;
+            }
+        });
+        if sequenced.is_err() {
+            self.pool
+                .space
+                .adjust_reserved(branch.slot_log2, -(unsequenced as i64));
+        }
+        sequenced.map(|()| last)
+    }
+
+    /// Promises the slots that a request could come to need (I6), or refuses it as a whole.
+    ///
+    /// One slot per record and chunk is promised, whatever the map says. Near a full pool the need is decided exactly,
+    /// inside the sequencing lock, so that chunks that have a slot can always be overwritten.
+    fn reserve<'a>(&'a self, held: &mut Option<Sequencing<'a>>, request: &mut Request) -> Result<()> {
+        let slot_log2 = self.state.branch.slot_log2;
+        let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
+        if wanted == 0 || self.pool.space.try_reserve(slot_log2, wanted) {
+            return Ok(());
+        }
+        let journal = &self.pool.journal;
+        let mut tries = 0;
+        loop {
+            self.pool.check_usable()?;
+            let sequencing = held.get_or_insert_with(|| journal.sequence());
+            let last = sequencing.last_lsn();
+            if journal.written() < last {
+                // What is sequenced but not yet staged can't be seen: let it be written first.
+                *held = None;
+                journal.write_out(last)?;
+                continue;
+            }
+            let exact = self.exact_need(request)?;
+            if self
+                .pool
+                .space
+                .try_reserve(slot_log2, exact.iter().map(|n| *n as u64).sum())
+            {
+                for (record, slots) in request.records.iter_mut().zip(exact) {
+                    record.slots = slots;
+                }
+                return Ok(());
+            }
+            *held = None;
+            if tries == RECLAIM_TRIES || !self.pool.reclaim_now()? {
+                return Err(full());
+            }
+            tries += 1;
+        }
+    }
+
+    /// The slots that each record of a request needs, given the map and staging as they are. A chunk with a slot needs
+    /// none, unless a staged discard may free it first; a chunk that is staged has been promised one.
+    fn exact_need(&self, request: &Request) -> Result<Vec<u16>> {
+        let branch = &self.state.branch;
+        let mut counted = BTreeSet::new();
+        let mut needs = Vec::with_capacity(request.records.len());
+        for record in &request.records {
+            let mut need = 0u16;
+            for chunk in branch.chunks(record.offset, record.length) {
+                let start = chunk << branch.chunk_log2;
+                let end = start + (1 << branch.chunk_log2);
+                if branch.staging.has_range(start, end) {
+                    need += 1;
+                    continue;
+                }
+                if !counted.insert(chunk) || branch.staging.touches(start, end) || self.has_slot(chunk)? {
+                    continue;
+                }
+                need += 1;
+            }
+            needs.push(need);
+        }
+        Ok(needs)
+    }
+
+    fn has_slot(&self, chunk: u64) -> Result<bool> {
+        let (number, index) = MapPage::locate(chunk);
+        let page = self.pool.map.load((self.state.branch.id, number))?;
+        Ok(page.get(index).is_some_and(|e| e.slot != Slot::HOLE))
+    }
+}

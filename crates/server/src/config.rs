@@ -1,0 +1,397 @@
+//! Configuration: flags override environment variables, which override the TOML file.
+//!
+//! [`Settings`] is what was said; [`Config`] is what it comes to.
+
+use crate::listen::Address;
+use crate::settings::{LogFormat, Settings, TlsWhen};
+use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
+use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
+use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the settings come to.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) data: PathBuf,
+    pub(crate) api: Vec<Address>,
+    pub(crate) api_token: Option<String>,
+    pub(crate) nbd: NbdConfig,
+    pub(crate) creation: Creation,
+    pub(crate) options: PoolOptions,
+    pub(crate) chunk: u64,
+    pub(crate) stop_timeout: Duration,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+}
+
+/// How to create the pool, when there is none.
+#[derive(Debug, Clone)]
+pub(crate) struct Creation {
+    pub(crate) pool_size: Option<u64>,
+    pub(crate) config: PoolConfig,
+    pub(crate) placement: pool::Placement,
+    /// Names of options given that matter only then.
+    pub(crate) given: Vec<&'static str>,
+}
+
+fn invalid(message: impl Into<String>) -> ErrorBody {
+    ErrorBody {
+        kind: ErrorKind::Invalid,
+        message: message.into(),
+    }
+}
+
+impl Settings {
+    /// Adds the file, fills in defaults, and checks what can be checked before anything is opened.
+    pub(crate) fn resolve(self) -> Result<Config, ErrorBody> {
+        let said = match &self.config {
+            Some(path) => {
+                let file = read_file(path)?;
+                self.or(file)
+            }
+            None => self,
+        };
+        let data = said.data.clone().ok_or_else(|| {
+            invalid(
+                "where is the pool? Say --data DIR, set HINDCAST_DATA, or write data = \"DIR\" in the file",
+            )
+        })?;
+        let api = match &said.api {
+            Some(list) => addresses("api", list)?,
+            None => vec![Address::Unix(data.join("hindcast.sock"))],
+        };
+        let api_token = said.api_token_file.as_deref().map(read_token).transpose()?;
+        if api_token.is_none()
+            && let Some(tcp) = api.iter().find(|a| matches!(a, Address::Tcp(_)))
+        {
+            return Err(invalid(format!(
+                "--api {tcp} would let anybody who reaches it administer the pool: give --api-token-file, or use unix:PATH"
+            )));
+        }
+        Ok(Config {
+            api,
+            api_token,
+            nbd: said.nbd()?,
+            creation: said.creation()?,
+            options: said.options()?,
+            chunk: said.chunk.map_or(pool::DEFAULT_CHUNK_SIZE, |s| s.0),
+            stop_timeout: Duration::from_secs(said.stop_timeout.unwrap_or(10).into()),
+            log: said.log.unwrap_or_else(|| "info".into()),
+            log_format: said.log_format.unwrap_or_else(default_log_format),
+            data,
+        })
+    }
+
+    fn nbd(&self) -> Result<NbdConfig, ErrorBody> {
+        let addresses = match &self.nbd {
+            Some(list) => addresses("nbd", list)?,
+            None => vec![Address::Tcp("127.0.0.1:10809".into())],
+        };
+        let tls = match (&self.nbd_tls_cert, &self.nbd_tls_key) {
+            (Some(cert), Some(key)) => Some(TlsConfig {
+                cert: cert.clone(),
+                key: key.clone(),
+                client_ca: self.nbd_tls_ca.clone(),
+            }),
+            (None, None) if self.nbd_tls_ca.is_none() => None,
+            _ => return Err(invalid("TLS on NBD needs both --nbd-tls-cert and --nbd-tls-key")),
+        };
+        let tls_required = match self.nbd_tls_required {
+            None | Some(TlsWhen::Never) => TlsRequired::Never,
+            Some(_) if tls.is_none() => {
+                return Err(invalid(
+                    "--nbd-tls-required needs --nbd-tls-cert and --nbd-tls-key",
+                ));
+            }
+            Some(TlsWhen::Tcp) => TlsRequired::Tcp,
+            Some(TlsWhen::Always) => TlsRequired::Always,
+        };
+        let default = NbdConfig::default();
+        Ok(NbdConfig {
+            listen: addresses.iter().map(nbd_listen).collect::<Result<_, _>>()?,
+            max_connections: self
+                .nbd_max_connections
+                .map_or(default.max_connections, |n| n as usize),
+            max_in_flight: self.nbd_max_in_flight.map_or(default.max_in_flight, |s| s.0),
+            tls,
+            tls_required,
+            ..default
+        })
+    }
+
+    fn creation(&self) -> Result<Creation, ErrorBody> {
+        let mut config = PoolConfig::default();
+        if let Some(size) = self.journal_size {
+            config.journal_size = size.0;
+        }
+        config.segment_size = match self.segment_size {
+            Some(size) => size.0,
+            None => default_segment(config.journal_size),
+        };
+        if let Some(size) = self.extent_size {
+            config.extent_size = size.0;
+        }
+        if let Some(size) = self.atomic_unit {
+            config.atomic_unit =
+                u32::try_from(size.0).map_err(|_| invalid("--atomic-unit has to be 512 or 4096"))?;
+        }
+        let given = [
+            ("--pool-size", self.pool_size.is_some()),
+            ("--journal-size", self.journal_size.is_some()),
+            ("--segment-size", self.segment_size.is_some()),
+            ("--extent-size", self.extent_size.is_some()),
+            ("--atomic-unit", self.atomic_unit.is_some()),
+            ("--placement", self.placement.is_some()),
+        ];
+        Ok(Creation {
+            pool_size: self.pool_size.map(|s| s.0),
+            config,
+            placement: match self.placement {
+                Some(Placement::Contiguous) => pool::Placement::Contiguous,
+                Some(Placement::Anywhere) | None => pool::Placement::Anywhere,
+            },
+            given: given
+                .into_iter()
+                .filter(|(_, said)| *said)
+                .map(|(name, _)| name)
+                .collect(),
+        })
+    }
+
+    fn options(&self) -> Result<PoolOptions, ErrorBody> {
+        let mut options = PoolOptions::default();
+        let bytes = |name: &str, size: Size| {
+            usize::try_from(size.0).map_err(|_| invalid(format!("--{name} is larger than memory can be")))
+        };
+        if let Some(size) = self.map_cache {
+            options.map_cache_bytes = bytes("map-cache", size)?;
+        }
+        if let Some(policy) = self.map_cache_policy {
+            options.map_cache_policy = policy.0;
+        }
+        if let Some(size) = self.catalog_cache {
+            options.catalog_cache_bytes = bytes("catalog-cache", size)?;
+        }
+        if let Some(threads) = self.destage_threads {
+            options.destage_threads = usize::from(threads.max(1));
+        }
+        if let Some(size) = self.destage_batch {
+            options.batch_bytes = size.0;
+        }
+        for (name, said, place) in [
+            (
+                "destage-start",
+                self.destage_start,
+                &mut options.destage_start_percent,
+            ),
+            ("low-space", self.low_space, &mut options.low_space_percent),
+        ] {
+            match said {
+                Some(percent) if percent > 100 => return Err(invalid(format!("--{name} is a share of 100"))),
+                Some(percent) => *place = percent,
+                None => {}
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// At least eight segments where the journal is large enough for that, so that recycling has something to work with.
+fn default_segment(journal_size: u64) -> u64 {
+    let eighth = (journal_size / 8).max(1);
+    (1u64 << eighth.ilog2()).clamp(4 << 20, PoolConfig::default().segment_size)
+}
+
+fn default_log_format() -> LogFormat {
+    if std::env::var_os("JOURNAL_STREAM").is_some() {
+        LogFormat::Journal
+    } else {
+        LogFormat::Text
+    }
+}
+
+fn read_file(path: &Path) -> Result<Settings, ErrorBody> {
+    let text = std::fs::read_to_string(path).map_err(|e| invalid(format!("read {}: {e}", path.display())))?;
+    toml::from_str(&text).map_err(|e| {
+        // The library's own text spans lines with a drawing; the first line and the message say it all.
+        let line = e.span().map_or(0, |span| {
+            text.get(..span.start).unwrap_or(&text).matches('\n').count() + 1
+        });
+        invalid(format!("read {}: line {line}: {}", path.display(), e.message()))
+    })
+}
+
+fn read_token(path: &Path) -> Result<String, ErrorBody> {
+    let text = std::fs::read_to_string(path).map_err(|e| invalid(format!("read {}: {e}", path.display())))?;
+    let token = text.trim();
+    if token.len() < 16 || !token.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(invalid(format!(
+            "{}: a token is at least 16 printable characters, for example from `openssl rand -hex 32`",
+            path.display()
+        )));
+    }
+    Ok(token.to_owned())
+}
+
+/// A host name is looked up once, at the start, and its first address taken.
+fn nbd_listen(address: &Address) -> Result<Listen, ErrorBody> {
+    match address {
+        Address::Unix(path) => Ok(Listen::Unix(path.clone())),
+        Address::Tcp(host_port) => {
+            let found = host_port
+                .to_socket_addrs()
+                .map_err(|e| invalid(format!("--nbd {host_port}: {e}")))?
+                .next();
+            found
+                .map(Listen::Tcp)
+                .ok_or_else(|| invalid(format!("--nbd {host_port}: the name has no address")))
+        }
+    }
+}
+
+/// `none`, alone, is an empty list.
+fn addresses(option: &str, list: &[String]) -> Result<Vec<Address>, ErrorBody> {
+    if let [only] = list
+        && only == "none"
+    {
+        return Ok(Vec::new());
+    }
+    list.iter()
+        .map(|text| {
+            text.parse()
+                .map_err(|e: String| invalid(format!("--{option} {text}: {e}")))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use hindcast_engine::pool::CachePolicy;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    fn parse(args: &[&str]) -> Settings {
+        Cli::try_parse_from([&["serve"], args].concat()).unwrap().settings
+    }
+
+    fn refused(args: &[&str]) -> String {
+        parse(args).resolve().unwrap_err().message
+    }
+
+    #[test]
+    fn a_directory_is_enough() {
+        let config = parse(&["--data", "/srv/x"]).resolve().unwrap();
+        assert_eq!(config.api, [Address::Unix("/srv/x/hindcast.sock".into())]);
+        assert_eq!(
+            config.nbd.listen,
+            [Listen::Tcp("127.0.0.1:10809".parse().unwrap())]
+        );
+        assert_eq!(config.creation.config, PoolConfig::default());
+        assert!(config.creation.given.is_empty());
+        assert!(refused(&[]).contains("--data"));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("h.toml");
+        std::fs::write(
+            &file,
+            "data = '/a'\nnbd = ['[::1]:1', 'unix:/x']\nmap-cache = '1M'\ncatalog-cache = 4096\n\
+             map-cache-policy = 'lru'\nplacement = 'contiguous'\nlog-format = 'json'\nnbd-tls-required = 'never'\n",
+        )
+        .unwrap();
+        let file = file.to_str().unwrap();
+        let config = parse(&["--config", file, "--data", "/b", "--map-cache", "2M"])
+            .resolve()
+            .unwrap();
+        assert_eq!(config.data, Path::new("/b"));
+        assert_eq!(
+            config.nbd.listen,
+            [Listen::Tcp("[::1]:1".parse().unwrap()), Listen::Unix("/x".into())]
+        );
+        assert_eq!(config.options.map_cache_bytes, 2 << 20);
+        assert_eq!(config.options.catalog_cache_bytes, 4096);
+        assert_eq!(config.options.map_cache_policy, CachePolicy::Lru);
+        assert_eq!(config.creation.placement, pool::Placement::Contiguous);
+        assert_eq!(config.creation.given, ["--placement"]);
+        assert_eq!(config.log_format, LogFormat::Json);
+    }
+
+    #[test]
+    fn a_file_with_a_mistake_is_named_with_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("h.toml");
+        for (text, line) in [
+            ("data = '/a'\nmap-cash = 1\n", 2),
+            ("data = 3\n", 1),
+            ("x", 1),
+            ("chunk = '1Q'", 1),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let message = refused(&["--config", file.to_str().unwrap()]);
+            assert!(message.contains(&format!("h.toml: line {line}: ")), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+        assert!(refused(&["--config", "/nonexistent.toml"]).contains("/nonexistent.toml"));
+    }
+
+    #[test]
+    fn tcp_without_credentials_is_refused() {
+        assert!(refused(&["--data", "d", "--api", "127.0.0.1:1"]).contains("--api-token-file"));
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
+        std::fs::write(&token, "short\n").unwrap();
+        let token = token.to_str().unwrap();
+        let args = ["--data", "d", "--api", "127.0.0.1:1", "--api-token-file", token];
+        assert!(refused(&args).contains("at least 16"));
+        std::fs::write(token, "0123456789abcdef\n").unwrap();
+        assert_eq!(
+            parse(&args).resolve().unwrap().api_token.as_deref(),
+            Some("0123456789abcdef")
+        );
+    }
+
+    #[test]
+    fn tls_needs_both_halves() {
+        let data = &["--data", "d"][..];
+        for args in [
+            &["--nbd-tls-cert", "c"][..],
+            &["--nbd-tls-key", "k"],
+            &["--nbd-tls-required"],
+            &["--nbd-tls-ca", "a"],
+        ] {
+            assert!(refused(&[data, args].concat()).contains("--nbd-tls-key"));
+        }
+        let both = &["--nbd-tls-cert", "c", "--nbd-tls-key", "k"][..];
+        for (when, expected) in [
+            ("--nbd-tls-required", TlsRequired::Always),
+            ("--nbd-tls-required=tcp", TlsRequired::Tcp),
+            ("--nbd-tls-required=never", TlsRequired::Never),
+        ] {
+            let config = parse(&[data, both, &[when]].concat()).resolve().unwrap();
+            assert_eq!(config.nbd.tls_required, expected);
+            assert!(config.nbd.tls.is_some());
+        }
+    }
+
+    #[test]
+    fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
+        let config = parse(&["--data", "d", "--nbd", "none", "--journal-size", "64M"])
+            .resolve()
+            .unwrap();
+        assert!(config.nbd.listen.is_empty());
+        assert_eq!(config.creation.config.segment_size, 8 << 20);
+        assert_eq!(default_segment(0), 4 << 20);
+        assert_eq!(default_segment(64 << 30), 32 << 20);
+        assert!(refused(&["--data", "d", "--low-space", "101"]).contains("100"));
+    }
+}

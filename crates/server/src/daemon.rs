@@ -1,0 +1,174 @@
+//! The life of the server: open, listen, announce, wait for a signal, stop in order.
+
+use crate::config::Config;
+use crate::http::{self, ApiServer, App};
+use crate::listen::Listener;
+use crate::maintenance::Maintenance;
+use crate::nbd::NbdTarget;
+use crate::notify::Notifier;
+use crate::settings::Settings;
+use crate::{logging, storage};
+use hindcast_api::{ErrorBody, ErrorKind, Size};
+use hindcast_engine::pool::Pool;
+use jiff::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Threads that wait for the engine on behalf of admin requests.
+const ADMIN_THREADS: usize = 8;
+/// Between refreshes of what the service manager shows.
+const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Runs a server until it is told to stop (SIGTERM or SIGINT).
+pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
+    let config = settings.resolve()?;
+    logging::start(&config.log, config.log_format)?;
+    let pool = storage::open(&config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(ADMIN_THREADS)
+        .build()
+        .map_err(|e| io_error("start the runtime", &e))?;
+    let result = runtime.block_on(run(&config, pool));
+    // Whatever still blocks is waiting for a disk; nothing depends on it any more.
+    runtime.shutdown_background();
+    result
+}
+
+fn io_error(what: &str, error: &dyn std::fmt::Display) -> ErrorBody {
+    ErrorBody {
+        kind: ErrorKind::Io,
+        message: format!("{what}: {error}"),
+    }
+}
+
+async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
+    let mut signals = Signals::new()?;
+    let mut listeners = Vec::new();
+    for address in &config.api {
+        listeners.push(Listener::bind(address).await?);
+    }
+    let nbd = NbdTarget::start(&config.nbd, pool.clone()).map_err(http::error_body)?;
+    let maintenance =
+        Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
+    let app = Arc::new(App {
+        listeners: http::addresses(&listeners, nbd.addresses()),
+        pool,
+        nbd,
+        started: Timestamp::now(),
+        data: config
+            .data
+            .canonicalize()
+            .unwrap_or_else(|_| config.data.clone())
+            .display()
+            .to_string(),
+        chunk: config.chunk,
+    });
+    let api = http::serve(&app, listeners, config.api_token.as_deref());
+
+    let notifier = Notifier::from_env();
+    notifier.ready(&summary(&app));
+    tracing::info!(
+        api = app.listeners.api.join(" "),
+        nbd = app.listeners.nbd.join(" "),
+        volumes = app.pool.info().volumes,
+        "ready"
+    );
+    tokio::select! {
+        name = signals.next() => tracing::info!(signal = name, "stopping; a second signal stops at once"),
+        () = report(&notifier, &app, &maintenance) => {}
+    }
+    notifier.stopping();
+    tokio::select! {
+        result = stop(app, api, maintenance, config.stop_timeout) => result,
+        name = signals.next() => {
+            // As safe as being killed: what was acknowledged is in the journal.
+            tracing::warn!(signal = name, "stopping at once");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Clients first, then background work, then the pool.
+async fn stop(
+    app: Arc<App>,
+    api: ApiServer,
+    maintenance: Maintenance,
+    deadline: Duration,
+) -> Result<(), ErrorBody> {
+    let target = app.clone();
+    let nbd = tokio::task::spawn_blocking(move || target.nbd.stop(deadline));
+    api.stop(deadline).await;
+    nbd.await.map_err(|e| io_error("stop the NBD target", &e))?;
+    let closed = tokio::task::spawn_blocking(move || {
+        maintenance.stop();
+        app.pool.close()
+    });
+    closed
+        .await
+        .map_err(|e| io_error("close the pool", &e))?
+        .map_err(http::error_body)?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Tells the service manager how things are, and that the server lives: the maintenance thread runs and the engine
+/// answers. Never ends.
+async fn report(notifier: &Notifier, app: &Arc<App>, maintenance: &Maintenance) {
+    let mut interval = tokio::time::interval(notifier.watchdog_interval().unwrap_or(STATUS_INTERVAL));
+    let mut last = String::new();
+    loop {
+        interval.tick().await;
+        let app = app.clone();
+        let Ok(text) = tokio::task::spawn_blocking(move || summary(&app)).await else {
+            continue;
+        };
+        if maintenance.is_alive() {
+            notifier.alive();
+        }
+        if text != last {
+            notifier.status(&text);
+            last = text;
+        }
+    }
+}
+
+fn summary(app: &App) -> String {
+    let info = app.pool.info();
+    let health = http::convert::health(&info.health);
+    let mut text = format!(
+        "{}: {} volumes, {} available",
+        health.state.name(),
+        info.volumes,
+        Size(info.available)
+    );
+    for message in &health.messages {
+        text.push_str("; ");
+        // The protocol is one line a key.
+        text.extend(message.chars().map(|c| if c.is_control() { ' ' } else { c }));
+    }
+    text
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, ErrorBody> {
+        let handler = |kind| signal(kind).map_err(|e| io_error("handle signals", &e));
+        Ok(Signals {
+            terminate: handler(SignalKind::terminate())?,
+            interrupt: handler(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

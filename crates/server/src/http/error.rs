@@ -1,0 +1,112 @@
+//! Errors as responses, and extractors whose rejections are such errors.
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_engine::{Error, ErrorKind as EngineKind};
+
+/// An engine error as the API says it.
+pub fn error_body(error: Error) -> ErrorBody {
+    let kind = match error.kind() {
+        EngineKind::NotFound => ErrorKind::NotFound,
+        EngineKind::Conflict => ErrorKind::Conflict,
+        EngineKind::Invalid => ErrorKind::Invalid,
+        EngineKind::OutOfRange => ErrorKind::OutOfRange,
+        EngineKind::ReadOnly => ErrorKind::ReadOnly,
+        EngineKind::NoSpace => ErrorKind::NoSpace,
+        EngineKind::Io => ErrorKind::Io,
+        EngineKind::Corrupt => ErrorKind::Corrupt,
+        EngineKind::Poisoned => ErrorKind::Poisoned,
+        EngineKind::Busy => ErrorKind::Busy,
+        EngineKind::Unsupported => ErrorKind::Unsupported,
+    };
+    ErrorBody {
+        kind,
+        message: error.to_string(),
+    }
+}
+
+/// What a handler fails with.
+#[derive(Debug)]
+pub(crate) struct ApiError(ErrorBody);
+
+impl ApiError {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        ApiError(ErrorBody {
+            kind,
+            message: message.into(),
+        })
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        ApiError(error_body(error))
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> Self {
+        Self::new(ErrorKind::Invalid, rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(ErrorKind::Invalid, rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(ErrorKind::Invalid, rejection.body_text())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let ErrorBody { kind, message } = &self.0;
+        match kind {
+            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Poisoned | ErrorKind::Internal => {
+                tracing::error!(?kind, message, "request failed");
+            }
+            _ => tracing::debug!(?kind, message, "request refused"),
+        }
+        let unauthorized = *kind == ErrorKind::Unauthorized;
+        let status = StatusCode::from_u16(kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(self.0)).into_response();
+        if unauthorized {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// A JSON body.
+#[derive(FromRequest)]
+#[from_request(via(axum::Json), rejection(ApiError))]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: serde::Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        axum::Json(self.0).into_response()
+    }
+}
+
+/// Parameters of the path.
+#[derive(FromRequestParts)]
+#[from_request(via(axum::extract::Path), rejection(ApiError))]
+pub(crate) struct Path<T>(pub(crate) T);
+
+/// Parameters of the query.
+#[derive(FromRequestParts)]
+#[from_request(via(axum::extract::Query), rejection(ApiError))]
+pub(crate) struct Query<T>(pub(crate) T);

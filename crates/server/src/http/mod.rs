@@ -1,0 +1,61 @@
+//! The admin API over HTTP: routes, credentials, and the loops that serve connections.
+
+pub(crate) mod convert;
+mod error;
+mod routes;
+mod serve;
+
+pub use error::error_body;
+pub(crate) use serve::{ApiServer, addresses, serve};
+
+use crate::nbd::NbdTarget;
+use error::ApiError;
+use hindcast_api::{Listeners, Status};
+use hindcast_engine::pool::Pool;
+use jiff::Timestamp;
+use std::sync::Arc;
+
+/// What handlers work on.
+pub(crate) struct App {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) nbd: NbdTarget,
+    pub(crate) started: Timestamp,
+    pub(crate) data: String,
+    pub(crate) listeners: Listeners,
+    /// Chunk size of volumes that are created without one.
+    pub(crate) chunk: u64,
+}
+
+impl App {
+    fn status(&self) -> Status {
+        let info = self.pool.info();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            started: self.started,
+            data: self.data.clone(),
+            listeners: self.listeners.clone(),
+            health: convert::health(&info.health),
+            capacity: info.capacity,
+            used: info.used,
+            available: info.available,
+            volumes: info.volumes,
+            nbd_connections: self.nbd.stats().connections as u64,
+        }
+    }
+}
+
+/// Calls the engine, which may wait for a disk, from a thread that may block.
+async fn blocking<T, F>(app: &Arc<App>, work: F) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+{
+    let app = app.clone();
+    match tokio::task::spawn_blocking(move || work(&app)).await {
+        Ok(result) => result,
+        Err(error) => Err(ApiError::internal(format!(
+            "the operation ended by a defect: {error}"
+        ))),
+    }
+}

@@ -1,0 +1,313 @@
+//! The routes of `/api/v1`, with their OpenAPI descriptions, and `/healthz` and `/metrics`.
+
+use super::error::{ApiError, Json, Path, Query};
+use super::{App, blocking, convert};
+use crate::metrics;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Router, body::Bytes};
+use hindcast_api::{
+    API_V1, AddPv, CreateVolume, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv, PatchVolume,
+    Pool, Pv, Status, Volume,
+};
+use hindcast_engine::pool::{NewVolume, PvSpec};
+use serde::Deserialize;
+use std::sync::Arc;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Requests are small; a larger body is a mistake.
+const MAX_BODY: usize = 64 << 10;
+
+type Shared = State<Arc<App>>;
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Hindcast",
+    description = "Admin API of a Hindcast server. Sizes are bytes, times RFC 3339. Every error has the body ErrorBody.",
+    license(name = "Apache-2.0", identifier = "Apache-2.0")
+))]
+struct Document;
+
+/// The whole router. With a token, everything but `/healthz` and the document asks for it.
+pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
+    let api = OpenApiRouter::new()
+        .routes(routes!(status))
+        .routes(routes!(health))
+        .routes(routes!(pool, patch_pool))
+        .routes(routes!(pvs, add_pv))
+        .routes(routes!(patch_pv, remove_pv))
+        .routes(routes!(volumes, create_volume))
+        .routes(routes!(volume, patch_volume, delete_volume));
+    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .nest(API_V1, api)
+        .routes(routes!(metrics_text))
+        .split_for_parts();
+    let mut router = router;
+    if let Some(token) = token {
+        let token: Arc<str> = token.into();
+        router = router.layer(middleware::from_fn(move |request, next| {
+            authorize(token.clone(), request, next)
+        }));
+    }
+    let (open, document) = OpenApiRouter::with_openapi(document)
+        .routes(routes!(healthz))
+        .split_for_parts();
+    let document = Bytes::from(document.to_json().unwrap_or_default());
+    let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
+    router
+        .merge(open)
+        .route(
+            &format!("{API_V1}/openapi.json"),
+            get(async move || document_response),
+        )
+        .fallback(async || ApiError::new(ErrorKind::NotFound, "no such route"))
+        .method_not_allowed_fallback(async || {
+            let body = ErrorBody {
+                kind: ErrorKind::Unsupported,
+                message: "no such method on this route".into(),
+            };
+            (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body))
+        })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(app)
+}
+
+async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
+    let given = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("");
+    let given = given
+        .split_once(' ')
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    match given {
+        Some((_, given)) if same(given.trim().as_bytes(), token.as_bytes()) => next.run(request).await,
+        _ => ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong").into_response(),
+    }
+}
+
+/// Compares without telling by its duration where the first difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
+}
+
+/// The server.
+#[utoipa::path(get, path = "/status", responses((status = OK, body = Status)))]
+async fn status(State(app): Shared) -> Result<Json<Status>, ApiError> {
+    blocking(&app, |app| Ok(Json(app.status()))).await
+}
+
+/// Health of the pool.
+#[utoipa::path(get, path = "/health", responses((status = OK, body = Health)))]
+async fn health(State(app): Shared) -> Result<Json<Health>, ApiError> {
+    blocking(&app, |app| Ok(Json(convert::health(&app.pool.health())))).await
+}
+
+/// For probes: 200 while the pool accepts writes, 503 when it does not.
+#[utoipa::path(get, path = "/healthz", responses((status = OK, body = String), (status = SERVICE_UNAVAILABLE, body = String)))]
+async fn healthz(State(app): Shared) -> Result<Response, ApiError> {
+    let health = blocking(&app, |app| Ok(convert::health(&app.pool.health()))).await?;
+    let code = match health.state {
+        HealthState::Healthy | HealthState::Warning => StatusCode::OK,
+        HealthState::Poisoned => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut text = format!("{}\n", health.state.name());
+    for message in &health.messages {
+        text.push_str(message);
+        text.push('\n');
+    }
+    Ok((code, text).into_response())
+}
+
+/// Metrics in the text format of OpenMetrics, for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = OK, body = String, content_type = "application/openmetrics-text")))]
+async fn metrics_text(State(app): Shared) -> Result<Response, ApiError> {
+    let shared = app.clone();
+    let text = blocking(&app, move |_| {
+        metrics::encode(&shared).map_err(|e| ApiError::internal(format!("encode metrics: {e}")))
+    })
+    .await?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+/// The pool.
+#[utoipa::path(get, path = "/pool", responses((status = OK, body = Pool)))]
+async fn pool(State(app): Shared) -> Result<Json<Pool>, ApiError> {
+    blocking(&app, |app| {
+        Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))
+    })
+    .await
+}
+
+/// Changes the pool.
+#[utoipa::path(patch, path = "/pool", request_body = PatchPool, responses((status = OK, body = Pool), (status = "default", body = ErrorBody)))]
+async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<Json<Pool>, ApiError> {
+    blocking(&app, move |app| {
+        if let Some(placement) = patch.placement {
+            app.pool.set_placement(convert::placement(placement))?;
+            tracing::info!(placement = placement.name(), "placement set");
+        }
+        Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))
+    })
+    .await
+}
+
+/// All physical volumes.
+#[utoipa::path(get, path = "/pool/pvs", responses((status = OK, body = Vec<Pv>)))]
+async fn pvs(State(app): Shared) -> Result<Json<Vec<Pv>>, ApiError> {
+    blocking(&app, |app| {
+        Ok(Json(app.pool.pvs().iter().map(convert::pv).collect()))
+    })
+    .await
+}
+
+/// Takes a physical volume into the pool.
+#[utoipa::path(post, path = "/pool/pvs", request_body = AddPv, responses((status = CREATED, body = Pv), (status = "default", body = ErrorBody)))]
+async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCode, Json<Pv>), ApiError> {
+    blocking(&app, move |app| {
+        let info = app.pool.add_pv(&PvSpec {
+            path: new.path,
+            size: new.size,
+            force: new.force,
+        })?;
+        tracing::info!(path = info.path, id = info.id, "physical volume added");
+        Ok((StatusCode::CREATED, Json(convert::pv(&info))))
+    })
+    .await
+}
+
+/// Starts or stops draining a physical volume, named by number, UUID or (percent-encoded) path.
+#[utoipa::path(patch, path = "/pool/pvs/{pv}", params(("pv" = String, Path)), request_body = PatchPv, responses((status = OK, body = Pv), (status = "default", body = ErrorBody)))]
+async fn patch_pv(
+    State(app): Shared,
+    Path(pv): Path<String>,
+    Json(patch): Json<PatchPv>,
+) -> Result<Json<Pv>, ApiError> {
+    blocking(&app, move |app| {
+        app.pool.drain_pv(&pv, patch.draining)?;
+        tracing::info!(pv, draining = patch.draining, "physical volume");
+        let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
+        let found = all
+            .into_iter()
+            .find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
+        found
+            .map(Json)
+            .ok_or_else(|| ApiError::new(ErrorKind::NotFound, format!("find physical volume {pv}")))
+    })
+    .await
+}
+
+/// Takes an empty physical volume out of the pool.
+#[utoipa::path(delete, path = "/pool/pvs/{pv}", params(("pv" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.pool.remove_pv(&pv)?;
+        tracing::info!(pv, "physical volume removed");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+/// All volumes, by name.
+#[utoipa::path(get, path = "/volumes", responses((status = OK, body = Vec<Volume>)))]
+async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
+    blocking(&app, |app| {
+        Ok(Json(app.pool.volumes().iter().map(convert::volume).collect()))
+    })
+    .await
+}
+
+/// Creates a volume.
+#[utoipa::path(post, path = "/volumes", request_body = CreateVolume, responses((status = CREATED, body = Volume), (status = "default", body = ErrorBody)))]
+async fn create_volume(
+    State(app): Shared,
+    Json(new): Json<CreateVolume>,
+) -> Result<(StatusCode, Json<Volume>), ApiError> {
+    blocking(&app, move |app| {
+        let info = app.pool.create_volume(&NewVolume {
+            name: new.name,
+            size: new.size,
+            chunk_size: new.chunk_size.unwrap_or(app.chunk),
+            block_size: new.block_size.unwrap_or(512),
+            read_only: new.read_only,
+        })?;
+        tracing::info!(volume = info.name, size = info.size, "volume created");
+        Ok((StatusCode::CREATED, Json(convert::volume(&info))))
+    })
+    .await
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/volumes/{name}", params(("name" = String, Path)), responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
+async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Volume>, ApiError> {
+    blocking(&app, move |app| {
+        Ok(Json(convert::volume(&app.pool.volume(&name)?)))
+    })
+    .await
+}
+
+/// Changes a volume: read_only, then size, then name; the first that fails ends the request.
+#[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
+async fn patch_volume(
+    State(app): Shared,
+    Path(name): Path<String>,
+    Json(patch): Json<PatchVolume>,
+) -> Result<Json<Volume>, ApiError> {
+    blocking(&app, move |app| {
+        let mut info = app.pool.volume(&name)?;
+        if let Some(read_only) = patch.read_only {
+            info = app.pool.set_read_only(&name, read_only)?;
+            tracing::info!(volume = name, read_only, "volume");
+        }
+        if let Some(size) = patch.size {
+            info = app.pool.resize_volume(&name, size, patch.force)?;
+            tracing::info!(volume = name, size, "volume resized");
+        }
+        if let Some(new_name) = patch.name {
+            info = app.pool.rename_volume(&name, &new_name)?;
+            tracing::info!(volume = name, new_name, "volume renamed");
+        }
+        Ok(Json(convert::volume(&info)))
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeleteQuery {
+    #[serde(default)]
+    force: bool,
+}
+
+/// Deletes a volume; with `force` also one that clients use. Its space comes back in the background.
+#[utoipa::path(delete, path = "/volumes/{name}", params(("name" = String, Path), ("force" = Option<bool>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn delete_volume(
+    State(app): Shared,
+    Path(name): Path<String>,
+    Query(query): Query<DeleteQuery>,
+) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.pool.delete_volume(&name, query.force)?;
+        app.nbd.disconnect(&name);
+        tracing::info!(volume = name, "volume deleted");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"abc", b"abc"));
+        assert!(!same(b"abc", b"abd") && !same(b"abc", b"abcd") && !same(b"", b"a"));
+    }
+}

@@ -1,0 +1,22 @@
+//! The daemon: one pool, its NBD target, its admin API, and the threads that keep it moving.
+//!
+//! The engine is synchronous; an asynchronous runtime exists here for the admin API and signals only, and calls the
+//! engine from threads that may block.
+#![forbid(unsafe_code)]
+
+mod config;
+mod daemon;
+mod http;
+mod listen;
+mod logging;
+mod maintenance;
+mod metrics;
+mod nbd;
+mod notify;
+mod settings;
+mod storage;
+mod world;
+
+pub use daemon::serve;
+pub use http::error_body;
+pub use settings::Settings;

@@ -1,0 +1,164 @@
+//! Addresses to listen on, and binding of the admin API's listeners.
+
+use hindcast_api::{ErrorBody, ErrorKind};
+use std::fmt;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use tokio::net::{TcpListener, UnixListener};
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// `HOST:PORT`.
+    Tcp(String),
+    /// `unix:PATH`.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() {
+                Err("the path is empty".into())
+            } else {
+                Ok(Address::Unix(path.into()))
+            };
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Address::Tcp(text.into()))
+            }
+            _ => Err("an address is HOST:PORT or unix:PATH".into()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => f.write_str(address),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A bound listener of the admin API.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+impl Listener {
+    /// Binds. A Unix socket is accessible to its owner only; one left over by a killed server is replaced, one that
+    /// answers is not.
+    pub(crate) async fn bind(address: &Address) -> Result<Listener, ErrorBody> {
+        let bound = match address {
+            Address::Tcp(host_port) => TcpListener::bind(host_port).await.map(Listener::Tcp),
+            Address::Unix(path) => bind_unix(path).map(|(l, file)| Listener::Unix(l, file)),
+        };
+        bound.map_err(|e| ErrorBody {
+            kind: if e.kind() == io::ErrorKind::AddrInUse {
+                ErrorKind::Busy
+            } else {
+                ErrorKind::Io
+            },
+            message: format!("listen on {address}: {e}"),
+        })
+    }
+
+    /// The address as bound: port 0 has become a real one.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Listener::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|_| "?".into(), |a| a.to_string()),
+            Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
+        }
+    }
+}
+
+/// Removes the socket's name when the listener goes.
+#[derive(Debug)]
+pub(crate) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Nothing to do about a failure: a stale name is replaced at the next start.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Binds under a temporary name, restricts it, and renames: at no instant can somebody else connect, and a leftover
+/// is replaced without a gap.
+fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            "another server answers there",
+        ));
+    }
+    if path.exists() && !is_socket(path) {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the path exists and is not a socket",
+        ));
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    if is_socket(&temporary) {
+        std::fs::remove_file(&temporary)?;
+    }
+    let listener = UnixListener::bind(&temporary)?;
+    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&temporary, path)?;
+    Ok((listener, SocketFile(path.to_path_buf())))
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_host_port_or_unix() {
+        assert_eq!("0.0.0.0:80".parse(), Ok(Address::Tcp("0.0.0.0:80".into())));
+        assert_eq!("unix:/a b".parse(), Ok(Address::Unix("/a b".into())));
+        for bad in ["", "unix:", "80", ":80", "host:", "host:99999", "/path"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad} was accepted");
+        }
+    }
+
+    #[test]
+    fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("s");
+            let address = Address::Unix(path.clone());
+            // A dropped std listener leaves its name behind, as a killed server does.
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            let first = Listener::bind(&address).await.unwrap();
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            assert_eq!(Listener::bind(&address).await.unwrap_err().kind, ErrorKind::Busy);
+            drop(first);
+            assert!(!path.exists());
+            std::fs::write(&path, "precious").unwrap();
+            assert!(Listener::bind(&address).await.is_err());
+            assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        });
+    }
+}

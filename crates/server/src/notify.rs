@@ -1,0 +1,115 @@
+//! systemd's notification protocol (sd_notify(3)): datagrams of `KEY=VALUE` lines to `$NOTIFY_SOCKET`.
+//!
+//! Written here because the protocol is one `sendto`, and the standard library knows abstract socket names.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// The service manager, if there is one.
+#[derive(Debug)]
+pub(crate) struct Notifier {
+    target: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Duration>,
+}
+
+impl Notifier {
+    /// As the environment says.
+    pub(crate) fn from_env() -> Self {
+        let watchdog_is_ours = match std::env::var("WATCHDOG_PID") {
+            Ok(pid) => pid == std::process::id().to_string(),
+            Err(_) => true,
+        };
+        let watchdog = std::env::var("WATCHDOG_USEC")
+            .ok()
+            .filter(|_| watchdog_is_ours)
+            .and_then(|usec| usec.parse().ok())
+            .filter(|usec| *usec > 0)
+            .map(Duration::from_micros);
+        Self::new(std::env::var_os("NOTIFY_SOCKET"), watchdog)
+    }
+
+    fn new(socket: Option<OsString>, watchdog: Option<Duration>) -> Self {
+        let target = socket.and_then(|name| {
+            let address = match name.as_bytes() {
+                [b'@', abstract_name @ ..] => {
+                    use std::os::linux::net::SocketAddrExt;
+                    SocketAddr::from_abstract_name(abstract_name)
+                }
+                _ => SocketAddr::from_pathname(&name),
+            };
+            Some((UnixDatagram::unbound().ok()?, address.ok()?))
+        });
+        Notifier { target, watchdog }
+    }
+
+    /// How often the watchdog wants a sign of life, with a margin; `None`: it does not.
+    pub(crate) fn watchdog_interval(&self) -> Option<Duration> {
+        self.target.as_ref().and(self.watchdog).map(|limit| limit / 3)
+    }
+
+    /// Serving; `status` is what `systemctl status` shows.
+    pub(crate) fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// A new line for `systemctl status`.
+    pub(crate) fn status(&self, status: &str) {
+        self.send(&format!("STATUS={status}"));
+    }
+
+    /// A sign of life.
+    pub(crate) fn alive(&self) {
+        self.send("WATCHDOG=1");
+    }
+
+    /// On the way out.
+    pub(crate) fn stopping(&self) {
+        self.send("STOPPING=1\nSTATUS=stopping");
+    }
+
+    fn send(&self, message: &str) {
+        if let Some((socket, address)) = &self.target
+            && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
+        {
+            tracing::debug!(%error, "notify the service manager");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(socket: &UnixDatagram) -> String {
+        let mut buf = [0; 256];
+        let len = socket.recv(&mut buf).unwrap();
+        String::from_utf8(buf[..len].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_path_and_an_abstract_name_are_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let by_path = UnixDatagram::bind(&path).unwrap();
+        let notifier = Notifier::new(Some(path.into()), Some(Duration::from_secs(30)));
+        notifier.ready("2 volumes");
+        assert_eq!(receive(&by_path), "READY=1\nSTATUS=2 volumes");
+        assert_eq!(notifier.watchdog_interval(), Some(Duration::from_secs(10)));
+
+        use std::os::linux::net::SocketAddrExt;
+        let name = format!("hindcast-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let by_name = UnixDatagram::bind_addr(&address).unwrap();
+        Notifier::new(Some(format!("@{name}").into()), None).alive();
+        assert_eq!(receive(&by_name), "WATCHDOG=1");
+    }
+
+    #[test]
+    fn without_a_manager_nothing_happens() {
+        let notifier = Notifier::new(None, Some(Duration::from_secs(30)));
+        notifier.ready("x");
+        assert_eq!(notifier.watchdog_interval(), None);
+    }
+}

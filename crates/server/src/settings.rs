@@ -1,0 +1,370 @@
+//! What can be said about a server: one structure is its flags, its environment variables and its file.
+//!
+//! A flag `--map-cache` is the variable `HINDCAST_MAP_CACHE` and the key `map-cache`.
+
+use clap::Args;
+use hindcast_api::{Placement, Size};
+use hindcast_engine::pool::CachePolicy;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Everything that can be said about a server, none of it required but the data directory.
+#[derive(Debug, Clone, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Settings {
+    /// Directory of the pool; created, with a pool in it, on the first start
+    #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
+    /// TOML file; its keys are the long names of these options
+    #[arg(long, env = "HINDCAST_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+
+    /// Admin API listener, HOST:PORT or unix:PATH; repeatable, replaces the default [default: unix:DIR/hindcast.sock]
+    #[arg(
+        long,
+        env = "HINDCAST_API",
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        help_heading = "Listeners"
+    )]
+    pub api: Option<Vec<String>>,
+
+    /// File with the bearer token that clients of TCP API listeners must present
+    #[arg(
+        long,
+        env = "HINDCAST_API_TOKEN_FILE",
+        value_name = "FILE",
+        help_heading = "Listeners"
+    )]
+    pub api_token_file: Option<PathBuf>,
+
+    /// NBD listener, HOST:PORT or unix:PATH, or none; repeatable, replaces the default [default: 127.0.0.1:10809]
+    #[arg(
+        long,
+        env = "HINDCAST_NBD",
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        help_heading = "Listeners"
+    )]
+    pub nbd: Option<Vec<String>>,
+
+    /// Certificate chain (PEM) for TLS on NBD
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_TLS_CERT",
+        value_name = "FILE",
+        help_heading = "Listeners"
+    )]
+    pub nbd_tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of the certificate
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_TLS_KEY",
+        value_name = "FILE",
+        help_heading = "Listeners"
+    )]
+    pub nbd_tls_key: Option<PathBuf>,
+
+    /// Authorities (PEM) that client certificates must come from; without it clients need none
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_TLS_CA",
+        value_name = "FILE",
+        help_heading = "Listeners"
+    )]
+    pub nbd_tls_ca: Option<PathBuf>,
+
+    /// Refuse NBD clients that do not switch to TLS: never, tcp (Unix sockets excepted) or always; without a value,
+    /// always [default: never]
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_TLS_REQUIRED",
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "always",
+        help_heading = "Listeners"
+    )]
+    pub nbd_tls_required: Option<TlsWhen>,
+
+    /// NBD connections served at once [default: 1024]
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_MAX_CONNECTIONS",
+        value_name = "N",
+        help_heading = "Listeners"
+    )]
+    pub nbd_max_connections: Option<u32>,
+
+    /// Bytes of NBD requests in flight, on all connections together [default: 256M]
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_MAX_IN_FLIGHT",
+        value_name = "SIZE",
+        help_heading = "Listeners"
+    )]
+    pub nbd_max_in_flight: Option<Size>,
+
+    /// Size of the first physical volume, a sparse file [default: 80 % of the free space]
+    #[arg(
+        long,
+        env = "HINDCAST_POOL_SIZE",
+        value_name = "SIZE",
+        help_heading = "When the pool is created"
+    )]
+    pub pool_size: Option<Size>,
+
+    /// Size of the journal [default: 1G]
+    #[arg(
+        long,
+        env = "HINDCAST_JOURNAL_SIZE",
+        value_name = "SIZE",
+        help_heading = "When the pool is created"
+    )]
+    pub journal_size: Option<Size>,
+
+    /// Size of a journal segment, 4M to 256M [default: 32M, less for a small journal]
+    #[arg(
+        long,
+        env = "HINDCAST_SEGMENT_SIZE",
+        value_name = "SIZE",
+        help_heading = "When the pool is created"
+    )]
+    pub segment_size: Option<Size>,
+
+    /// Unit of allocation, 64K to 1G [default: 4M]
+    #[arg(
+        long,
+        env = "HINDCAST_EXTENT_SIZE",
+        value_name = "SIZE",
+        help_heading = "When the pool is created"
+    )]
+    pub extent_size: Option<Size>,
+
+    /// What the disks write atomically, 512 or 4096 [default: 4096]
+    #[arg(
+        long,
+        env = "HINDCAST_ATOMIC_UNIT",
+        value_name = "SIZE",
+        help_heading = "When the pool is created"
+    )]
+    pub atomic_unit: Option<Size>,
+
+    /// Where new data goes: anywhere or contiguous [default: anywhere]
+    #[arg(
+        long,
+        env = "HINDCAST_PLACEMENT",
+        value_name = "POLICY",
+        help_heading = "When the pool is created"
+    )]
+    pub placement: Option<Placement>,
+
+    /// Chunk size of volumes that are created without one [default: 16K]
+    #[arg(long, env = "HINDCAST_CHUNK", value_name = "SIZE", help_heading = "Tuning")]
+    pub chunk: Option<Size>,
+
+    /// Bound of the map cache [default: 64M]
+    #[arg(
+        long,
+        env = "HINDCAST_MAP_CACHE",
+        value_name = "SIZE",
+        help_heading = "Tuning"
+    )]
+    pub map_cache: Option<Size>,
+
+    /// Replacement in the map cache: round-robin, lru, lfu or s3-fifo [default: s3-fifo]
+    #[arg(
+        long,
+        env = "HINDCAST_MAP_CACHE_POLICY",
+        value_name = "POLICY",
+        help_heading = "Tuning"
+    )]
+    pub map_cache_policy: Option<Replacement>,
+
+    /// Bound of the catalog's page cache [default: 64M]
+    #[arg(
+        long,
+        env = "HINDCAST_CATALOG_CACHE",
+        value_name = "SIZE",
+        help_heading = "Tuning"
+    )]
+    pub catalog_cache: Option<Size>,
+
+    /// Threads that move data from the journal to its place [default: 2]
+    #[arg(
+        long,
+        env = "HINDCAST_DESTAGE_THREADS",
+        value_name = "N",
+        help_heading = "Tuning"
+    )]
+    pub destage_threads: Option<u16>,
+
+    /// Journal bytes that are moved in one batch [default: 64M]
+    #[arg(
+        long,
+        env = "HINDCAST_DESTAGE_BATCH",
+        value_name = "SIZE",
+        help_heading = "Tuning"
+    )]
+    pub destage_batch: Option<Size>,
+
+    /// Start moving when this share of the journal is in use, in per cent [default: 25]
+    #[arg(
+        long,
+        env = "HINDCAST_DESTAGE_START",
+        value_name = "PERCENT",
+        help_heading = "Tuning"
+    )]
+    pub destage_start: Option<u8>,
+
+    /// Warn when less than this share of the pool is free, in per cent [default: 10]
+    #[arg(
+        long,
+        env = "HINDCAST_LOW_SPACE",
+        value_name = "PERCENT",
+        help_heading = "Tuning"
+    )]
+    pub low_space: Option<u8>,
+
+    /// Seconds that clients get to finish when the server stops [default: 10]
+    #[arg(
+        long,
+        env = "HINDCAST_STOP_TIMEOUT",
+        value_name = "SECONDS",
+        help_heading = "Operation"
+    )]
+    pub stop_timeout: Option<u32>,
+
+    /// What to log, as in "info" or "info,hindcast_engine=debug" [default: info]
+    #[arg(long, env = "HINDCAST_LOG", value_name = "FILTER", help_heading = "Operation")]
+    pub log: Option<String>,
+
+    /// Form of the log on stderr: text, json, or journal (priorities, no times) [default: journal under systemd]
+    #[arg(
+        long,
+        env = "HINDCAST_LOG_FORMAT",
+        value_name = "FORMAT",
+        help_heading = "Operation"
+    )]
+    pub log_format: Option<LogFormat>,
+}
+
+/// When NBD clients must use TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlsWhen {
+    /// It is their choice.
+    Never,
+    /// When they come over TCP.
+    Tcp,
+    /// On Unix sockets too.
+    Always,
+}
+
+impl FromStr for TlsWhen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "never" => Ok(TlsWhen::Never),
+            "tcp" => Ok(TlsWhen::Tcp),
+            "always" => Ok(TlsWhen::Always),
+            _ => Err("TLS is required never, tcp or always".into()),
+        }
+    }
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// Lines for systemd's journal, which has its own times.
+    Journal,
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            "journal" => Ok(LogFormat::Journal),
+            _ => Err("a log format is text, json or journal".into()),
+        }
+    }
+}
+
+/// Replacement in the map cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Replacement(pub CachePolicy);
+
+impl FromStr for Replacement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "round-robin" => Ok(Replacement(CachePolicy::RoundRobin)),
+            "lru" => Ok(Replacement(CachePolicy::Lru)),
+            "lfu" => Ok(Replacement(CachePolicy::Lfu)),
+            "s3-fifo" => Ok(Replacement(CachePolicy::S3Fifo)),
+            _ => Err("a cache policy is round-robin, lru, lfu or s3-fifo".into()),
+        }
+    }
+}
+
+impl TryFrom<String> for Replacement {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Settings {
+    /// What `self` leaves open is taken from `other`.
+    pub(crate) fn or(self, other: Settings) -> Settings {
+        macro_rules! merge {
+            ($($field:ident),* $(,)?) => { Settings { $($field: self.$field.or(other.$field)),* } };
+        }
+        merge!(
+            data,
+            config,
+            api,
+            api_token_file,
+            nbd,
+            nbd_tls_cert,
+            nbd_tls_key,
+            nbd_tls_ca,
+            nbd_tls_required,
+            nbd_max_connections,
+            nbd_max_in_flight,
+            pool_size,
+            journal_size,
+            segment_size,
+            extent_size,
+            atomic_unit,
+            placement,
+            chunk,
+            map_cache,
+            map_cache_policy,
+            catalog_cache,
+            destage_threads,
+            destage_batch,
+            destage_start,
+            low_space,
+            stop_timeout,
+            log,
+            log_format,
+        )
+    }
+}

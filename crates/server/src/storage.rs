@@ -1,0 +1,115 @@
+//! Opens the pool of a data directory, creating it on the first start.
+
+use crate::config::{Config, Creation};
+use crate::http::error_body;
+use crate::world;
+use hindcast_api::{ErrorBody, ErrorKind, Size};
+use hindcast_engine::disk::{Dir, FileDir};
+use hindcast_engine::pool::{Pool, PvSpec};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The first physical volume of an embedded pool.
+const FIRST_PV: &str = "pv-0.img";
+
+/// Opens the pool; where there is none, creates it first.
+pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
+    let dir = FileDir::create(&config.data).map_err(|e| ErrorBody {
+        kind: ErrorKind::Io,
+        message: format!("create data directory {}: {e}", config.data.display()),
+    })?;
+    let dir: Arc<dyn Dir> = Arc::new(dir);
+    if !Pool::exists(&*dir).map_err(error_body)? {
+        create(&dir, &config.data, &config.creation)?;
+    } else if !config.creation.given.is_empty() {
+        tracing::warn!(
+            options = config.creation.given.join(" "),
+            "the pool exists already: options that shape a new pool are ignored"
+        );
+    }
+    tracing::info!(data = %config.data.display(), "opening the pool");
+    Pool::open(dir, world::real(), config.options.clone()).map_err(error_body)
+}
+
+fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), ErrorBody> {
+    let free = free_space(path)?;
+    let size = match creation.pool_size {
+        Some(size) => {
+            if size > free {
+                tracing::warn!(
+                    pool = %Size(size),
+                    free = %Size(free),
+                    "the pool is larger than what the file system has free: writes may fail before it is full"
+                );
+            }
+            size
+        }
+        None => default_pool_size(free, creation.config.journal_size, creation.config.extent_size)
+            .ok_or_else(|| ErrorBody {
+                kind: ErrorKind::NoSpace,
+                message: format!(
+                    "create a pool in {}: {} are free, too little for a journal of {} and data; \
+                     give a smaller --journal-size, or --pool-size",
+                    path.display(),
+                    Size(free),
+                    Size(creation.config.journal_size)
+                ),
+            })?,
+    };
+    tracing::info!(
+        data = %path.display(),
+        size = %Size(size),
+        journal = %Size(creation.config.journal_size),
+        "creating a pool"
+    );
+    let pv = PvSpec {
+        path: FIRST_PV.into(),
+        size: Some(size),
+        force: false,
+    };
+    Pool::create(
+        dir.clone(),
+        &world::real(),
+        &creation.config,
+        creation.placement,
+        &[pv],
+    )
+    .map_err(error_body)
+}
+
+/// Four fifths of what the journal leaves, in whole extents; `None` when that is not worth calling a pool.
+fn default_pool_size(free: u64, journal: u64, extent: u64) -> Option<u64> {
+    let share = free.saturating_sub(journal) / 5 * 4;
+    let size = share - share % extent.max(1);
+    // The label takes some of the first extent.
+    (size >= 4 * extent).then_some(size)
+}
+
+fn free_space(path: &Path) -> Result<u64, ErrorBody> {
+    let stat = rustix::fs::statvfs(path).map_err(|e| ErrorBody {
+        kind: ErrorKind::Io,
+        message: format!("ask for the free space of {}: {e}", path.display()),
+    })?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_size_leaves_room_and_is_whole_extents() {
+        const G: u64 = 1 << 30;
+        let size = default_pool_size(101 * G + 12345, G, 4 << 20).unwrap();
+        assert!(size <= 80 * G + 12345 && size > 79 * G, "{size}");
+        assert_eq!(size % (4 << 20), 0);
+        assert_eq!(default_pool_size(G, G, 4 << 20), None);
+        assert_eq!(default_pool_size(0, G, 4 << 20), None);
+    }
+
+    #[test]
+    fn free_space_is_known() {
+        assert!(free_space(Path::new("/")).unwrap() > 0);
+        assert!(free_space(Path::new("/nonexistent")).is_err());
+    }
+}

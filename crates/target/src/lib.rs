@@ -1,0 +1,45 @@
+//! Hindcast's network targets: what clients connect to.
+//!
+//! A target knows the engine's block-device interface and nothing else of it (I1). Codecs are pure functions from
+//! bytes to bytes; sessions turn requests into calls of a [`BlockDevice`] and answer them.
+#![forbid(unsafe_code)]
+
+use hindcast_engine::Result;
+use hindcast_engine::device::BlockDevice;
+use std::sync::Arc;
+
+pub mod nbd;
+
+/// What a target may tell about an export without opening it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportEntry {
+    /// The name a client asks for; opaque UTF-8 to the target.
+    pub name: String,
+    /// Text for people; may be empty.
+    pub description: String,
+}
+
+/// The names that clients may connect to, and the devices behind them. Called from connection threads; may block.
+pub trait Exports: Send + Sync {
+    /// Everything a client may see, in the order to show it.
+    fn list(&self) -> Vec<ExportEntry>;
+
+    /// Opens a name. The empty name asks for the default export; whether there is one is the implementer's choice.
+    fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>>;
+
+    /// The canonical form of a name: what [`Exports::list`] shows, and what connections are known and disconnected
+    /// by. An implementer that has a default export or other aliases resolves them here.
+    fn canonical(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
+    /// Text for people about one export, if there is any.
+    fn describe(&self, name: &str) -> Option<String> {
+        let name = self.canonical(name);
+        self.list()
+            .into_iter()
+            .find(|e| e.name == name)
+            .map(|e| e.description)
+            .filter(|d| !d.is_empty())
+    }
+}

@@ -1,0 +1,547 @@
+//! The handshake: fixed newstyle negotiation as a machine that takes bytes and gives bytes.
+//!
+//! [`Negotiator`] knows no socket. Its driver sends [`GREETING`], feeds what it receives to [`Negotiator::step`], and
+//! sends what that puts out, until a step leads elsewhere: to TLS, to the transmission phase, or to the end.
+
+use super::codec::export_flag;
+use super::meta_context::{ALLOCATION_ID, BASE_ALLOCATION, MetaRequest};
+use crate::Exports;
+use hindcast_engine::device::{BlockDevice, DeviceInfo};
+use hindcast_engine::{Error, ErrorKind};
+use std::sync::Arc;
+
+/// What the server says first: `NBDMAGIC`, `IHAVEOPT`, and the flags FIXED_NEWSTYLE and NO_ZEROES.
+pub const GREETING: [u8; 18] = *b"NBDMAGICIHAVEOPT\x00\x03";
+/// First word of every option.
+pub const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
+/// First word of every option reply.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Bytes of an option's header.
+pub const OPTION_HEADER_LEN: usize = 16;
+/// Bytes of an option reply's header.
+pub const OPTION_REPLY_LEN: usize = 20;
+
+/// The longest string the protocol allows.
+pub const MAX_STRING: usize = 4096;
+/// Option data up to this length is looked at.
+const MAX_OPTION: u32 = 32 << 10;
+/// Option data up to this length is skipped and answered; with more of it the client is up to no good.
+const MAX_SKIPPED_OPTION: u32 = 1 << 20;
+/// A client that sends more options than this gets nowhere.
+const MAX_OPTIONS: u32 = 4096;
+
+const CLIENT_FIXED_NEWSTYLE: u32 = 1;
+const CLIENT_NO_ZEROES: u32 = 2;
+
+/// Option numbers.
+#[allow(missing_docs)]
+pub mod opt {
+    pub const EXPORT_NAME: u32 = 1;
+    pub const ABORT: u32 = 2;
+    pub const LIST: u32 = 3;
+    pub const STARTTLS: u32 = 5;
+    pub const INFO: u32 = 6;
+    pub const GO: u32 = 7;
+    pub const STRUCTURED_REPLY: u32 = 8;
+    pub const LIST_META_CONTEXT: u32 = 9;
+    pub const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Option reply types.
+#[allow(missing_docs)]
+pub mod rep {
+    pub const ACK: u32 = 1;
+    pub const SERVER: u32 = 2;
+    pub const INFO: u32 = 3;
+    pub const META_CONTEXT: u32 = 4;
+    pub const ERR_UNSUP: u32 = (1 << 31) | 1;
+    pub const ERR_POLICY: u32 = (1 << 31) | 2;
+    pub const ERR_INVALID: u32 = (1 << 31) | 3;
+    pub const ERR_TLS_REQD: u32 = (1 << 31) | 5;
+    pub const ERR_UNKNOWN: u32 = (1 << 31) | 6;
+    pub const ERR_SHUTDOWN: u32 = (1 << 31) | 7;
+    pub const ERR_TOO_BIG: u32 = (1 << 31) | 9;
+}
+
+/// Information types of INFO and GO.
+#[allow(missing_docs)]
+pub mod info {
+    pub const EXPORT: u16 = 0;
+    pub const NAME: u16 = 1;
+    pub const DESCRIPTION: u16 = 2;
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// An option that gets an error reply.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OptionError {
+    /// A reply type of [`rep`].
+    pub reply: u32,
+    /// For people.
+    pub message: String,
+}
+
+impl OptionError {
+    pub(super) fn new(reply: u32, message: impl Into<String>) -> OptionError {
+        OptionError {
+            reply,
+            message: message.into(),
+        }
+    }
+
+    fn open(error: &Error) -> OptionError {
+        let reply = match error.kind() {
+            ErrorKind::Busy | ErrorKind::Conflict | ErrorKind::ReadOnly => rep::ERR_POLICY,
+            _ => rep::ERR_UNKNOWN,
+        };
+        OptionError::new(reply, error.to_string())
+    }
+}
+
+/// Takes an option's data apart.
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(data: &'a [u8]) -> Reader<'a> {
+        Reader { rest: data }
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], OptionError> {
+        let Some((head, rest)) = self.rest.split_at_checked(len) else {
+            return Err(OptionError::new(
+                rep::ERR_INVALID,
+                "the option's data is too short",
+            ));
+        };
+        self.rest = rest;
+        Ok(head)
+    }
+
+    fn u16(&mut self) -> Result<u16, OptionError> {
+        self.take(2).map(|b| u16::from_be_bytes([b[0], b[1]]))
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, OptionError> {
+        self.take(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    /// A string after its 32-bit length.
+    pub(super) fn string(&mut self) -> Result<&'a str, OptionError> {
+        let len = self.u32()? as usize;
+        let bytes = self.take(len)?;
+        string(bytes)
+    }
+
+    pub(super) fn end(&self) -> Result<(), OptionError> {
+        match self.rest {
+            [] => Ok(()),
+            _ => Err(OptionError::new(
+                rep::ERR_INVALID,
+                "the option's data is too long",
+            )),
+        }
+    }
+}
+
+/// Checks the protocol's rules for strings.
+fn string(bytes: &[u8]) -> Result<&str, OptionError> {
+    if bytes.len() > MAX_STRING {
+        return Err(OptionError::new(
+            rep::ERR_TOO_BIG,
+            "a string is longer than 4096 bytes",
+        ));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(s) if !s.contains('\0') => Ok(s),
+        _ => Err(OptionError::new(
+            rep::ERR_INVALID,
+            "a string is not UTF-8 without NUL",
+        )),
+    }
+}
+
+/// Appends one option reply.
+pub fn put_option_reply(out: &mut Vec<u8>, option: u32, reply: u32, parts: &[&[u8]]) {
+    let len: usize = parts.iter().map(|p| p.len()).sum();
+    out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&option.to_be_bytes());
+    out.extend_from_slice(&reply.to_be_bytes());
+    out.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+/// The transmission flags of a device. A read-only one promises nothing about writes.
+pub fn transmission_flags(device: &DeviceInfo, structured: bool) -> u16 {
+    use export_flag::*;
+    let mut flags = HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE;
+    flags |= match device.read_only {
+        true => READ_ONLY,
+        false => SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO,
+    };
+    if structured { flags | SEND_DF } else { flags }
+}
+
+/// What the server allows, fixed for a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// STARTTLS is available.
+    pub tls_available: bool,
+    /// Nothing but STARTTLS and ABORT is answered before TLS.
+    pub tls_required: bool,
+    /// The longest READ or WRITE; advertised as maximum block size.
+    pub max_request: u32,
+}
+
+/// What the client and the server agreed on.
+pub struct Negotiated {
+    /// The export's name, as the client gave it.
+    pub export: String,
+    /// The device.
+    pub device: Arc<dyn BlockDevice>,
+    /// READ is answered by structured replies.
+    pub structured: bool,
+    /// BLOCK_STATUS reports `base:allocation`.
+    pub allocation: bool,
+}
+
+/// Where a step leads. Whatever it put out is sent first, in every case.
+pub enum Step {
+    /// Needs more bytes.
+    More,
+    /// One message was handled; there may be another.
+    Next,
+    /// The next bytes are a TLS handshake. Bytes already received after this option were not protected by it.
+    StartTls,
+    /// The next bytes are requests.
+    Transmit(Negotiated),
+    /// Close the connection.
+    Close,
+}
+
+enum Phase {
+    ClientFlags,
+    Options,
+    /// Dropping the rest of an option that is too long, to answer it.
+    Skip {
+        option: u32,
+        left: usize,
+    },
+}
+
+/// One connection's negotiation.
+pub struct Negotiator<'a> {
+    exports: &'a dyn Exports,
+    policy: Policy,
+    phase: Phase,
+    fixed: bool,
+    no_zeroes: bool,
+    secure: bool,
+    shutting_down: bool,
+    structured: bool,
+    /// The export for which `base:allocation` is selected.
+    allocation_of: Option<String>,
+    options: u32,
+}
+
+impl<'a> Negotiator<'a> {
+    /// A negotiation of which nothing but the greeting has been said.
+    pub fn new(exports: &'a dyn Exports, policy: Policy) -> Negotiator<'a> {
+        Negotiator {
+            exports,
+            policy,
+            phase: Phase::ClientFlags,
+            fixed: false,
+            no_zeroes: false,
+            secure: false,
+            shutting_down: false,
+            structured: false,
+            allocation_of: None,
+            options: 0,
+        }
+    }
+
+    /// TLS is up. Nothing that was agreed on before it counts.
+    pub fn secured(&mut self) {
+        self.secure = true;
+        self.structured = false;
+        self.allocation_of = None;
+    }
+
+    /// From now on options are refused.
+    pub fn shut_down(&mut self) {
+        self.shutting_down = true;
+    }
+
+    /// Handles at most one message at the start of `input`, appends the answer to `out`, and tells how many bytes of
+    /// `input` it took.
+    pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        match self.phase {
+            Phase::ClientFlags => self.client_flags(input),
+            Phase::Options => self.option(input, out),
+            Phase::Skip { option, left } => {
+                let skipped = left.min(input.len());
+                if skipped < left {
+                    self.phase = Phase::Skip {
+                        option,
+                        left: left - skipped,
+                    };
+                    return (skipped, Step::More);
+                }
+                self.phase = Phase::Options;
+                put_option_reply(out, option, rep::ERR_TOO_BIG, &[b"the option's data is too long"]);
+                (skipped, Step::Next)
+            }
+        }
+    }
+
+    fn client_flags(&mut self, input: &[u8]) -> (usize, Step) {
+        let Some(&bytes) = input.first_chunk::<4>() else {
+            return (0, Step::More);
+        };
+        let flags = u32::from_be_bytes(bytes);
+        if flags & !(CLIENT_FIXED_NEWSTYLE | CLIENT_NO_ZEROES) != 0 {
+            return (4, Step::Close);
+        }
+        self.fixed = flags & CLIENT_FIXED_NEWSTYLE != 0;
+        self.no_zeroes = flags & CLIENT_NO_ZEROES != 0;
+        self.phase = Phase::Options;
+        (4, Step::Next)
+    }
+
+    fn option(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let Some(header) = input.first_chunk::<OPTION_HEADER_LEN>() else {
+            return (0, Step::More);
+        };
+        let mut reader = Reader { rest: header };
+        let (Ok(magic_high), Ok(magic_low), Ok(option), Ok(len)) =
+            (reader.u32(), reader.u32(), reader.u32(), reader.u32())
+        else {
+            return (0, Step::Close);
+        };
+        if (u64::from(magic_high) << 32) | u64::from(magic_low) != OPTION_MAGIC {
+            return (0, Step::Close);
+        }
+        let data = &input[OPTION_HEADER_LEN..];
+        if len > MAX_OPTION {
+            // An export name can't be answered by an error, so it ends here.
+            if len > MAX_SKIPPED_OPTION || option == opt::EXPORT_NAME || !self.count_option() {
+                return (0, Step::Close);
+            }
+            self.phase = Phase::Skip {
+                option,
+                left: len as usize,
+            };
+            return (OPTION_HEADER_LEN, Step::Next);
+        }
+        let Some(data) = data.get(..len as usize) else {
+            return (0, Step::More);
+        };
+        let taken = OPTION_HEADER_LEN + data.len();
+        if !self.count_option() {
+            return (taken, Step::Close);
+        }
+        (taken, self.answer(option, data, out))
+    }
+
+    fn count_option(&mut self) -> bool {
+        self.options += 1;
+        self.options <= MAX_OPTIONS
+    }
+
+    /// Answers one option whose data is complete.
+    fn answer(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+        if option == opt::ABORT {
+            put_option_reply(out, option, rep::ACK, &[]);
+            return Step::Close;
+        }
+        let plain_but_must_not_be = self.policy.tls_required && !self.secure;
+        if option == opt::EXPORT_NAME {
+            return match plain_but_must_not_be || self.shutting_down {
+                true => Step::Close,
+                false => self.export_name(data, out),
+            };
+        }
+        // Without FIXED_NEWSTYLE from the client, TLS must not be spoken of, so that a server which requires it has
+        // nothing to say.
+        if plain_but_must_not_be && !self.fixed {
+            return Step::Close;
+        }
+        let result = if self.shutting_down {
+            Err(OptionError::new(rep::ERR_SHUTDOWN, "the server is shutting down"))
+        } else if plain_but_must_not_be && option != opt::STARTTLS {
+            Err(OptionError::new(rep::ERR_TLS_REQD, "this server requires TLS"))
+        } else {
+            self.answer_fixed(option, data, out)
+        };
+        match result {
+            Ok(step) => {
+                put_option_reply(out, option, rep::ACK, &[]);
+                step
+            }
+            Err(OptionError { reply, message }) => {
+                let end = message.floor_char_boundary(MAX_STRING);
+                put_option_reply(out, option, reply, &[&message.as_bytes()[..end]]);
+                Step::Next
+            }
+        }
+    }
+
+    /// The options that are answered by replies; success is followed by an ACK.
+    fn answer_fixed(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, OptionError> {
+        match option {
+            opt::LIST => {
+                Reader::new(data).end()?;
+                self.list(out);
+                Ok(Step::Next)
+            }
+            opt::STARTTLS => {
+                Reader::new(data).end()?;
+                self.start_tls()
+            }
+            opt::STRUCTURED_REPLY => {
+                Reader::new(data).end()?;
+                self.structured = true;
+                Ok(Step::Next)
+            }
+            opt::INFO | opt::GO => self.info(option, data, out),
+            opt::LIST_META_CONTEXT => self.list_meta_context(data, out),
+            opt::SET_META_CONTEXT => self.set_meta_context(data, out),
+            _ => Err(OptionError::new(rep::ERR_UNSUP, "unknown option")),
+        }
+    }
+
+    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let Ok(name) = string(data) else {
+            return Step::Close;
+        };
+        let Ok(device) = self.exports.open(name) else {
+            return Step::Close;
+        };
+        let info = device.info();
+        out.extend_from_slice(&info.size.to_be_bytes());
+        out.extend_from_slice(&transmission_flags(&info, self.structured).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; 124]);
+        }
+        Step::Transmit(self.negotiated(name, device))
+    }
+
+    fn negotiated(&self, name: &str, device: Arc<dyn BlockDevice>) -> Negotiated {
+        Negotiated {
+            export: name.to_owned(),
+            device,
+            structured: self.structured,
+            allocation: self.structured && self.allocation_of.as_deref() == Some(name),
+        }
+    }
+
+    fn list(&self, out: &mut Vec<u8>) {
+        for entry in self.exports.list() {
+            if string(entry.name.as_bytes()).is_err() {
+                continue; // no client could ask for it
+            }
+            let name_len = u32::try_from(entry.name.len()).unwrap_or(0).to_be_bytes();
+            let description = &entry.description[..entry.description.floor_char_boundary(MAX_STRING)];
+            let parts: [&[u8]; 3] = [&name_len, entry.name.as_bytes(), description.as_bytes()];
+            put_option_reply(out, opt::LIST, rep::SERVER, &parts);
+        }
+    }
+
+    fn start_tls(&self) -> Result<Step, OptionError> {
+        if self.secure {
+            return Err(OptionError::new(rep::ERR_INVALID, "TLS is already in use"));
+        }
+        if !self.policy.tls_available || !self.fixed {
+            return Err(OptionError::new(rep::ERR_POLICY, "TLS is not configured"));
+        }
+        Ok(Step::StartTls)
+    }
+
+    fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, OptionError> {
+        let mut reader = Reader::new(data);
+        let name = reader.string()?;
+        let count = reader.u16()?;
+        let wanted = (0..count)
+            .map(|_| reader.u16())
+            .collect::<Result<Vec<u16>, _>>()?;
+        reader.end()?;
+        let device = self.exports.open(name).map_err(|e| OptionError::open(&e))?;
+        let shape = device.info();
+
+        let mut put = |kind: u16, parts: [&[u8]; 3]| {
+            put_option_reply(
+                out,
+                option,
+                rep::INFO,
+                &[&kind.to_be_bytes(), parts[0], parts[1], parts[2]],
+            );
+        };
+        let flags = transmission_flags(&shape, self.structured).to_be_bytes();
+        put(info::EXPORT, [&shape.size.to_be_bytes(), &flags, &[]]);
+        if wanted.contains(&info::NAME) {
+            put(info::NAME, [self.exports.canonical(name).as_bytes(), &[], &[]]);
+        }
+        if wanted.contains(&info::DESCRIPTION)
+            && let Some(text) = self.exports.describe(name)
+        {
+            put(
+                info::DESCRIPTION,
+                [&text.as_bytes()[..text.floor_char_boundary(MAX_STRING)], &[], &[]],
+            );
+        }
+        // Unasked too: the sizes are enforced, and a client may learn them as it likes.
+        let preferred = shape
+            .preferred_size
+            .clamp(shape.block_size.max(512), self.policy.max_request);
+        put(
+            info::BLOCK_SIZE,
+            [
+                &shape.block_size.to_be_bytes(),
+                &preferred.to_be_bytes(),
+                &self.policy.max_request.to_be_bytes(),
+            ],
+        );
+        Ok(match option {
+            opt::GO => Step::Transmit(self.negotiated(name, device)),
+            _ => Step::Next,
+        })
+    }
+
+    /// Decodes a meta context option; the export must exist and structured replies must have been agreed on.
+    fn meta_request<'d>(&self, data: &'d [u8]) -> Result<MetaRequest<'d>, OptionError> {
+        if !self.structured {
+            return Err(OptionError::new(
+                rep::ERR_INVALID,
+                "structured replies come first",
+            ));
+        }
+        let request = MetaRequest::decode(data)?;
+        self.exports
+            .open(request.export)
+            .map_err(|e| OptionError::open(&e))?;
+        Ok(request)
+    }
+
+    fn list_meta_context(&self, data: &[u8], out: &mut Vec<u8>) -> Result<Step, OptionError> {
+        if self.meta_request(data)?.lists_allocation() {
+            let parts: [&[u8]; 2] = [&0u32.to_be_bytes(), BASE_ALLOCATION.as_bytes()];
+            put_option_reply(out, opt::LIST_META_CONTEXT, rep::META_CONTEXT, &parts);
+        }
+        Ok(Step::Next)
+    }
+
+    fn set_meta_context(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<Step, OptionError> {
+        self.allocation_of = None; // replaced even when this fails
+        let request = self.meta_request(data)?;
+        if request.selects_allocation() {
+            let parts: [&[u8]; 2] = [&ALLOCATION_ID.to_be_bytes(), BASE_ALLOCATION.as_bytes()];
+            put_option_reply(out, opt::SET_META_CONTEXT, rep::META_CONTEXT, &parts);
+            self.allocation_of = Some(request.export.to_owned());
+        }
+        Ok(Step::Next)
+    }
+}

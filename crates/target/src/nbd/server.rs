@@ -1,0 +1,430 @@
+//! Listeners, connections, and the handle that the daemon holds.
+
+use super::budget::{Budget, Flight};
+use super::buffers::{RX_BASE, rx_budget_floor};
+use super::conn::{Conn, Shared};
+use super::exec::{Executor, Rules};
+use super::handshake::{Outcome, negotiate};
+use super::listener::Listener;
+use super::options::{GREETING, Negotiated, Negotiator, Policy};
+use super::pool::Pool;
+use super::registry::{Record, Registry};
+use super::session::{self, TICK};
+use super::stats::{ConnectionInfo, NbdStats};
+use super::tls::{TlsConfig, TlsTransport};
+use super::transport::{Socket, Transport};
+use crate::Exports;
+use hindcast_engine::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use rustls::ServerConfig;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Where to listen, or where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A Unix socket. A stale one is replaced; one that is in use, or any other file, is left alone and an error.
+    Unix(PathBuf),
+}
+
+/// Which connections must use TLS before anything else.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TlsRequired {
+    /// None; it is the client's choice.
+    #[default]
+    Never,
+    /// Those over TCP. Unix sockets are guarded by file permissions.
+    Tcp,
+    /// All.
+    Always,
+}
+
+/// How a server behaves.
+#[derive(Debug, Clone)]
+pub struct NbdConfig {
+    /// Where to listen.
+    pub listen: Vec<Listen>,
+    /// Connections at a time; more are closed at once.
+    pub max_connections: usize,
+    /// Time for the whole negotiation, TLS included.
+    pub negotiation_timeout: Duration,
+    /// The longest READ or WRITE in bytes, a multiple of 64 KiB.
+    pub max_request: u32,
+    /// Bytes of requests in flight on one connection, beyond its fixed buffers; a connection over it is not read from.
+    pub max_in_flight_per_connection: u64,
+    /// Bytes of requests in flight on all connections, beyond their fixed buffers. One half is for writes that are
+    /// being received, the other for replies that are being built, so that neither can wait for the other.
+    pub max_in_flight: u64,
+    /// Requests of one connection that are worked on away from its thread.
+    pub max_jobs_per_connection: usize,
+    /// Threads for requests that may block.
+    pub workers: usize,
+    /// A client that stops in mid-request, or does not take its replies, is given up after this long.
+    pub stall_timeout: Duration,
+    /// TCP keepalive after this long without traffic.
+    pub keepalive: Option<Duration>,
+    /// The server's identity; without it STARTTLS is refused.
+    pub tls: Option<TlsConfig>,
+    /// Which connections must use TLS.
+    pub tls_required: TlsRequired,
+}
+
+impl Default for NbdConfig {
+    fn default() -> NbdConfig {
+        NbdConfig {
+            listen: Vec::new(),
+            max_connections: 1024,
+            negotiation_timeout: Duration::from_secs(30),
+            max_request: 32 << 20,
+            max_in_flight_per_connection: 64 << 20,
+            max_in_flight: 256 << 20,
+            max_jobs_per_connection: 64,
+            workers: 16,
+            stall_timeout: Duration::from_secs(60),
+            keepalive: Some(Duration::from_secs(60)),
+            tls: None,
+            tls_required: TlsRequired::Never,
+        }
+    }
+}
+
+impl NbdConfig {
+    fn validate(&self) -> Result<()> {
+        let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("configure NBD: {what}")));
+        if self.max_request < 1 << 20 || !self.max_request.is_multiple_of(64 << 10) {
+            return invalid("max_request is not a multiple of 64 KiB of at least 1 MiB");
+        }
+        if self.max_in_flight / 2 < self.half_floor() {
+            return invalid("max_in_flight is less than twice the largest request");
+        }
+        if self.max_connections == 0 || self.max_jobs_per_connection == 0 || self.workers == 0 {
+            return invalid("a limit is zero");
+        }
+        if self.tls_required != TlsRequired::Never && self.tls.is_none() {
+            return invalid("TLS is required but has no certificate");
+        }
+        Ok(())
+    }
+
+    /// No single request, nor the FUA writes of one receive, may need more than all there is.
+    fn half_floor(&self) -> u64 {
+        rx_budget_floor(self.max_request) + RX_BASE as u64
+    }
+
+    fn shared(&self, pool: Pool, stopping: Arc<AtomicBool>) -> Shared {
+        Shared {
+            pool: Arc::new(pool),
+            rx_budget: Budget::new(self.max_in_flight / 2),
+            reply_budget: Budget::new(self.max_in_flight / 2),
+            stopping,
+        }
+    }
+}
+
+/// What every connection's thread needs.
+pub(super) struct Context {
+    pub(super) config: NbdConfig,
+    exports: Arc<dyn Exports>,
+    tls: Option<Arc<ServerConfig>>,
+    shared: Shared,
+    pub(super) registry: Arc<Registry>,
+}
+
+/// A running NBD server. Dropping it stops it at once.
+pub struct NbdServer {
+    context: Arc<Context>,
+    listeners: Vec<Arc<Listener>>,
+    acceptors: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl NbdServer {
+    /// Binds every address, then begins to accept. Nothing is left behind if one of them fails.
+    pub fn start(config: NbdConfig, exports: Arc<dyn Exports>) -> Result<NbdServer> {
+        config.validate()?;
+        let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
+        let listeners = config
+            .listen
+            .iter()
+            .map(|l| Listener::bind(l).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?;
+        let pool = Pool::start(config.workers).map_err(|e| Error::io("start NBD workers", e))?;
+        let shared = config.shared(pool, Arc::default());
+        let context = Arc::new(Context {
+            config,
+            exports,
+            tls,
+            shared,
+            registry: Arc::default(),
+        });
+        let server = NbdServer {
+            context,
+            listeners,
+            acceptors: Mutex::default(),
+        };
+        for listener in &server.listeners {
+            let (listener, context) = (listener.clone(), server.context.clone());
+            let acceptor = thread::Builder::new()
+                .name("nbd-accept".into())
+                .spawn(move || {
+                    listener.accept_loop(&context.shared.stopping, |socket, peer| {
+                        admit(&context, socket, peer)
+                    })
+                })
+                .map_err(|e| Error::io("start an NBD listener", e))?;
+            server.acceptors.lock().push(acceptor);
+        }
+        Ok(server)
+    }
+
+    /// Where it listens, with the ports that were chosen.
+    pub fn addresses(&self) -> Vec<Listen> {
+        self.listeners.iter().map(|l| l.address().clone()).collect()
+    }
+
+    /// Totals since the start.
+    pub fn stats(&self) -> NbdStats {
+        self.context.registry.stats()
+    }
+
+    /// The open connections.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        self.context.registry.connections()
+    }
+
+    /// Breaks off every connection to an export (a canonical name), and waits up to `wait` for them to be gone: after
+    /// that none of them holds the device. Tells how many there were and whether all are gone. To keep them from coming
+    /// back, make [`Exports::open`] fail first.
+    pub fn disconnect(&self, export: &str, wait: Duration) -> (usize, bool) {
+        self.context.registry.disconnect(export, wait)
+    }
+
+    /// Stops accepting, refuses new requests, finishes those under way, and closes; breaks off what is left after
+    /// `grace`. Tells how many connections had to be broken off. May be called again.
+    pub fn shutdown(&self, grace: Duration) -> usize {
+        self.context.shared.stopping.store(true, Ordering::SeqCst);
+        for listener in &self.listeners {
+            listener.stop();
+        }
+        for acceptor in self.acceptors.lock().drain(..) {
+            let _ = acceptor.join();
+        }
+        self.context.registry.shutdown(grace)
+    }
+}
+
+impl Drop for NbdServer {
+    fn drop(&mut self) {
+        self.shutdown(Duration::ZERO);
+    }
+}
+
+/// Takes in an accepted socket: registers it and gives it a thread.
+fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
+    let tcp = peer != super::listener::UNIX_PEER;
+    let tuned = if tcp {
+        socket.tune_tcp(context.config.keepalive)
+    } else {
+        Ok(())
+    };
+    if let Err(e) = tuned {
+        tracing::debug!(%peer, error = %e, "a new connection was already gone");
+        return;
+    }
+    let Some(record) = Registry::admit(&context.registry, context.config.max_connections, socket, peer)
+    else {
+        return;
+    };
+    let context = context.clone();
+    let spawned = thread::Builder::new().name("nbd-conn".into()).spawn(move || {
+        let span = tracing::debug_span!("nbd", id = record.id, peer = %record.peer);
+        let _entered = span.enter();
+        match run(&context, &record, tcp) {
+            Ok(()) => tracing::debug!("closed"),
+            Err(e) => tracing::info!(error = %e, "connection broken off"),
+        }
+    });
+    if let Err(e) = spawned {
+        tracing::warn!(error = %e, "no thread for a connection"); // the record went with the closure
+    }
+}
+
+/// One connection, from greeting to end.
+fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<()> {
+    let deadline = Instant::now() + context.config.negotiation_timeout;
+    let exports = Watched {
+        exports: &*context.exports,
+        record,
+    };
+    let policy = Policy {
+        tls_available: context.tls.is_some(),
+        tls_required: match context.config.tls_required {
+            TlsRequired::Never => false,
+            TlsRequired::Tcp => tcp,
+            TlsRequired::Always => true,
+        },
+        max_request: context.config.max_request,
+    };
+    let mut negotiator = Negotiator::new(&exports, policy);
+    let stopping = &context.shared.stopping;
+    let plain = SharedSocket(record.socket.clone());
+    let outcome = negotiate(&plain, &mut negotiator, &GREETING, deadline, stopping)?;
+    let Some(config) = context
+        .tls
+        .clone()
+        .filter(|_| matches!(outcome, Outcome::StartTls))
+    else {
+        return transmit(context, record, plain, outcome);
+    };
+    let tls = TlsTransport::accept(record.socket.clone(), config, deadline)?;
+    record.tls.store(true, Ordering::Relaxed);
+    negotiator.secured();
+    let outcome = negotiate(&tls, &mut negotiator, &[], deadline, stopping)?;
+    transmit(context, record, tls, outcome)
+}
+
+/// What follows the negotiation.
+fn transmit(
+    context: &Context,
+    record: &Arc<Record>,
+    transport: impl Transport,
+    outcome: Outcome,
+) -> io::Result<()> {
+    let (negotiated, received) = match outcome {
+        Outcome::Transmit(negotiated, received) => (negotiated, received),
+        Outcome::Closed => {
+            record.negotiated.store(true, Ordering::Relaxed);
+            transport.close();
+            return Ok(());
+        }
+        Outcome::Failed(why) => return Err(io::Error::new(io::ErrorKind::InvalidData, why)),
+        Outcome::StartTls => return Err(io::Error::new(io::ErrorKind::InvalidData, "TLS twice")),
+    };
+    record.negotiated.store(true, Ordering::Relaxed);
+    serve(
+        &context.config,
+        &context.shared,
+        Some(record.clone()),
+        transport,
+        negotiated,
+        &received,
+    )
+}
+
+fn serve(
+    config: &NbdConfig,
+    shared: &Shared,
+    record: Option<Arc<Record>>,
+    transport: impl Transport,
+    negotiated: Negotiated,
+    received: &[u8],
+) -> io::Result<()> {
+    transport.set_timeouts(TICK, config.stall_timeout)?;
+    let Negotiated {
+        export,
+        device,
+        structured,
+        allocation,
+    } = negotiated;
+    tracing::debug!(export, structured, allocation, "serving");
+    let rules = Rules {
+        structured,
+        allocation,
+        max_request: config.max_request,
+    };
+    let flight = Flight::new(
+        shared.reply_budget.clone(),
+        config.max_jobs_per_connection,
+        config.max_in_flight_per_connection,
+    );
+    let conn = Conn::new(
+        transport,
+        Executor { device, structured },
+        rules,
+        shared.clone(),
+        flight,
+        record,
+    );
+    session::serve(&conn, received, config.stall_timeout)
+}
+
+/// Serves one connection over any transport, on this thread, without TLS: for tests and fuzzing.
+pub fn serve_transport(
+    config: &NbdConfig,
+    exports: &dyn Exports,
+    pool: Pool,
+    transport: impl Transport,
+) -> io::Result<()> {
+    config.validate().map_err(io::Error::other)?;
+    let shared = config.shared(pool, Arc::default());
+    let policy = Policy {
+        tls_available: false,
+        tls_required: false,
+        max_request: config.max_request,
+    };
+    let mut negotiator = Negotiator::new(exports, policy);
+    let deadline = Instant::now() + config.negotiation_timeout;
+    match negotiate(&transport, &mut negotiator, &GREETING, deadline, &shared.stopping)? {
+        Outcome::Transmit(negotiated, received) => {
+            serve(config, &shared, None, transport, negotiated, &received)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Notes an export's name on the connection before it is opened, so that whoever makes opening fail and then
+/// disconnects the export misses no connection.
+struct Watched<'a> {
+    exports: &'a dyn Exports,
+    record: &'a Record,
+}
+
+impl Exports for Watched<'_> {
+    fn list(&self) -> Vec<crate::ExportEntry> {
+        self.exports.list()
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn hindcast_engine::device::BlockDevice>> {
+        *self.record.export.lock() = Some(self.exports.canonical(name));
+        self.exports.open(name)
+    }
+
+    fn canonical(&self, name: &str) -> String {
+        self.exports.canonical(name)
+    }
+
+    fn describe(&self, name: &str) -> Option<String> {
+        self.exports.describe(name)
+    }
+}
+
+/// A socket that the registry holds too, to break it off.
+struct SharedSocket(Arc<Socket>);
+
+impl Transport for SharedSocket {
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.receive(buf)
+    }
+
+    fn send(&self, bufs: &[io::IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        self.0.send(bufs, wait)
+    }
+
+    fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()> {
+        self.0.set_timeouts(receive, send)
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn abort(&self) {
+        self.0.abort();
+    }
+}
