@@ -37,7 +37,8 @@ class Disk:
         return self.mount_dir
 
     def unmount(self):
-        run("umount", self.mount_dir)
+        # Processes that have just been stopped may hold it for a moment.
+        wait_for("umount", lambda: run("umount", self.mount_dir, check=False).returncode == 0, limit=20, step=0.2)
         self.mounted = False
 
     def detach(self):

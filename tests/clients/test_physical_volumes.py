@@ -87,6 +87,7 @@ def moved_away_and_removed(t):
     read_all(uri)
     server.cli("pool", "remove", loop.device)
     assert all(pv["path"] != loop.device for pv in pvs(server))
+    # The server must let go of the device, so that somebody can take it away.
     loop.detach()
     server.check()
     read_all(uri)
