@@ -97,6 +97,8 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
         Flush::AtEnd => command.arg("--end_fsync=1"),
         Flush::Each => command.arg("--fsync=1"),
     };
+    // Not the terminal: a load whose server gets killed complains about each request.
+    let errors = File::create(scratch.join("fio.err")).context("create fio's error file")?;
     // fio leaves state files in its working directory.
     command
         .current_dir(scratch)

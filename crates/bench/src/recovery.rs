@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Kill when this share of the journal is in use, in per cent.
     #[arg(long, default_value_t = 90)]
     fill: u64,
-    /// Kill at the latest after so many seconds of load: destage, which begins at that share, may keep up.
+    /// Kill at the latest after so many seconds of load: destage, which begins late, may keep up.
     #[arg(long, default_value_t = 60)]
     patience: u64,
     /// Allowed seconds per GiB of journal in use.
@@ -35,8 +35,8 @@ pub(crate) struct Args {
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
-    let hindcast = Hindcast::new(common, &dir, args.size * 2, args.journal)?
-        .with(format!("--destage-start={}", args.fill));
+    let hindcast =
+        Hindcast::new(common, &dir, args.size * 2, args.journal)?.with("--destage-start=100".to_owned());
     let mut server = hindcast.start("bench")?;
     hindcast.create_volume("bench", args.size, 16 << 10)?;
     server.wait_ready()?;
@@ -97,8 +97,8 @@ fn fill_journal(
     let start = Instant::now();
     let patience = Duration::from_secs(args.patience);
     loop {
-        let used = hindcast.journal_used()?;
-        let full = used >= args.journal / 100 * args.fill;
+        let (used, capacity) = hindcast.journal()?;
+        let full = used >= capacity / 100 * args.fill;
         if full || start.elapsed() > patience {
             return Ok((used, load));
         }

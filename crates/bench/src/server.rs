@@ -264,12 +264,15 @@ impl Hindcast {
         self.cli(&["status"])
     }
 
-    /// Bytes of journal in use.
-    pub(crate) fn journal_used(&self) -> Result<u64> {
+    /// Bytes of journal in use, and bytes that can be.
+    pub(crate) fn journal(&self) -> Result<(u64, u64)> {
         let pool = self.cli(&["pool", "show"])?;
-        pool["journal"]["used"]
-            .as_u64()
-            .context("`pool show` tells no journal.used")
+        let bytes = |key: &str| {
+            pool["journal"][key]
+                .as_u64()
+                .with_context(|| format!("no journal.{key} in `pool show`"))
+        };
+        Ok((bytes("used")?, bytes("capacity")?))
     }
 
     /// Creates a volume.
