@@ -104,7 +104,7 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
         .current_dir(scratch)
         .stdin(Stdio::null())
         .stdout(file)
-        .stderr(Stdio::inherit());
+        .stderr(errors);
     let child = command.spawn().context("start fio: is it installed?")?;
     Ok(Running {
         child,

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// Kill when this share of the journal is in use, in per cent.
-    #[arg(long, default_value_t = 90)]
+    #[arg(long, default_value_t = 80)]
     fill: u64,
     /// Kill at the latest after so many seconds of load: destage, which begins late, may keep up.
     #[arg(long, default_value_t = 60)]
