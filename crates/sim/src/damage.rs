@@ -1,0 +1,81 @@
+//! Flipped bits in a closed pool: found and named, or harmless; never served as data.
+
+use crate::oracle::{SECTOR, VolId};
+use crate::run::{Outcome, Run};
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::pool::Pool;
+
+impl Run {
+    /// Flips bits in the metadata of a cleanly closed pool, and looks at what opening, reading and checking make of
+    /// it. The end of a run: nothing can be expected of the pool afterwards.
+    pub(crate) fn damage(&mut self) -> Outcome<()> {
+        let files: Vec<(String, u64)> = self.dir.files().into_iter().filter(|f| f.1 > 0).collect();
+        let kind = self.rand.below(3);
+        let mut targets = files.iter().filter(|(name, _)| match kind {
+            0 => name.starts_with("journal"),
+            1 => self.pvs.contains(name),
+            _ => name.starts_with("catalog"),
+        });
+        let count = targets.clone().count() as u64;
+        let Some((name, len)) = targets.nth(self.rand.below(count) as usize) else {
+            return Ok(());
+        };
+        // Of a physical volume only the label is metadata.
+        let reach = if kind == 1 { 4096 } else { *len };
+        let start = self.rand.below(reach);
+        for _ in 0..self.rand.pick(&[1, 1, 3, 100]) {
+            let offset = (start + self.rand.below(64)).min(reach - 1);
+            let bit = self.rand.below(8) as u8;
+            self.dir.flip_bit(name, offset, bit);
+        }
+        self.say(|| format!("bits flipped in {name} at {start}"));
+        let report = check(self.dyn_dir(), &CheckOptions { repair: false }, &mut |_, _| {});
+        let noticed = report.is_err() || report.is_ok_and(|r| !r.findings.is_empty());
+        match Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()) {
+            Ok(pool) => self.read_damaged(&pool, noticed),
+            Err(e) => {
+                self.say(|| format!("open: {e:?}"));
+                Ok(())
+            }
+        }
+    }
+
+    fn read_damaged(&mut self, pool: &std::sync::Arc<Pool>, noticed: bool) -> Outcome<()> {
+        let volumes: Vec<(VolId, String)> = self
+            .oracle
+            .state()
+            .volumes
+            .iter()
+            .map(|(id, v)| (*id, v.name.clone()))
+            .collect();
+        for (id, name) in volumes {
+            let handle = match pool.open_volume(&name, true) {
+                Ok(handle) => handle,
+                Err(_) if noticed => continue,
+                Err(e) => {
+                    return Err(format!(
+                        "check finds nothing, but volume {name} can't be opened: {e:?}"
+                    ));
+                }
+            };
+            for (offset, len) in self.oracle.interesting(id, handle.info().size) {
+                let mut data = vec![0; len as usize];
+                match handle.read(offset, &mut data) {
+                    Ok(()) => self
+                        .oracle
+                        .check_read(id, offset, &data)
+                        .map_err(|e| format!("served damage: {e}"))?,
+                    Err(_) if noticed => {}
+                    Err(e) => {
+                        let sector = offset / SECTOR;
+                        return Err(format!(
+                            "check finds nothing, but {name} can't be read at sector {sector}: {e:?}"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,466 @@
+//! Disks that remember what was synced. Everything else can be lost.
+//!
+//! A file has two images: what reads see now, and what is durable; between them lies the list of changes since the last
+//! completed sync. A kill leaves all three as they are (the page cache outlives the process). A power loss replays the
+//! list onto the durable image with a fate of its own for each change (see [`crate::fate`]). Names work the same way.
+
+mod machine;
+
+use crate::fate::{PowerLoss, TearModel};
+use crate::image::PAGE;
+use crate::rand::Rand;
+use hindcast_engine::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use machine::{Change, File, Go, Machine, crashed, eio, index};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The data directory of a simulated machine, and the machine itself. Clones share it.
+#[derive(Clone)]
+pub struct SimDir(Arc<Mutex<Machine>>);
+
+/// Where a crash is to happen, counted from the making of the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CrashPoint {
+    /// In the middle of the operation with this number (of those that change something: see [`Counts::ops`]).
+    Op(u64),
+    /// In the middle of the sync with this number.
+    Sync(u64),
+}
+
+/// What has been done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that change something, syncs included.
+    pub ops: u64,
+    /// Syncs of disks and directories.
+    pub syncs: u64,
+}
+
+impl SimDir {
+    /// An empty directory on a machine whose chances follow `seed`.
+    pub fn new(seed: u64) -> Self {
+        SimDir(Arc::new(Mutex::new(Machine {
+            rand: Rand::new(seed),
+            life: 0,
+            dead: false,
+            counts: Counts::default(),
+            crash_at: None,
+            clock: 0,
+            files: BTreeMap::new(),
+            next_file: 0,
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            name_changes: Vec::new(),
+            locked: BTreeSet::new(),
+            tear_model: |_| TearModel::SECTORS,
+            dropped: [false; SyncPurpose::ALL.len()],
+            fail_sync: None,
+            bad: Vec::new(),
+            backing: None,
+        })))
+    }
+
+    /// How files made from now on tear, by name.
+    pub fn set_tear_model(&self, model: fn(&str) -> TearModel) {
+        self.0.lock().tear_model = model;
+    }
+
+    /// Adds a block device under an absolute path.
+    pub fn add_block_device(&self, name: &str, len: u64) {
+        let mut machine = self.0.lock();
+        let mut file = File::new((machine.tear_model)(name), true);
+        file.now.set_len(len);
+        file.durable.set_len(len);
+        let id = machine.add_file(file);
+        machine.names.insert(name.to_owned(), id);
+        machine.durable_names.insert(name.to_owned(), id);
+    }
+
+    /// Bounds the backing space of all files together.
+    pub fn set_backing(&self, bytes: Option<u64>) {
+        self.0.lock().backing = bytes;
+    }
+
+    /// From now on syncs of this purpose do nothing (and say nothing).
+    pub fn drop_syncs(&self, purpose: SyncPurpose) {
+        self.0.lock().dropped[index(purpose)] = true;
+    }
+
+    /// The next sync of this purpose fails, and no later one makes good for it.
+    pub fn fail_next_sync(&self, purpose: SyncPurpose) {
+        self.0.lock().fail_sync = Some(purpose);
+    }
+
+    /// Reads that touch `range` of `name` fail from now on.
+    pub fn fail_reads(&self, name: &str, range: Range<u64>) {
+        self.0.lock().bad.push((name.to_owned(), range));
+    }
+
+    /// Takes back [`SimDir::fail_reads`] and a [`SimDir::fail_next_sync`] that did not come to pass.
+    pub fn clear_faults(&self) {
+        let mut machine = self.0.lock();
+        machine.bad.clear();
+        machine.fail_sync = None;
+    }
+
+    /// Is a planned failure of a sync still to come?
+    pub fn sync_failure_pending(&self) -> bool {
+        self.0.lock().fail_sync.is_some()
+    }
+
+    /// Did a sync fail since the last crash?
+    pub fn sync_failed(&self) -> bool {
+        self.0.lock().files.values().any(|f| f.sync_failed)
+    }
+
+    /// Flips a bit in the durable and in the present image. False when there is no such byte.
+    pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
+        let mut machine = self.0.lock();
+        let Some(file) = machine
+            .names
+            .get(name)
+            .copied()
+            .and_then(|id| machine.files.get_mut(&id))
+        else {
+            return false;
+        };
+        for image in [&mut file.now, &mut file.durable] {
+            if offset < image.len() {
+                let mut byte = [0];
+                image.read(&mut byte, offset);
+                image.write(&[byte[0] ^ (1 << (bit % 8))], offset);
+            }
+        }
+        offset < file.now.len()
+    }
+
+    /// Names and lengths, sorted by name.
+    pub fn files(&self) -> Vec<(String, u64)> {
+        let machine = self.0.lock();
+        let len = |id| machine.files.get(id).map_or(0, |f| f.now.len());
+        machine
+            .names
+            .iter()
+            .map(|(name, id)| (name.clone(), len(id)))
+            .collect()
+    }
+
+    /// What has been done so far.
+    pub fn counts(&self) -> Counts {
+        self.0.lock().counts
+    }
+
+    /// Plans a crash (or, with `None`, no crash). From that point on every operation fails, until [`SimDir::crash`].
+    pub fn crash_at(&self, point: Option<CrashPoint>) {
+        self.0.lock().crash_at = point;
+    }
+
+    /// The planned crash has happened.
+    pub fn crashed(&self) -> bool {
+        self.0.lock().dead
+    }
+
+    /// The process is gone; what it wrote stays. All handles and locks are void.
+    pub fn kill(&self) {
+        self.0.lock().end_process();
+    }
+
+    /// The machine is gone, and with it some of what was not synced.
+    pub fn lose_power(&self, how: PowerLoss) {
+        let mut machine = self.0.lock();
+        machine.end_process();
+        machine.lose_power(how);
+    }
+}
+
+impl Dir for SimDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let mut machine = self.0.lock();
+        let life = machine.life;
+        machine.alive(life)?;
+        let existing = machine.names.get(name).copied();
+        let id = match (existing, mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
+            (None, OpenMode::Existing | OpenMode::ReadOnly) => return Err(io::ErrorKind::NotFound.into()),
+            (Some(id), _) => id,
+            (None, _) => {
+                if !machine.begin_whole(life, false)? {
+                    return Err(crashed());
+                }
+                let tear = (machine.tear_model)(name);
+                let id = machine.add_file(File::new(tear, false));
+                machine.set_name(name, Some(id));
+                machine.end()?;
+                id
+            }
+        };
+        let writable = mode != OpenMode::ReadOnly;
+        Ok(Arc::new(SimDisk {
+            machine: self.0.clone(),
+            id,
+            life,
+            writable,
+        }))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.open(name, OpenMode::Create)?;
+        let mut machine = self.0.lock();
+        if !machine.locked.insert(name.to_owned()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let life = machine.life;
+        Ok(Box::new(Lock {
+            machine: self.0.clone(),
+            name: name.to_owned(),
+            life,
+        }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut machine = self.0.lock();
+        let life = machine.life;
+        machine.alive(life)?;
+        if !machine.names.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if machine.begin_whole(life, false)? {
+            machine.set_name(name, None);
+        }
+        machine.end()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut machine = self.0.lock();
+        let life = machine.life;
+        machine.alive(life)?;
+        let id = machine.names.get(from).copied().ok_or(io::ErrorKind::NotFound)?;
+        if machine.begin_whole(life, false)? {
+            machine.rename(from, to, id);
+        }
+        machine.end()
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let machine = self.0.lock();
+        machine.alive(machine.life)?;
+        Ok(machine
+            .names
+            .keys()
+            .filter(|name| !name.contains('/'))
+            .cloned()
+            .collect())
+    }
+
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        let mut machine = self.0.lock();
+        let life = machine.life;
+        let going_on = machine.begin_whole(life, true)?;
+        if machine.fail_sync == Some(purpose) {
+            machine.fail_sync = None;
+            return Err(eio());
+        }
+        if going_on && !machine.dropped[index(purpose)] {
+            machine.sync_names();
+        }
+        machine.end()
+    }
+}
+
+struct Lock {
+    machine: Arc<Mutex<Machine>>,
+    name: String,
+    life: u64,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let mut machine = self.machine.lock();
+        // After a crash somebody else may hold it.
+        if machine.life == self.life {
+            machine.locked.remove(&self.name);
+        }
+    }
+}
+
+struct SimDisk {
+    machine: Arc<Mutex<Machine>>,
+    id: u64,
+    life: u64,
+    writable: bool,
+}
+
+impl SimDisk {
+    fn machine(&self) -> io::Result<MutexGuard<'_, Machine>> {
+        let machine = self.machine.lock();
+        machine.alive(self.life)?;
+        Ok(machine)
+    }
+
+    fn for_writing(&self) -> io::Result<MutexGuard<'_, Machine>> {
+        if self.writable {
+            self.machine()
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+
+    fn write(&self, mut data: Vec<u8>, offset: u64) -> io::Result<()> {
+        let mut machine = self.for_writing()?;
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or(io::ErrorKind::FileTooLarge)?;
+        if let Some(file) = machine.files.get(&self.id)
+            && file.block
+            && end > file.now.len()
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if machine.begin(self.life, false)? == Go::Crash {
+            // Nobody knows how much of the call had been done.
+            let done = match machine.rand.below(4) {
+                0 => 0,
+                1 => data.len(),
+                _ => machine.rand.below(data.len() as u64 + 1) as usize,
+            };
+            data.truncate(done);
+        }
+        if !data.is_empty() {
+            machine.back(self.id, offset, data.len() as u64)?;
+            machine.change(self.id, Change::Write { offset, data })?;
+        }
+        machine.end()
+    }
+}
+
+impl Disk for SimDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let machine = self.machine()?;
+        let file = machine.files.get(&self.id).ok_or_else(crashed)?;
+        let len = buf.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        if offset.checked_add(len).is_none_or(|end| end > file.now.len()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if machine.unreadable(self.id, offset, len) {
+            return Err(eio());
+        }
+        file.now.read(buf, offset);
+        Ok(())
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        let ready = self.machine()?.rand.percent(50);
+        if !ready {
+            // What is in the buffer is undefined now, so nobody may use it.
+            buf.fill(0xA5);
+            return Ok(false);
+        }
+        match self.read_at(buf, offset) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write(buf.to_vec(), offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs.iter().flat_map(|b| b.iter().copied()).collect(), offset)
+    }
+
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        let mut machine = self.machine()?;
+        let going_on = machine.begin_whole(self.life, true)?;
+        let failing = machine.fail_sync == Some(purpose);
+        let dropped = machine.dropped[index(purpose)];
+        if failing {
+            machine.fail_sync(self.id);
+            return Err(eio());
+        }
+        let file = machine.files.get_mut(&self.id).ok_or_else(crashed)?;
+        if going_on && !dropped {
+            file.sync();
+        }
+        machine.end()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.machine()?.files.get(&self.id).ok_or_else(crashed)?.now.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut machine = self.for_writing()?;
+        if machine.files.get(&self.id).is_some_and(|f| f.block) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if machine.begin_whole(self.life, false)? {
+            machine.change(self.id, Change::SetLen(len))?;
+        }
+        machine.end()
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut machine = self.for_writing()?;
+        let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
+        if machine.files.get(&self.id).is_some_and(|f| f.block) {
+            return Ok(());
+        }
+        if machine.begin_whole(self.life, false)? {
+            machine.back(self.id, offset, len)?;
+            machine.change(self.id, Change::Extend(end))?;
+        }
+        machine.end()
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut machine = self.for_writing()?;
+        let going_on = machine.begin_whole(self.life, false)?;
+        let file = machine.files.get(&self.id).ok_or_else(crashed)?;
+        let len = len.min(file.now.len().saturating_sub(offset));
+        // The content is undefined afterwards: the old one, zeros, or (for a range that is not too long) anything.
+        let outcome = machine.rand.below(3);
+        if !going_on || len == 0 || outcome == 0 {
+            return machine.end();
+        }
+        if outcome == 1 || len > 1 << 20 {
+            machine.change(self.id, Change::Zero { offset, len })?;
+            if let Some(file) = machine.files.get_mut(&self.id) {
+                let pages = offset.div_ceil(PAGE)..(offset + len) / PAGE;
+                file.backed.retain(|page| !pages.contains(page));
+            }
+        } else {
+            let mut data = vec![0; len as usize];
+            machine.rand.fill(&mut data);
+            machine.change(self.id, Change::Write { offset, data })?;
+        }
+        machine.end()
+    }
+
+    fn backing_available(&self) -> io::Result<Option<u64>> {
+        let machine = self.machine()?;
+        let file = machine.files.get(&self.id).ok_or_else(crashed)?;
+        if file.block {
+            return Ok(None);
+        }
+        let free = |limit: u64| limit.saturating_sub(machine.backing_used());
+        Ok(Some(machine.backing.map_or(1 << 50, free)))
+    }
+
+    fn advise_random(&self) {}
+
+    fn is_block_device(&self) -> bool {
+        self.machine.lock().files.get(&self.id).is_some_and(|f| f.block)
+    }
+}
+
+#[cfg(test)]
+mod tests;

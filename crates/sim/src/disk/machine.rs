@@ -1,0 +1,334 @@
+//! The machine behind the disks: its files, their two images, and what lies between.
+
+use super::{Counts, CrashPoint};
+use crate::fate::{Fates, PowerLoss, TearModel};
+use crate::image::{Image, PAGE};
+use crate::rand::Rand;
+use hindcast_engine::disk::SyncPurpose;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+
+pub(super) struct Machine {
+    pub(super) rand: Rand,
+    /// The process that may use handles; a crash ends it.
+    pub(super) life: u64,
+    pub(super) dead: bool,
+    pub(super) counts: Counts,
+    pub(super) crash_at: Option<CrashPoint>,
+    /// Numbers all changes, so that a power loss can keep a prefix over all disks.
+    pub(super) clock: u64,
+    pub(super) files: BTreeMap<u64, File>,
+    pub(super) next_file: u64,
+    pub(super) names: BTreeMap<String, u64>,
+    pub(super) durable_names: BTreeMap<String, u64>,
+    pub(super) name_changes: Vec<(u64, NameChange)>,
+    pub(super) locked: BTreeSet<String>,
+    pub(super) tear_model: fn(&str) -> TearModel,
+    pub(super) dropped: [bool; SyncPurpose::ALL.len()],
+    pub(super) fail_sync: Option<SyncPurpose>,
+    pub(super) bad: Vec<(String, Range<u64>)>,
+    pub(super) backing: Option<u64>,
+}
+
+#[derive(Clone)]
+pub(super) enum NameChange {
+    Set(String, u64),
+    Remove(String),
+    /// From, to: both or neither.
+    Rename(String, String, u64),
+}
+
+pub(super) struct File {
+    pub(super) block: bool,
+    pub(super) tear: TearModel,
+    pub(super) now: Image,
+    pub(super) durable: Image,
+    pub(super) changes: Vec<(u64, Change)>,
+    /// Pages that differ, or may differ, between the images.
+    pub(super) dirty: BTreeSet<u64>,
+    /// A sync failed in this life of the process.
+    pub(super) sync_failed: bool,
+    /// Pages that take backing space.
+    pub(super) backed: BTreeSet<u64>,
+}
+
+/// A change since the last completed sync.
+pub(super) enum Change {
+    Write {
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Zero {
+        offset: u64,
+        len: u64,
+    },
+    SetLen(u64),
+    /// Grows only.
+    Extend(u64),
+}
+
+pub(super) fn crashed() -> io::Error {
+    io::Error::other("simulated crash")
+}
+
+pub(super) fn eio() -> io::Error {
+    io::Error::from_raw_os_error(5)
+}
+
+pub(super) fn index(purpose: SyncPurpose) -> usize {
+    SyncPurpose::ALL.iter().position(|p| *p == purpose).unwrap_or(0)
+}
+
+/// What becomes of an operation.
+#[derive(PartialEq)]
+pub(super) enum Go {
+    On,
+    /// The crash comes in its middle.
+    Crash,
+}
+
+impl Machine {
+    pub(super) fn add_file(&mut self, file: File) -> u64 {
+        self.next_file += 1;
+        self.files.insert(self.next_file, file);
+        self.next_file
+    }
+
+    pub(super) fn alive(&self, life: u64) -> io::Result<()> {
+        if self.dead || life != self.life {
+            Err(crashed())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Counts an operation that changes something, and says whether the machine survives it.
+    pub(super) fn begin(&mut self, life: u64, is_sync: bool) -> io::Result<Go> {
+        self.alive(life)?;
+        self.clock += 1;
+        self.counts.ops += 1;
+        self.counts.syncs += u64::from(is_sync);
+        let now = match self.crash_at {
+            Some(CrashPoint::Op(n)) => self.counts.ops >= n,
+            Some(CrashPoint::Sync(n)) => is_sync && self.counts.syncs >= n,
+            None => false,
+        };
+        if now {
+            self.dead = true;
+            self.crash_at = None;
+        }
+        Ok(if now { Go::Crash } else { Go::On })
+    }
+
+    /// Begins an operation that a crash does wholly or not at all. `Ok(true)`: do it; then call [`Machine::end`].
+    pub(super) fn begin_whole(&mut self, life: u64, is_sync: bool) -> io::Result<bool> {
+        Ok(self.begin(life, is_sync)? == Go::On || self.rand.percent(50))
+    }
+
+    pub(super) fn end(&self) -> io::Result<()> {
+        if self.dead { Err(crashed()) } else { Ok(()) }
+    }
+
+    pub(super) fn end_process(&mut self) {
+        self.life += 1;
+        self.dead = false;
+        self.crash_at = None;
+        self.locked.clear();
+    }
+
+    pub(super) fn lose_power(&mut self, how: PowerLoss) {
+        let changes = self.files.values().flat_map(|f| f.changes.iter().map(|c| c.0));
+        let all: Vec<u64> = changes.chain(self.name_changes.iter().map(|c| c.0)).collect();
+        let mut fates = Fates::new(how, all, self.rand.fork());
+        for (id, file) in &mut self.files {
+            file.lose_power(*id, &mut fates);
+        }
+        for (at, change) in std::mem::take(&mut self.name_changes) {
+            if !fates.name_survives(at) {
+                continue;
+            }
+            match change {
+                NameChange::Set(name, id) => drop(self.durable_names.insert(name, id)),
+                NameChange::Remove(name) => drop(self.durable_names.remove(&name)),
+                NameChange::Rename(from, to, id) => {
+                    self.durable_names.remove(&from);
+                    self.durable_names.insert(to, id);
+                }
+            }
+        }
+        self.names = self.durable_names.clone();
+        let named: BTreeSet<u64> = self.names.values().copied().collect();
+        self.files.retain(|id, _| named.contains(id));
+    }
+
+    /// The planned failure of a sync, of this file.
+    pub(super) fn fail_sync(&mut self, id: u64) {
+        self.fail_sync = None;
+        let how = self
+            .rand
+            .pick(&[PowerLoss::LoseAll, PowerLoss::Subset, PowerLoss::Tears]);
+        let mut fates = Fates::new(how, Vec::new(), self.rand.fork());
+        if let Some(file) = self.files.get_mut(&id) {
+            file.fail_sync(id, &mut fates);
+        }
+    }
+
+    pub(super) fn sync_names(&mut self) {
+        self.name_changes.clear();
+        self.durable_names = self.names.clone();
+    }
+
+    /// Takes backing space for a range, or fails.
+    pub(super) fn back(&mut self, id: u64, offset: u64, len: u64) -> io::Result<()> {
+        let Some(limit) = self.backing else { return Ok(()) };
+        let used = self.backing_used();
+        let Some(file) = self.files.get_mut(&id) else {
+            return Err(crashed());
+        };
+        if file.block || len == 0 {
+            return Ok(());
+        }
+        let pages = offset / PAGE..(offset + len).div_ceil(PAGE);
+        let more: Vec<u64> = pages.filter(|page| !file.backed.contains(page)).collect();
+        if used + more.len() as u64 * PAGE > limit {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.backed.extend(more);
+        Ok(())
+    }
+
+    pub(super) fn backing_used(&self) -> u64 {
+        let files = self.names.values().filter_map(|id| self.files.get(id));
+        files.map(|f| f.backed.len() as u64 * PAGE).sum()
+    }
+
+    pub(super) fn unreadable(&self, id: u64, offset: u64, len: u64) -> bool {
+        self.bad.iter().any(|(name, range)| {
+            self.names.get(name) == Some(&id) && range.start < offset + len && offset < range.end
+        })
+    }
+}
+
+impl File {
+    pub(super) fn new(tear: TearModel, block: bool) -> Self {
+        File {
+            block,
+            tear,
+            now: Image::default(),
+            durable: Image::default(),
+            changes: Vec::new(),
+            dirty: BTreeSet::new(),
+            sync_failed: false,
+            backed: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn change(&mut self, at: u64, change: Change) {
+        let span = match &change {
+            Change::Write { offset, data } => {
+                self.now.write(data, *offset);
+                *offset..*offset + data.len() as u64
+            }
+            Change::Zero { offset, len } => {
+                self.now.zero(*offset, *len);
+                *offset..*offset + *len
+            }
+            Change::SetLen(len) => {
+                let old = self.now.len();
+                self.now.set_len(*len);
+                self.backed.split_off(&len.div_ceil(PAGE));
+                *len..old.max(*len)
+            }
+            Change::Extend(len) => {
+                self.now.set_len(self.now.len().max(*len));
+                0..0
+            }
+        };
+        if matches!(change, Change::SetLen(_)) {
+            // Only pages that one of the images has can differ, and a cut can reach far.
+            self.dirty.extend(self.durable.pages_in(span));
+        } else if !span.is_empty() {
+            self.dirty.extend(span.start / PAGE..span.end.div_ceil(PAGE));
+        }
+        self.changes.push((at, change));
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.changes.clear();
+        self.durable.set_len(self.now.len());
+        for page in std::mem::take(&mut self.dirty) {
+            self.durable.copy_page(&self.now, page);
+        }
+    }
+
+    /// A sync that fails: what it should have written has met its fate, and the system has forgotten that it was
+    /// dirty. Reads still see it; later syncs write only what is changed from now on, page by page.
+    pub(super) fn fail_sync(&mut self, id: u64, fates: &mut Fates) {
+        self.settle(id, fates);
+        self.sync_failed = true;
+    }
+
+    pub(super) fn lose_power(&mut self, id: u64, fates: &mut Fates) {
+        self.settle(id, fates);
+        self.sync_failed = false;
+        self.now = self.durable.clone();
+        self.backed.split_off(&self.now.len().div_ceil(PAGE));
+    }
+
+    /// Brings to the durable image what is left of the changes.
+    fn settle(&mut self, id: u64, fates: &mut Fates) {
+        for (at, change) in std::mem::take(&mut self.changes) {
+            match change {
+                Change::Write { offset, data } => {
+                    fates.write(id, at, &self.tear, &mut self.durable, offset, &data);
+                }
+                Change::Zero { offset, len } if fates.survives(id, at) => self.durable.zero(offset, len),
+                Change::SetLen(len) if fates.survives(id, at) => self.durable.set_len(len),
+                Change::Extend(len) if fates.survives(id, at) => {
+                    self.durable.set_len(self.durable.len().max(len));
+                }
+                _ => {}
+            }
+        }
+        self.dirty.clear();
+    }
+}
+
+impl Machine {
+    /// For names of the directory itself.
+    pub(super) fn rename(&mut self, from: &str, to: &str, id: u64) {
+        self.names.remove(from);
+        self.names.insert(to.to_owned(), id);
+        let change = NameChange::Rename(from.to_owned(), to.to_owned(), id);
+        self.name_changes.push((self.clock, change));
+    }
+
+    pub(super) fn set_name(&mut self, name: &str, id: Option<u64>) {
+        match id {
+            Some(id) => self.names.insert(name.to_owned(), id),
+            None => self.names.remove(name),
+        };
+        if name.contains('/') {
+            // The contract of [`Dir`]: names elsewhere are durable at once.
+            match id {
+                Some(id) => self.durable_names.insert(name.to_owned(), id),
+                None => self.durable_names.remove(name),
+            };
+            return;
+        }
+        let change = match id {
+            Some(id) => NameChange::Set(name.to_owned(), id),
+            None => NameChange::Remove(name.to_owned()),
+        };
+        self.name_changes.push((self.clock, change));
+    }
+}
+
+impl Machine {
+    pub(super) fn change(&mut self, id: u64, change: Change) -> io::Result<()> {
+        let at = self.clock;
+        self.files.get_mut(&id).ok_or_else(crashed)?.change(at, change);
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Hindcast's deterministic simulator.
+//!
+//! The real engine runs on [`SimDir`], one thread, one seed: random requests and background steps, crashes at any
+//! operation with any subset of unsynced writes lost, torn or reordered, and other faults. A plain model in memory
+//! checks every read, and after each crash that what is left is what I4 promises.
+//!
+//! [`random_run`] is one seed; [`enumerate`] cuts small scripts at every point; [`mutate`] takes away the syncs of one
+//! purpose and demands that somebody notices.
+#![forbid(unsafe_code)]
+
+mod damage;
+mod disk;
+mod enumerate;
+mod fate;
+mod image;
+mod mutate;
+mod oracle;
+mod perform;
+mod rand;
+mod run;
+mod workload;
+
+pub use disk::{Counts, CrashPoint, SimDir};
+pub use enumerate::{Cut, Enumerated, Script, cuts, enumerate, run_script, scripts};
+pub use fate::{PowerLoss, TearModel};
+pub use mutate::{Caught, mutate};
+pub use oracle::{State, VolId, VolumeModel};
+pub use rand::Rand;
+pub use run::{Outcome, Run, Summary, Trace};
+pub use workload::{Crash, Generator, Op, Plan};
+
+use hindcast_engine::disk::SyncPurpose;
+
+/// Operations of a random run, unless told otherwise.
+pub const DEFAULT_OPS: u64 = 120;
+
+/// One seed: a random plan, `ops` random operations, and a thorough end.
+pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trace) -> Outcome<Summary> {
+    guard(|| {
+        let mut rand = Rand::new(seed);
+        let plan = Plan::random(&mut rand);
+        if let Some(trace) = trace {
+            trace(&format!("{plan:?}"));
+        }
+        let mut run = Run::new(rand.bits(), plan, true, trace);
+        if let Some(purpose) = dropped {
+            run.dir().drop_syncs(purpose);
+        }
+        run.random(ops)?;
+        Ok(run.summary())
+    })
+}
+
+/// Makes a panic of the engine a failure of the run.
+pub(crate) fn guard<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("without a message");
+            Err(format!("panic: {text}"))
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! `sim`: runs the simulator. Exit codes: 0 all passed, 1 something failed, 2 usage.
+
+use hindcast_engine::disk::SyncPurpose;
+use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, PowerLoss, Summary};
+use hindcast_sim::{enumerate, mutate, random_run, run_script, scripts};
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "\
+usage: sim --seed N [--verbose]              one seed; --verbose tells every step
+       sim --seeds N [--from S] [--jobs J]   many seeds
+       sim --enumerate [NAME]                scripts, crashed at every disk operation and every sync
+       sim --enumerate NAME --cut CUT        one cut of one script, as a failure names it
+       sim --mutate [PURPOSE]                drop the syncs of each purpose, and demand that it is noticed
+other: --ops N        operations per seed (120)
+       --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
+       --verbose";
+
+/// Prints a line; a reader who has gone away is no reason to fail.
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        let _ = writeln!(std::io::stdout().lock(), $($arg)*);
+    }};
+}
+
+/// A run that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[derive(Default)]
+struct Args {
+    seed: Option<u64>,
+    seeds: Option<u64>,
+    from: u64,
+    jobs: Option<usize>,
+    ops: Option<u64>,
+    enumerate: Option<Option<String>>,
+    cut: Option<Cut>,
+    mutate: Option<Option<SyncPurpose>>,
+    dropped: Option<SyncPurpose>,
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let args = match parse(std::env::args().skip(1).collect()) {
+        Ok(args) => args,
+        Err(why) => {
+            say!("{why}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if !args.verbose {
+        // A panic of the engine is a failure of a run, and reported as one.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let failed = match &args {
+        Args {
+            enumerate: Some(name),
+            cut: Some(cut),
+            ..
+        } => one_cut(name.as_deref(), *cut, &args),
+        Args {
+            enumerate: Some(name),
+            ..
+        } => all_cuts(name.as_deref()),
+        Args {
+            mutate: Some(purpose),
+            ..
+        } => mutations(*purpose, &args),
+        Args { seed: Some(seed), .. } => many_seeds(*seed, 1, &args),
+        Args {
+            seeds: Some(count), ..
+        } => many_seeds(args.from, *count, &args),
+        _ => {
+            say!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn parse(words: Vec<String>) -> Result<Args, String> {
+    let mut args = Args::default();
+    let mut words = words.into_iter().peekable();
+    while let Some(word) = words.next() {
+        let mut number = || -> Result<u64, String> {
+            words
+                .next()
+                .and_then(|v| v.parse().ok())
+                .ok_or_else(|| format!("{word} needs a number"))
+        };
+        match word.as_str() {
+            "--seed" => args.seed = Some(number()?),
+            "--seeds" => args.seeds = Some(number()?),
+            "--from" => args.from = number()?,
+            "--jobs" => args.jobs = Some(number()?.max(1) as usize),
+            "--ops" => args.ops = Some(number()?),
+            "--verbose" => args.verbose = true,
+            "--enumerate" => args.enumerate = Some(words.next_if(|w| !w.starts_with("--"))),
+            "--mutate" => {
+                let name = words.next_if(|w| !w.starts_with("--"));
+                args.mutate = Some(name.map(|name| purpose(&name)).transpose()?);
+            }
+            "--drop-sync" => args.dropped = Some(purpose(&words.next().unwrap_or_default())?),
+            "--cut" => args.cut = Some(parse_cut(&words.next().unwrap_or_default())?),
+            _ => return Err(format!("unknown argument {word}")),
+        }
+    }
+    Ok(args)
+}
+
+fn purpose(name: &str) -> Result<SyncPurpose, String> {
+    let names: Vec<&str> = SyncPurpose::ALL.iter().map(|p| p.name()).collect();
+    let found = SyncPurpose::ALL.into_iter().find(|p| p.name() == name);
+    found.ok_or_else(|| format!("{name:?} is none of {}", names.join(", ")))
+}
+
+const CRASHES: [(&str, Crash); 8] = [
+    ("kill", Crash::Kill),
+    ("lose-all", Crash::Power(PowerLoss::LoseAll)),
+    ("keep-all", Crash::Power(PowerLoss::KeepAll)),
+    ("subset", Crash::Power(PowerLoss::Subset)),
+    ("tears", Crash::Power(PowerLoss::Tears)),
+    ("prefix", Crash::Power(PowerLoss::Prefix)),
+    ("suffix", Crash::Power(PowerLoss::Suffix)),
+    ("by-disk", Crash::Power(PowerLoss::ByDisk)),
+];
+
+/// A cut in one word: `op:12:kill:0`.
+fn name_cut(cut: &Cut) -> String {
+    let (kind, at) = match cut.point {
+        CrashPoint::Op(at) => ("op", at),
+        CrashPoint::Sync(at) => ("sync", at),
+    };
+    let how = CRASHES.iter().find(|c| c.1 == cut.how).map_or("kill", |c| c.0);
+    format!("{kind}:{at}:{how}:{}", cut.seed)
+}
+
+fn parse_cut(text: &str) -> Result<Cut, String> {
+    let bad = || format!("{text:?} is no cut like op:12:kill:0");
+    let parts: Vec<&str> = text.split(':').collect();
+    let [kind, at, how, seed] = parts[..] else {
+        return Err(bad());
+    };
+    let at = at.parse().map_err(|_| bad())?;
+    let point = match kind {
+        "op" => CrashPoint::Op(at),
+        "sync" => CrashPoint::Sync(at),
+        _ => return Err(bad()),
+    };
+    let how = CRASHES.iter().find(|c| c.0 == how).ok_or_else(bad)?.1;
+    Ok(Cut {
+        point,
+        how,
+        seed: seed.parse().map_err(|_| bad())?,
+    })
+}
+
+fn tell(line: &str) {
+    say!("  {line}");
+}
+
+fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
+    say!(
+        "{what}: {} operations, {} crashes, {} records, {} unflushed records lost, {} writes refused, {:.1} s",
+        summary.ops,
+        summary.crashes,
+        summary.records,
+        summary.lost,
+        summary.refused,
+        since.elapsed().as_secs_f64()
+    );
+    say!("{passed} passed, {failed} failed");
+}
+
+fn many_seeds(from: u64, count: u64, args: &Args) -> u64 {
+    let started = Instant::now();
+    let ops = args.ops.unwrap_or(DEFAULT_OPS);
+    let jobs = args
+        .jobs
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let jobs = jobs.min(count.max(1) as usize);
+    let (next, passed, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let summary = Mutex::new(Summary::default());
+    let running: Vec<Mutex<Option<(u64, Instant)>>> = (0..jobs).map(|_| Mutex::new(None)).collect();
+    let trace = args.verbose.then_some(tell as fn(&str));
+    std::thread::scope(|scope| {
+        for slot in &running {
+            let (next, passed, failed, summary) = (&next, &passed, &failed, &summary);
+            scope.spawn(move || {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return set(slot, None);
+                    }
+                    let seed = from + number;
+                    set(slot, Some((seed, Instant::now())));
+                    match random_run(seed, ops, args.dropped, trace) {
+                        Ok(done) => {
+                            passed.fetch_add(1, Ordering::Relaxed);
+                            summary.lock().unwrap_or_else(|e| e.into_inner()).add(&done);
+                        }
+                        Err(why) => {
+                            failed.fetch_add(1, Ordering::Relaxed);
+                            say!("seed {seed} FAILED: {why}\n  repeat: {}", command(seed, args));
+                        }
+                    }
+                }
+            });
+        }
+        scope.spawn(|| watch(&running, &next, count, args));
+    });
+    let (passed, failed) = (passed.into_inner(), failed.into_inner());
+    let summary = summary.into_inner().unwrap_or_else(|e| e.into_inner());
+    closing(
+        &format!("{count} seeds from {from}"),
+        passed,
+        failed,
+        started,
+        &summary,
+    );
+    failed
+}
+
+fn set<T>(slot: &Mutex<T>, value: T) {
+    *slot.lock().unwrap_or_else(|e| e.into_inner()) = value;
+}
+
+fn command(seed: u64, args: &Args) -> String {
+    let ops = args.ops.map_or_else(String::new, |ops| format!(" --ops {ops}"));
+    let dropped = args
+        .dropped
+        .map_or_else(String::new, |p| format!(" --drop-sync {}", p.name()));
+    format!("sim --seed {seed}{ops}{dropped} --verbose")
+}
+
+/// Shows progress, and ends everything when a run hangs.
+fn watch(running: &[Mutex<Option<(u64, Instant)>>], next: &AtomicU64, count: u64, args: &Args) {
+    let mut last = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now: Vec<Option<(u64, Instant)>> = running
+            .iter()
+            .map(|slot| *slot.lock().unwrap_or_else(|e| e.into_inner()))
+            .collect();
+        let begun = next.load(Ordering::Relaxed).min(count);
+        if begun >= count && now.iter().all(Option::is_none) {
+            return;
+        }
+        if let Some((seed, _)) = now.iter().flatten().find(|(_, since)| since.elapsed() > PATIENCE) {
+            say!("seed {seed} FAILED: it hangs\n  repeat: {}", command(*seed, args));
+            std::process::exit(1);
+        }
+        if last.elapsed() > Duration::from_secs(10) {
+            last = Instant::now();
+            say!("{begun} of {count} seeds begun");
+        }
+    }
+}
+
+fn all_cuts(name: Option<&str>) -> u64 {
+    let started = Instant::now();
+    let (mut passed, mut failed, mut summary) = (0, 0, Summary::default());
+    for script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
+        match enumerate(&script, None, 10) {
+            Ok(done) => {
+                say!(
+                    "{}: {} cuts passed, {} failed",
+                    script.name,
+                    done.passed,
+                    done.failed.len()
+                );
+                for (cut, why) in &done.failed {
+                    let cut = name_cut(cut);
+                    say!("{} cut at {cut} FAILED: {why}", script.name);
+                    say!("  repeat: sim --enumerate {} --cut {cut} --verbose", script.name);
+                }
+                passed += done.passed;
+                failed += done.failed.len() as u64;
+                summary.add(&done.summary);
+            }
+            Err(why) => {
+                say!("FAILED: {why}\n  repeat: sim --enumerate {}", script.name);
+                failed += 1;
+            }
+        }
+    }
+    closing("enumeration", passed, failed, started, &summary);
+    failed + u64::from(passed == 0)
+}
+
+fn one_cut(name: Option<&str>, cut: Cut, args: &Args) -> u64 {
+    let Some(script) = scripts().into_iter().find(|s| Some(s.name) == name) else {
+        say!("no script {name:?}");
+        return 1;
+    };
+    let trace = args.verbose.then_some(tell as fn(&str));
+    match run_script(&script, Some(cut), args.dropped, trace) {
+        Ok(_) => {
+            say!("1 passed, 0 failed");
+            0
+        }
+        Err(why) => {
+            say!(
+                "{} cut at {} FAILED: {why}\n0 passed, 1 failed",
+                script.name,
+                name_cut(&cut)
+            );
+            1
+        }
+    }
+}
+
+fn mutations(only: Option<SyncPurpose>, args: &Args) -> u64 {
+    let seeds = args.seeds.unwrap_or(2000);
+    let ops = args.ops.unwrap_or(DEFAULT_OPS);
+    let (mut passed, mut failed) = (0, 0);
+    for purpose in SyncPurpose::ALL
+        .into_iter()
+        .filter(|p| only.is_none_or(|o| o == *p))
+    {
+        let name = purpose.name();
+        match mutate(purpose, seeds, ops) {
+            Caught::Script(script, cut, why) => {
+                say!(
+                    "without {name} syncs: script {script} cut at {} notices: {why}",
+                    name_cut(&cut)
+                );
+                passed += 1;
+            }
+            Caught::Seed(seed, why) => {
+                say!("without {name} syncs: seed {seed} notices: {why}");
+                passed += 1;
+            }
+            Caught::Never => {
+                say!("without {name} syncs: FAILED: nobody notices in all scripts and {seeds} seeds");
+                failed += 1;
+            }
+        }
+    }
+    say!("{passed} passed, {failed} failed");
+    failed
+}

@@ -1,0 +1,37 @@
+//! Proof that the simulator would notice: the syncs of one purpose do nothing, and something must fail.
+
+use crate::enumerate::{Cut, enumerate, scripts};
+use crate::random_run;
+use hindcast_engine::disk::SyncPurpose;
+
+/// Who noticed that syncs of one purpose were missing.
+#[derive(Debug)]
+pub enum Caught {
+    /// A cut of a script.
+    Script(&'static str, Cut, String),
+    /// A random run.
+    Seed(u64, String),
+    /// Nobody.
+    Never,
+}
+
+/// Drops the syncs of `purpose` and looks for a failure: in the scripts, then in up to `seeds` random runs.
+pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64) -> Caught {
+    for script in scripts() {
+        match enumerate(&script, Some(purpose), 1) {
+            Ok(mut done) => {
+                if let Some((cut, why)) = done.failed.pop() {
+                    return Caught::Script(script.name, cut, why);
+                }
+            }
+            // Without a mutation it fails, too, which is for others to report.
+            Err(_) => continue,
+        }
+    }
+    for seed in 0..seeds {
+        if let Err(why) = random_run(seed, ops, Some(purpose), None) {
+            return Caught::Seed(seed, why);
+        }
+    }
+    Caught::Never
+}

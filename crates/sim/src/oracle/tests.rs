@@ -1,0 +1,125 @@
+use super::*;
+
+fn write(sector: u64, count: u64, stamp: u64) -> Effect {
+    Effect::Write {
+        vol: 1,
+        sector,
+        count,
+        stamp,
+    }
+}
+
+/// What a volume with these (sector, stamp) looks like.
+fn found(sectors: &[(u64, u64)]) -> Vec<FoundVolume> {
+    let mut volume = FoundVolume::new(1, "a".into(), 1 << 20, 4096, 512, false);
+    let mut data = vec![0; 16 * SECTOR as usize];
+    for (sector, stamp) in sectors {
+        fill_sector(
+            &mut data[(sector * SECTOR) as usize..][..SECTOR as usize],
+            1,
+            *sector,
+            *stamp,
+        );
+    }
+    volume.add(0, &data);
+    vec![volume]
+}
+
+fn oracle() -> Oracle {
+    let mut oracle = Oracle::default();
+    let model = VolumeModel::new("a".into(), 1 << 20, 4096, 512, false);
+    let steps = [
+        Effect::Create(1, model),
+        write(0, 2, 10),
+        write(1, 2, 11),
+        write(0, 1, 12),
+    ];
+    for (lsn, effect) in steps.into_iter().enumerate() {
+        oracle.attempt(std::slice::from_ref(&effect));
+        oracle.acknowledge(&[effect], lsn as u64 + 1).unwrap();
+    }
+    oracle.durable(2);
+    oracle.attempt(&[write(3, 1, 13), write(4, 1, 13)]);
+    oracle
+}
+
+#[test]
+fn every_prefix_that_keeps_the_promise_is_taken() {
+    type Case = (&'static [(u64, u64)], Result<usize, ()>, Result<usize, ()>);
+    let prefixes: [Case; 8] = [
+        (&[(0, 10), (1, 10)], Ok(2), Err(())),
+        (&[(0, 10), (1, 11), (2, 11)], Ok(1), Err(())),
+        (&[(0, 12), (1, 11), (2, 11)], Ok(0), Ok(0)),
+        (&[(0, 12), (1, 11), (2, 11), (3, 13)], Ok(0), Ok(0)),
+        (&[(0, 12), (1, 11), (2, 11), (3, 13), (4, 13)], Ok(0), Ok(0)),
+        (&[(0, 12), (1, 10)], Err(()), Err(())),
+        (&[(0, 12), (1, 11), (2, 11), (4, 13)], Err(()), Err(())),
+        (&[], Err(()), Err(())),
+    ];
+    for (sectors, after_power_loss, after_kill) in prefixes {
+        let recover = |promise| oracle().recover(&found(sectors), promise, 9).map_err(drop);
+        assert_eq!(recover(Promise::Durable), after_power_loss, "{sectors:?}");
+        assert_eq!(recover(Promise::Acknowledged), after_kill, "{sectors:?}");
+    }
+    assert!(oracle().recover(&[], Promise::Durable, 9).is_err());
+}
+
+#[test]
+fn shapes_count() {
+    let sectors: &[(u64, u64)] = &[(0, 12), (1, 11), (2, 11)];
+    for change in [
+        |v: &mut FoundVolume| v.name = "b".into(),
+        |v: &mut FoundVolume| v.size += 512,
+        |v: &mut FoundVolume| v.read_only = true,
+        |v: &mut FoundVolume| v.id = 2,
+    ] {
+        let mut volumes = found(sectors);
+        change(&mut volumes[0]);
+        assert!(oracle().recover(&volumes, Promise::Durable, 9).is_err());
+    }
+    let mut resized = oracle();
+    resized.in_flight = vec![Effect::Resize(1, 512)];
+    let mut volumes = found(sectors);
+    volumes[0].size = 512;
+    volumes[0].sectors.split_off(&1);
+    assert_eq!(resized.recover(&volumes, Promise::Acknowledged, 9), Ok(0));
+    assert_eq!(resized.state().volumes[&1].first_written(512, 1 << 20), None);
+}
+
+#[test]
+fn reads_are_compared_sector_by_sector() {
+    let oracle = oracle();
+    let mut data = vec![0; 5 * SECTOR as usize];
+    let mut put = |sector: u64, stamp| {
+        let part = &mut data[(sector * SECTOR) as usize..][..SECTOR as usize];
+        if stamp == 0 {
+            part.fill(0)
+        } else {
+            fill_sector(part, 1, sector, stamp)
+        }
+        oracle.check_read(1, 0, &data)
+    };
+    assert!(put(0, 12).is_err());
+    assert!(put(1, 11).is_err());
+    put(2, 11).unwrap();
+    put(3, 13).unwrap();
+    put(4, 14).unwrap_err();
+    put(4, 0).unwrap();
+    data[700] ^= 1;
+    assert!(oracle.check_read(1, 0, &data).unwrap_err().contains("sector 1"));
+}
+
+#[test]
+fn a_surprising_lsn_is_an_error() {
+    let mut oracle = oracle();
+    assert!(
+        oracle.acknowledge(&[write(0, 1, 20)], 5).is_err(),
+        "something older is open"
+    );
+    oracle.forget(2);
+    oracle.attempt(&[write(0, 1, 20)]);
+    assert!(oracle.acknowledge(&[write(0, 1, 20)], 6).is_err());
+    assert!(oracle.retract(1, 5).is_err());
+    assert!(oracle.acknowledge(&[write(0, 1, 20)], 3).is_err());
+    oracle.acknowledge(&[write(0, 1, 20)], 5).unwrap();
+}

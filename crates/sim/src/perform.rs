@@ -1,0 +1,592 @@
+//! Carrying out one operation on the pool and on the oracle, and comparing the answers.
+
+use crate::disk::CrashPoint;
+use crate::oracle::{Effect, SECTOR, VolId, VolumeModel, fill_sector};
+use crate::run::{Outcome, Run, write_effects, zero_effects};
+use crate::workload::Op;
+use bytes::Bytes;
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::pool::{NewVolume, Pool, PvSpec};
+use hindcast_engine::{Error, ErrorKind};
+use std::sync::Arc;
+
+/// What became of a request.
+enum Answer {
+    /// It succeeded.
+    Done,
+    /// It was refused, as it should have been or may have been, and has done nothing.
+    Refused(ErrorKind),
+    /// Because of a crash or a fault nobody knows.
+    Unknown,
+}
+
+impl Run {
+    pub(crate) fn perform(&mut self, op: &Op) -> Outcome<()> {
+        match op {
+            Op::Write { vol, parts, fua } => self.write(*vol, parts, *fua).map(drop),
+            Op::Read {
+                vol,
+                offset,
+                len,
+                try_first,
+            } => self.read(*vol, *offset, *len, *try_first),
+            Op::Flush(vol) => self.flush(*vol),
+            Op::Discard {
+                vol,
+                offset,
+                len,
+                fua,
+            } => self.zero(*vol, *offset, *len, true, *fua, true),
+            Op::Zeroes {
+                vol,
+                offset,
+                len,
+                unmap,
+                fua,
+            } => self.zero(*vol, *offset, *len, *unmap, *fua, false),
+            Op::Status {
+                vol,
+                offset,
+                len,
+                max_runs,
+            } => self.status(*vol, *offset, *len, *max_runs),
+            Op::Misuse(vol) => self.misuse(*vol),
+            Op::Create(model) => self.create_volume(model),
+            Op::Resize { vol, size, force } => self.resize(*vol, *size, *force),
+            Op::Rename(vol, name) => self.rename(*vol, name),
+            Op::ReadOnly(vol, on) => self.set_read_only(*vol, *on),
+            Op::Delete { vol, force } => self.delete(*vol, *force),
+            Op::Release(vol) => {
+                self.handles.remove(vol);
+                Ok(())
+            }
+            Op::AddPv { size, device } => self.add_pv(*size, *device),
+            Op::DrainPv(pick, on) => self.drain_pv(*pick, *on),
+            Op::RemovePv(pick) => self.remove_pv(*pick),
+            Op::Placement(placement) => {
+                self.make_room(4096)?;
+                let pool = self.pool()?;
+                let result = pool.set_placement(*placement);
+                self.durably(result, &[]).map(drop)
+            }
+            Op::Maintain(steps) => {
+                for _ in 0..*steps {
+                    self.maintain_once()?;
+                }
+                Ok(())
+            }
+            Op::Settle => self.settle(),
+            Op::Drain => {
+                let pool = self.pool()?;
+                let result = pool.drain();
+                self.durably(result, &[]).map(drop)
+            }
+            Op::Reopen(loss) => self.reopen(*loss),
+            Op::Check => self.check_offline(),
+            Op::Verify if self.faults => Ok(()),
+            Op::Verify => self.verify_unless_crashed(),
+            Op::Fill(vol) => self.fill(*vol),
+            Op::CrashIn(ops, how) => {
+                self.plan_crash(CrashPoint::Op(self.dir.counts().ops + ops), *how);
+                Ok(())
+            }
+            Op::BadReads => self.bad_reads(),
+            Op::FailSync(purpose) => {
+                self.faults = true;
+                self.dir.fail_next_sync(*purpose);
+                Ok(())
+            }
+            Op::ClearFaults => {
+                self.dir.clear_faults();
+                Ok(())
+            }
+        }
+    }
+
+    fn set_read_only(&mut self, vol: VolId, on: bool) -> Outcome<()> {
+        let volume = self.model(vol)?;
+        if volume.read_only == on {
+            return Ok(());
+        }
+        let name = volume.name.clone();
+        self.control(Effect::ReadOnly(vol, on), &[], |pool| {
+            pool.set_read_only(&name, on).map(drop)
+        })
+        .map(drop)
+    }
+
+    fn verify_unless_crashed(&mut self) -> Outcome<()> {
+        let result = self.verify();
+        if self.dir.crashed() { Ok(()) } else { result }
+    }
+
+    fn model(&self, vol: VolId) -> Outcome<&VolumeModel> {
+        self.oracle
+            .state()
+            .volumes
+            .get(&vol)
+            .ok_or_else(|| format!("volume {vol} is gone"))
+    }
+
+    /// Sorts an answer that sequenced nothing of its own.
+    fn around(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+        self.oracle.observe(self.pool()?.stats().sequenced_lsn);
+        self.sort(result, may_refuse)
+    }
+
+    /// Sorts the answer of something that no client sees, but that is durable, with all before it.
+    fn durably(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+        let answer = self.around(result, may_refuse)?;
+        if let Answer::Done = answer {
+            self.oracle.all_durable();
+        }
+        Ok(answer)
+    }
+
+    fn sort(&self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+        match result {
+            Ok(()) => Ok(Answer::Done),
+            Err(_) if self.dir.crashed() => Ok(Answer::Unknown),
+            Err(e) if may_refuse.contains(&e.kind()) => Ok(Answer::Refused(e.kind())),
+            Err(_) if self.faults => Ok(Answer::Unknown),
+            Err(e) => Err(format!("{e:?}")),
+        }
+    }
+
+    /// Settles with the oracle what an answer means for `effects`, which were attempted just now.
+    fn settle_with_oracle(&mut self, answer: &Answer, effects: &[Effect], durable: bool) -> Outcome<()> {
+        let lsn = self.pool()?.stats().sequenced_lsn;
+        match answer {
+            Answer::Done => {
+                self.oracle.acknowledge(effects, lsn)?;
+                if durable {
+                    self.oracle.all_durable();
+                }
+                Ok(())
+            }
+            Answer::Refused(_) => self.oracle.retract(effects.len(), lsn),
+            Answer::Unknown if self.oracle.last_lsn() == lsn => self.oracle.retract(effects.len(), lsn),
+            Answer::Unknown => Ok(()),
+        }
+    }
+
+    /// A control operation: one record, durable when it is acknowledged.
+    fn control(
+        &mut self,
+        effect: Effect,
+        may_refuse: &[ErrorKind],
+        run: impl FnOnce(&Pool) -> Result<(), Error>,
+    ) -> Outcome<Answer> {
+        self.make_room(4096)?;
+        let pool = self.pool()?;
+        self.oracle.attempt(std::slice::from_ref(&effect));
+        let result = run(&pool);
+        let answer = self.sort(result, may_refuse)?;
+        self.settle_with_oracle(&answer, &[effect], true)?;
+        Ok(answer)
+    }
+
+    /// Returns what refused the last part, if anything did.
+    fn write(&mut self, vol: VolId, parts: &[(u64, u64)], fua: bool) -> Outcome<Option<ErrorKind>> {
+        let bytes: u64 = parts.iter().map(|p| p.1 + 8192).sum();
+        self.make_room(bytes)?;
+        let Some(handle) = self.handle(vol)? else {
+            return Ok(None);
+        };
+        let read_only = self.model(vol)?.read_only;
+        let most = self.pool()?.max_record_bytes();
+        let mut writes = Vec::new();
+        let mut effects = Vec::new();
+        for &(offset, len) in parts {
+            let stamp = self.next_stamp;
+            self.next_stamp += 1;
+            let mut data = vec![0; len as usize];
+            for (sector, part) in (offset / SECTOR..).zip(data.chunks_exact_mut(SECTOR as usize)) {
+                fill_sector(part, vol, sector, stamp);
+            }
+            writes.push(WriteOp::new(offset, Bytes::from(data)));
+            effects.push(write_effects(vol, offset, len, most, stamp));
+        }
+        let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
+        self.oracle.attempt(&all);
+        handle.write(&mut writes, fua);
+        let mut done = Vec::new();
+        let mut refused = None;
+        let mut unknown = false;
+        for (write, effects) in writes.into_iter().zip(effects) {
+            let may_refuse = if read_only {
+                [ErrorKind::ReadOnly]
+            } else {
+                [ErrorKind::NoSpace]
+            };
+            match self.sort(write.result, &may_refuse)? {
+                Answer::Done if read_only => return Err("a read-only volume took a write".into()),
+                Answer::Done => done.extend(effects),
+                Answer::Refused(kind) => refused = Some(kind),
+                Answer::Unknown => unknown = true,
+            }
+        }
+        if refused == Some(ErrorKind::NoSpace) {
+            self.summary.refused += 1;
+        }
+        if unknown {
+            self.settle_with_oracle(&Answer::Unknown, &all, fua)?;
+        } else {
+            self.oracle.forget(all.len());
+            self.oracle.attempt(&done);
+            self.settle_with_oracle(&Answer::Done, &done, fua && !done.is_empty())?;
+        }
+        Ok(refused)
+    }
+
+    fn read(&mut self, vol: VolId, offset: u64, len: u64, try_first: bool) -> Outcome<()> {
+        let Some(handle) = self.handle(vol)? else {
+            return Ok(());
+        };
+        let mut data = vec![0xEE; len as usize];
+        let ready = if try_first {
+            handle.try_read(offset, &mut data)
+        } else {
+            Ok(false)
+        };
+        let result = match ready {
+            Ok(false) => handle.read(offset, &mut data),
+            other => other.map(drop),
+        };
+        match self.sort(result, &[])? {
+            Answer::Done => self.oracle.check_read(vol, offset, &data),
+            _ => Ok(()),
+        }
+    }
+
+    fn flush(&mut self, vol: VolId) -> Outcome<()> {
+        let Some(handle) = self.handle(vol)? else {
+            return Ok(());
+        };
+        self.durably(handle.flush(), &[]).map(drop)
+    }
+
+    fn zero(
+        &mut self,
+        vol: VolId,
+        offset: u64,
+        len: u64,
+        unmap: bool,
+        fua: bool,
+        discard: bool,
+    ) -> Outcome<()> {
+        self.make_room(8192)?;
+        let Some(handle) = self.handle(vol)? else {
+            return Ok(());
+        };
+        let read_only = self.model(vol)?.read_only;
+        let effects = zero_effects(vol, offset, len, unmap);
+        self.oracle.attempt(&effects);
+        let result = if discard {
+            handle.discard(offset, len, fua)
+        } else {
+            handle.write_zeroes(offset, len, unmap, fua)
+        };
+        let may_refuse: &[ErrorKind] = if read_only {
+            &[ErrorKind::ReadOnly]
+        } else {
+            &[ErrorKind::NoSpace]
+        };
+        let answer = self.sort(result, may_refuse)?;
+        if read_only && matches!(answer, Answer::Done) {
+            return Err("a read-only volume was zeroed".into());
+        }
+        self.settle_with_oracle(&answer, &effects, fua)
+    }
+
+    fn status(&mut self, vol: VolId, offset: u64, len: u64, max_runs: usize) -> Outcome<()> {
+        let Some(handle) = self.handle(vol)? else {
+            return Ok(());
+        };
+        let runs = match handle.block_status(offset, len, max_runs) {
+            Ok(runs) => runs,
+            Err(e) => return self.sort(Err(e), &[]).map(drop),
+        };
+        let volume = self.model(vol)?;
+        let mut at = offset;
+        for run in &runs {
+            if run.length == 0 || (!run.allocated && !run.zero) {
+                return Err(format!("a run that can't be: {run:?}"));
+            }
+            let inside = run.length.min((offset + len).saturating_sub(at));
+            if run.zero
+                && !self.oracle.doubtful()
+                && let Some(sector) = volume.first_written(at, inside)
+            {
+                return Err(format!(
+                    "sector {sector} was written, but {run:?} at {at} calls it zeros"
+                ));
+            }
+            at += run.length;
+        }
+        // A call looks at a bounded number of chunks.
+        let stopped = runs.len() == max_runs || at - offset >= volume.chunk_size << 19;
+        if at > offset + len || (at < offset + len && !stopped) || runs.len() > max_runs {
+            return Err(format!(
+                "{} runs to {at} for {offset}+{len}, at most {max_runs}",
+                runs.len()
+            ));
+        }
+        Ok(())
+    }
+
+    fn misuse(&mut self, vol: VolId) -> Outcome<()> {
+        let Some(handle) = self.handle(vol)? else {
+            return Ok(());
+        };
+        let (size, block) = (self.model(vol)?.size, u64::from(self.model(vol)?.block_size));
+        let data = |len: u64| Bytes::from(vec![7; len as usize]);
+        let ranges = [
+            (size, block),
+            (size - block, 2 * block),
+            (u64::MAX - block + 1, block),
+            (1, block),
+            (0, block - 1),
+        ];
+        for (offset, len) in ranges {
+            let mut writes = [WriteOp::new(offset, data(len))];
+            handle.write(&mut writes, false);
+            let mut buf = vec![0; len as usize];
+            let [write] = writes;
+            let answers = [
+                ("write", write.result),
+                ("read", handle.read(offset, &mut buf)),
+                ("discard", handle.discard(offset, len, false)),
+                ("zero", handle.write_zeroes(offset, len, true, false)),
+                ("status", handle.block_status(offset, len, 8).map(drop)),
+            ];
+            for (what, answer) in answers {
+                let kind = answer.err().map(|e| e.kind());
+                let fine = [
+                    ErrorKind::Invalid,
+                    ErrorKind::OutOfRange,
+                    ErrorKind::ReadOnly,
+                    ErrorKind::Poisoned,
+                ];
+                if kind.is_none_or(|kind| !fine.contains(&kind)) && !self.dir.crashed() {
+                    return Err(format!("{what} of {len} bytes at {offset} ended with {kind:?}"));
+                }
+            }
+        }
+        // Nothing of this came to be a record.
+        self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn)
+    }
+
+    fn create_volume(&mut self, model: &VolumeModel) -> Outcome<()> {
+        let vol = self.next_vol;
+        self.next_vol += 1;
+        let taken = self.oracle.state().volumes.values().any(|v| v.name == model.name);
+        let new = NewVolume {
+            name: model.name.clone(),
+            size: model.size,
+            chunk_size: model.chunk_size,
+            block_size: model.block_size,
+            read_only: model.read_only,
+        };
+        let mut made = None;
+        let refusals: &[ErrorKind] = if taken {
+            &[ErrorKind::Conflict]
+        } else {
+            &[ErrorKind::NoSpace]
+        };
+        let answer = self.control(Effect::Create(vol, model.clone()), refusals, |pool| {
+            made = Some(pool.create_volume(&new)?);
+            Ok(())
+        })?;
+        match (answer, made) {
+            (Answer::Done, Some(info)) if !taken => {
+                self.ids.insert(info.uuid, vol);
+                Ok(())
+            }
+            (Answer::Done, _) => Err("two volumes with one name".into()),
+            (Answer::Unknown, _) => {
+                self.unborn = Some(vol);
+                Ok(())
+            }
+            (Answer::Refused(_), _) => Ok(()),
+        }
+    }
+
+    fn resize(&mut self, vol: VolId, size: u64, force: bool) -> Outcome<()> {
+        let volume = self.model(vol)?;
+        let (name, old) = (volume.name.clone(), volume.size);
+        if size == old {
+            return Ok(());
+        }
+        let refusals: &[ErrorKind] = if size < old && !force {
+            &[ErrorKind::Conflict]
+        } else {
+            &[ErrorKind::NoSpace]
+        };
+        let answer = self.control(Effect::Resize(vol, size), refusals, |pool| {
+            pool.resize_volume(&name, size, force).map(drop)
+        })?;
+        if let Answer::Done = answer {
+            if size < old && !force {
+                return Err("a volume shrank without force".into());
+            }
+            let seen = self.handles.get(&vol).map_or(size, |handle| handle.info().size);
+            if seen != size {
+                return Err(format!("an open handle sees {seen} bytes"));
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, vol: VolId, name: &str) -> Outcome<()> {
+        let old = self.model(vol)?.name.clone();
+        let taken = self.oracle.state().volumes.values().any(|v| v.name == name);
+        if old == name {
+            return Ok(());
+        }
+        let refusals: &[ErrorKind] = if taken { &[ErrorKind::Conflict] } else { &[] };
+        let effect = Effect::Rename(vol, name.into());
+        match self.control(effect, refusals, |pool| pool.rename_volume(&old, name).map(drop))? {
+            Answer::Done if taken => Err("two volumes with one name".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn delete(&mut self, vol: VolId, force: bool) -> Outcome<()> {
+        let name = self.model(vol)?.name.clone();
+        let open = self.handles.contains_key(&vol);
+        let refusals: &[ErrorKind] = if open && !force { &[ErrorKind::Busy] } else { &[] };
+        let answer = self.control(Effect::Delete(vol), refusals, |pool| {
+            pool.delete_volume(&name, force)
+        })?;
+        let Answer::Done = answer else { return Ok(()) };
+        if open && !force {
+            return Err("a volume in use went without force".into());
+        }
+        if let Some(handle) = self.handles.remove(&vol) {
+            let block = handle.info().block_size as usize;
+            let mut writes = [WriteOp::new(0, Bytes::from(vec![1; block]))];
+            handle.write(&mut writes, false);
+            if (writes[0].result.is_ok() || handle.read(0, &mut vec![0; block]).is_ok())
+                && !self.dir.crashed()
+            {
+                return Err("a handle of a deleted volume still works".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_pv(&mut self, size: u64, device: bool) -> Outcome<()> {
+        if self.pvs.len() >= 6 {
+            return Ok(());
+        }
+        self.make_room(4096)?;
+        let spec: PvSpec = self.new_pv(size, device);
+        let pool = self.pool()?;
+        let result = pool.add_pv(&spec).map(drop);
+        match self.durably(result, &[ErrorKind::NoSpace])? {
+            Answer::Done => drop(self.pvs.insert(spec.path)),
+            Answer::Unknown => drop(self.doubtful_pvs.insert(spec.path)),
+            Answer::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    fn pick_pv(&self, pick: u64) -> Option<String> {
+        self.pvs
+            .iter()
+            .nth((pick % (self.pvs.len() as u64).max(1)) as usize)
+            .cloned()
+    }
+
+    fn drain_pv(&mut self, pick: u64, on: bool) -> Outcome<()> {
+        let Some(path) = self.pick_pv(pick) else {
+            return Ok(());
+        };
+        self.make_room(4096)?;
+        let pool: Arc<Pool> = self.pool()?;
+        let result = pool.drain_pv(&path, on);
+        self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict])
+            .map(drop)
+    }
+
+    fn remove_pv(&mut self, pick: u64) -> Outcome<()> {
+        let Some(path) = self.pick_pv(pick) else {
+            return Ok(());
+        };
+        self.make_room(4096)?;
+        let pool = self.pool()?;
+        let used = pool
+            .pvs()
+            .iter()
+            .find(|pv| pv.path == path)
+            .map_or(0, |pv| pv.used);
+        let result = pool.remove_pv(&path);
+        match self.durably(result, &[ErrorKind::Conflict, ErrorKind::NoSpace])? {
+            Answer::Done if used > 0 => Err(format!("physical volume {path} went with {used} bytes on it")),
+            Answer::Done => {
+                self.pvs.remove(&path);
+                Ok(())
+            }
+            Answer::Unknown => {
+                self.doubtful_pvs.insert(path);
+                Ok(())
+            }
+            Answer::Refused(_) => Ok(()),
+        }
+    }
+
+    /// Writes on until the pool refuses; everything acknowledged must still be there, and space can be had again.
+    fn fill(&mut self, vol: VolId) -> Outcome<()> {
+        let volume = self.model(vol)?;
+        if volume.read_only {
+            return Ok(());
+        }
+        let (size, chunk) = (volume.size, volume.chunk_size);
+        // Small chunks would need very many writes.
+        let step = if chunk < 4096 { 128 << 10 } else { 64 << 10 };
+        let mut at = 0;
+        let mut full = false;
+        for _ in 0..200 {
+            if at >= size || full || self.dir.crashed() || self.faults {
+                break;
+            }
+            let len = (size - at).min(step);
+            full = self.write(vol, &[(at, len)], false)? == Some(ErrorKind::NoSpace);
+            at += len;
+        }
+        self.say(|| format!("filled to {at}, full: {full}"));
+        if !full || self.dir.crashed() || self.faults {
+            return Ok(());
+        }
+        self.verify_unless_crashed()?;
+        if self.dir.crashed() {
+            return Ok(());
+        }
+        self.zero(vol, 0, size.min(1 << 20), true, false, true)?;
+        self.settle()?;
+        if self.dir.crashed() {
+            return Ok(());
+        }
+        let refused = self.write(vol, &[(0, u64::from(self.model(vol)?.block_size))], false)?;
+        match refused {
+            Some(ErrorKind::NoSpace) if at > 1 << 20 => Err("no space after a MiB was freed".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn bad_reads(&mut self) -> Outcome<()> {
+        let files = self.dir.files();
+        let pvs: Vec<&(String, u64)> = files.iter().filter(|(name, _)| self.pvs.contains(name)).collect();
+        if pvs.is_empty() {
+            return Ok(());
+        }
+        self.faults = true;
+        let (name, len) = pvs[self.rand.below(pvs.len() as u64) as usize];
+        let start = self.rand.below(*len) / SECTOR * SECTOR;
+        let end = start + SECTOR * self.rand.between(1, 2000);
+        self.say(|| format!("{name}: {start}..{end} can't be read"));
+        self.dir.fail_reads(name, start..end);
+        Ok(())
+    }
+}

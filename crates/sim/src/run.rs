@@ -1,0 +1,709 @@
+//! One run: a machine, a pool on it, an oracle beside it, and the lives between crashes.
+
+use crate::disk::{CrashPoint, SimDir};
+use crate::fate::{PowerLoss, TearModel};
+use crate::oracle::{Effect, FoundVolume, Oracle, Promise, SECTOR, VolId};
+use crate::rand::Rand;
+use crate::workload::{Crash, Generator, Op, Plan};
+use bytes::Bytes;
+use hindcast_engine::Volume;
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Dir, SyncPurpose};
+use hindcast_engine::pool::{Health, Pool, Progress, PvSpec};
+use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What a run says when something is wrong.
+pub type Outcome<T> = Result<T, String>;
+
+/// Tells what happens, when somebody wants to know.
+pub type Trace = Option<fn(&str)>;
+
+/// What a run did, for the closing line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Operations.
+    pub ops: u64,
+    /// Crashes, planned and met.
+    pub crashes: u64,
+    /// Acknowledged records lost in power losses, which is allowed.
+    pub lost: u64,
+    /// Writes refused for want of space.
+    pub refused: u64,
+    /// Records sequenced.
+    pub records: u64,
+    /// Disk operations that change something.
+    pub disk_ops: u64,
+}
+
+impl Summary {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Summary) {
+        self.ops += other.ops;
+        self.crashes += other.crashes;
+        self.lost += other.lost;
+        self.refused += other.refused;
+        self.records += other.records;
+        self.disk_ops += other.disk_ops;
+    }
+}
+
+/// See the module.
+pub struct Run {
+    pub(crate) plan: Plan,
+    pub(crate) dir: SimDir,
+    pub(crate) clock: Arc<ManualClock>,
+    rng: Arc<dyn Rng>,
+    pub(crate) rand: Rand,
+    pub(crate) oracle: Oracle,
+    pub(crate) pool: Option<Arc<Pool>>,
+    pub(crate) handles: BTreeMap<VolId, Arc<Volume>>,
+    /// Numbers of volumes that are known to have been created.
+    pub(crate) ids: BTreeMap<[u8; 16], VolId>,
+    /// The volume whose creation has no answer yet.
+    pub(crate) unborn: Option<VolId>,
+    pub(crate) next_vol: VolId,
+    pub(crate) next_stamp: u64,
+    /// Physical volumes that must be there, and those that may.
+    pub(crate) pvs: BTreeSet<String>,
+    pub(crate) doubtful_pvs: BTreeSet<String>,
+    pub(crate) next_pv: u64,
+    /// Faults are planned or were met in this life of the pool: errors are no surprise.
+    pub(crate) faults: bool,
+    /// Recovery draws its options, and further crashes, at random.
+    wild: bool,
+    /// Background work keeps ahead of requests, as a server's threads do; else a request that finds the journal full
+    /// has to help itself.
+    helpful: bool,
+    planned: Option<Crash>,
+    pub(crate) trace: Trace,
+    pub(crate) summary: Summary,
+}
+
+/// The journal must cope with media that destroy the rest of a block in whose middle they are interrupted. In place,
+/// parts of a block are overwritten: physical volumes are required not to.
+fn tear_512(name: &str) -> TearModel {
+    if name.starts_with("journal") {
+        TearModel::EMULATED
+    } else {
+        TearModel::SECTORS
+    }
+}
+
+fn tear_4096(name: &str) -> TearModel {
+    if name.starts_with("pv") || name.starts_with('/') {
+        TearModel::BLOCKS
+    } else {
+        tear_512(name)
+    }
+}
+
+impl Run {
+    /// A machine without a pool.
+    pub fn new(seed: u64, plan: Plan, wild: bool, trace: Trace) -> Self {
+        let mut rand = Rand::new(seed);
+        let dir = SimDir::new(rand.bits());
+        dir.set_backing(plan.backing);
+        dir.set_tear_model(if plan.config.atomic_unit == 4096 {
+            tear_4096
+        } else {
+            tear_512
+        });
+        Run {
+            plan,
+            dir,
+            clock: Arc::new(ManualClock::new(1_800_000_000_000_000_000)),
+            rng: Arc::new(SplitMix::new(rand.bits())),
+            oracle: Oracle::default(),
+            pool: None,
+            handles: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            unborn: None,
+            next_vol: 1,
+            next_stamp: 1,
+            pvs: BTreeSet::new(),
+            doubtful_pvs: BTreeSet::new(),
+            next_pv: 1,
+            faults: false,
+            wild,
+            helpful: !wild || rand.percent(50),
+            planned: None,
+            trace,
+            summary: Summary::default(),
+            rand,
+        }
+    }
+
+    /// The machine's disks.
+    pub fn dir(&self) -> &SimDir {
+        &self.dir
+    }
+
+    /// What the run did so far.
+    pub fn summary(&self) -> Summary {
+        Summary {
+            disk_ops: self.dir.counts().ops,
+            ..self.summary
+        }
+    }
+
+    pub(crate) fn say(&self, what: impl FnOnce() -> String) {
+        if let Some(trace) = self.trace {
+            trace(&what());
+        }
+    }
+
+    /// Plans how the process ends, when it ends.
+    pub fn plan_crash(&mut self, point: CrashPoint, how: Crash) {
+        self.dir.crash_at(Some(point));
+        self.planned = Some(how);
+    }
+
+    pub(crate) fn world(&self) -> World {
+        World {
+            clock: self.clock.clone() as Arc<dyn Clock>,
+            rng: self.rng.clone(),
+        }
+    }
+
+    pub(crate) fn dyn_dir(&self) -> Arc<dyn Dir> {
+        Arc::new(self.dir.clone())
+    }
+
+    /// The next physical volume's description; a device is added to the machine.
+    pub(crate) fn new_pv(&mut self, size: u64, device: bool) -> PvSpec {
+        let number = self.next_pv;
+        self.next_pv += 1;
+        if device {
+            let path = format!("/dev/sim{number}");
+            self.dir.add_block_device(&path, size);
+            PvSpec {
+                path,
+                size: None,
+                force: false,
+            }
+        } else {
+            PvSpec {
+                path: format!("pv-{number}"),
+                size: Some(size),
+                force: false,
+            }
+        }
+    }
+
+    /// Creates and opens the pool. A crash in the middle must leave something that can be created again, or opened.
+    pub fn create(&mut self) -> Outcome<()> {
+        let pvs = self.plan.pvs.clone();
+        let mut specs: Vec<PvSpec> = pvs
+            .into_iter()
+            .map(|(size, device)| self.new_pv(size, device))
+            .collect();
+        self.pvs = specs.iter().map(|spec| spec.path.clone()).collect();
+        let mut cut_short = false;
+        loop {
+            let there = Pool::exists(&self.dir).map_err(|e| format!("look for a pool: {e:?}"))?;
+            let result = if there {
+                Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
+            } else {
+                Pool::create(
+                    self.dyn_dir(),
+                    &self.world(),
+                    &self.plan.config,
+                    self.plan.placement,
+                    &specs,
+                )
+            };
+            match result {
+                Ok(()) => break,
+                Err(_) if self.dir.crashed() => {
+                    self.end_process();
+                    cut_short = true;
+                    // What an unfinished creation left behind belongs to nobody.
+                    specs.iter_mut().for_each(|spec| spec.force = true);
+                }
+                Err(e) if cut_short => {
+                    return Err(format!("a creation that was cut short (there: {there}): {e:?}"));
+                }
+                Err(e) => return Err(format!("create the pool: {e:?}")),
+            }
+        }
+        if self.dir.crashed() {
+            self.end_process();
+        }
+        self.open(Promise::Acknowledged)
+    }
+
+    /// Performs one operation, and whatever follows from it.
+    pub fn step(&mut self, op: &Op) -> Outcome<()> {
+        self.summary.ops += 1;
+        self.say(|| format!("{op:?}"));
+        self.clock.advance(self.rand.clone().below(1_000_000));
+        self.perform(op).map_err(|e| format!("{op:?}: {e}"))?;
+        if self.dir.crashed() {
+            let promise = self.end_process();
+            return self
+                .open(promise)
+                .map_err(|e| format!("after a crash in {op:?}: {e}"));
+        }
+        self.check_positions()?;
+        if self.poisoned() {
+            if !self.faults {
+                return Err(format!("after {op:?}: the pool is poisoned without a fault"));
+            }
+            self.leave_poisoned()?;
+        }
+        Ok(())
+    }
+
+    /// Performs an operation of a script, unless a crash took what it is about.
+    pub(crate) fn step_if_possible(&mut self, op: &Op) -> Outcome<()> {
+        let size = |vol| self.oracle.state().volumes.get(&vol).map(|v| v.size);
+        let possible = op
+            .volume()
+            .is_none_or(|vol| size(vol).is_some_and(|size| op.end() <= size));
+        if possible { self.step(op) } else { Ok(()) }
+    }
+
+    /// The power goes between two operations.
+    pub(crate) fn power_cut(&mut self, how: PowerLoss) -> Outcome<()> {
+        self.planned = Some(Crash::Power(how));
+        let promise = self.end_process();
+        self.open(promise)
+    }
+
+    /// A run of `count` random operations, and a thorough end.
+    pub fn random(&mut self, count: u64) -> Outcome<()> {
+        let mut generator = Generator::new(self.rand.fork(), self.plan.config.extent_size);
+        if self.rand.percent(20) {
+            // What creating promises holds at once, too.
+            let point = CrashPoint::Op(self.rand.between(1, 80));
+            let how = Crash::random(&mut self.rand);
+            self.plan_crash(point, how);
+        }
+        self.create()?;
+        for _ in 0..count {
+            let op = generator.next(self.oracle.state());
+            self.step(&op)?;
+        }
+        if self.rand.percent(20) && self.rest()? {
+            return self.damage();
+        }
+        self.finish()
+    }
+
+    /// Closes for good, if nothing comes between.
+    fn rest(&mut self) -> Outcome<bool> {
+        self.dir.crash_at(None);
+        if self.faults {
+            self.step(&Op::Reopen(None))?;
+        }
+        self.close()
+    }
+
+    /// The end of every run: all of it must be there, and go away without a trace.
+    pub fn finish(&mut self) -> Outcome<()> {
+        self.dir.crash_at(None);
+        for op in [
+            Op::ClearFaults,
+            Op::Reopen(None),
+            Op::Verify,
+            Op::Drain,
+            Op::Verify,
+            Op::Check,
+        ] {
+            self.step(&op)?;
+        }
+        let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
+        for vol in ids {
+            self.step(&Op::Delete { vol, force: true })?;
+        }
+        for op in [Op::Drain, Op::Settle, Op::Check, Op::Settle] {
+            self.step(&op)?;
+        }
+        let info = self.pool()?.info();
+        if info.used != 0 || info.reserved != 0 {
+            return Err(format!(
+                "without volumes {} bytes are still used and {} reserved",
+                info.used, info.reserved
+            ));
+        }
+        self.close().map(drop)
+    }
+
+    pub(crate) fn pool(&self) -> Outcome<Arc<Pool>> {
+        self.pool.clone().ok_or_else(|| "the pool is not open".into())
+    }
+
+    fn poisoned(&self) -> bool {
+        self.pool
+            .as_ref()
+            .is_some_and(|pool| matches!(pool.health(), Health::Poisoned(_)))
+    }
+
+    /// Positions never overtake one another, and what the pool calls durable is held against it.
+    fn check_positions(&mut self) -> Outcome<()> {
+        let stats = self.pool()?.stats();
+        let ends = [
+            stats.destaged_lsn,
+            stats.preserved_lsn,
+            stats.synced_lsn,
+            stats.written_lsn,
+            stats.sequenced_lsn,
+        ];
+        if !ends.is_sorted() {
+            return Err(format!("positions overtake one another: {stats:?}"));
+        }
+        if !self.faults {
+            self.oracle.durable(stats.synced_lsn);
+        }
+        Ok(())
+    }
+
+    /// I7: a poisoned pool refuses writes, serves reads, and is left by recovery only.
+    fn leave_poisoned(&mut self) -> Outcome<()> {
+        self.say(|| "the pool is poisoned".into());
+        self.dir.clear_faults();
+        let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
+        for vol in ids {
+            let before = self.pool()?.stats().sequenced_lsn;
+            let Some(handle) = self.handle(vol)? else { continue };
+            let block = handle.info().block_size as usize;
+            let mut writes = [WriteOp::new(0, Bytes::from(vec![1; block]))];
+            handle.write(&mut writes, false);
+            if writes[0].result.is_ok() || handle.flush().is_ok() {
+                return Err("a poisoned pool accepts writes".into());
+            }
+            if self.pool()?.stats().sequenced_lsn != before {
+                return Err("a poisoned pool sequences records".into());
+            }
+            for (offset, len) in self
+                .oracle
+                .interesting(vol, handle.info().size)
+                .into_iter()
+                .take(4)
+            {
+                let mut buf = vec![0; len as usize];
+                match handle.read(offset, &mut buf) {
+                    Ok(()) => self.oracle.check_read(vol, offset, &buf)?,
+                    Err(e) => return Err(format!("a poisoned pool does not serve reads: {e:?}")),
+                }
+            }
+        }
+        self.reopen_unclean()
+    }
+
+    /// Ends the process in the planned way, and tells what holds afterwards.
+    pub(crate) fn end_process(&mut self) -> Promise {
+        self.handles.clear();
+        self.pool = None;
+        self.summary.crashes += 1;
+        let how = self.planned.take().unwrap_or(Crash::Kill);
+        self.say(|| format!("crash: {how:?} after {:?}", self.dir.counts()));
+        match how {
+            Crash::Kill => {
+                self.dir.kill();
+                Promise::Acknowledged
+            }
+            Crash::Power(loss) => {
+                self.dir.lose_power(loss);
+                Promise::Durable
+            }
+        }
+    }
+
+    /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way are survived.
+    pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
+        self.faults = false;
+        self.dir.clear_faults();
+        for attempt in 0.. {
+            let failing = self.disturb_recovery(attempt);
+            let opened = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone());
+            let failed = failing && !self.dir.sync_failure_pending();
+            match opened {
+                Ok(_) if failed && !self.dir.crashed() => {
+                    return Err("opened in spite of a failed sync".into());
+                }
+                Ok(pool) if !failed && !self.dir.crashed() => {
+                    self.pool = Some(pool);
+                    break;
+                }
+                Err(e) if !failed && !self.dir.crashed() => return Err(format!("open the pool: {e:?}")),
+                _ => {}
+            }
+            if failed {
+                self.planned = Some(self.any_power_loss());
+            }
+            if self.end_process() == Promise::Durable {
+                promise = Promise::Durable;
+            }
+        }
+        self.dir.clear_faults();
+        self.dir.crash_at(None);
+        self.planned = None;
+        self.compare(promise)
+    }
+
+    /// Now and then plans another crash, or a sync that fails, for the recovery to come; tells whether the latter.
+    fn disturb_recovery(&mut self, attempt: u32) -> bool {
+        if !self.wild {
+            return false;
+        }
+        self.dir.clear_faults();
+        self.plan.options = Plan::options(&mut self.rand);
+        if attempt < 4 && self.rand.percent(25) {
+            let point = CrashPoint::Op(self.dir.counts().ops + self.rand.between(1, 60));
+            let how = Crash::random(&mut self.rand);
+            self.plan_crash(point, how);
+        }
+        let failing = attempt < 2 && self.rand.percent(3);
+        if failing {
+            self.dir.fail_next_sync(self.rand.pick(&SyncPurpose::ALL));
+        }
+        failing
+    }
+
+    fn any_power_loss(&mut self) -> Crash {
+        Crash::Power(self.rand.pick(&PowerLoss::ALL))
+    }
+
+    fn compare(&mut self, promise: Promise) -> Outcome<()> {
+        let pool = self.pool()?;
+        let mut found = Vec::new();
+        for info in pool.volumes() {
+            let Some(id) = self.ids.get(&info.uuid).copied().or(self.unborn) else {
+                return Err(format!("volume {} is none that was ever created", info.name));
+            };
+            self.ids.insert(info.uuid, id);
+            let mut volume = FoundVolume::new(
+                id,
+                info.name.clone(),
+                info.size,
+                info.chunk_size,
+                info.block_size,
+                info.read_only,
+            );
+            for (offset, data) in self.read_everything(id, &info.name, info.size)? {
+                volume.add(offset, &data);
+            }
+            found.push(volume);
+        }
+        self.unborn = None;
+        let stats = pool.stats();
+        let lost = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
+        self.say(|| {
+            format!(
+                "recovered to LSN {}; {lost} acknowledged records are lost",
+                stats.written_lsn
+            )
+        });
+        self.summary.lost += lost as u64;
+        self.compare_pvs()?;
+        self.check_positions()
+    }
+
+    fn compare_pvs(&mut self) -> Outcome<()> {
+        let there: BTreeSet<String> = self.pool()?.pvs().into_iter().map(|pv| pv.path).collect();
+        let missing = self
+            .pvs
+            .difference(&there)
+            .find(|path| !self.doubtful_pvs.contains(*path));
+        let extra = there
+            .difference(&self.pvs)
+            .find(|path| !self.doubtful_pvs.contains(*path));
+        if let Some(path) = missing.or(extra) {
+            return Err(format!(
+                "physical volume {path}: should be in {:?}, are {there:?}",
+                self.pvs
+            ));
+        }
+        self.pvs = there;
+        self.doubtful_pvs.clear();
+        Ok(())
+    }
+
+    /// All that was ever written, and a few places that were not.
+    fn read_everything(&mut self, id: VolId, name: &str, size: u64) -> Outcome<Vec<(u64, Vec<u8>)>> {
+        let pool = self.pool()?;
+        let handle = pool
+            .open_volume(name, true)
+            .map_err(|e| format!("open volume {name}: {e:?}"))?;
+        let mut ranges = self.oracle.interesting(id, size);
+        let block = u64::from(handle.info().block_size);
+        for _ in 0..2 {
+            ranges.push((self.rand.below(size / block) * block, block));
+        }
+        let mut all = Vec::with_capacity(ranges.len());
+        for (offset, len) in ranges {
+            let mut data = vec![0xEE; len as usize];
+            handle
+                .read(offset, &mut data)
+                .map_err(|e| format!("read {len} bytes of {name} at {offset}: {e:?}"))?;
+            all.push((offset, data));
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn verify(&mut self) -> Outcome<()> {
+        let volumes: Vec<(VolId, String, u64)> = self
+            .oracle
+            .state()
+            .volumes
+            .iter()
+            .map(|(id, v)| (*id, v.name.clone(), v.size))
+            .collect();
+        for (id, name, size) in volumes {
+            for (offset, data) in self.read_everything(id, &name, size)? {
+                self.oracle.check_read(id, offset, &data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A handle for requests; none when the volume can't be opened because of a planned fault.
+    pub(crate) fn handle(&mut self, vol: VolId) -> Outcome<Option<Arc<Volume>>> {
+        if let Some(handle) = self.handles.get(&vol) {
+            return Ok(Some(handle.clone()));
+        }
+        let Some(volume) = self.oracle.state().volumes.get(&vol) else {
+            return Err(format!("volume {vol} is gone"));
+        };
+        match self.pool()?.open_volume(&volume.name, false) {
+            Ok(handle) => {
+                self.handles.insert(vol, handle.clone());
+                Ok(Some(handle))
+            }
+            Err(_) if self.faults || self.dir.crashed() => Ok(None),
+            Err(e) => Err(format!("open volume {}: {e:?}", volume.name)),
+        }
+    }
+
+    /// Closes the pool, which makes everything durable. False when a crash or a fault came between.
+    fn close(&mut self) -> Outcome<bool> {
+        self.handles.clear();
+        let Some(pool) = self.pool.take() else {
+            return Ok(false);
+        };
+        let closed = pool.close();
+        self.summary.records += pool.stats().journal_records;
+        drop(pool);
+        if self.dir.crashed() || self.faults {
+            return Ok(false);
+        }
+        closed.map_err(|e| format!("close: {e:?}"))?;
+        self.oracle.all_durable();
+        Ok(true)
+    }
+
+    /// Closes, perhaps loses power, and opens again: after a clean close there is nothing to lose.
+    pub(crate) fn reopen(&mut self, loss: Option<PowerLoss>) -> Outcome<()> {
+        if self.close()? {
+            if let Some(loss) = loss {
+                self.dir.lose_power(loss);
+            }
+            return self.open(Promise::Acknowledged);
+        }
+        self.reopen_unclean()
+    }
+
+    fn reopen_unclean(&mut self) -> Outcome<()> {
+        if self.faults {
+            // After a failed sync the page cache proves nothing.
+            self.planned = Some(self.any_power_loss());
+        }
+        let promise = self.end_process();
+        self.open(promise)
+    }
+
+    /// The offline check of a closed pool finds nothing.
+    pub(crate) fn check_offline(&mut self) -> Outcome<()> {
+        if !self.close()? {
+            return self.reopen_unclean();
+        }
+        self.dir.crash_at(None);
+        let report = check(self.dyn_dir(), &CheckOptions { repair: false }, &mut |_, _| {})
+            .map_err(|e| format!("check: {e:?}"))?;
+        if let Some(finding) = report.findings.first() {
+            return Err(format!(
+                "check finds {} things, the first: {finding:?}",
+                report.findings.len()
+            ));
+        }
+        self.open(Promise::Acknowledged)
+    }
+
+    /// Background steps until nothing is left to do.
+    pub(crate) fn settle(&mut self) -> Outcome<()> {
+        for _ in 0..100_000 {
+            if self.maintain_once()? == Progress::Idle {
+                return Ok(());
+            }
+        }
+        Err("background work never ends".into())
+    }
+
+    pub(crate) fn maintain_once(&mut self) -> Outcome<Progress> {
+        let pool = self.pool()?;
+        let result = pool.maintain();
+        self.oracle.observe(pool.stats().sequenced_lsn);
+        match result {
+            Ok(progress) => Ok(progress),
+            Err(_) if self.faults || self.dir.crashed() => Ok(Progress::Idle),
+            Err(e) => Err(format!("a background step failed: {e:?}")),
+        }
+    }
+
+    /// Like the threads of a server do: makes room in the journal before a request would have to.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Outcome<()> {
+        if !self.helpful {
+            return Ok(());
+        }
+        let need = bytes + bytes / 4 + 2 * self.plan.config.segment_size;
+        for _ in 0..100 {
+            let stats = self.pool()?.stats();
+            let enough = stats.journal_used + need <= stats.journal_capacity;
+            if enough || self.poisoned() || self.dir.crashed() || self.maintain_once()? == Progress::Idle {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The records that a write becomes: cut at multiples of `most` bytes of the volume.
+pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
+    cut(offset, len, most)
+        .map(|(at, len)| Effect::Write {
+            vol,
+            sector: at / SECTOR,
+            count: len / SECTOR,
+            stamp,
+        })
+        .collect()
+}
+
+/// The records that zeroing becomes: one, or, where space is kept, one for each 16 MiB.
+pub(crate) fn zero_effects(vol: VolId, offset: u64, len: u64, unmap: bool) -> Vec<Effect> {
+    let most = if unmap { u64::MAX } else { 16 << 20 };
+    cut(offset, len, most)
+        .map(|(at, len)| Effect::Zero {
+            vol,
+            sector: at / SECTOR,
+            count: len / SECTOR,
+        })
+        .collect()
+}
+
+fn cut(offset: u64, len: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = offset + len;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        (at < end).then(|| {
+            let next = (at / most + 1).saturating_mul(most).min(end);
+            let piece = (at, next - at);
+            at = next;
+            piece
+        })
+    })
+}
