@@ -144,6 +144,9 @@ impl Run {
     }
 
     fn sort(&self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+        if let Err(e) = &result {
+            self.say(|| format!("  {e:?}"));
+        }
         match result {
             Ok(()) => Ok(Answer::Done),
             Err(_) if self.dir.crashed() => Ok(Answer::Unknown),
