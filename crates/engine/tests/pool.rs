@@ -401,6 +401,18 @@ fn one_process_at_a_time_and_no_second_pool() {
 }
 
 #[test]
+fn a_pool_takes_each_disk_once() {
+    let dir = Arc::new(MemDir::new());
+    let twice = [pv("x", 4), pv("x", 4)];
+    let error = Pool::create(dir.clone(), &world(), &config(), Placement::Anywhere, &twice).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(!Pool::exists(&*dir).unwrap());
+    Pool::create(dir.clone(), &world(), &config(), Placement::Anywhere, &twice[..1])
+        .expect("a creation that failed can be begun again");
+    assert!(Pool::exists(&*dir).unwrap());
+}
+
+#[test]
 fn many_writers_at_once() {
     let f = Fixture::new(512);
     let v = f.volume("a", 16 * MIB, 16 * KIB);

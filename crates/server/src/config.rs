@@ -58,6 +58,9 @@ impl Settings {
                 "where is the pool? Say --data DIR, set HINDCAST_DATA, or write data = \"DIR\" in the file",
             )
         })?;
+        // Absolute, because that is what the status tells to people who are somewhere else.
+        let data =
+            std::path::absolute(&data).map_err(|e| invalid(format!("--data {}: {e}", data.display())))?;
         let api = match &said.api {
             Some(list) => addresses("api", list)?,
             None => vec![Address::Unix(data.join("hindcast.sock"))],

@@ -57,12 +57,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         pool,
         nbd,
         started: Timestamp::now(),
-        data: config
-            .data
-            .canonicalize()
-            .unwrap_or_else(|_| config.data.clone())
-            .display()
-            .to_string(),
+        data: config.data.display().to_string(),
         chunk: config.chunk,
     });
     let api = http::serve(&app, listeners, config.api_token.as_deref());

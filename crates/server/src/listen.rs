@@ -22,11 +22,9 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() {
-                Err("the path is empty".into())
-            } else {
-                Ok(Address::Unix(path.into()))
-            };
+            return std::path::absolute(path)
+                .map(Address::Unix)
+                .map_err(|e| e.to_string());
         }
         match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {

@@ -233,6 +233,17 @@ impl Dir for SimDir {
         machine.end()
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut machine = self.0.lock();
+        let life = machine.life;
+        machine.alive(life)?;
+        let id = machine.names.get(from).copied().ok_or(io::ErrorKind::NotFound)?;
+        if machine.begin_whole(life, false)? {
+            machine.rename(from, to, id);
+        }
+        machine.end()
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         let machine = self.0.lock();
         machine.alive(machine.life)?;

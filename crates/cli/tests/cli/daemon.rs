@@ -6,6 +6,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A test that needs a client fails without it: `./dev test` installs it.
 fn require(program: &str) {
@@ -381,6 +382,16 @@ fn check_runs_offline_only() {
     let server = Server::start(dir.path());
     server.ok(&["volume", "create", "a", "--size", "1M"]);
     assert_eq!(check(dir.path(), &[]).0, Some(4), "the pool is in use");
+    // The check counts what the catalog holds, so the creation has to have reached it.
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let journal = &server.json(&["pool", "show"])["journal"];
+        if journal["destaged_lsn"] == journal["sequenced_lsn"] {
+            break;
+        }
+        assert!(Instant::now() < end, "the server does not destage: {journal}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(server.stop("-TERM"), Some(0));
     let (code, report) = check(dir.path(), &[]);
     assert_eq!((code, &report["clean"]), (Some(0), &json!(true)), "{report}");

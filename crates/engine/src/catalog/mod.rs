@@ -13,14 +13,19 @@ pub(crate) use values::{
     BitmapPage, BranchRecord, ExtentRecord, Positions, PvRecord, Superblock, Value, VolumeRecord,
 };
 
-use crate::disk::{Dir, OpenMode};
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::map::page::{MapPage, PageKey};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The catalog's file in the data directory.
 pub(crate) const FILE: &str = "catalog.redb";
+/// Its name until it is complete.
+const NEW_FILE: &str = "catalog.redb.new";
+/// Bytes of page cache while a pool is created.
+const CREATION_CACHE: usize = 1 << 20;
 
 type Bytes = &'static [u8];
 const META: TableDefinition<'static, &str, Bytes> = TableDefinition::new("meta");
@@ -69,24 +74,19 @@ fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
 }
 
 impl Catalog {
-    /// Creates the catalog of a new pool.
+    /// Writes the catalog of a new pool under a name of its own. Only [`Catalog::finish`] gives the pool its existence:
+    /// a creation that was cut short leaves none behind, and can be begun again.
     pub(crate) fn create(dir: &dyn Dir, superblock: &Superblock, pvs: &[(u32, PvRecord)]) -> Result<()> {
-        let disk = dir.open(FILE, OpenMode::CreateNew).map_err(|e| match e.kind() {
-            std::io::ErrorKind::AlreadyExists => Error::with_source(
-                ErrorKind::Conflict,
-                "create the catalog: a pool is already here",
-                e,
-            ),
-            _ => Error::io("create the catalog", e),
-        })?;
-        let db = db!(
-            "create the catalog",
-            Database::builder().create_with_backend(backend::DiskBackend::new(disk))
-        );
-        let catalog = Catalog {
-            db,
-            commits: AtomicU64::new(0),
-        };
+        match dir.remove(NEW_FILE) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("remove a catalog that was never finished", e));
+            }
+            _ => {}
+        }
+        let disk = dir
+            .open(NEW_FILE, OpenMode::CreateNew)
+            .map_err(|e| Error::io("create the catalog", e))?;
+        let catalog = Self::on(disk, CREATION_CACHE)?;
         let mut txn = catalog.begin()?;
         txn.create_tables()?;
         txn.put_superblock(superblock)?;
@@ -97,7 +97,35 @@ impl Catalog {
         for (pv, record) in pvs {
             txn.put_pv(*pv, record)?;
         }
-        txn.commit()
+        txn.commit()?;
+        drop(catalog);
+        dir.sync(SyncPurpose::Dir)
+            .map_err(|e| Error::io("sync the data directory", e))
+    }
+
+    /// The UUID of the pool whose creation was cut short here: physical volumes may carry its label.
+    pub(crate) fn unfinished(dir: &dyn Dir) -> Option<[u8; 16]> {
+        let disk = dir.open(NEW_FILE, OpenMode::Existing).ok()?;
+        Some(Self::on(disk, CREATION_CACHE).ok()?.superblock().ok()?.pool)
+    }
+
+    /// Gives a complete catalog its name.
+    pub(crate) fn finish(dir: &dyn Dir) -> Result<()> {
+        dir.rename(NEW_FILE, FILE)
+            .map_err(|e| Error::io("name the new catalog", e))?;
+        dir.sync(SyncPurpose::Dir)
+            .map_err(|e| Error::io("sync the data directory", e))
+    }
+
+    fn on(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Catalog> {
+        let mut builder = Database::builder();
+        builder.set_cache_size(cache_bytes);
+        let backend = backend::DiskBackend::new(disk);
+        let db = db!("open the catalog", builder.create_with_backend(backend));
+        Ok(Catalog {
+            db,
+            commits: AtomicU64::new(0),
+        })
     }
 
     /// Opens the catalog with a page cache of `cache_bytes`.
@@ -105,16 +133,7 @@ impl Catalog {
         let disk = dir
             .open(FILE, OpenMode::Existing)
             .map_err(|e| Error::io("open the catalog", e))?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(cache_bytes);
-        let db = db!(
-            "open the catalog",
-            builder.create_with_backend(backend::DiskBackend::new(disk))
-        );
-        Ok(Catalog {
-            db,
-            commits: AtomicU64::new(0),
-        })
+        Self::on(disk, cache_bytes)
     }
 
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {

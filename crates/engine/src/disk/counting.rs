@@ -53,6 +53,9 @@ impl Dir for CountingDir {
     fn remove(&self, name: &str) -> io::Result<()> {
         self.inner.remove(name)
     }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
     fn list(&self) -> io::Result<Vec<String>> {
         self.inner.list()
     }

@@ -62,6 +62,13 @@ impl Dir for MemDir {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let names = &mut *self.0.lock();
+        let content = names.disks.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        names.disks.insert(to.to_owned(), content);
+        Ok(())
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         Ok(self
             .0

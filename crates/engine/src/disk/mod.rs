@@ -124,6 +124,9 @@ pub trait Dir: Send + Sync {
     /// Removes a name. Durable after `sync`.
     fn remove(&self, name: &str) -> io::Result<()>;
 
+    /// Gives a file of this directory another name, replacing what had it, in one step. Durable after `sync`.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
     /// All names of plain files in this directory, sorted.
     fn list(&self) -> io::Result<Vec<String>>;
 

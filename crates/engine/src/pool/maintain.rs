@@ -133,8 +133,13 @@ impl Pool {
     }
 
     pub(crate) fn checkpoint(&self, m: &mut Maintenance) -> Result<()> {
-        let synced = self.journal.synced();
-        if m.committed.destaged_lsn == m.destaged && m.committed.synced_lsn == synced {
+        let now = (
+            m.destaged,
+            self.journal.synced(),
+            self.journal.start_after(m.destaged),
+        );
+        let then = &m.committed;
+        if now == (then.destaged_lsn, then.synced_lsn, then.journal_seq) {
             return Ok(());
         }
         let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;

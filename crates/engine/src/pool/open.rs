@@ -1,14 +1,14 @@
 //! Creating, opening and recovering a pool.
 
 use super::allocator::Allocator;
-use super::label::Label;
+use super::label::{Found, Label};
 use super::maintain::Maintenance;
 use super::namespace::{Namespace, check_name};
 use super::pv::{PvTable, open_known, open_new};
 use super::space::Space;
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
 use crate::catalog::{self, Catalog, Control, Positions, PvRecord, Superblock};
-use crate::disk::{CountingDir, Dir, OpenMode, SyncPurpose};
+use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::Fault;
 use crate::grace::Readers;
@@ -31,7 +31,7 @@ impl Pool {
         Ok(names.iter().any(|n| n == catalog::FILE))
     }
 
-    /// Creates an empty pool: labels its physical volumes, then writes its catalog. [`ErrorKind::Conflict`] when there
+    /// Creates an empty pool: writes its catalog, labels its physical volumes, then gives the catalog its name. [`ErrorKind::Conflict`] when there
     /// is one already, or a physical volume belongs to another pool.
     pub fn create(
         dir: Arc<dyn Dir>,
@@ -48,26 +48,29 @@ impl Pool {
         if Self::exists(&*dir)? {
             return Err(conflict("create a pool: one is already here"));
         }
+        // Labels of a creation that was cut short here are nobody's.
+        let unfinished = Catalog::unfinished(&*dir);
         let pool = uuid(&*world.rng);
         let mut records: Vec<(u32, PvRecord)> = Vec::new();
+        let mut disks = Vec::new();
         for (id, spec) in pvs.iter().enumerate() {
-            let (disk, extents) = open_new(&*dir, spec, pool, config.extent_size, &|_| true)?;
+            let extent_size = config.extent_size;
+            let (disk, extents) = open_new(&*dir, spec, unfinished.unwrap_or(pool), extent_size, &|_| false)?;
             let record = PvRecord {
                 uuid: uuid(&*world.rng),
                 path: spec.path.clone(),
                 extents,
                 draining: false,
             };
-            let id = id as u32;
-            Label {
+            let label = Label {
                 pool,
                 pv_uuid: record.uuid,
-                pv: id,
+                pv: id as u32,
                 extents,
-                extent_size: config.extent_size,
-            }
-            .write(&*disk, &spec.path)?;
-            records.push((id, record));
+                extent_size,
+            };
+            records.push((id as u32, record));
+            disks.push((disk, label));
         }
         let superblock = Superblock {
             pool,
@@ -80,8 +83,15 @@ impl Pool {
             next_pv: pvs.len() as u32,
         };
         Catalog::create(&*dir, &superblock, &records)?;
-        dir.sync(SyncPurpose::Dir)
-            .map_err(|e| Error::io("sync the data directory", e))
+        for ((disk, label), spec) in disks.iter().zip(pvs) {
+            label.write(&**disk, &spec.path)?;
+        }
+        for ((disk, label), spec) in disks.iter().zip(pvs) {
+            if Label::read(&**disk, &spec.path)? != Found::Label(label.clone()) {
+                return Err(conflict(format!("create a pool: {} was named twice", spec.path)));
+            }
+        }
+        Catalog::finish(&*dir)
     }
 
     /// Locks, recovers and opens the pool in `dir`. [`ErrorKind::Busy`] when another process has it open.

@@ -35,6 +35,8 @@ pub(super) struct Machine {
 pub(super) enum NameChange {
     Set(String, u64),
     Remove(String),
+    /// From, to: both or neither.
+    Rename(String, String, u64),
 }
 
 pub(super) struct File {
@@ -149,6 +151,10 @@ impl Machine {
             match change {
                 NameChange::Set(name, id) => drop(self.durable_names.insert(name, id)),
                 NameChange::Remove(name) => drop(self.durable_names.remove(&name)),
+                NameChange::Rename(from, to, id) => {
+                    self.durable_names.remove(&from);
+                    self.durable_names.insert(to, id);
+                }
             }
         }
         self.names = self.durable_names.clone();
@@ -290,6 +296,14 @@ impl File {
 }
 
 impl Machine {
+    /// For names of the directory itself.
+    pub(super) fn rename(&mut self, from: &str, to: &str, id: u64) {
+        self.names.remove(from);
+        self.names.insert(to.to_owned(), id);
+        let change = NameChange::Rename(from.to_owned(), to.to_owned(), id);
+        self.name_changes.push((self.clock, change));
+    }
+
     pub(super) fn set_name(&mut self, name: &str, id: Option<u64>) {
         match id {
             Some(id) => self.names.insert(name.to_owned(), id),
