@@ -313,6 +313,13 @@ impl Oracle {
         !self.in_flight.is_empty()
     }
 
+    /// Does nobody know whether the volume is there, or how long it is?
+    pub(crate) fn doubtful_volume(&self, vol: VolId) -> bool {
+        self.in_flight
+            .iter()
+            .any(|effect| matches!(effect, Effect::Delete(v) | Effect::Resize(v, _) if *v == vol))
+    }
+
     /// Something is about to be tried.
     pub(crate) fn attempt(&mut self, effects: &[Effect]) {
         for effect in effects {

@@ -367,6 +367,9 @@ impl Run {
         self.dir.clear_faults();
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
+            if self.oracle.doubtful_volume(vol) {
+                continue;
+            }
             let before = self.pool()?.stats().sequenced_lsn;
             let Some(handle) = self.handle(vol)? else { continue };
             let block = handle.info().block_size as usize;
