@@ -193,8 +193,8 @@ impl Pool {
 
     /// Opens a PV that a sequenced operation has added.
     pub(crate) fn open_added(&self, id: u32) -> Result<Arc<Pv>> {
-        if let Ok(pv) = self.pvs.get(id) {
-            return Ok(pv.clone());
+        if let Some(pv) = self.pvs.held(id) {
+            return Ok(pv);
         }
         let record = self.names.read().pvs.get(&id).cloned();
         let record = record.ok_or_else(|| crate::error::corrupt(format!("open PV {id}: it is not known")))?;
@@ -256,7 +256,9 @@ impl Pool {
                 )));
             }
             if self.names.read().pvs.len() == 1 {
-                return Err(conflict(format!("remove {wanted}: it is the pool's last physical volume")));
+                return Err(conflict(format!(
+                    "remove {wanted}: it is the pool's last physical volume"
+                )));
             }
             // From here on nothing new is placed on it.
             if !self.apply_draining(m, pv, true, false) {
@@ -265,9 +267,8 @@ impl Pool {
                 )));
             }
         }
-        let handle = self.pvs.get(pv)?.clone();
         let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;
         self.destage_to(lsn)?;
-        wipe(&*handle.disk, &handle.path)
+        self.pvs.take(pv).map_or(Ok(()), |pv| wipe(&*pv.disk, &pv.path))
     }
 }

@@ -229,7 +229,9 @@ impl Staging {
             // A chunk can be smaller than a block: its neighbours' sectors do not count.
             let first = (start.saturating_sub(block * BLOCK) / SECTOR) as usize;
             let last = ((end - block * BLOCK).min(BLOCK) / SECTOR) as usize;
-            self.resolve(block)[first..last].iter().any(|s| *s != Source::Below)
+            self.resolve(block)[first..last]
+                .iter()
+                .any(|s| *s != Source::Below)
         })
     }
 }
