@@ -57,6 +57,7 @@ impl Error {
         let kind = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
             io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::ResourceBusy => ErrorKind::Busy,
             _ => ErrorKind::Io,
         };
         Error {

@@ -1,6 +1,9 @@
 //! redb on the engine's own disk seam, so that the simulator crashes the catalog too.
 
 use crate::disk::{Disk, SyncPurpose};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 
@@ -36,5 +39,99 @@ impl redb::StorageBackend for DiskBackend {
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.disk.write_at(data, offset)
+    }
+}
+
+/// Reads a disk and keeps all writes in memory: the disk stays as it is.
+pub(super) struct Overlay {
+    disk: Arc<dyn Disk>,
+    written: Mutex<Written>,
+}
+
+struct Written {
+    len: u64,
+    /// Pages that were written to.
+    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+}
+
+const PAGE: usize = 4096;
+
+impl Overlay {
+    pub(super) fn new(disk: Arc<dyn Disk>) -> io::Result<Self> {
+        let written = Mutex::new(Written {
+            len: disk.len()?,
+            pages: BTreeMap::new(),
+        });
+        Ok(Overlay { disk, written })
+    }
+
+    /// Page `number` of the disk, with zeros behind its end.
+    fn page_below(&self, number: u64) -> io::Result<Box<[u8; PAGE]>> {
+        let mut page = Box::new([0; PAGE]);
+        let start = number * PAGE as u64;
+        let len = self.disk.len()?.saturating_sub(start).min(PAGE as u64) as usize;
+        self.disk.read_at(&mut page[..len], start)?;
+        Ok(page)
+    }
+}
+
+/// Cuts `len` bytes at `offset` into pages: (page, start in the page, start in the range, length).
+fn in_pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let inside = (at % PAGE as u64) as usize;
+        let part = (PAGE - inside).min(len - done);
+        let start = done;
+        done += part;
+        (part > 0).then_some((at / PAGE as u64, inside, start, part))
+    })
+}
+
+impl std::fmt::Debug for Overlay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Overlay")
+    }
+}
+
+impl redb::StorageBackend for Overlay {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.written.lock().len)
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let written = self.written.lock();
+        if offset
+            .checked_add(out.len() as u64)
+            .is_none_or(|end| end > written.len)
+        {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (number, inside, start, len) in in_pages(offset, out.len()) {
+            let target = &mut out[start..start + len];
+            match written.pages.get(&number) {
+                Some(page) => target.copy_from_slice(&page[inside..inside + len]),
+                None => target.copy_from_slice(&self.page_below(number)?[inside..inside + len]),
+            }
+        }
+        Ok(())
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.written.lock().len = len;
+        Ok(())
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut written = self.written.lock();
+        for (number, inside, start, len) in in_pages(offset, data.len()) {
+            let page = match written.pages.entry(number) {
+                Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(place) => place.insert(self.page_below(number)?),
+            };
+            page[inside..inside + len].copy_from_slice(&data[start..start + len]);
+        }
+        written.len = written.len.max(offset + data.len() as u64);
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@
 
 mod backend;
 mod control;
+mod store;
 mod values;
 
 pub(crate) use control::Control;
@@ -14,11 +15,12 @@ pub(crate) use values::{
 };
 
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
-use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::error::{Error, Result, corrupt};
 use crate::map::page::{MapPage, PageKey};
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use store::{Store, db, guarded};
 
 /// The catalog's file in the data directory.
 pub(crate) const FILE: &str = "catalog.redb";
@@ -44,7 +46,7 @@ const POSITIONS: &str = "positions";
 
 /// See the module.
 pub(crate) struct Catalog {
-    db: Database,
+    store: Store,
     pub(crate) commits: AtomicU64,
 }
 
@@ -52,21 +54,6 @@ pub(crate) struct Catalog {
 pub(crate) struct Txn<'a> {
     catalog: &'a Catalog,
     txn: redb::WriteTransaction,
-}
-
-fn fail(what: &str) -> impl Fn(redb::Error) -> Error + '_ {
-    move |e| match e {
-        redb::Error::Io(io) => Error::io(what, io),
-        redb::Error::Corrupted(_) => Error::with_source(ErrorKind::Corrupt, what, e),
-        e => Error::with_source(ErrorKind::Io, what, e),
-    }
-}
-
-/// `?` for redb's many error types.
-macro_rules! db {
-    ($what:expr, $result:expr) => {
-        ($result).map_err(|e| fail($what)(redb::Error::from(e)))?
-    };
 }
 
 fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
@@ -118,12 +105,8 @@ impl Catalog {
     }
 
     fn on(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Catalog> {
-        let mut builder = Database::builder();
-        builder.set_cache_size(cache_bytes);
-        let backend = backend::DiskBackend::new(disk);
-        let db = db!("open the catalog", builder.create_with_backend(backend));
         Ok(Catalog {
-            db,
+            store: Store::open(disk, cache_bytes)?,
             commits: AtomicU64::new(0),
         })
     }
@@ -137,17 +120,19 @@ impl Catalog {
     }
 
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
-        let mut txn = db!("begin a catalog transaction", self.db.begin_write());
-        txn.set_quick_repair(true);
-        Ok(Txn { catalog: self, txn })
+        Ok(Txn {
+            catalog: self,
+            txn: self.store.begin_write()?,
+        })
     }
 
     fn meta<V: Value>(&self, key: &str) -> Result<V> {
-        let txn = db!("read the catalog", self.db.begin_read());
-        let table = db!("read the catalog", txn.open_table(META));
-        let value = db!("read the catalog", table.get(key));
-        let value = value.ok_or_else(|| corrupt(format!("find the {key} in the catalog")))?;
-        decode(key, value.value())
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(META));
+            let value = db!("read the catalog", table.get(key));
+            let value = value.ok_or_else(|| corrupt(format!("find the {key} in the catalog")))?;
+            decode(key, value.value())
+        })
     }
 
     pub(crate) fn superblock(&self) -> Result<Superblock> {
@@ -184,13 +169,14 @@ impl Catalog {
 
     fn row<K, V>(&self, table: TableDefinition<'static, K, Bytes>, key: K, what: &str) -> Result<Option<V>>
     where
-        K: redb::Key + for<'a> redb::Value<SelfType<'a> = K> + 'static,
+        K: redb::Key + for<'a> redb::Value<SelfType<'a> = K> + Copy + 'static,
         V: Value,
     {
-        let txn = db!("read the catalog", self.db.begin_read());
-        let table = db!("read the catalog", txn.open_table(table));
-        let value = db!("read the catalog", table.get(key));
-        value.map(|v| decode(what, v.value())).transpose()
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(table));
+            let value = db!("read the catalog", table.get(key));
+            value.map(|v| decode(what, v.value())).transpose()
+        })
     }
 
     fn rows<K, V>(&self, table: TableDefinition<'static, K, Bytes>, what: &str) -> Result<Vec<(K, V)>>
@@ -198,74 +184,79 @@ impl Catalog {
         K: redb::Key + for<'a> redb::Value<SelfType<'a> = K> + 'static,
         V: Value,
     {
-        let txn = db!("read the catalog", self.db.begin_read());
-        let table = db!("read the catalog", txn.open_table(table));
-        let mut rows = Vec::new();
-        for row in db!("read the catalog", table.iter()) {
-            let (key, value) = db!("read the catalog", row);
-            rows.push((key.value(), decode(what, value.value())?));
-        }
-        Ok(rows)
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(table));
+            let mut rows = Vec::new();
+            for row in db!("read the catalog", table.iter()) {
+                let (key, value) = db!("read the catalog", row);
+                rows.push((key.value(), decode(what, value.value())?));
+            }
+            Ok(rows)
+        })
     }
 
     /// Visits all extents in use, in order.
     pub(crate) fn extents(&self, visit: &mut dyn FnMut(u32, u32, ExtentRecord)) -> Result<()> {
-        let txn = db!("read the catalog", self.db.begin_read());
-        let table = db!("read the catalog", txn.open_table(EXTENTS));
-        for row in db!("read the catalog", table.iter()) {
-            let (key, value) = db!("read the catalog", row);
-            let (pv, extent) = key.value();
-            visit(
-                pv,
-                extent,
-                decode(format_args!("extent {extent} of PV {pv}"), value.value())?,
-            );
-        }
-        Ok(())
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(EXTENTS));
+            for row in db!("read the catalog", table.iter()) {
+                let (key, value) = db!("read the catalog", row);
+                let (pv, extent) = key.value();
+                visit(
+                    pv,
+                    extent,
+                    decode(format_args!("extent {extent} of PV {pv}"), value.value())?,
+                );
+            }
+            Ok(())
+        })
     }
 
     /// The words of an extent's bitmap; missing pages are zero.
     pub(crate) fn bitmap(&self, pv: u32, extent: u32, words: usize) -> Result<Vec<u64>> {
-        let txn = db!("read the catalog", self.db.begin_read());
-        let table = db!("read the catalog", txn.open_table(BITMAPS));
-        let mut all = vec![0u64; words];
-        for row in db!(
-            "read the catalog",
-            table.range((pv, extent, 0)..=(pv, extent, u32::MAX))
-        ) {
-            let (key, value) = db!("read the catalog", row);
-            let page: BitmapPage = decode(
-                format_args!("the bitmap of extent {extent} of PV {pv}"),
-                value.value(),
-            )?;
-            let start = key.value().2 as usize * BITMAP_WORDS;
-            let target = all.get_mut(start..start + page.0.len()).ok_or_else(|| {
-                corrupt(format!(
-                    "read the bitmap of extent {extent} of PV {pv}: it is longer than the extent"
-                ))
-            })?;
-            target.copy_from_slice(&page.0);
-        }
-        Ok(all)
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(BITMAPS));
+            let mut all = vec![0u64; words];
+            for row in db!(
+                "read the catalog",
+                table.range((pv, extent, 0)..=(pv, extent, u32::MAX))
+            ) {
+                let (key, value) = db!("read the catalog", row);
+                let page: BitmapPage = decode(
+                    format_args!("the bitmap of extent {extent} of PV {pv}"),
+                    value.value(),
+                )?;
+                let start = key.value().2 as usize * BITMAP_WORDS;
+                let target = all.get_mut(start..start + page.0.len()).ok_or_else(|| {
+                    corrupt(format!(
+                        "read the bitmap of extent {extent} of PV {pv}: it is longer than the extent"
+                    ))
+                })?;
+                target.copy_from_slice(&page.0);
+            }
+            Ok(all)
+        })
     }
 
     /// The map page stored under `key`.
     pub(crate) fn page(&self, key: PageKey) -> Result<Option<MapPage>> {
-        let txn = db!("read a map page", self.db.begin_read());
-        let table = db!("read a map page", txn.open_table(MAP));
-        let value = db!("read a map page", table.get(key));
-        value.map(|v| decode_page(key, v.value())).transpose()
+        self.store.read("read a map page", |txn| {
+            let table = db!("read a map page", txn.open_table(MAP));
+            let value = db!("read a map page", table.get(key));
+            value.map(|v| decode_page(key, v.value())).transpose()
+        })
     }
 
     /// The numbers of the existing map pages of `branch` in `first..=last`, at most `limit`.
     pub(crate) fn page_numbers(&self, branch: u64, first: u64, last: u64, limit: usize) -> Result<Vec<u64>> {
-        let txn = db!("read the map", self.db.begin_read());
-        let table = db!("read the map", txn.open_table(MAP));
-        let mut numbers = Vec::new();
-        for row in db!("read the map", table.range((branch, first)..=(branch, last))).take(limit) {
-            numbers.push(db!("read the map", row).0.value().1);
-        }
-        Ok(numbers)
+        self.store.read("read the map", |txn| {
+            let table = db!("read the map", txn.open_table(MAP));
+            let mut numbers = Vec::new();
+            for row in db!("read the map", table.range((branch, first)..=(branch, last))).take(limit) {
+                numbers.push(db!("read the map", row).0.value().1);
+            }
+            Ok(numbers)
+        })
     }
 
     /// Visits map pages in order from `from`, at most `limit`; the key after the last one, if there are more.
@@ -275,24 +266,26 @@ impl Catalog {
         limit: usize,
         visit: &mut dyn FnMut(PageKey, Result<MapPage>) -> Result<()>,
     ) -> Result<Option<PageKey>> {
-        let txn = db!("read the map", self.db.begin_read());
-        let table = db!("read the map", txn.open_table(MAP));
-        for (n, row) in db!("read the map", table.range(from..)).enumerate() {
-            let (key, value) = db!("read the map", row);
-            let key = key.value();
-            if n == limit {
-                return Ok(Some(key));
+        self.store.read("read the map", |txn| {
+            let table = db!("read the map", txn.open_table(MAP));
+            for (n, row) in db!("read the map", table.range(from..)).enumerate() {
+                let (key, value) = db!("read the map", row);
+                let key = key.value();
+                if n == limit {
+                    return Ok(Some(key));
+                }
+                visit(key, decode_page(key, value.value()))?;
             }
-            visit(key, decode_page(key, value.value()))?;
-        }
-        Ok(None)
+            Ok(None)
+        })
     }
 
     /// Number of map pages.
     pub(crate) fn page_count(&self) -> Result<u64> {
-        let txn = db!("read the map", self.db.begin_read());
-        let table = db!("read the map", txn.open_table(MAP));
-        Ok(db!("read the map", table.len()))
+        self.store.read("read the map", |txn| {
+            let table = db!("read the map", txn.open_table(MAP));
+            Ok(db!("read the map", table.len()))
+        })
     }
 
     /// Visits every bitmap page: (PV, extent, page).
@@ -300,13 +293,14 @@ impl Catalog {
         &self,
         visit: &mut dyn FnMut((u32, u32, u32), Option<BitmapPage>),
     ) -> Result<()> {
-        let txn = db!("read the catalog", self.db.begin_read());
-        let table = db!("read the catalog", txn.open_table(BITMAPS));
-        for row in db!("read the catalog", table.iter()) {
-            let (key, value) = db!("read the catalog", row);
-            visit(key.value(), BitmapPage::decode(value.value()));
-        }
-        Ok(())
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(BITMAPS));
+            for row in db!("read the catalog", table.iter()) {
+                let (key, value) = db!("read the catalog", row);
+                visit(key.value(), BitmapPage::decode(value.value()));
+            }
+            Ok(())
+        })
     }
 }
 
@@ -346,9 +340,11 @@ impl Txn<'_> {
         key: K::SelfType<'_>,
         value: &[u8],
     ) -> Result<()> {
-        let mut table = db!("update the catalog", self.txn.open_table(table));
-        db!("update the catalog", table.insert(key, value));
-        Ok(())
+        guarded("update the catalog", || {
+            let mut table = db!("update the catalog", self.txn.open_table(table));
+            db!("update the catalog", table.insert(key, value));
+            Ok(())
+        })
     }
 
     fn remove<K: redb::Key + 'static>(
@@ -356,9 +352,11 @@ impl Txn<'_> {
         table: TableDefinition<'static, K, Bytes>,
         key: K::SelfType<'_>,
     ) -> Result<()> {
-        let mut table = db!("update the catalog", self.txn.open_table(table));
-        db!("update the catalog", table.remove(key));
-        Ok(())
+        guarded("update the catalog", || {
+            let mut table = db!("update the catalog", self.txn.open_table(table));
+            db!("update the catalog", table.remove(key));
+            Ok(())
+        })
     }
 
     pub(crate) fn put_superblock(&mut self, value: &Superblock) -> Result<()> {
@@ -400,14 +398,12 @@ impl Txn<'_> {
         } else {
             self.put(EXTENTS, (pv, extent), &record.encode())?;
         }
-        let mut table = db!("update the catalog", self.txn.open_table(BITMAPS));
         for (page, words) in words.chunks(BITMAP_WORDS).enumerate() {
             let key = (pv, extent, page as u32);
             if empty {
-                db!("update the catalog", table.remove(key));
+                self.remove(BITMAPS, key)?;
             } else {
-                let value = BitmapPage(words.to_vec()).encode();
-                db!("update the catalog", table.insert(key, value.as_slice()));
+                self.put(BITMAPS, key, &BitmapPage(words.to_vec()).encode())?;
             }
         }
         Ok(())
@@ -418,20 +414,25 @@ impl Txn<'_> {
         &mut self,
         pages: impl Iterator<Item = (PageKey, &'p MapPage)>,
     ) -> Result<()> {
-        let mut table = db!("update the map", self.txn.open_table(MAP));
-        for (key, page) in pages {
-            if page.is_empty() {
-                db!("update the map", table.remove(key));
-            } else {
-                db!("update the map", table.insert(key, page.encode(key).as_slice()));
+        guarded("update the map", || {
+            let mut table = db!("update the map", self.txn.open_table(MAP));
+            for (key, page) in pages {
+                if page.is_empty() {
+                    db!("update the map", table.remove(key));
+                } else {
+                    db!("update the map", table.insert(key, page.encode(key).as_slice()));
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Makes the transaction durable.
     pub(crate) fn commit(self) -> Result<()> {
-        db!("commit to the catalog", self.txn.commit());
+        guarded("commit to the catalog", || {
+            db!("commit to the catalog", self.txn.commit());
+            Ok(())
+        })?;
         self.catalog.commits.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

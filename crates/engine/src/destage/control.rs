@@ -117,8 +117,15 @@ impl Pool {
                 self.measure_backing(m);
                 m.evacuated = false;
             }
-            Control::SetDraining { pv, draining } => {
-                self.apply_draining(m, *pv, *draining, true);
+            Control::SetDraining { pv, .. } => {
+                // What a later operation says counts already: nothing new may come to a PV that is about to leave.
+                let stays = self
+                    .names
+                    .read()
+                    .pvs
+                    .get(pv)
+                    .is_some_and(|record| !record.draining);
+                self.apply_draining(m, *pv, !stays, true);
             }
             Control::RemovePv { pv } => {
                 self.apply_draining(m, *pv, true, true);

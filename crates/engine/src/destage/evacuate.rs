@@ -83,7 +83,7 @@ impl Pool {
     }
 
     fn move_chunk(&self, m: &mut Maintenance, branch: &Branch, from: Slot) -> Result<Slot> {
-        let to = m.allocator.allocate(branch.slot_log2, None)?;
+        let to = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
         let (source, target) = (self.pvs.get(from.pv())?, self.pvs.get(to.pv())?);
         let size = 1u64 << branch.chunk_log2;
         let mut buffer = vec![0u8; size.min(1 << 20) as usize];

@@ -161,9 +161,11 @@ impl Pool {
             ))),
             (None, true) => {
                 let neighbour = at.checked_sub(1).and_then(|i| page.get(i)).map(|e| e.slot);
-                let slot = m
-                    .allocator
-                    .allocate(branch.slot_log2, neighbour.filter(|s| *s != Slot::HOLE))?;
+                let slot = m.allocator.allocate(
+                    &self.space,
+                    branch.slot_log2,
+                    neighbour.filter(|s| *s != Slot::HOLE),
+                )?;
                 overlay.place(slot, chunk_size, true, &mut plan.fresh);
                 self.positions
                     .allocated

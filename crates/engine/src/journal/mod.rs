@@ -157,6 +157,7 @@ impl Journal {
         for file in scanned.chain.iter().map(|s| &s.file).chain(&scanned.free) {
             let _ = files[file.index as usize].set(file.clone());
         }
+        let created = files.iter().filter(|f| f.get().is_some()).count() as u32;
         let state = State {
             last_lsn: scanned.tail_lsn,
             next_lsn: scanned.max_lsn + 1,
@@ -166,7 +167,8 @@ impl Journal {
             next_seq: scanned.next_seq,
             pad: false,
             free: scanned.free,
-            created: scanned.file_indexes,
+            // Names can be lost in a power failure: not every index below the largest has a file.
+            created,
             queue: Vec::new(),
             leader: false,
             syncing: false,
@@ -242,7 +244,8 @@ impl Journal {
     /// loses nothing: the writer that needed the file gets the error.
     pub(crate) fn add_file(&self, prewrite: bool) -> Result<bool> {
         let _one_at_a_time = self.creating.lock();
-        let index = self.state.lock().created;
+        let missing = self.files.iter().position(|f| f.get().is_none());
+        let index = missing.map_or(self.config.max_files, |i| i as u32);
         if index >= self.config.max_files {
             return Ok(false);
         }

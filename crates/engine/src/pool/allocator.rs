@@ -7,7 +7,7 @@
 
 use super::placement::{Choice, ExtentId, FreeView, choose};
 use super::pv::Pv;
-use super::space::Change;
+use super::space::{Change, Space};
 use super::{Placement, label::DATA_START};
 use crate::catalog::{Catalog, ExtentRecord, Txn};
 use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
@@ -216,18 +216,25 @@ impl Allocator {
 
     /// Allocates a slot; `wish` is the slot of the chunk before, near which the new one is best placed. Whoever holds a
     /// reservation never sees it fail.
-    pub(crate) fn allocate(&mut self, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
+    pub(crate) fn allocate(&mut self, space: &Space, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
         let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
+        let mut spare = true;
         loop {
             let last = self.last.get(&slot_log2).copied();
             let near = wished.map(|(id, _)| id);
-            let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last) else {
+            let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last, spare) else {
                 return Err(no_space("allocate a slot"));
             };
             let id = match choice {
                 Choice::Open(id) => id,
                 Choice::Free(id) => {
-                    if !self.open_extent(id, slot_log2)? {
+                    // Opening one more than needed must not eat what others were promised.
+                    let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
+                    if !needed && !space.try_open_extent(slot_log2) {
+                        spare = false;
+                        continue;
+                    }
+                    if !self.open_extent(id, slot_log2, needed)? {
                         continue;
                     }
                     id
@@ -242,8 +249,9 @@ impl Allocator {
         }
     }
 
-    /// Gives a free extent a slot size. False when its backing store is full: the extent is set aside.
-    fn open_extent(&mut self, id: ExtentId, slot_log2: u8) -> Result<bool> {
+    /// Gives a free extent a slot size; `counted` into the next change of what is free, unless the space was told
+    /// before. False when its backing store is full: the extent is set aside.
+    fn open_extent(&mut self, id: ExtentId, slot_log2: u8, counted: bool) -> Result<bool> {
         let offset = DATA_START + id.1 as u64 * self.extent_size;
         let slots = self.slots_per_extent(slot_log2);
         let Some(state) = self.pvs.get_mut(&id.0) else {
@@ -254,9 +262,12 @@ impl Allocator {
         };
         self.index.free.remove(&id);
         state.free -= 1;
-        self.change.free_extents -= 1;
+        self.change.free_extents -= i64::from(counted);
         if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
             let error = Error::io(format!("allocate extent {} of {}", id.1, state.pv.path), error);
+            if !counted {
+                self.change.free_slots[slot_log2 as usize] -= slots as i64;
+            }
             return if error.kind() == ErrorKind::NoSpace {
                 Ok(false)
             } else {
@@ -268,7 +279,9 @@ impl Allocator {
             slot_log2,
             ..Extent::default()
         };
-        self.change.free_slots[slot_log2 as usize] += slots as i64;
+        if counted {
+            self.change.free_slots[slot_log2 as usize] += slots as i64;
+        }
         self.index.open.entry(slot_log2).or_default().insert(id);
         Ok(true)
     }
@@ -434,6 +447,11 @@ impl Allocator {
                 };
             }
         }
+    }
+
+    /// The physical volumes, draining ones too.
+    pub(crate) fn pv_ids(&self) -> Vec<u32> {
+        self.pvs.keys().copied().collect()
     }
 
     /// Is the PV set aside?

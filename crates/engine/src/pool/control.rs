@@ -193,8 +193,8 @@ impl Pool {
 
     /// Opens a PV that a sequenced operation has added.
     pub(crate) fn open_added(&self, id: u32) -> Result<Arc<Pv>> {
-        if let Ok(pv) = self.pvs.get(id) {
-            return Ok(pv.clone());
+        if let Some(pv) = self.pvs.held(id) {
+            return Ok(pv);
         }
         let record = self.names.read().pvs.get(&id).cloned();
         let record = record.ok_or_else(|| crate::error::corrupt(format!("open PV {id}: it is not known")))?;
@@ -221,6 +221,8 @@ impl Pool {
         let _one_at_a_time = self.pv_operations.lock();
         self.check_usable()?;
         let pv = self.names.read().find_pv(wanted)?;
+        // Earlier operations on it are carried out first.
+        self.destage_to(self.journal.last().0)?;
         {
             let m = &mut *self.maintenance.lock();
             let moving = if draining { m.allocator.used_bytes(pv) } else { 0 };
@@ -243,12 +245,19 @@ impl Pool {
         let _one_at_a_time = self.pv_operations.lock();
         self.check_usable()?;
         let pv = self.names.read().find_pv(wanted)?;
+        // Earlier operations on it are carried out first.
+        self.destage_to(self.journal.last().0)?;
         {
             let m = &mut *self.maintenance.lock();
             let used = m.allocator.used_extents(pv);
             if used > 0 {
                 return Err(conflict(format!(
                     "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
+                )));
+            }
+            if self.names.read().pvs.len() == 1 {
+                return Err(conflict(format!(
+                    "remove {wanted}: it is the pool's last physical volume"
                 )));
             }
             // From here on nothing new is placed on it.
@@ -258,9 +267,8 @@ impl Pool {
                 )));
             }
         }
-        let handle = self.pvs.get(pv)?.clone();
         let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;
         self.destage_to(lsn)?;
-        wipe(&*handle.disk, &handle.path)
+        self.pvs.take(pv).map_or(Ok(()), |pv| wipe(&*pv.disk, &pv.path))
     }
 }

@@ -163,6 +163,7 @@ impl Pool {
             .filter(|(_, b)| b.dead)
             .map(|(id, _)| id)
             .collect();
+        withdraw_leaving(&names, &mut allocator, &space);
         let pool = Arc::new(Pool {
             uuid: superblock.pool,
             config,
@@ -264,6 +265,19 @@ fn load_pvs(
     }
     space.change_capacity(0, &allocator.load()?, true);
     Ok(())
+}
+
+/// Physical volumes that a journaled operation drains or removes get nothing new, as when it was sequenced: the catalog
+/// follows later, and records in between must not be placed on them.
+fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space) {
+    for pv in allocator.pv_ids() {
+        let stays = names.pvs.get(&pv).is_some_and(|record| !record.draining);
+        if !stays && !allocator.is_draining(pv) {
+            let (extents, change) = allocator.contribution(pv);
+            space.change_capacity(-(extents as i64), &change, true);
+            allocator.set_draining(pv, true);
+        }
+    }
 }
 
 /// Scans the journal into staging and names, and sums up the reservations of what is staged.

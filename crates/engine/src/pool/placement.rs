@@ -23,13 +23,15 @@ pub(crate) enum Choice {
     Free(ExtentId),
 }
 
-/// Chooses. `wish`: the extent of the neighbour; `last`: the extent of the last allocation of this slot size.
+/// Chooses. `wish`: the extent of the neighbour; `last`: the extent of the last allocation of this slot size; `spare`:
+/// there are free extents that no promise needs (I6), so one may be opened though another has room.
 pub(crate) fn choose(
     policy: Placement,
     view: &dyn FreeView,
     slot_log2: u8,
     wish: Option<ExtentId>,
     last: Option<ExtentId>,
+    spare: bool,
 ) -> Option<Choice> {
     let open_at = |extent: ExtentId| view.next_open(slot_log2, extent).filter(|e| *e == extent);
     let near = match policy {
@@ -38,10 +40,11 @@ pub(crate) fn choose(
             // The neighbour's own extent, the free one right behind it, then whatever follows on the same PV.
             let same_pv = |e: &ExtentId| e.0 == w.0;
             let next = (w.0, w.1.saturating_add(1));
+            let free_from = |extent| view.next_free(extent).filter(|_| spare);
             open_at(w)
                 .map(Choice::Open)
-                .or_else(|| view.next_free(next).filter(|e| *e == next).map(Choice::Free))
-                .or_else(|| view.next_free(w).filter(same_pv).map(Choice::Free))
+                .or_else(|| free_from(next).filter(|e| *e == next).map(Choice::Free))
+                .or_else(|| free_from(w).filter(same_pv).map(Choice::Free))
                 .or_else(|| view.next_open(slot_log2, w).filter(same_pv).map(Choice::Open))
         }),
     };
@@ -72,7 +75,7 @@ mod tests {
             open: vec![(0, 4), (0, 9)],
             free: vec![(0, 1)],
         };
-        let choose = |last| choose(Placement::Anywhere, &view, 12, Some((0, 1)), last);
+        let choose = |last| choose(Placement::Anywhere, &view, 12, Some((0, 1)), last, true);
         assert_eq!(choose(Some((0, 9))), Some(Choice::Open((0, 9))));
         assert_eq!(choose(Some((0, 5))), Some(Choice::Open((0, 4))));
         assert_eq!(choose(None), Some(Choice::Open((0, 4))));
@@ -85,8 +88,18 @@ mod tests {
                 open: open.to_vec(),
                 free: free.to_vec(),
             };
-            choose(Placement::Contiguous, &view, 12, wish, None)
+            choose(Placement::Contiguous, &view, 12, wish, None, true)
         };
+        let view = View {
+            open: vec![(0, 2)],
+            free: vec![(0, 5)],
+        };
+        let spared = choose(Placement::Contiguous, &view, 12, Some((0, 4)), None, false);
+        assert_eq!(
+            spared,
+            Some(Choice::Open((0, 2))),
+            "promised extents are not used for neatness"
+        );
         assert_eq!(at(&[(0, 4)], &[(0, 5)], Some((0, 4))), Some(Choice::Open((0, 4))));
         assert_eq!(at(&[(0, 2)], &[(0, 5)], Some((0, 4))), Some(Choice::Free((0, 5))));
         assert_eq!(at(&[(0, 8)], &[(0, 7)], Some((0, 4))), Some(Choice::Free((0, 7))));

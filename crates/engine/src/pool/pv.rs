@@ -4,8 +4,9 @@ use super::PvSpec;
 use super::label::{Found, Label, extents_on};
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
+use arc_swap::{ArcSwapOption, Guard};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
 
 /// PV numbers a pool can ever use; they fit a slot address, and the table below stays small.
 pub(crate) const MAX_PVS: u32 = 4096;
@@ -20,23 +21,50 @@ pub(crate) struct Pv {
     pub(crate) used_extents: AtomicU64,
 }
 
-/// Open PVs by number, read without a lock. Numbers are never used twice, so an entry never changes.
-pub(crate) struct PvTable(Box<[OnceLock<Arc<Pv>>]>);
+/// Open PVs by number, read without a lock. Numbers are never used twice.
+pub(crate) struct PvTable(Box<[ArcSwapOption<Pv>]>);
+
+/// A PV found in the table; it stays open as long as this lives.
+pub(crate) struct PvRef(Guard<Option<Arc<Pv>>>);
+
+impl std::ops::Deref for PvRef {
+    type Target = Pv;
+    fn deref(&self) -> &Pv {
+        // Made by `PvTable::get` only, of a PV that is there.
+        self.0.as_ref().expect("a PV that was found")
+    }
+}
 
 impl PvTable {
     pub(crate) fn new() -> Self {
-        PvTable((0..MAX_PVS).map(|_| OnceLock::new()).collect())
+        PvTable((0..MAX_PVS).map(|_| ArcSwapOption::empty()).collect())
     }
 
-    pub(crate) fn get(&self, id: u32) -> Result<&Arc<Pv>> {
-        let pv = self.0.get(id as usize).and_then(OnceLock::get);
-        pv.ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but there is none")))
+    pub(crate) fn get(&self, id: u32) -> Result<PvRef> {
+        let found = self
+            .0
+            .get(id as usize)
+            .map(ArcSwapOption::load)
+            .filter(|pv| pv.is_some());
+        let found =
+            found.ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but there is none")));
+        Ok(PvRef(found?))
+    }
+
+    /// The PV to hold for longer, if it is open.
+    pub(crate) fn held(&self, id: u32) -> Option<Arc<Pv>> {
+        self.0.get(id as usize)?.load_full()
     }
 
     pub(crate) fn insert(&self, pv: Arc<Pv>) {
         if let Some(place) = self.0.get(pv.id as usize) {
-            let _ = place.set(pv);
+            place.store(Some(pv));
         }
+    }
+
+    /// Takes a PV out; its disk is closed with its last reader.
+    pub(crate) fn take(&self, id: u32) -> Option<Arc<Pv>> {
+        self.0.get(id as usize)?.swap(None)
     }
 }
 

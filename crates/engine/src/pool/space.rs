@@ -88,6 +88,24 @@ impl Space {
         fits
     }
 
+    /// Opens a free extent for slots of this size, if no promise needs it.
+    pub(crate) fn try_open_extent(&self, slot_log2: u8) -> bool {
+        let mut inner = self.inner.lock();
+        let mut next = inner.clone();
+        let mut change = Change {
+            free_extents: -1,
+            ..Change::default()
+        };
+        change.free_slots[slot_log2 as usize] = 1 << self.extent_log2.saturating_sub(slot_log2);
+        next.apply(&change);
+        next.recount(self.extent_log2, slot_log2);
+        let fits = inner.usable() > 0 && next.needed <= next.usable();
+        if fits {
+            *inner = next;
+        }
+        fits
+    }
+
     /// Takes a promise back, or makes one that was given before a restart.
     pub(crate) fn adjust_reserved(&self, slot_log2: u8, slots: i64) {
         let mut inner = self.inner.lock();
@@ -218,6 +236,17 @@ mod tests {
         assert!(space.try_reserve(14, 2) && !space.try_reserve(14, 1));
         assert_eq!(space.totals().used, 3 << 14);
         assert!(!space.change_capacity(-1, &free(-1), false), "promises are kept");
+    }
+
+    #[test]
+    fn neatness_never_takes_what_is_promised() {
+        let space = Space::new(64 << 10);
+        assert!(space.change_capacity(3, &free(3), false));
+        assert!(space.try_reserve(13, 9), "two extents");
+        assert!(space.try_open_extent(12));
+        assert!(!space.try_open_extent(12));
+        assert!(!space.try_reserve(14, 1));
+        assert!(space.try_reserve(12, 16), "the extent that was opened");
     }
 
     #[test]

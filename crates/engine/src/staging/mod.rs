@@ -225,7 +225,14 @@ impl Staging {
         if self.is_empty() {
             return false;
         }
-        (start / BLOCK..end.div_ceil(BLOCK)).any(|b| self.resolve(b).iter().any(|s| *s != Source::Below))
+        (start / BLOCK..end.div_ceil(BLOCK)).any(|block| {
+            // A chunk can be smaller than a block: its neighbours' sectors do not count.
+            let first = (start.saturating_sub(block * BLOCK) / SECTOR) as usize;
+            let last = ((end - block * BLOCK).min(BLOCK) / SECTOR) as usize;
+            self.resolve(block)[first..last]
+                .iter()
+                .any(|s| *s != Source::Below)
+        })
     }
 }
 

@@ -39,6 +39,12 @@ impl Budget {
         free
     }
 
+    /// Somebody waits.
+    pub(super) fn contended(&self) -> bool {
+        let state = self.state.lock();
+        state.next != state.turn
+    }
+
     fn take(&self, bytes: u64) {
         debug_assert!(bytes <= self.limit);
         let mut state = self.state.lock();

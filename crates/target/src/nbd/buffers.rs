@@ -53,6 +53,10 @@ impl RxBuffer {
     /// the buffer has to grow.
     pub(super) fn make_room(&mut self, need: usize, budget: &Arc<Budget>) {
         let unread = self.end - self.start;
+        if self.grant.is_some() && unread <= RX_BASE && budget.contended() {
+            // A connection with much to do must not keep the others waiting: back into the queue with it.
+            *self = RxBuffer::new(self.unread());
+        }
         if unread == 0 {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0
@@ -165,7 +169,9 @@ impl ReplyBuf {
     /// `n` bytes after the end, with whatever is in them; [`ReplyBuf::commit`] makes them part of the reply.
     pub(super) fn space(&mut self, n: usize) -> &mut [u8] {
         let end = self.len + n;
-        if self.buf.len() < end {
+        if self.buf.is_empty() {
+            self.buf = vec![0; end.next_multiple_of(4096)]; // zeroed by the system, if it is large
+        } else if self.buf.len() < end {
             self.buf.resize(end.next_multiple_of(4096), 0);
         }
         &mut self.buf[self.len..end]
@@ -264,6 +270,25 @@ mod tests {
         rx.shrink();
         assert!(rx.grant.is_none());
         assert_eq!(rx.buf.len(), RX_BASE);
+    }
+
+    #[test]
+    fn a_busy_connection_lets_others_have_their_turn() {
+        let budget = Budget::new(rx_budget_floor(32 << 20));
+        let mut busy = RxBuffer::new(&[]);
+        busy.make_room(32 << 20, &budget);
+        let waiting = std::thread::spawn({
+            let budget = budget.clone();
+            move || RxBuffer::new(&[]).make_room(32 << 20, &budget)
+        });
+        while !budget.contended() {
+            std::thread::yield_now();
+        }
+        fill(&mut busy, b"the next request's head");
+        busy.make_room(32 << 20, &budget); // returns only after the other had its turn
+        waiting.join().unwrap();
+        assert_eq!(busy.unread(), b"the next request's head");
+        assert!(busy.space().len() >= (32 << 20) - 23);
     }
 
     #[test]

@@ -247,6 +247,10 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
         let _entered = span.enter();
         match run(&context, &record, tcp) {
             Ok(()) => tracing::debug!("closed"),
+            // Whoever can connect can fail to negotiate, as often as they like.
+            Err(e) if !record.negotiated.load(Ordering::Relaxed) => {
+                tracing::debug!(error = %e, "no agreement")
+            }
             Err(e) => tracing::info!(error = %e, "connection broken off"),
         }
     });

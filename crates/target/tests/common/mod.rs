@@ -89,6 +89,13 @@ impl Patience for TcpStream {
     }
 }
 
+/// Bytes that differ by seed and place.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| ((i.wrapping_mul(2654435761) >> 7) ^ seed.wrapping_mul(97) ^ (i >> 9)) as u8)
+        .collect()
+}
+
 /// An option reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptReply {

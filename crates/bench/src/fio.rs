@@ -1,0 +1,226 @@
+//! Drives fio's nbd engine and reads its JSON.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How much one run does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Amount {
+    /// For so many seconds.
+    Seconds(u64),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// When fio sends NBD_CMD_FLUSH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// Never.
+    Never,
+    /// Once, at the end, inside the measured time.
+    AtEnd,
+    /// After every write.
+    Each,
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    /// fio's `rw`: randread, randwrite, read, write.
+    pub(crate) rw: &'static str,
+    /// Request size in bytes.
+    pub(crate) block: u64,
+    /// Requests in flight.
+    pub(crate) depth: u32,
+    /// How much.
+    pub(crate) amount: Amount,
+    /// Flushes.
+    pub(crate) flush: Flush,
+    /// Seed of the offsets: the same for every server in a round.
+    pub(crate) seed: u64,
+    /// Random offsets visit each block once.
+    pub(crate) once: bool,
+}
+
+/// What fio measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Outcome {
+    /// Requests done (flushes not counted).
+    pub(crate) requests: u64,
+    /// Requests per second, the final flush inside the time.
+    pub(crate) iops: f64,
+    /// Megabytes (10^6) per second.
+    pub(crate) megabytes: f64,
+    /// 99th percentile of the completion latency in microseconds; of the flush where each write has one.
+    pub(crate) p99_us: f64,
+    /// fio's own CPU use in per cent of one core: near 100 the client is the limit, not the server.
+    pub(crate) client_cpu: f64,
+}
+
+/// A running fio.
+pub(crate) struct Running {
+    child: Child,
+    output: std::path::PathBuf,
+    each: bool,
+}
+
+/// Starts fio against `uri`; its output goes to a file in `scratch`.
+pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
+    let output = scratch.join("fio.json");
+    let file = File::create(&output).with_context(|| format!("create {}", output.display()))?;
+    let mut command = Command::new("fio");
+    command
+        .args([
+            "--name=bench",
+            "--ioengine=nbd",
+            "--output-format=json",
+            "--eta=never",
+            "--norandommap=1",
+        ])
+        .args(["--random_generator=tausworthe64", "--randrepeat=1"])
+        .arg(format!("--randseed={}", job.seed))
+        .arg(format!("--norandommap={}", u8::from(!job.once)))
+        .arg(format!("--uri={uri}"))
+        .arg(format!("--rw={}", job.rw))
+        .arg(format!("--bs={}", job.block))
+        .arg(format!("--iodepth={}", job.depth));
+    match job.amount {
+        Amount::Seconds(s) => command.arg("--time_based=1").arg(format!("--runtime={s}")),
+        Amount::Bytes(b) => command.arg(format!("--io_size={b}")),
+    };
+    match job.flush {
+        Flush::Never => &mut command,
+        Flush::AtEnd => command.arg("--end_fsync=1"),
+        Flush::Each => command.arg("--fsync=1"),
+    };
+    // Not the terminal: a load whose server gets killed complains about each request.
+    let errors = File::create(scratch.join("fio.err")).context("create fio's error file")?;
+    // fio leaves state files in its working directory.
+    command
+        .current_dir(scratch)
+        .stdin(Stdio::null())
+        .stdout(file)
+        .stderr(errors);
+    let child = command.spawn().context("start fio: is it installed?")?;
+    Ok(Running {
+        child,
+        output,
+        each: job.flush == Flush::Each,
+    })
+}
+
+/// Runs fio to its end.
+pub(crate) fn run(job: &Job, uri: &str, scratch: &Path) -> Result<Outcome> {
+    spawn(job, uri, scratch)?.wait(Duration::from_millis(20), || Ok(()))
+}
+
+impl Running {
+    /// Waits for the end, calling `watch` every `interval`.
+    pub(crate) fn wait(
+        mut self,
+        interval: Duration,
+        mut watch: impl FnMut() -> Result<()>,
+    ) -> Result<Outcome> {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().context("wait for fio")? {
+                break status;
+            }
+            watch()?;
+            std::thread::sleep(interval);
+        };
+        let text = std::fs::read_to_string(&self.output).context("read fio's output")?;
+        if !status.success() {
+            bail!(
+                "fio failed ({status}): {}",
+                text.chars().take(2000).collect::<String>()
+            );
+        }
+        parse(&text, self.each)
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().context("look after fio")?.is_some())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Already reaped on the normal path; both calls are harmless then.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// fio prints messages before its JSON.
+fn parse(text: &str, flush_each: bool) -> Result<Outcome> {
+    let start = text.find('{').context("fio printed no JSON")?;
+    let document: Value = serde_json::from_str(&text[start..]).context("parse fio's JSON")?;
+    let job = &document["jobs"][0];
+    if job["error"].as_i64() != Some(0) {
+        bail!("fio reports error {}", job["error"]);
+    }
+    let side = if job["read"]["total_ios"].as_u64().unwrap_or(0) > 0 {
+        &job["read"]
+    } else {
+        &job["write"]
+    };
+    let number =
+        |value: &Value, what: &str| value.as_f64().with_context(|| format!("fio's JSON lacks {what}"));
+    let latency = if flush_each {
+        &job["sync"]["lat_ns"]
+    } else {
+        &side["clat_ns"]
+    };
+    let requests = number(&side["total_ios"], "total_ios")?;
+    let milliseconds = number(&side["runtime"], "runtime")?;
+    if requests < 1.0 || milliseconds < 1.0 {
+        bail!("fio did nothing: {requests} requests in {milliseconds} ms");
+    }
+    Ok(Outcome {
+        requests: requests as u64,
+        iops: requests * 1000.0 / milliseconds,
+        megabytes: number(&side["io_bytes"], "io_bytes")? / milliseconds / 1000.0,
+        p99_us: number(&latency["percentile"]["99.000000"], "the 99th percentile")? / 1000.0,
+        client_cpu: number(&job["usr_cpu"], "usr_cpu")? + number(&job["sys_cpu"], "sys_cpu")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = r#"fio: connected to NBD server
+{"jobs":[{"error":0,"usr_cpu":10.5,"sys_cpu":20.0,
+ "read":{"total_ios":0},
+ "write":{"total_ios":1000,"runtime":500,"io_bytes":4096000,"clat_ns":{"percentile":{"99.000000":7000}}},
+ "sync":{"lat_ns":{"percentile":{"99.000000":9000}}}}]}"#;
+
+    #[test]
+    fn reads_the_busy_side() {
+        let outcome = parse(SAMPLE, false).unwrap();
+        assert_eq!(outcome.requests, 1000);
+        assert_eq!(outcome.iops, 2000.0);
+        assert_eq!(outcome.megabytes, 8.192);
+        assert_eq!(outcome.p99_us, 7.0);
+        assert_eq!(outcome.client_cpu, 30.5);
+        assert_eq!(parse(SAMPLE, true).unwrap().p99_us, 9.0);
+    }
+
+    #[test]
+    fn refuses_what_is_no_result() {
+        assert!(parse("fio: failed", false).is_err());
+        assert!(parse(r#"{"jobs":[{"error":5}]}"#, false).is_err());
+        assert!(
+            parse(
+                r#"{"jobs":[{"error":0,"read":{"total_ios":0},"write":{"total_ios":0}}]}"#,
+                false
+            )
+            .is_err()
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! Benchmarks of Hindcast beside its peers.
+//!
+//! `targets` compares NBD servers in one run on one machine, interleaved, because an absolute figure from a shared
+//! machine says little; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
+//! error when a bound is missed, so that a script can rely on it.
+#![forbid(unsafe_code)]
+
+mod fio;
+mod memory;
+mod plot;
+mod process;
+mod recovery;
+mod report;
+mod scratch;
+mod server;
+mod targets;
+mod units;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(name = "hindcast-bench", about = "Benchmarks of Hindcast beside its peers")]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags that every benchmark understands.
+#[derive(clap::Args)]
+struct Common {
+    /// The server's binary; by default the one beside this program.
+    #[arg(long, env = "HINDCAST", global = true)]
+    hindcast: Option<PathBuf>,
+    /// A directory on a disk (not tmpfs) for volumes and sockets; emptied afterwards.
+    #[arg(long, default_value = "/var/tmp", global = true)]
+    dir: PathBuf,
+    /// Where to write the Markdown report; JSON and plot go beside it.
+    #[arg(long, global = true)]
+    out: Option<PathBuf>,
+    /// An argument handed on to `hindcast serve`; repeatable.
+    #[arg(long = "serve-arg", global = true, allow_hyphen_values = true)]
+    serve_args: Vec<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Hindcast, nbdkit and qemu-nbd side by side, driven by fio over Unix sockets.
+    Targets(targets::Args),
+    /// Peak resident memory with a huge thin volume and scattered small writes.
+    Memory(memory::Args),
+    /// Time from a start after SIGKILL until NBD answers, per GiB of journal in use.
+    Recovery(recovery::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    match cli.command {
+        Command::Targets(args) => targets::run(&cli.common, &args),
+        Command::Memory(args) => memory::run(&cli.common, &args),
+        Command::Recovery(args) => recovery::run(&cli.common, &args),
+    }
+}

@@ -1,0 +1,67 @@
+//! A scratch directory on a real disk, removed when dropped.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+
+/// `f_type` of a tmpfs (statfs(2)).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// See the module.
+pub(crate) struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Creates a new directory under `parent`, which must not be in memory: a sync there would cost nothing.
+    pub(crate) fn new(parent: &Path) -> Result<Scratch> {
+        let path = parent.join(format!("hindcast-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
+        let scratch = Scratch { path };
+        let kind = rustix::fs::statfs(&scratch.path)
+            .context("statfs of the scratch directory")?
+            .f_type;
+        if kind as i64 == TMPFS_MAGIC {
+            bail!(
+                "{} is a tmpfs: choose a directory on a disk with --dir",
+                parent.display()
+            );
+        }
+        Ok(scratch)
+    }
+
+    /// Puts the page cache of all files inside into its everyday state: nothing dirty, nothing cached. A file that
+    /// was just filled sequentially sits in large folios, where each small write costs several times as much.
+    pub(crate) fn forget_cached(&self) -> Result<()> {
+        rustix::fs::sync();
+        let mut directories = vec![self.path.clone()];
+        while let Some(directory) = directories.pop() {
+            let entries =
+                std::fs::read_dir(&directory).with_context(|| format!("list {}", directory.display()))?;
+            for entry in entries {
+                let entry = entry.context("list the scratch directory")?;
+                let kind = entry.file_type().context("list the scratch directory")?;
+                if kind.is_dir() {
+                    directories.push(entry.path());
+                } else if kind.is_file() {
+                    let file = std::fs::File::open(entry.path()).context("open a scratch file")?;
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+                        .context("drop cached pages")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A name inside.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("remove {}: {error}", self.path.display());
+        }
+    }
+}

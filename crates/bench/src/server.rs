@@ -1,0 +1,291 @@
+//! The servers under test: Hindcast and its peers, each a child process behind a Unix socket.
+
+use crate::Common;
+use crate::fio::{self, Amount, Flush, Job};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it answers.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// A running server; killed when dropped.
+pub(crate) struct Server {
+    /// Name in reports.
+    pub(crate) name: &'static str,
+    /// What a client connects to.
+    pub(crate) uri: String,
+    child: Child,
+}
+
+impl Server {
+    fn start(name: &'static str, command: &mut Command, uri: String) -> Result<Server> {
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("start {name}: {command:?}"))?;
+        Ok(Server { name, uri, child })
+    }
+
+    /// Process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as a power cut of the process would.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("kill the server")?;
+        self.child.wait().context("reap the server")?;
+        Ok(())
+    }
+
+    /// Waits until `nbdinfo` gets the export's size.
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while !answers(&self.uri)? {
+            if let Some(status) = self.child.try_wait().context("look after the server")? {
+                bail!("{} ended at once: {status}", self.name);
+            }
+            ensure!(
+                start.elapsed() < START_LIMIT,
+                "{} does not answer at {}",
+                self.name,
+                self.uri
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn answers(uri: &str) -> Result<bool> {
+    let status = Command::new("nbdinfo")
+        .args(["--size", uri])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .context("run nbdinfo: is libnbd-bin installed?")?;
+    Ok(status.success())
+}
+
+fn uri(socket: &Path, export: &str) -> String {
+    format!("nbd+unix:///{export}?socket={}", socket.display())
+}
+
+/// `nbdkit file` on a new sparse file.
+pub(crate) fn nbdkit(dir: &Path, size: u64) -> Result<Server> {
+    let (file, socket) = (dir.join("nbdkit.raw"), dir.join("nbdkit.sock"));
+    sparse_file(&file, size)?;
+    let mut command = Command::new("nbdkit");
+    command.arg("-f").arg("-U").arg(&socket).arg("file").arg(&file);
+    let mut server = Server::start("nbdkit file", &mut command, uri(&socket, ""))?;
+    server.wait_ready()?;
+    Ok(server)
+}
+
+/// `qemu-nbd` on a new image of `format` (raw, qcow2).
+pub(crate) fn qemu_nbd(dir: &Path, size: u64, format: &'static str) -> Result<Server> {
+    let (file, socket) = (
+        dir.join(format!("qemu.{format}")),
+        dir.join(format!("qemu-{format}.sock")),
+    );
+    run(Command::new("qemu-img")
+        .args(["create", "-q", "-f", format])
+        .arg(&file)
+        .arg(size.to_string()))?;
+    let mut command = Command::new("qemu-nbd");
+    command
+        .args(["-t", "-e", "8", "-f", format, "-k"])
+        .arg(&socket)
+        .arg(&file);
+    let name = if format == "raw" {
+        "qemu-nbd raw"
+    } else {
+        "qemu-nbd qcow2"
+    };
+    let mut server = Server::start(name, &mut command, uri(&socket, ""))?;
+    server.wait_ready()?;
+    Ok(server)
+}
+
+fn sparse_file(path: &Path, size: u64) -> Result<()> {
+    let file = std::fs::File::create(path).with_context(|| format!("create {}", path.display()))?;
+    file.set_len(size)
+        .with_context(|| format!("size {}", path.display()))
+}
+
+fn run(command: &mut Command) -> Result<Vec<u8>> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    if !output.status.success() {
+        bail!(
+            "{command:?} failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(output.stdout)
+}
+
+/// Writes every block of an export once, with data that does not compress, and flushes.
+pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
+    let amount = Amount::Bytes(size);
+    let job = Job {
+        rw: "write",
+        block: 1 << 20,
+        depth: 8,
+        amount,
+        flush: Flush::AtEnd,
+        seed: 1,
+        once: false,
+    };
+    fio::run(&job, &server.uri, scratch).with_context(|| format!("fill the volume of {}", server.name))?;
+    Ok(())
+}
+
+/// Reads every block of an export once in random order, which leaves it cached in small folios.
+pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
+    let amount = Amount::Bytes(size);
+    let job = Job {
+        rw: "randread",
+        block: 4096,
+        depth: 32,
+        amount,
+        flush: Flush::Never,
+        seed: 2,
+        once: true,
+    };
+    fio::run(&job, &server.uri, scratch).with_context(|| format!("read the volume of {}", server.name))?;
+    Ok(())
+}
+
+/// How to run Hindcast: the binary, its data directory, and its settings.
+pub(crate) struct Hindcast {
+    binary: PathBuf,
+    data: PathBuf,
+    args: Vec<String>,
+}
+
+impl Hindcast {
+    /// Settings for a fresh data directory in `dir`.
+    pub(crate) fn new(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
+        let binary = match &common.hindcast {
+            Some(path) => path.clone(),
+            None => std::env::current_exe()
+                .context("find this program")?
+                .with_file_name("hindcast"),
+        };
+        if !binary.exists() {
+            bail!(
+                "{} does not exist: `cargo build --release`, or --hindcast PATH",
+                binary.display()
+            );
+        }
+        let mut args = vec![format!("--pool-size={pool}"), format!("--journal-size={journal}")];
+        args.extend(common.serve_args.iter().cloned());
+        Ok(Hindcast {
+            binary,
+            data: dir.join("hindcast"),
+            args,
+        })
+    }
+
+    /// With one more argument of `serve`.
+    pub(crate) fn with(mut self, arg: String) -> Hindcast {
+        self.args.push(arg);
+        self
+    }
+
+    /// Starts the daemon and waits until its admin API answers; `export` need not exist yet.
+    pub(crate) fn start(&self, export: &str) -> Result<Server> {
+        std::fs::create_dir_all(&self.data).context("create the data directory")?;
+        let mut server = self.launch(export)?;
+        let start = Instant::now();
+        while let Err(error) = self.status() {
+            if let Some(status) = server.child.try_wait().context("look after the server")? {
+                bail!(
+                    "hindcast ended at once: {status}; its log is in {}",
+                    self.log().display()
+                );
+            }
+            if start.elapsed() > START_LIMIT {
+                return Err(error.context("hindcast does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Starts the daemon and does not wait.
+    pub(crate) fn launch(&self, export: &str) -> Result<Server> {
+        let socket = self.data.join("nbd.sock");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log())
+            .with_context(|| format!("open {}", self.log().display()))?;
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("serve")
+            .arg("--data")
+            .arg(&self.data)
+            .arg(format!("--nbd=unix:{}", socket.display()))
+            .args(&self.args)
+            .stdout(log.try_clone().context("share the log")?)
+            .stderr(log);
+        Server::start("hindcast", &mut command, uri(&socket, export))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.data.with_extension("log")
+    }
+
+    /// Runs the command line against the daemon and parses its JSON.
+    fn cli(&self, args: &[&str]) -> Result<Value> {
+        let socket = self.data.join("hindcast.sock");
+        let mut command = Command::new(&self.binary);
+        command
+            .args(args)
+            .args(["-o", "json"])
+            .env("HINDCAST_SOCKET", &socket);
+        serde_json::from_slice(&run(&mut command)?).with_context(|| format!("parse the output of {args:?}"))
+    }
+
+    /// `hindcast status`.
+    pub(crate) fn status(&self) -> Result<Value> {
+        self.cli(&["status"])
+    }
+
+    /// Bytes of journal in use, and bytes that can be.
+    pub(crate) fn journal(&self) -> Result<(u64, u64)> {
+        let pool = self.cli(&["pool", "show"])?;
+        let bytes = |key: &str| {
+            pool["journal"][key]
+                .as_u64()
+                .with_context(|| format!("no journal.{key} in `pool show`"))
+        };
+        Ok((bytes("used")?, bytes("capacity")?))
+    }
+
+    /// Creates a volume.
+    pub(crate) fn create_volume(&self, name: &str, size: u64, chunk: u64) -> Result<()> {
+        self.cli(&[
+            "volume",
+            "create",
+            name,
+            "--size",
+            &size.to_string(),
+            "--chunk",
+            &chunk.to_string(),
+        ])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! Servers side by side: every workload runs on each server in turn, several rounds, so that a change of the
+//! machine's mood hits all of them; figures are medians, ratios are medians of the ratios within a round.
+
+use crate::fio::{self, Amount, Flush, Job, Outcome};
+use crate::process;
+use crate::report;
+use crate::scratch::Scratch;
+use crate::server::{self, Hindcast, Server};
+use crate::{Common, units};
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long background work may go on after a run.
+const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+/// The server that the others are compared with.
+pub(crate) const BASELINE: &str = "nbdkit file";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Short runs, one round: to see that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; at least 3 for figures worth keeping.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Size of the volumes, fully written before the first run.
+    #[arg(long, default_value = "2G", value_parser = units::parse_size)]
+    size: u64,
+    /// Journal of Hindcast.
+    #[arg(long, default_value = "1G", value_parser = units::parse_size)]
+    journal: u64,
+    /// Only the peers.
+    #[arg(long)]
+    skip_hindcast: bool,
+    /// Only workloads whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// One workload.
+pub(crate) struct Workload {
+    /// Name in reports.
+    pub(crate) name: &'static str,
+    job: Job,
+    /// Only Hindcast and the baseline take part.
+    pair_only: bool,
+}
+
+/// One run of one workload on one server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    /// What fio saw.
+    pub(crate) outcome: Outcome,
+    /// Server CPU microseconds per request until the last answer.
+    pub(crate) cpu_run: f64,
+    /// The same, with all background work that the run caused.
+    pub(crate) cpu_settled: f64,
+}
+
+/// All runs of one workload on one server, one per round.
+pub(crate) struct Series {
+    /// Server.
+    pub(crate) server: &'static str,
+    /// In order of the rounds.
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// One workload's results.
+pub(crate) struct Row {
+    /// What ran.
+    pub(crate) workload: Workload,
+    /// By server, in order of start.
+    pub(crate) series: Vec<Series>,
+}
+
+/// How much a workload does, before --quick and sizes are known.
+#[derive(Clone, Copy)]
+enum Extent {
+    /// For a fixed time.
+    Time,
+    /// Well below the size of the journal: what a burst of writes meets.
+    Burst,
+    /// The whole volume once.
+    Volume,
+    /// Four times the journal: what a load without end meets.
+    Sustained,
+}
+
+/// (name, fio's rw, request size, depth, extent, flush).
+const WORKLOADS: [(&str, &str, u64, u32, Extent, Flush); 7] = [
+    (
+        "random read 4 KiB, depth 32",
+        "randread",
+        4 << 10,
+        32,
+        Extent::Time,
+        Flush::Never,
+    ),
+    (
+        "random write 4 KiB, depth 32, final flush",
+        "randwrite",
+        4 << 10,
+        32,
+        Extent::Burst,
+        Flush::AtEnd,
+    ),
+    (
+        "random read 4 KiB, depth 1",
+        "randread",
+        4 << 10,
+        1,
+        Extent::Time,
+        Flush::Never,
+    ),
+    (
+        "random write 4 KiB, depth 1, flush each",
+        "randwrite",
+        4 << 10,
+        1,
+        Extent::Time,
+        Flush::Each,
+    ),
+    (
+        "sequential write 1 MiB, depth 8, final flush",
+        "write",
+        1 << 20,
+        8,
+        Extent::Volume,
+        Flush::AtEnd,
+    ),
+    (
+        "sequential read 1 MiB, depth 8",
+        "read",
+        1 << 20,
+        8,
+        Extent::Volume,
+        Flush::Never,
+    ),
+    (
+        "sustained random write 4 KiB, depth 32",
+        "randwrite",
+        4 << 10,
+        32,
+        Extent::Sustained,
+        Flush::AtEnd,
+    ),
+];
+
+fn workloads(args: &Args) -> Vec<Workload> {
+    let amount = |extent| match (extent, args.quick) {
+        (Extent::Time, quick) => Amount::Seconds(if quick { 1 } else { 5 }),
+        (Extent::Burst, quick) => Amount::Bytes(if quick { 128 << 20 } else { 512 << 20 }),
+        (Extent::Volume, _) => Amount::Bytes(args.size),
+        (Extent::Sustained, quick) => Amount::Bytes(if quick { args.journal } else { args.journal * 4 }),
+    };
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    WORKLOADS
+        .into_iter()
+        .filter(|(name, ..)| wanted(name))
+        .map(|(name, rw, block, depth, extent, flush)| Workload {
+            name,
+            job: Job {
+                rw,
+                block,
+                depth,
+                amount: amount(extent),
+                flush,
+                seed: 0,
+                once: false,
+            },
+            pair_only: matches!(extent, Extent::Sustained),
+        })
+        .collect()
+}
+
+/// Runs the benchmark and writes the report.
+pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
+    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
+    let scratch = Scratch::new(&common.dir)?;
+    let dir = scratch.join("");
+    let servers = start_all(common, args, &dir)?;
+    prepare(&servers, args.size, &scratch)?;
+    let mut rows = Vec::new();
+    for workload in workloads(args) {
+        rows.push(measure(workload, &servers, rounds, &dir)?);
+        if let Some(row) = rows.last() {
+            eprint!("{}", report::progress(row));
+        }
+    }
+    if rows.is_empty() {
+        bail!("no workload's name contains {:?}", args.only);
+    }
+    let title = format!(
+        "{} volume, journal {}, rounds: {rounds}",
+        units::mib(args.size),
+        units::mib(args.journal)
+    );
+    report::write(common.out.as_deref(), &title, &rows)
+}
+
+fn start_all(common: &Common, args: &Args, dir: &Path) -> Result<Vec<Server>> {
+    let mut servers = vec![
+        server::nbdkit(dir, args.size)?,
+        server::qemu_nbd(dir, args.size, "raw")?,
+        server::qemu_nbd(dir, args.size, "qcow2")?,
+    ];
+    if !args.skip_hindcast {
+        // Twice the volume: room for what is freed only after a commit.
+        let hindcast = Hindcast::new(common, dir, args.size * 2, args.journal)?;
+        let mut server = hindcast.start("bench")?;
+        hindcast.create_volume("bench", args.size, 16 << 10)?;
+        server.wait_ready()?;
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// Fills all volumes, and brings all of them into the same state of caching, the one that suits small requests.
+fn prepare(servers: &[Server], size: u64, scratch: &Scratch) -> Result<()> {
+    let dir = scratch.join("");
+    for server in servers {
+        server::fill(server, size, &dir)?;
+        process::settle(server.pid(), SETTLE_LIMIT)?;
+    }
+    scratch.forget_cached()?;
+    for server in servers {
+        server::warm(server, size, &dir)?;
+        process::settle(server.pid(), SETTLE_LIMIT)?;
+    }
+    Ok(())
+}
+
+fn measure(workload: Workload, servers: &[Server], rounds: usize, dir: &Path) -> Result<Row> {
+    let takes_part = |s: &&Server| !workload.pair_only || s.name == BASELINE || s.name == "hindcast";
+    let contestants: Vec<&Server> = servers.iter().filter(takes_part).collect();
+    let mut series: Vec<Series> = contestants
+        .iter()
+        .map(|s| Series {
+            server: s.name,
+            samples: Vec::new(),
+        })
+        .collect();
+    for round in 0..rounds {
+        let job = Job {
+            seed: round as u64 + 17,
+            ..workload.job.clone()
+        };
+        for (server, series) in contestants.iter().zip(&mut series) {
+            let sample = measure_one(&job, server, dir)
+                .with_context(|| format!("{} on {}", workload.name, server.name))?;
+            series.samples.push(sample);
+        }
+    }
+    Ok(Row { workload, series })
+}
+
+fn measure_one(job: &Job, server: &Server, dir: &Path) -> Result<Sample> {
+    let before = process::cpu_time(server.pid())?;
+    let outcome = fio::run(job, &server.uri, dir)?;
+    let after_run = process::cpu_time(server.pid())?;
+    process::settle(server.pid(), SETTLE_LIMIT)?;
+    let settled = process::cpu_time(server.pid())?;
+    let per_request =
+        |until: Duration| until.saturating_sub(before).as_secs_f64() * 1e6 / outcome.requests as f64;
+    Ok(Sample {
+        outcome,
+        cpu_run: per_request(after_run),
+        cpu_settled: per_request(settled),
+    })
+}

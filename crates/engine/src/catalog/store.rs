@@ -1,0 +1,100 @@
+//! The transactional store under the catalog: redb, with what it lacks for a pool that lives on after faults.
+//!
+//! After an I/O error redb answers nothing any more, but a poisoned pool goes on serving reads that verify (I7): the
+//! last durable state is then opened a second time, with its writes kept in memory. And redb may panic over a damaged
+//! file; that is turned into [`ErrorKind::Corrupt`].
+
+use super::backend::{DiskBackend, Overlay};
+use crate::disk::Disk;
+use crate::error::{Error, ErrorKind, Result, corrupt};
+use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+/// Page cache of the store that a poisoned pool reads, in bytes.
+const FALLBACK_CACHE: usize = 8 << 20;
+
+/// See the module.
+pub(super) struct Store {
+    disk: Arc<dyn Disk>,
+    db: Database,
+    fallback: OnceLock<Database>,
+}
+
+/// The engine's error for one of redb's.
+pub(super) fn fail(what: &str, error: redb::Error) -> Error {
+    match error {
+        redb::Error::Io(io) => Error::io(what, io),
+        redb::Error::Corrupted(_) => Error::with_source(ErrorKind::Corrupt, what, error),
+        redb::Error::PreviousIo => Error::with_source(ErrorKind::Poisoned, what, error),
+        error => Error::with_source(ErrorKind::Io, what, error),
+    }
+}
+
+/// `?` for redb's many error types.
+macro_rules! db {
+    ($what:expr, $result:expr) => {
+        ($result).map_err(|e| $crate::catalog::store::fail($what, redb::Error::from(e)))?
+    };
+}
+pub(super) use db;
+
+/// Runs `f`; a panic of the store over damaged pages is an error like any other.
+pub(super) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|_| Err(corrupt(format!("{what}: the store is damaged"))))
+}
+
+impl Store {
+    pub(super) fn open(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
+        let db = guarded("open the catalog", || {
+            let mut builder = Database::builder();
+            builder.set_cache_size(cache_bytes);
+            Ok(db!(
+                "open the catalog",
+                builder.create_with_backend(DiskBackend::new(disk.clone()))
+            ))
+        })?;
+        Ok(Store {
+            disk,
+            db,
+            fallback: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn begin_write(&self) -> Result<WriteTransaction> {
+        guarded("begin a catalog transaction", || {
+            let mut txn = db!("begin a catalog transaction", self.db.begin_write());
+            txn.set_quick_repair(true);
+            Ok(txn)
+        })
+    }
+
+    /// Reads in one snapshot.
+    pub(super) fn read<T>(&self, what: &str, mut f: impl FnMut(&ReadTransaction) -> Result<T>) -> Result<T> {
+        let mut on = |db: &Database| guarded(what, || f(&db!(what, db.begin_read())));
+        if let Some(fallback) = self.fallback.get() {
+            return on(fallback);
+        }
+        match on(&self.db) {
+            Err(error) if error.kind() == ErrorKind::Poisoned => on(self.fall_back()?),
+            result => result,
+        }
+    }
+
+    fn fall_back(&self) -> Result<&Database> {
+        let db = guarded("open the catalog again", || {
+            let mut builder = Database::builder();
+            builder.set_cache_size(FALLBACK_CACHE);
+            let overlay = db!(
+                "open the catalog again",
+                Overlay::new(self.disk.clone()).map_err(redb::Error::Io)
+            );
+            Ok(db!(
+                "open the catalog again",
+                builder.create_with_backend(overlay)
+            ))
+        })?;
+        Ok(self.fallback.get_or_init(|| db))
+    }
+}

@@ -1,0 +1,217 @@
+//! Just enough of Rust's lexical grammar to look at code without its comments and strings.
+
+/// Blanks comments and the contents of string and character literals, keeping every newline and every other character
+/// where it is.
+pub fn mask(source: &str) -> String {
+    let mut lexer = Lexer {
+        rest: source,
+        out: String::with_capacity(source.len()),
+    };
+    while !lexer.rest.is_empty() {
+        lexer.step();
+    }
+    lexer.out
+}
+
+struct Lexer<'a> {
+    rest: &'a str,
+    out: String,
+}
+
+impl Lexer<'_> {
+    fn step(&mut self) {
+        let boundary = !self.out.ends_with(is_word);
+        if self.rest.starts_with("//") {
+            self.blank(self.rest.find('\n').unwrap_or(self.rest.len()));
+        } else if self.rest.starts_with("/*") {
+            self.blank(block_comment(self.rest));
+        } else if boundary && let Some(length) = raw_string(self.rest) {
+            self.blank(length);
+        } else if self.rest.starts_with('"') {
+            self.blank(1 + quoted(&self.rest[1..], '"'));
+        } else if let Some(length) = char_literal(self.rest) {
+            self.blank(length);
+        } else {
+            let c = self.rest.chars().next().unwrap_or(' ');
+            self.out.push(c);
+            self.rest = &self.rest[c.len_utf8()..];
+        }
+    }
+
+    fn blank(&mut self, length: usize) {
+        let (gone, rest) = self.rest.split_at(length);
+        self.out
+            .extend(gone.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+        self.rest = rest;
+    }
+}
+
+/// A character of an identifier.
+pub fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Length of a (nested) block comment.
+fn block_comment(text: &str) -> usize {
+    let mut depth = 0usize;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        if rest.starts_with("/*") {
+            depth += 1;
+            at += 2;
+        } else if rest.starts_with("*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += rest.chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    text.len()
+}
+
+/// Length of `r"…"`, `r#"…"#`, and their byte and C forms.
+fn raw_string(text: &str) -> Option<usize> {
+    let body = text
+        .strip_prefix("br")
+        .or_else(|| text.strip_prefix("cr"))
+        .or_else(|| text.strip_prefix('r'))?;
+    let hashes = body.len() - body.trim_start_matches('#').len();
+    let content = body[hashes..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(hashes));
+    let start = text.len() - content.len();
+    Some(
+        content
+            .find(&end)
+            .map_or(text.len(), |found| start + found + end.len()),
+    )
+}
+
+/// Length up to and with the closing quote.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Length of a character literal; a lifetime is none.
+fn char_literal(text: &str) -> Option<usize> {
+    let body = text.strip_prefix('\'')?;
+    if body.starts_with('\\') {
+        return Some(1 + quoted(body, '\''));
+    }
+    let c = body.chars().next()?;
+    body[c.len_utf8()..].starts_with('\'').then_some(2 + c.len_utf8())
+}
+
+/// A function with a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Name.
+    pub name: String,
+    /// Line of `fn`, from 1.
+    pub line: usize,
+    /// Lines from `fn` to the closing brace.
+    pub lines: usize,
+}
+
+/// Finds all functions, nested ones too, in masked code.
+pub fn functions(masked: &str) -> Vec<Function> {
+    words(masked, "fn")
+        .filter_map(|at| {
+            let rest = masked[at + 2..].trim_start();
+            let name: String = rest.chars().take_while(|c| is_word(*c)).collect();
+            let end = if name.is_empty() {
+                None
+            } else {
+                body_end(&masked[at..])
+            }?;
+            let line = line_of(masked, at);
+            Some(Function {
+                name,
+                line,
+                lines: line_of(masked, at + end) - line + 1,
+            })
+        })
+        .collect()
+}
+
+/// Offset of the brace that ends the body of the function that starts here; `None` without a body.
+fn body_end(text: &str) -> Option<usize> {
+    let mut brackets = 0i32;
+    let mut braces = 0i32;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' | '[' => brackets += 1,
+            ')' | ']' => brackets -= 1,
+            ';' if brackets == 0 && braces == 0 => return None,
+            '{' => braces += 1,
+            '}' => {
+                braces -= 1;
+                if braces == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Offsets of a whole word.
+pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    text.match_indices(word)
+        .map(|(at, _)| at)
+        .filter(move |&at| !text[..at].ends_with(is_word) && !text[at + word.len()..].starts_with(is_word))
+}
+
+/// Line number, from 1, of an offset.
+pub fn line_of(text: &str, offset: usize) -> usize {
+    text[..offset].matches('\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_comments_and_literals() {
+        let masked = |s: &str| mask(s).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(masked("a // fn b\nc"), "a c");
+        assert_eq!(masked("a /* x /* y */ z */ b"), "a b");
+        assert_eq!(masked(r#"f("a \" { b") + g"#), "f( ) + g");
+        assert_eq!(masked("x(r#\"a \" { \"#) y"), "x( ) y");
+        assert_eq!(masked("bar\"{\"z"), "bar z");
+        assert_eq!(
+            masked(r"match c { '{' | '\'' | '\u{7d}' => 'a: loop {} }"),
+            "match c { | | => 'a: loop {} }"
+        );
+        assert_eq!(mask("/*\n\n*/\nfn").matches('\n').count(), 3);
+        assert_eq!(mask("\"ä\n€\"x").chars().count(), "\"ä\n€\"x".chars().count());
+    }
+
+    #[test]
+    fn finds_functions() {
+        let source = "trait T {\n fn no_body(&self) -> [u8; 4];\n}\nfn long<F: Fn(u8)>(\n f: F,\n) -> [u8; 2] {\n if x {\n }\n}\n\
+                      type P = fn(u8) -> u8;\n";
+        let found = functions(&mask(source));
+        assert_eq!(
+            found,
+            [Function {
+                name: "long".into(),
+                line: 4,
+                lines: 6
+            }]
+        );
+    }
+}

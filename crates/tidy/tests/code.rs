@@ -1,0 +1,59 @@
+//! Rules for every Rust file.
+
+use hindcast_tidy::{Tree, enforce, rules};
+
+/// Functions that may be longer than the rest: (path, name, reason).
+const LONG_FUNCTIONS: [(&str, &str, &str); 0] = [];
+
+/// Modules that may hold `unsafe` (I3: all of it in one place): (path, reason).
+const UNSAFE_MODULES: [(&str, &str); 0] = [];
+
+#[test]
+fn files_are_short() {
+    let tree = Tree::load();
+    enforce(tree.with_extension("rs"), |f| rules::file_length(&f.text));
+}
+
+#[test]
+fn functions_are_short() {
+    let tree = Tree::load();
+    let allowed = |path: &str, name: &str| LONG_FUNCTIONS.iter().any(|(p, n, _)| *p == path && *n == name);
+    enforce(tree.with_extension("rs"), |file| {
+        let long = rules::function_length(&file.text);
+        long.into_iter()
+            .filter(|(name, _)| !allowed(&file.path, name))
+            .map(|(_, finding)| finding)
+            .collect()
+    });
+    for (path, name, reason) in LONG_FUNCTIONS {
+        let file = tree.files.iter().find(|f| f.path == path);
+        let still_long = file.is_some_and(|f| rules::function_length(&f.text).iter().any(|(n, _)| n == name));
+        assert!(
+            still_long,
+            "{path}: {name} needs no exception any more ({reason})"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_unfinished() {
+    let tree = Tree::load();
+    enforce(tree.with_extension("rs"), |f| rules::unfinished(&f.text));
+}
+
+#[test]
+fn unsafe_stays_in_its_place() {
+    let tree = Tree::load();
+    let elsewhere = tree
+        .with_extension("rs")
+        .filter(|f| UNSAFE_MODULES.iter().all(|(path, _)| f.path != *path));
+    enforce(elsewhere, |f| {
+        rules::forbidden(&f.text, &["unsafe"], "allowed only in the modules listed (I3)")
+    });
+}
+
+#[test]
+fn modules_say_what_they_are_for() {
+    let tree = Tree::load();
+    enforce(tree.with_extension("rs"), |f| rules::module_doc(&f.text));
+}

@@ -1,0 +1,47 @@
+"""libnbd for tests: connections that close themselves, and errors that are expected."""
+
+import contextlib
+import errno
+import random
+
+from harness import Skip
+
+try:
+    import nbd
+except ImportError:
+    nbd = None
+
+
+@contextlib.contextmanager
+def connection(uri, strict=True, **settings):
+    """A libnbd handle; with `strict=False` it sends even what can't succeed."""
+    if nbd is None:
+        raise Skip("python3-libnbd is not installed for this Python")
+    handle = nbd.NBD()
+    handle.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
+    for name, value in settings.items():
+        getattr(handle, name)(value)
+    if not strict:
+        handle.set_strict_mode(0)
+    handle.connect_uri(uri)
+    try:
+        yield handle
+    finally:
+        with contextlib.suppress(nbd.Error):
+            handle.shutdown()
+
+
+def refused(expected, call, *args, **kwargs):
+    """The call must fail with one of the expected error numbers."""
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    try:
+        call(*args, **kwargs)
+    except nbd.Error as error:
+        names = [errno.errorcode[e] for e in expected]
+        assert error.errnum in expected, f"{error.errno} instead of {names}: {error.string}"
+        return error
+    raise AssertionError(f"{call.__name__}{args} succeeded, but should fail")
+
+
+def pattern(seed, length):
+    return random.Random(seed).randbytes(length)
