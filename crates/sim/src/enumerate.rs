@@ -7,6 +7,8 @@ use crate::run::{Outcome, Run, Summary, Trace};
 use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::Placement;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A short history with a name.
 pub struct Script {
@@ -184,6 +186,23 @@ pub fn scripts() -> Vec<Script> {
             ],
         },
         Script {
+            name: "reopen",
+            atomic_unit: 4096,
+            from_creation: false,
+            ops: vec![
+                volume("a", 256 * KIB, 4 * KIB, 512),
+                write(0, 20 * KIB, false),
+                Op::Crash(Crash::Kill),
+                // What the kill left in the page cache must have become durable, or must become so now.
+                Op::Flush(1),
+                write(4 * KIB, 512, false),
+                Op::Crash(Crash::Power(PowerLoss::LoseAll)),
+                write(16 * KIB, 8 * KIB, false),
+                Op::Crash(Crash::Kill),
+                Op::Drain,
+            ],
+        },
+        Script {
             name: "segments",
             atomic_unit: 4096,
             from_creation: false,
@@ -254,12 +273,8 @@ pub fn run_script(
         run.step_if_possible(op)?;
     }
     // A script's last acknowledgements must hold, too.
-    if let Some(Cut {
-        how: Crash::Power(loss),
-        ..
-    }) = cut
-    {
-        run.power_cut(loss)?;
+    if let Some(cut) = cut {
+        run.step(&Op::Crash(cut.how))?;
     }
     run.finish()?;
     Ok(run)
@@ -304,6 +319,7 @@ pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
 }
 
 /// What one script's enumeration came to.
+#[derive(Default)]
 pub struct Enumerated {
     /// Cuts that were survived.
     pub passed: u64,
@@ -313,28 +329,37 @@ pub struct Enumerated {
     pub summary: Summary,
 }
 
-/// Cuts a script everywhere. Stops after `limit` failures.
-pub fn enumerate(script: &Script, dropped: Option<SyncPurpose>, limit: usize) -> Outcome<Enumerated> {
+/// Cuts a script everywhere, with so many threads. Stops after `limit` failures.
+pub fn enumerate(
+    script: &Script,
+    dropped: Option<SyncPurpose>,
+    limit: usize,
+    jobs: usize,
+) -> Outcome<Enumerated> {
     run_script(script, None, None, None)
         .map_err(|e| format!("script {} fails without a crash: {e}", script.name))?;
-    let mut done = Enumerated {
-        passed: 0,
-        failed: Vec::new(),
-        summary: Summary::default(),
-    };
-    for cut in cuts(script)? {
-        match crate::guard(|| run_script(script, Some(cut), dropped, None)) {
-            Ok(run) => {
-                done.passed += 1;
-                done.summary.add(&run.summary());
-            }
-            Err(why) => {
-                done.failed.push((cut, why));
-                if done.failed.len() >= limit {
-                    break;
+    let cuts = cuts(script)?;
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Enumerated::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(cut) = cuts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = crate::guard(|| run_script(script, Some(*cut), dropped, None));
+                    let mut done = done.lock();
+                    match result {
+                        Ok(run) => {
+                            done.passed += 1;
+                            done.summary.add(&run.summary());
+                        }
+                        Err(why) => done.failed.push((*cut, why)),
+                    }
+                    if done.failed.len() >= limit {
+                        break;
+                    }
                 }
-            }
+            });
         }
-    }
-    Ok(done)
+    });
+    Ok(done.into_inner())
 }

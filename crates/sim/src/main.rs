@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Args {
             enumerate: Some(name),
             ..
-        } => all_cuts(name.as_deref()),
+        } => all_cuts(name.as_deref(), &args),
         Args {
             mutate: Some(purpose),
             ..
@@ -179,13 +179,15 @@ fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summa
     say!("{passed} passed, {failed} failed");
 }
 
+fn jobs(args: &Args) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    args.jobs.unwrap_or_else(cores)
+}
+
 fn many_seeds(from: u64, count: u64, args: &Args) -> u64 {
     let started = Instant::now();
     let ops = args.ops.unwrap_or(DEFAULT_OPS);
-    let jobs = args
-        .jobs
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    let jobs = jobs.min(count.max(1) as usize);
+    let jobs = jobs(args).min(count.max(1) as usize);
     let (next, passed, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let summary = Mutex::new(Summary::default());
     let running: Vec<Mutex<Option<(u64, Instant)>>> = (0..jobs).map(|_| Mutex::new(None)).collect();
@@ -264,11 +266,11 @@ fn watch(running: &[Mutex<Option<(u64, Instant)>>], next: &AtomicU64, count: u64
     }
 }
 
-fn all_cuts(name: Option<&str>) -> u64 {
+fn all_cuts(name: Option<&str>, args: &Args) -> u64 {
     let started = Instant::now();
     let (mut passed, mut failed, mut summary) = (0, 0, Summary::default());
     for script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
-        match enumerate(&script, None, 10) {
+        match enumerate(&script, args.dropped, 10, jobs(args)) {
             Ok(done) => {
                 say!(
                     "{}: {} cuts passed, {} failed",
@@ -326,7 +328,7 @@ fn mutations(only: Option<SyncPurpose>, args: &Args) -> u64 {
         .filter(|p| only.is_none_or(|o| o == *p))
     {
         let name = purpose.name();
-        match mutate(purpose, seeds, ops) {
+        match mutate(purpose, seeds, ops, jobs(args)) {
             Caught::Script(script, cut, why) => {
                 say!(
                     "without {name} syncs: script {script} cut at {} notices: {why}",

@@ -16,9 +16,9 @@ pub enum Caught {
 }
 
 /// Drops the syncs of `purpose` and looks for a failure: in the scripts, then in up to `seeds` random runs.
-pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64) -> Caught {
+pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught {
     for script in scripts() {
-        match enumerate(&script, Some(purpose), 1) {
+        match enumerate(&script, Some(purpose), 1, jobs) {
             Ok(mut done) => {
                 if let Some((cut, why)) = done.failed.pop() {
                     return Caught::Script(script.name, cut, why);

@@ -83,9 +83,9 @@ impl Run {
             }
             Op::Reopen(loss) => self.reopen(*loss),
             Op::Check => self.check_offline(),
-            Op::Verify if self.faults => Ok(()),
             Op::Verify => self.verify_unless_crashed(),
             Op::Fill(vol) => self.fill(*vol),
+            Op::Crash(how) => self.crash(*how),
             Op::CrashIn(ops, how) => {
                 self.plan_crash(CrashPoint::Op(self.dir.counts().ops + ops), *how);
                 Ok(())
@@ -116,6 +116,9 @@ impl Run {
     }
 
     fn verify_unless_crashed(&mut self) -> Outcome<()> {
+        if self.faults {
+            return Ok(());
+        }
         let result = self.verify();
         if self.dir.crashed() { Ok(()) } else { result }
     }
@@ -520,17 +523,12 @@ impl Run {
         };
         self.make_room(4096)?;
         let pool = self.pool()?;
-        let used = pool
-            .pvs()
-            .iter()
-            .find(|pv| pv.path == path)
-            .map_or(0, |pv| pv.used);
         let result = pool.remove_pv(&path);
         match self.durably(result, &[ErrorKind::Conflict, ErrorKind::NoSpace])? {
-            Answer::Done if used > 0 => Err(format!("physical volume {path} went with {used} bytes on it")),
             Answer::Done => {
                 self.pvs.remove(&path);
-                Ok(())
+                // Nothing can have been on it.
+                self.verify_unless_crashed()
             }
             Answer::Unknown => {
                 self.doubtful_pvs.insert(path);

@@ -266,9 +266,9 @@ impl Run {
         if possible { self.step(op) } else { Ok(()) }
     }
 
-    /// The power goes between two operations.
-    pub(crate) fn power_cut(&mut self, how: PowerLoss) -> Outcome<()> {
-        self.planned = Some(Crash::Power(how));
+    /// A crash between two operations.
+    pub(crate) fn crash(&mut self, how: Crash) -> Outcome<()> {
+        self.planned = Some(how);
         let promise = self.end_process();
         self.open(promise)
     }

@@ -142,6 +142,8 @@ pub enum Op {
     Verify,
     /// Writes until the pool is full.
     Fill(VolId),
+    /// A crash now, between two operations.
+    Crash(Crash),
     /// Plans a crash after so many disk operations.
     CrashIn(u64, Crash),
     /// Some reads of one physical volume fail from now on.

@@ -25,7 +25,7 @@ fn a_seed_repeats_itself() {
 #[test]
 fn a_script_survives_every_cut() {
     let script = scripts().into_iter().find(|s| s.name == "overwrite").unwrap();
-    let done = enumerate(&script, None, 1).unwrap();
+    let done = enumerate(&script, None, 1, 2).unwrap();
     assert!(done.failed.is_empty(), "{:?}", done.failed);
     assert!(done.passed > 100);
 }
@@ -33,7 +33,7 @@ fn a_script_survives_every_cut() {
 #[test]
 fn a_missing_journal_sync_is_noticed() {
     assert!(!matches!(
-        mutate(SyncPurpose::Journal, 10, DEFAULT_OPS),
+        mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2),
         Caught::Never
     ));
 }
