@@ -230,11 +230,11 @@ impl Allocator {
                 Choice::Free(id) => {
                     // Opening one more than needed must not eat what others were promised.
                     let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
-                    if !needed && !space.try_open_extent(slot_log2) {
+                    if !space.open_extent(slot_log2, needed) {
                         spare = false;
                         continue;
                     }
-                    if !self.open_extent(id, slot_log2, needed)? {
+                    if !self.open_extent(id, slot_log2)? {
                         continue;
                     }
                     id
@@ -249,9 +249,9 @@ impl Allocator {
         }
     }
 
-    /// Gives a free extent a slot size; `counted` into the next change of what is free, unless the space was told
-    /// before. False when its backing store is full: the extent is set aside.
-    fn open_extent(&mut self, id: ExtentId, slot_log2: u8, counted: bool) -> Result<bool> {
+    /// Gives a free extent a slot size; the space was told before. False when its backing store is full: the extent is
+    /// set aside.
+    fn open_extent(&mut self, id: ExtentId, slot_log2: u8) -> Result<bool> {
         let offset = DATA_START + id.1 as u64 * self.extent_size;
         let slots = self.slots_per_extent(slot_log2);
         let Some(state) = self.pvs.get_mut(&id.0) else {
@@ -262,12 +262,9 @@ impl Allocator {
         };
         self.index.free.remove(&id);
         state.free -= 1;
-        self.change.free_extents -= i64::from(counted);
         if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
             let error = Error::io(format!("allocate extent {} of {}", id.1, state.pv.path), error);
-            if !counted {
-                self.change.free_slots[slot_log2 as usize] -= slots as i64;
-            }
+            self.change.free_slots[slot_log2 as usize] -= slots as i64;
             return if error.kind() == ErrorKind::NoSpace {
                 Ok(false)
             } else {
@@ -279,9 +276,6 @@ impl Allocator {
             slot_log2,
             ..Extent::default()
         };
-        if counted {
-            self.change.free_slots[slot_log2 as usize] += slots as i64;
-        }
         self.index.open.entry(slot_log2).or_default().insert(id);
         Ok(true)
     }

@@ -88,8 +88,12 @@ impl Space {
         fits
     }
 
-    /// Opens a free extent for slots of this size, if no promise needs it.
-    pub(crate) fn try_open_extent(&self, slot_log2: u8) -> bool {
+    /// Opens a free extent for slots of this size: because a promise needs it now, or, if not `needed`, only if no
+    /// promise does.
+    ///
+    /// The change counts at once, not with the batch's other changes: what else the batch (or a writer meanwhile) asks
+    /// for must see one free extent less.
+    pub(crate) fn open_extent(&self, slot_log2: u8, needed: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
         let mut change = Change {
@@ -99,7 +103,7 @@ impl Space {
         change.free_slots[slot_log2 as usize] = 1 << self.extent_log2.saturating_sub(slot_log2);
         next.apply(&change);
         next.recount(self.extent_log2, slot_log2);
-        let fits = inner.usable() > 0 && next.needed <= next.usable();
+        let fits = needed || inner.usable() > 0 && next.needed <= next.usable();
         if fits {
             *inner = next;
         }
@@ -179,6 +183,12 @@ impl Inner {
 
     fn apply(&mut self, change: &Change) {
         self.free_extents = self.free_extents.saturating_add_signed(change.free_extents);
+        // What is opened takes backing; what comes back counts once it is measured.
+        if self.backed_extents != u64::MAX {
+            self.backed_extents = self
+                .backed_extents
+                .saturating_add_signed(change.free_extents.min(0));
+        }
         for (class, slots) in self.classes.iter_mut().zip(change.free_slots) {
             class.free = class.free.saturating_add_signed(slots);
         }
@@ -243,8 +253,9 @@ mod tests {
         let space = Space::new(64 << 10);
         assert!(space.change_capacity(3, &free(3), false));
         assert!(space.try_reserve(13, 9), "two extents");
-        assert!(space.try_open_extent(12));
-        assert!(!space.try_open_extent(12));
+        assert!(space.open_extent(12, false));
+        assert!(!space.open_extent(12, false));
+        assert!(space.open_extent(13, true), "what was promised itself");
         assert!(!space.try_reserve(14, 1));
         assert!(space.try_reserve(12, 16), "the extent that was opened");
     }
