@@ -20,7 +20,7 @@ use crate::map::page::{MapPage, PageKey};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Store, db, guarded};
+use store::{Guarded, Store, db, guarded};
 
 /// The catalog's file in the data directory.
 pub(crate) const FILE: &str = "catalog.redb";
@@ -53,7 +53,7 @@ pub(crate) struct Catalog {
 /// A write transaction: nothing of it is visible or durable before [`Txn::commit`].
 pub(crate) struct Txn<'a> {
     catalog: &'a Catalog,
-    txn: redb::WriteTransaction,
+    txn: Guarded<redb::WriteTransaction>,
 }
 
 fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
@@ -122,7 +122,7 @@ impl Catalog {
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
         Ok(Txn {
             catalog: self,
-            txn: self.store.begin_write()?,
+            txn: Guarded::new(self.store.begin_write()?),
         })
     }
 
@@ -318,13 +318,13 @@ fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
 
 impl Txn<'_> {
     fn create_tables(&mut self) -> Result<()> {
-        db!("create the catalog", self.txn.open_table(META));
-        db!("create the catalog", self.txn.open_table(PVS));
-        db!("create the catalog", self.txn.open_table(VOLUMES));
-        db!("create the catalog", self.txn.open_table(BRANCHES));
-        db!("create the catalog", self.txn.open_table(EXTENTS));
-        db!("create the catalog", self.txn.open_table(BITMAPS));
-        db!("create the catalog", self.txn.open_table(MAP));
+        db!("create the catalog", self.txn.get()?.open_table(META));
+        db!("create the catalog", self.txn.get()?.open_table(PVS));
+        db!("create the catalog", self.txn.get()?.open_table(VOLUMES));
+        db!("create the catalog", self.txn.get()?.open_table(BRANCHES));
+        db!("create the catalog", self.txn.get()?.open_table(EXTENTS));
+        db!("create the catalog", self.txn.get()?.open_table(BITMAPS));
+        db!("create the catalog", self.txn.get()?.open_table(MAP));
         Ok(())
     }
 
@@ -341,7 +341,7 @@ impl Txn<'_> {
         value: &[u8],
     ) -> Result<()> {
         guarded("update the catalog", || {
-            let mut table = db!("update the catalog", self.txn.open_table(table));
+            let mut table = db!("update the catalog", self.txn.get()?.open_table(table));
             db!("update the catalog", table.insert(key, value));
             Ok(())
         })
@@ -353,7 +353,7 @@ impl Txn<'_> {
         key: K::SelfType<'_>,
     ) -> Result<()> {
         guarded("update the catalog", || {
-            let mut table = db!("update the catalog", self.txn.open_table(table));
+            let mut table = db!("update the catalog", self.txn.get()?.open_table(table));
             db!("update the catalog", table.remove(key));
             Ok(())
         })
@@ -415,7 +415,7 @@ impl Txn<'_> {
         pages: impl Iterator<Item = (PageKey, &'p MapPage)>,
     ) -> Result<()> {
         guarded("update the map", || {
-            let mut table = db!("update the map", self.txn.open_table(MAP));
+            let mut table = db!("update the map", self.txn.get()?.open_table(MAP));
             for (key, page) in pages {
                 if page.is_empty() {
                     db!("update the map", table.remove(key));
@@ -430,7 +430,7 @@ impl Txn<'_> {
     /// Makes the transaction durable.
     pub(crate) fn commit(self) -> Result<()> {
         guarded("commit to the catalog", || {
-            db!("commit to the catalog", self.txn.commit());
+            db!("commit to the catalog", self.txn.take()?.commit());
             Ok(())
         })?;
         self.catalog.commits.fetch_add(1, Ordering::Relaxed);

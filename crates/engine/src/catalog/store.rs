@@ -11,14 +11,16 @@ use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
+/// Catalogs up to this size, in bytes, are verified whole when they are opened.
+const VERIFIED_WHOLE: u64 = 64 << 20;
 /// Page cache of the store that a poisoned pool reads, in bytes.
 const FALLBACK_CACHE: usize = 8 << 20;
 
 /// See the module.
 pub(super) struct Store {
     disk: Arc<dyn Disk>,
-    db: Database,
-    fallback: OnceLock<Database>,
+    db: Guarded<Database>,
+    fallback: OnceLock<Guarded<Database>>,
 }
 
 /// The engine's error for one of redb's.
@@ -45,11 +47,41 @@ pub(super) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T>
         .unwrap_or_else(|_| Err(corrupt(format!("{what}: the store is damaged"))))
 }
 
+/// Something of the store's that may panic over damage even when it is dropped.
+pub(super) struct Guarded<T>(Option<T>);
+
+impl<T> Guarded<T> {
+    pub(super) fn new(inner: T) -> Self {
+        Guarded(Some(inner))
+    }
+
+    pub(super) fn get(&self) -> Result<&T> {
+        self.0
+            .as_ref()
+            .ok_or_else(|| corrupt("use the catalog: it is closed"))
+    }
+
+    pub(super) fn take(mut self) -> Result<T> {
+        self.0
+            .take()
+            .ok_or_else(|| corrupt("use the catalog: it is closed"))
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        let inner = self.0.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(inner)));
+    }
+}
+
 impl Store {
     pub(super) fn open(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
         let db = guarded("open the catalog", || {
             let mut builder = Database::builder();
             builder.set_cache_size(cache_bytes);
+            let len = disk.len().map_err(|e| Error::io("open the catalog", e))?;
+            builder.set_check_integrity_on_open((1..=VERIFIED_WHOLE).contains(&len));
             Ok(db!(
                 "open the catalog",
                 builder.create_with_backend(DiskBackend::new(disk.clone()))
@@ -57,14 +89,14 @@ impl Store {
         })?;
         Ok(Store {
             disk,
-            db,
+            db: Guarded::new(db),
             fallback: OnceLock::new(),
         })
     }
 
     pub(super) fn begin_write(&self) -> Result<WriteTransaction> {
         guarded("begin a catalog transaction", || {
-            let mut txn = db!("begin a catalog transaction", self.db.begin_write());
+            let mut txn = db!("begin a catalog transaction", self.db.get()?.begin_write());
             txn.set_quick_repair(true);
             Ok(txn)
         })
@@ -72,7 +104,7 @@ impl Store {
 
     /// Reads in one snapshot.
     pub(super) fn read<T>(&self, what: &str, mut f: impl FnMut(&ReadTransaction) -> Result<T>) -> Result<T> {
-        let mut on = |db: &Database| guarded(what, || f(&db!(what, db.begin_read())));
+        let mut on = |db: &Guarded<Database>| guarded(what, || f(&db!(what, db.get()?.begin_read())));
         if let Some(fallback) = self.fallback.get() {
             return on(fallback);
         }
@@ -82,7 +114,7 @@ impl Store {
         }
     }
 
-    fn fall_back(&self) -> Result<&Database> {
+    fn fall_back(&self) -> Result<&Guarded<Database>> {
         let db = guarded("open the catalog again", || {
             let mut builder = Database::builder();
             builder.set_cache_size(FALLBACK_CACHE);
@@ -95,6 +127,6 @@ impl Store {
                 builder.create_with_backend(overlay)
             ))
         })?;
-        Ok(self.fallback.get_or_init(|| db))
+        Ok(self.fallback.get_or_init(|| Guarded::new(db)))
     }
 }

@@ -97,6 +97,8 @@ pub(crate) struct Positions {
     pub(crate) synced_lsn: u64,
     /// Journal segment that holds the record after `destaged_lsn`.
     pub(crate) journal_seq: u64,
+    /// That segment's incarnation is not less.
+    pub(crate) journal_incarnation: u64,
     /// Times given out are below this, or in the journal.
     pub(crate) time: u64,
 }
@@ -107,7 +109,10 @@ impl Value for Positions {
             w.u64(self.incarnation)
                 .u64(self.preserved_lsn)
                 .u64(self.destaged_lsn);
-            w.u64(self.synced_lsn).u64(self.journal_seq).u64(self.time);
+            w.u64(self.synced_lsn)
+                .u64(self.journal_seq)
+                .u64(self.journal_incarnation)
+                .u64(self.time);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -118,6 +123,7 @@ impl Value for Positions {
             destaged_lsn: r.u64()?,
             synced_lsn: r.u64()?,
             journal_seq: r.u64()?,
+            journal_incarnation: r.u64()?,
             time: r.u64()?,
         };
         r.end(value)
@@ -310,9 +316,10 @@ mod tests {
                 destaged_lsn: 3,
                 synced_lsn: 4,
                 journal_seq: 5,
-                time: 6,
+                journal_incarnation: 6,
+                time: 7,
             },
-            "010100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000007ec650de",
+            "0101000000000000000200000000000000030000000000000004000000000000000500000000000000060000000000000007000000000000002a26bfa3",
         );
         golden(
             PvRecord {

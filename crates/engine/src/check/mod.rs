@@ -223,6 +223,7 @@ fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
     let start = ScanStart {
         pool: tables.superblock.pool,
         seq: tables.positions.journal_seq,
+        incarnation: tables.positions.journal_incarnation,
         destaged_lsn: tables.positions.destaged_lsn,
         synced_lsn: tables.positions.synced_lsn,
     };

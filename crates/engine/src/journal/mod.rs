@@ -281,14 +281,21 @@ impl Journal {
     }
 
     /// The sequence number of the segment that holds, or will hold, the record after `lsn`: where a scan must start.
-    pub(crate) fn start_after(&self, lsn: u64) -> u64 {
+    ///
+    /// And the least incarnation of that segment: an older one with the same number is a leftover of an older life.
+    pub(crate) fn start_after(&self, lsn: u64) -> (u64, u64) {
         let state = self.state.lock();
         let holds = state.chain.iter().rev().find(|s| s.header.first_lsn <= lsn + 1);
-        match holds {
+        let seq = match holds {
             Some(s) if s.last_lsn > lsn || (state.open && s.header.seq + 1 == state.next_seq) => s.header.seq,
             Some(s) => s.header.seq + 1,
             None => state.chain.front().map_or(state.next_seq, |s| s.header.seq),
-        }
+        };
+        let segment = state.chain.iter().find(|s| s.header.seq == seq);
+        (
+            seq,
+            segment.map_or(self.config.incarnation, |s| s.header.incarnation),
+        )
     }
 
     /// Takes the segments below `seq` out of the log. They may be [recycled](Journal::recycle) once nobody reads them.

@@ -20,6 +20,8 @@ pub(crate) struct ScanStart {
     pub(crate) pool: [u8; 16],
     /// The segment that holds the record after `destaged_lsn`.
     pub(crate) seq: u64,
+    /// The least incarnation of that segment.
+    pub(crate) incarnation: u64,
     /// Everything up to here is in place.
     pub(crate) destaged_lsn: u64,
     /// Everything up to here was durable once: if it is not there, that is damage.
@@ -68,7 +70,7 @@ pub(crate) fn scan(
             lsn: start.destaged_lsn + 1,
         },
     };
-    while let Some(index) = next_in_chain(&candidates, &scanned) {
+    while let Some(index) = next_in_chain(&candidates, &scanned, start.incarnation) {
         let candidate = candidates.swap_remove(index);
         if !follow(&candidate, &start, &mut scanned, visit)? {
             // Opened, but its first record is not there: the tail lies before it.
@@ -141,12 +143,12 @@ fn open_segments(dir: &dyn Dir, start: &ScanStart, writable: bool) -> Result<Vec
 }
 
 /// The candidate that continues the chain: of two with the same `seq`, the younger incarnation.
-fn next_in_chain(candidates: &[Candidate], scanned: &Scanned) -> Option<usize> {
+fn next_in_chain(candidates: &[Candidate], scanned: &Scanned, least: u64) -> Option<usize> {
     let last = scanned.chain.last();
     let fits = |h: &SegmentHeader| {
         h.seq == scanned.next_seq
             && match last {
-                None => h.first_lsn <= scanned.cursor.lsn || h.prev_lsn < scanned.cursor.lsn,
+                None => h.incarnation >= least && h.prev_lsn < scanned.cursor.lsn,
                 Some(s) => h.prev_lsn == s.last_lsn && h.incarnation >= s.header.incarnation,
             }
     };

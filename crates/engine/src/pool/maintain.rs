@@ -136,7 +136,7 @@ impl Pool {
         let now = (
             m.destaged,
             self.journal.synced(),
-            self.journal.start_after(m.destaged),
+            self.journal.start_after(m.destaged).0,
         );
         let then = &m.committed;
         if now == (then.destaged_lsn, then.synced_lsn, then.journal_seq) {
@@ -157,11 +157,13 @@ impl Pool {
         destaged: u64,
         released: &[(u8, u64)],
     ) -> Result<()> {
+        let (journal_seq, journal_incarnation) = self.journal.start_after(destaged);
         let positions = Positions {
             preserved_lsn: preserved,
             destaged_lsn: destaged,
             synced_lsn: self.journal.synced(),
-            journal_seq: self.journal.start_after(destaged),
+            journal_seq,
+            journal_incarnation,
             time: self.journal.last().1,
             ..m.committed
         };

@@ -291,6 +291,7 @@ fn recover_journal(
     let start = ScanStart {
         pool: superblock.pool,
         seq: committed.journal_seq,
+        incarnation: committed.journal_incarnation,
         destaged_lsn: committed.destaged_lsn,
         synced_lsn: committed.synced_lsn,
     };
