@@ -248,6 +248,7 @@ impl Run {
                 .map_err(|e| format!("after a crash in {op:?}: {e}"));
         }
         self.check_positions()?;
+        self.say(|| self.space());
         if self.poisoned() {
             if !self.faults {
                 return Err(format!("after {op:?}: the pool is poisoned without a fault"));
@@ -336,6 +337,34 @@ impl Run {
         self.pool.clone().ok_or_else(|| "the pool is not open".into())
     }
 
+    /// Who has how much, for the trace.
+    fn space(&self) -> String {
+        let Some(pool) = &self.pool else {
+            return String::new();
+        };
+        let info = pool.info();
+        let pvs: Vec<String> = pool
+            .pvs()
+            .iter()
+            .map(|pv| {
+                format!(
+                    "{} {}/{}{}",
+                    pv.path,
+                    pv.used,
+                    pv.size,
+                    if pv.draining { " draining" } else { "" }
+                )
+            })
+            .collect();
+        format!(
+            "  used {} reserved {} available {}; {}",
+            info.used,
+            info.reserved,
+            info.available,
+            pvs.join(", ")
+        )
+    }
+
     fn poisoned(&self) -> bool {
         self.pool
             .as_ref()
@@ -420,6 +449,10 @@ impl Run {
     pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
         self.faults = false;
         self.dir.clear_faults();
+        if self.wild && self.rand.percent(10) {
+            // A crash leaves nothing for the offline check to find either.
+            self.inspect()?;
+        }
         for attempt in 0.. {
             let failing = self.disturb_recovery(attempt);
             let opened = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone());
@@ -619,20 +652,29 @@ impl Run {
         self.open(promise)
     }
 
+    /// The offline check finds nothing.
+    fn inspect(&self) -> Outcome<()> {
+        let options = CheckOptions { repair: false };
+        let report = match check(self.dyn_dir(), &options, &mut |_, _| {}) {
+            Err(_) if self.dir.crashed() => return Ok(()),
+            result => result.map_err(|e| format!("check: {e:?}"))?,
+        };
+        match report.findings.first() {
+            None => Ok(()),
+            Some(first) => Err(format!(
+                "check finds {} things, the first: {first:?}",
+                report.findings.len()
+            )),
+        }
+    }
+
     /// The offline check of a closed pool finds nothing.
     pub(crate) fn check_offline(&mut self) -> Outcome<()> {
         if !self.close()? {
             return self.reopen_unclean();
         }
         self.dir.crash_at(None);
-        let report = check(self.dyn_dir(), &CheckOptions { repair: false }, &mut |_, _| {})
-            .map_err(|e| format!("check: {e:?}"))?;
-        if let Some(finding) = report.findings.first() {
-            return Err(format!(
-                "check finds {} things, the first: {finding:?}",
-                report.findings.len()
-            ));
-        }
+        self.inspect()?;
         self.open(Promise::Acknowledged)
     }
 
