@@ -40,11 +40,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&mode, bytes)) = data.split_first() else {
         return;
     };
-    let policy = Policy {
-        tls_available: mode & 1 != 0,
-        tls_required: mode & 3 == 3,
-        max_request: 32 << 20,
-    };
+    let policy = Policy { tls_available: mode & 1 != 0, tls_required: mode & 3 == 3, max_request: 32 << 20 };
     let whole = run(policy, bytes, bytes.len().max(1));
     let pieces = run(policy, bytes, 1 + usize::from(mode >> 2));
     assert_eq!(whole, pieces);

@@ -27,13 +27,7 @@ fuzz_target!(|data: &[u8]| {
     let block_size = if mode & 8 != 0 { 4096 } else { 512 };
     let piece = [usize::MAX, 1, 29, 600][usize::from(mode >> 4) % 4];
 
-    let info = DeviceInfo {
-        size: SIZE,
-        block_size,
-        preferred_size: 4096,
-        read_only,
-        uuid: [0; 16],
-    };
+    let info = DeviceInfo { size: SIZE, block_size, preferred_size: 4096, read_only, uuid: [0; 16] };
     let device = Arc::new(MemDevice::with_info(info));
     device.cold.store(cold, Ordering::Relaxed);
     let exports = MemExports::one("vol", device);
@@ -62,13 +56,8 @@ fuzz_target!(|data: &[u8]| {
     let mut answers = BTreeMap::new();
     while take_reply(&mut rest, &reads, &mut answers) {}
     assert!(rest.is_empty(), "half a reply");
-    let answered = requests
-        .iter()
-        .filter(|r| !(r.kind == Command::Disc as u16 && r.flags & !1 == 0));
-    assert!(
-        answered.map(|r| r.cookie).eq_set(answers.keys().copied()),
-        "one answer each"
-    );
+    let answered = requests.iter().filter(|r| !(r.kind == Command::Disc as u16 && r.flags & !1 == 0));
+    assert!(answered.map(|r| r.cookie).eq_set(answers.keys().copied()), "one answer each");
     for req in &requests {
         if let Some(answer) = answers.get(&req.cookie) {
             assert!(answer.done);

@@ -51,7 +51,7 @@ impl FromStr for Endpoint {
         }
         if text.starts_with("https://") {
             return Err(
-                "the admin API speaks plain HTTP; put a TLS proxy in front, or tunnel the socket".into(),
+                "the admin API speaks plain HTTP; put a TLS proxy in front, or tunnel the socket".into()
             );
         }
         match text.strip_prefix("unix:").unwrap_or(text) {
@@ -109,11 +109,7 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|e| ClientError::Protocol(format!("start the client: {e}")))?;
-        Ok(Client {
-            endpoint,
-            token,
-            runtime,
-        })
+        Ok(Client { endpoint, token, runtime })
     }
 
     /// The server.
@@ -221,11 +217,7 @@ impl Client {
                 .await
                 .map_err(|_| unreachable(&"no answer to the request"))?
                 .map_err(|e| unreachable(&e))?;
-            if status.is_success() {
-                Ok(body)
-            } else {
-                Err(refusal(status, &body))
-            }
+            if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
         })
     }
 
@@ -250,10 +242,7 @@ impl Client {
             .method(method)
             .uri(format!("{API_V1}{path}"))
             .header(header::HOST, host)
-            .header(
-                header::USER_AGENT,
-                concat!("hindcast/", env!("CARGO_PKG_VERSION")),
-            );
+            .header(header::USER_AGENT, concat!("hindcast/", env!("CARGO_PKG_VERSION")));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -262,10 +251,7 @@ impl Client {
         }
         let response = sender.send_request(request.body(Full::new(body))?).await?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await?
-            .to_bytes();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await?.to_bytes();
         Ok((status, body))
     }
 }
@@ -312,14 +298,7 @@ mod tests {
         assert_eq!("unix:/run/x".parse(), Ok(Endpoint::Unix("/run/x".into())));
         assert_eq!("./x.sock".parse(), Ok(Endpoint::Unix("./x.sock".into())));
         assert_eq!("http://[::1]:80/".parse(), Ok(Endpoint::Tcp("[::1]:80".into())));
-        for bad in [
-            "",
-            "unix:",
-            "http://host",
-            "http://:80",
-            "http://h:x",
-            "https://h:443",
-        ] {
+        for bad in ["", "unix:", "http://host", "http://:80", "http://h:x", "https://h:443"] {
             assert!(bad.parse::<Endpoint>().is_err(), "{bad} was accepted");
         }
     }
@@ -356,21 +335,9 @@ mod tests {
         );
         let client = Client::new(endpoint, Some("sesame".into())).unwrap();
         let error = client.volume("a/b").unwrap_err();
-        assert!(
-            matches!(
-                error,
-                ClientError::Api(ErrorBody {
-                    kind: ErrorKind::Conflict,
-                    ..
-                })
-            ),
-            "{error:?}"
-        );
+        assert!(matches!(error, ClientError::Api(ErrorBody { kind: ErrorKind::Conflict, .. })), "{error:?}");
         let request = server.join().unwrap();
-        assert!(
-            request.starts_with("GET /api/v1/volumes/a%2Fb HTTP/1.1\r\n"),
-            "{request}"
-        );
+        assert!(request.starts_with("GET /api/v1/volumes/a%2Fb HTTP/1.1\r\n"), "{request}");
         assert!(request.contains("authorization: Bearer sesame\r\n"), "{request}");
     }
 

@@ -31,9 +31,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let fail = |why: &str| Err(ParseSizeError(format!("{text:?} is not a size: {why}")));
         let trimmed = text.trim();
-        let split = trimmed
-            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-            .unwrap_or(trimmed.len());
+        let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(split);
         let shift = match unit.trim_start().to_ascii_lowercase().as_str() {
             "" | "b" => 0,
@@ -101,9 +99,7 @@ impl<'de> Deserialize<'de> for Size {
                 Ok(Size(v))
             }
             fn visit_i64<E: de::Error>(self, v: i64) -> Result<Size, E> {
-                u64::try_from(v)
-                    .map(Size)
-                    .map_err(|_| E::custom("a size cannot be negative"))
+                u64::try_from(v).map(Size).map_err(|_| E::custom("a size cannot be negative"))
             }
             fn visit_str<E: de::Error>(self, v: &str) -> Result<Size, E> {
                 v.parse().map_err(E::custom)
@@ -149,20 +145,9 @@ mod tests {
 
     #[test]
     fn what_is_not_a_size_is_refused() {
-        for text in [
-            "",
-            "G",
-            ".5G",
-            "1.",
-            "1.G",
-            "1.2.3G",
-            "-1",
-            "10X",
-            "10GB",
-            "1.5",
-            "16E",
-            "99999999999999999999",
-        ] {
+        for text in
+            ["", "G", ".5G", "1.", "1.G", "1.2.3G", "-1", "10X", "10GB", "1.5", "16E", "99999999999999999999"]
+        {
             assert!(parse(text).is_err(), "{text} was accepted");
         }
     }

@@ -74,13 +74,7 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
     let file = File::create(&output).with_context(|| format!("create {}", output.display()))?;
     let mut command = Command::new("fio");
     command
-        .args([
-            "--name=bench",
-            "--ioengine=nbd",
-            "--output-format=json",
-            "--eta=never",
-            "--norandommap=1",
-        ])
+        .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--eta=never", "--norandommap=1"])
         .args(["--random_generator=tausworthe64", "--randrepeat=1"])
         .arg(format!("--randseed={}", job.seed))
         .arg(format!("--norandommap={}", u8::from(!job.once)))
@@ -100,17 +94,9 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
     // Not the terminal: a load whose server gets killed complains about each request.
     let errors = File::create(scratch.join("fio.err")).context("create fio's error file")?;
     // fio leaves state files in its working directory.
-    command
-        .current_dir(scratch)
-        .stdin(Stdio::null())
-        .stdout(file)
-        .stderr(errors);
+    command.current_dir(scratch).stdin(Stdio::null()).stdout(file).stderr(errors);
     let child = command.spawn().context("start fio: is it installed?")?;
-    Ok(Running {
-        child,
-        output,
-        each: job.flush == Flush::Each,
-    })
+    Ok(Running { child, output, each: job.flush == Flush::Each })
 }
 
 /// Runs fio to its end.
@@ -134,10 +120,7 @@ impl Running {
         };
         let text = std::fs::read_to_string(&self.output).context("read fio's output")?;
         if !status.success() {
-            bail!(
-                "fio failed ({status}): {}",
-                text.chars().take(2000).collect::<String>()
-            );
+            bail!("fio failed ({status}): {}", text.chars().take(2000).collect::<String>());
         }
         parse(&text, self.each)
     }
@@ -164,18 +147,10 @@ fn parse(text: &str, flush_each: bool) -> Result<Outcome> {
     if job["error"].as_i64() != Some(0) {
         bail!("fio reports error {}", job["error"]);
     }
-    let side = if job["read"]["total_ios"].as_u64().unwrap_or(0) > 0 {
-        &job["read"]
-    } else {
-        &job["write"]
-    };
+    let side = if job["read"]["total_ios"].as_u64().unwrap_or(0) > 0 { &job["read"] } else { &job["write"] };
     let number =
         |value: &Value, what: &str| value.as_f64().with_context(|| format!("fio's JSON lacks {what}"));
-    let latency = if flush_each {
-        &job["sync"]["lat_ns"]
-    } else {
-        &side["clat_ns"]
-    };
+    let latency = if flush_each { &job["sync"]["lat_ns"] } else { &side["clat_ns"] };
     let requests = number(&side["total_ios"], "total_ios")?;
     let milliseconds = number(&side["runtime"], "runtime")?;
     if requests < 1.0 || milliseconds < 1.0 {
@@ -216,11 +191,7 @@ mod tests {
         assert!(parse("fio: failed", false).is_err());
         assert!(parse(r#"{"jobs":[{"error":5}]}"#, false).is_err());
         assert!(
-            parse(
-                r#"{"jobs":[{"error":0,"read":{"total_ios":0},"write":{"total_ios":0}}]}"#,
-                false
-            )
-            .is_err()
+            parse(r#"{"jobs":[{"error":0,"read":{"total_ios":0},"write":{"total_ios":0}}]}"#, false).is_err()
         );
     }
 }

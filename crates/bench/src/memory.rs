@@ -47,15 +47,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     server.wait_ready()?;
     let idle = process::memory(server.pid())?;
     let amount = Amount::Bytes(args.written);
-    let job = Job {
-        rw: "randwrite",
-        block: 4096,
-        depth: 32,
-        amount,
-        flush: Flush::AtEnd,
-        seed: 4,
-        once: false,
-    };
+    let job =
+        Job { rw: "randwrite", block: 4096, depth: 32, amount, flush: Flush::AtEnd, seed: 4, once: false };
     let mut anonymous = idle.anonymous;
     let outcome = fio::spawn(&job, &server.uri, &dir)?
         .wait(Duration::from_millis(200), || {
@@ -82,16 +75,10 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     );
     match &common.out {
         Some(path) => std::fs::write(path, &report).with_context(|| format!("write {}", path.display()))?,
-        None => std::io::stdout()
-            .write_all(report.as_bytes())
-            .context("print the report")?,
+        None => std::io::stdout().write_all(report.as_bytes()).context("print the report")?,
     }
     if end.peak > bound {
-        bail!(
-            "peak resident memory {} exceeds its bound {}",
-            units::mib(end.peak),
-            units::mib(bound)
-        );
+        bail!("peak resident memory {} exceeds its bound {}", units::mib(end.peak), units::mib(bound));
     }
     Ok(())
 }

@@ -66,21 +66,8 @@ fn draw(body: &mut String, panel: &Panel, mut y: f64) -> f64 {
             let Some(value) = value.filter(|v| v.is_finite()) else {
                 continue;
             };
-            rect(
-                body,
-                LEFT,
-                y,
-                value * scale,
-                BAR - 2.0,
-                COLOURS[i % COLOURS.len()],
-            );
-            text(
-                body,
-                LEFT + value * scale + 4.0,
-                y + BAR - 4.0,
-                "normal",
-                &format!("{value:.2}"),
-            );
+            rect(body, LEFT, y, value * scale, BAR - 2.0, COLOURS[i % COLOURS.len()]);
+            text(body, LEFT + value * scale + 4.0, y + BAR - 4.0, "normal", &format!("{value:.2}"));
             y += BAR;
         }
     }
@@ -100,10 +87,7 @@ fn rect(body: &mut String, x: f64, y: f64, width: f64, height: f64, fill: &str) 
 }
 
 fn text(body: &mut String, x: f64, y: f64, weight: &str, content: &str) {
-    let escaped = content
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
+    let escaped = content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let _ = writeln!(
         body,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" font-weight=\"{weight}\" fill=\"#222\">{escaped}</text>"
@@ -118,10 +102,7 @@ mod tests {
     fn escapes_and_leaves_out_missing_bars() {
         let panel = Panel {
             heading: "a < b".into(),
-            groups: vec![Group {
-                label: "x & y".into(),
-                values: vec![Some(2.0), None, Some(f64::NAN)],
-            }],
+            groups: vec![Group { label: "x & y".into(), values: vec![Some(2.0), None, Some(f64::NAN)] }],
         };
         let svg = bars("t", &["one", "two", "three"], &[panel]);
         assert!(svg.contains("a &lt; b") && svg.contains("x &amp; y"));

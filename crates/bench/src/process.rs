@@ -38,10 +38,7 @@ pub(crate) fn memory(pid: u32) -> Result<Memory> {
     let field = |name: &str| {
         parse_kib(&status, name).with_context(|| format!("/proc/{pid}/status has no usable {name}"))
     };
-    Ok(Memory {
-        peak: field("VmHWM:")?,
-        anonymous: field("RssAnon:")?,
-    })
+    Ok(Memory { peak: field("VmHWM:")?, anonymous: field("RssAnon:")? })
 }
 
 fn parse_kib(status: &str, name: &str) -> Option<u64> {
@@ -68,11 +65,7 @@ pub(crate) fn settle(pid: u32, limit: Duration) -> Result<()> {
         }
         std::thread::sleep(STEP);
         let now = cpu_time(pid)?;
-        calm = if now.saturating_sub(last) <= CALM {
-            calm + 1
-        } else {
-            0
-        };
+        calm = if now.saturating_sub(last) <= CALM { calm + 1 } else { 0 };
         last = now;
     }
     Ok(())

@@ -54,22 +54,14 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         let seconds = start.elapsed().as_secs_f64();
         let per_gib = seconds / (used as f64 / f64::from(1 << 30));
         worst = worst.max(per_gib);
-        report.push_str(&format!(
-            "| {round} | {} | {seconds:.2} s | {per_gib:.2} |\n",
-            units::mib(used)
-        ));
+        report.push_str(&format!("| {round} | {} | {seconds:.2} s | {per_gib:.2} |\n", units::mib(used)));
     }
     match &common.out {
         Some(path) => std::fs::write(path, &report).with_context(|| format!("write {}", path.display()))?,
-        None => std::io::stdout()
-            .write_all(report.as_bytes())
-            .context("print the report")?,
+        None => std::io::stdout().write_all(report.as_bytes()).context("print the report")?,
     }
     if worst > args.limit {
-        bail!(
-            "recovery took {worst:.2} s per GiB of journal in use, more than {} s",
-            args.limit
-        );
+        bail!("recovery took {worst:.2} s per GiB of journal in use, more than {} s", args.limit);
     }
     Ok(())
 }
@@ -84,15 +76,7 @@ fn fill_journal(
     seed: u64,
 ) -> Result<(u64, Running)> {
     let amount = Amount::Seconds(args.patience + 60);
-    let job = Job {
-        rw: "randwrite",
-        block: 4096,
-        depth: 32,
-        amount,
-        flush: Flush::Never,
-        seed,
-        once: false,
-    };
+    let job = Job { rw: "randwrite", block: 4096, depth: 32, amount, flush: Flush::Never, seed, once: false };
     let mut load = fio::spawn(&job, uri, dir)?;
     let start = Instant::now();
     let patience = Duration::from_secs(args.patience);

@@ -30,11 +30,7 @@ impl Series {
     /// The median of the ratios to `base`, round by round.
     fn ratio(&self, base: &Series, metric: impl Fn(&Sample) -> f64) -> f64 {
         median(
-            self.samples
-                .iter()
-                .zip(&base.samples)
-                .map(|(own, other)| metric(own) / metric(other))
-                .collect(),
+            self.samples.iter().zip(&base.samples).map(|(own, other)| metric(own) / metric(other)).collect(),
         )
     }
 }
@@ -100,9 +96,7 @@ pub(crate) fn progress(row: &Row) -> String {
 pub(crate) fn write(out: Option<&Path>, title: &str, rows: &[Row]) -> Result<()> {
     let Some(out) = out else {
         let text = markdown(title, rows, None);
-        return std::io::stdout()
-            .write_all(text.as_bytes())
-            .context("print the report");
+        return std::io::stdout().write_all(text.as_bytes()).context("print the report");
     };
     let save = |path: &Path, text: &str| {
         std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
@@ -110,10 +104,7 @@ pub(crate) fn write(out: Option<&Path>, title: &str, rows: &[Row]) -> Result<()>
     let svg = out.with_extension("svg");
     let svg_name = svg.file_name().map(|n| n.to_string_lossy().into_owned());
     save(out, &markdown(title, rows, svg_name.as_deref()))?;
-    save(
-        &out.with_extension("json"),
-        &format!("{:#}\n", json_document(title, rows)),
-    )?;
+    save(&out.with_extension("json"), &format!("{:#}\n", json_document(title, rows)))?;
     save(&svg, &plot_rows(title, rows))
 }
 
@@ -151,10 +142,7 @@ fn markdown(title: &str, rows: &[Row], plot: Option<&str>) -> String {
          every write has a flush, p99 is the flush's.\n",
     );
     if client_bound {
-        let _ = writeln!(
-            text,
-            "\n† fio used more than {CLIENT_BOUND} % of a core: the client is the limit."
-        );
+        let _ = writeln!(text, "\n† fio used more than {CLIENT_BOUND} % of a core: the client is the limit.");
     }
     if let Some(plot) = plot {
         let _ = writeln!(text, "\n![Speed and CPU relative to nbdkit]({plot})");
@@ -191,10 +179,8 @@ fn json_document(title: &str, rows: &[Row]) -> Value {
             })
             .collect()
     };
-    let rows: Vec<Value> = rows
-        .iter()
-        .map(|row| json!({ "workload": row.workload.name, "servers": series(row) }))
-        .collect();
+    let rows: Vec<Value> =
+        rows.iter().map(|row| json!({ "workload": row.workload.name, "servers": series(row) })).collect();
     json!({ "title": title, "machine": machine(), "baseline": BASELINE, "rows": rows })
 }
 
@@ -212,10 +198,7 @@ fn plot_rows(title: &str, rows: &[Row]) -> String {
             .map(|row| {
                 let figures = figures(row);
                 let value = |name: &&str| figures.iter().find(|f| f.server == *name).map(pick);
-                plot::Group {
-                    label: row.workload.name.to_owned(),
-                    values: names.iter().map(value).collect(),
-                }
+                plot::Group { label: row.workload.name.to_owned(), values: names.iter().map(value).collect() }
             })
             .collect(),
     };
@@ -224,10 +207,9 @@ fn plot_rows(title: &str, rows: &[Row]) -> String {
         &names,
         &[
             panel("speed relative to nbdkit (longer is better)", |f| f.speed_ratio),
-            panel(
-                "server CPU per request, settled, relative to nbdkit (shorter is better)",
-                |f| f.cpu_settled_ratio,
-            ),
+            panel("server CPU per request, settled, relative to nbdkit (shorter is better)", |f| {
+                f.cpu_settled_ratio
+            }),
         ],
     )
 }

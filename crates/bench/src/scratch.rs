@@ -17,14 +17,9 @@ impl Scratch {
         let path = parent.join(format!("hindcast-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         let scratch = Scratch { path };
-        let kind = rustix::fs::statfs(&scratch.path)
-            .context("statfs of the scratch directory")?
-            .f_type;
+        let kind = rustix::fs::statfs(&scratch.path).context("statfs of the scratch directory")?.f_type;
         if kind as i64 == TMPFS_MAGIC {
-            bail!(
-                "{} is a tmpfs: choose a directory on a disk with --dir",
-                parent.display()
-            );
+            bail!("{} is a tmpfs: choose a directory on a disk with --dir", parent.display());
         }
         Ok(scratch)
     }

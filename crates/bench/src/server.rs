@@ -22,10 +22,8 @@ pub(crate) struct Server {
 
 impl Server {
     fn start(name: &'static str, command: &mut Command, uri: String) -> Result<Server> {
-        let child = command
-            .stdin(Stdio::null())
-            .spawn()
-            .with_context(|| format!("start {name}: {command:?}"))?;
+        let child =
+            command.stdin(Stdio::null()).spawn().with_context(|| format!("start {name}: {command:?}"))?;
         Ok(Server { name, uri, child })
     }
 
@@ -48,12 +46,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().context("look after the server")? {
                 bail!("{} ended at once: {status}", self.name);
             }
-            ensure!(
-                start.elapsed() < START_LIMIT,
-                "{} does not answer at {}",
-                self.name,
-                self.uri
-            );
+            ensure!(start.elapsed() < START_LIMIT, "{} does not answer at {}", self.name, self.uri);
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -94,24 +87,11 @@ pub(crate) fn nbdkit(dir: &Path, size: u64) -> Result<Server> {
 
 /// `qemu-nbd` on a new image of `format` (raw, qcow2).
 pub(crate) fn qemu_nbd(dir: &Path, size: u64, format: &'static str) -> Result<Server> {
-    let (file, socket) = (
-        dir.join(format!("qemu.{format}")),
-        dir.join(format!("qemu-{format}.sock")),
-    );
-    run(Command::new("qemu-img")
-        .args(["create", "-q", "-f", format])
-        .arg(&file)
-        .arg(size.to_string()))?;
+    let (file, socket) = (dir.join(format!("qemu.{format}")), dir.join(format!("qemu-{format}.sock")));
+    run(Command::new("qemu-img").args(["create", "-q", "-f", format]).arg(&file).arg(size.to_string()))?;
     let mut command = Command::new("qemu-nbd");
-    command
-        .args(["-t", "-e", "8", "-f", format, "-k"])
-        .arg(&socket)
-        .arg(&file);
-    let name = if format == "raw" {
-        "qemu-nbd raw"
-    } else {
-        "qemu-nbd qcow2"
-    };
+    command.args(["-t", "-e", "8", "-f", format, "-k"]).arg(&socket).arg(&file);
+    let name = if format == "raw" { "qemu-nbd raw" } else { "qemu-nbd qcow2" };
     let mut server = Server::start(name, &mut command, uri(&socket, ""))?;
     server.wait_ready()?;
     Ok(server)
@@ -119,18 +99,13 @@ pub(crate) fn qemu_nbd(dir: &Path, size: u64, format: &'static str) -> Result<Se
 
 fn sparse_file(path: &Path, size: u64) -> Result<()> {
     let file = std::fs::File::create(path).with_context(|| format!("create {}", path.display()))?;
-    file.set_len(size)
-        .with_context(|| format!("size {}", path.display()))
+    file.set_len(size).with_context(|| format!("size {}", path.display()))
 }
 
 fn run(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     if !output.status.success() {
-        bail!(
-            "{command:?} failed ({}): {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
+        bail!("{command:?} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(output.stdout)
 }
@@ -138,15 +113,8 @@ fn run(command: &mut Command) -> Result<Vec<u8>> {
 /// Writes every block of an export once, with data that does not compress, and flushes.
 pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
     let amount = Amount::Bytes(size);
-    let job = Job {
-        rw: "write",
-        block: 1 << 20,
-        depth: 8,
-        amount,
-        flush: Flush::AtEnd,
-        seed: 1,
-        once: false,
-    };
+    let job =
+        Job { rw: "write", block: 1 << 20, depth: 8, amount, flush: Flush::AtEnd, seed: 1, once: false };
     fio::run(&job, &server.uri, scratch).with_context(|| format!("fill the volume of {}", server.name))?;
     Ok(())
 }
@@ -154,15 +122,8 @@ pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
 /// Reads every block of an export once in random order, which leaves it cached in small folios.
 pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
     let amount = Amount::Bytes(size);
-    let job = Job {
-        rw: "randread",
-        block: 4096,
-        depth: 32,
-        amount,
-        flush: Flush::Never,
-        seed: 2,
-        once: true,
-    };
+    let job =
+        Job { rw: "randread", block: 4096, depth: 32, amount, flush: Flush::Never, seed: 2, once: true };
     fio::run(&job, &server.uri, scratch).with_context(|| format!("read the volume of {}", server.name))?;
     Ok(())
 }
@@ -179,23 +140,14 @@ impl Hindcast {
     pub(crate) fn new(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
         let binary = match &common.hindcast {
             Some(path) => path.clone(),
-            None => std::env::current_exe()
-                .context("find this program")?
-                .with_file_name("hindcast"),
+            None => std::env::current_exe().context("find this program")?.with_file_name("hindcast"),
         };
         if !binary.exists() {
-            bail!(
-                "{} does not exist: `cargo build --release`, or --hindcast PATH",
-                binary.display()
-            );
+            bail!("{} does not exist: `cargo build --release`, or --hindcast PATH", binary.display());
         }
         let mut args = vec![format!("--pool-size={pool}"), format!("--journal-size={journal}")];
         args.extend(common.serve_args.iter().cloned());
-        Ok(Hindcast {
-            binary,
-            data: dir.join("hindcast"),
-            args,
-        })
+        Ok(Hindcast { binary, data: dir.join("hindcast"), args })
     }
 
     /// With one more argument of `serve`.
@@ -211,10 +163,7 @@ impl Hindcast {
         let start = Instant::now();
         while let Err(error) = self.status() {
             if let Some(status) = server.child.try_wait().context("look after the server")? {
-                bail!(
-                    "hindcast ended at once: {status}; its log is in {}",
-                    self.log().display()
-                );
+                bail!("hindcast ended at once: {status}; its log is in {}", self.log().display());
             }
             if start.elapsed() > START_LIMIT {
                 return Err(error.context("hindcast does not answer"));
@@ -252,10 +201,7 @@ impl Hindcast {
     fn cli(&self, args: &[&str]) -> Result<Value> {
         let socket = self.data.join("hindcast.sock");
         let mut command = Command::new(&self.binary);
-        command
-            .args(args)
-            .args(["-o", "json"])
-            .env("HINDCAST_SOCKET", &socket);
+        command.args(args).args(["-o", "json"]).env("HINDCAST_SOCKET", &socket);
         serde_json::from_slice(&run(&mut command)?).with_context(|| format!("parse the output of {args:?}"))
     }
 
@@ -268,24 +214,14 @@ impl Hindcast {
     pub(crate) fn journal(&self) -> Result<(u64, u64)> {
         let pool = self.cli(&["pool", "show"])?;
         let bytes = |key: &str| {
-            pool["journal"][key]
-                .as_u64()
-                .with_context(|| format!("no journal.{key} in `pool show`"))
+            pool["journal"][key].as_u64().with_context(|| format!("no journal.{key} in `pool show`"))
         };
         Ok((bytes("used")?, bytes("capacity")?))
     }
 
     /// Creates a volume.
     pub(crate) fn create_volume(&self, name: &str, size: u64, chunk: u64) -> Result<()> {
-        self.cli(&[
-            "volume",
-            "create",
-            name,
-            "--size",
-            &size.to_string(),
-            "--chunk",
-            &chunk.to_string(),
-        ])?;
+        self.cli(&["volume", "create", name, "--size", &size.to_string(), "--chunk", &chunk.to_string()])?;
         Ok(())
     }
 }

@@ -89,62 +89,13 @@ enum Extent {
 
 /// (name, fio's rw, request size, depth, extent, flush).
 const WORKLOADS: [(&str, &str, u64, u32, Extent, Flush); 7] = [
-    (
-        "random read 4 KiB, depth 32",
-        "randread",
-        4 << 10,
-        32,
-        Extent::Time,
-        Flush::Never,
-    ),
-    (
-        "random write 4 KiB, depth 32, final flush",
-        "randwrite",
-        4 << 10,
-        32,
-        Extent::Burst,
-        Flush::AtEnd,
-    ),
-    (
-        "random read 4 KiB, depth 1",
-        "randread",
-        4 << 10,
-        1,
-        Extent::Time,
-        Flush::Never,
-    ),
-    (
-        "random write 4 KiB, depth 1, flush each",
-        "randwrite",
-        4 << 10,
-        1,
-        Extent::Time,
-        Flush::Each,
-    ),
-    (
-        "sequential write 1 MiB, depth 8, final flush",
-        "write",
-        1 << 20,
-        8,
-        Extent::Volume,
-        Flush::AtEnd,
-    ),
-    (
-        "sequential read 1 MiB, depth 8",
-        "read",
-        1 << 20,
-        8,
-        Extent::Volume,
-        Flush::Never,
-    ),
-    (
-        "sustained random write 4 KiB, depth 32",
-        "randwrite",
-        4 << 10,
-        32,
-        Extent::Sustained,
-        Flush::AtEnd,
-    ),
+    ("random read 4 KiB, depth 32", "randread", 4 << 10, 32, Extent::Time, Flush::Never),
+    ("random write 4 KiB, depth 32, final flush", "randwrite", 4 << 10, 32, Extent::Burst, Flush::AtEnd),
+    ("random read 4 KiB, depth 1", "randread", 4 << 10, 1, Extent::Time, Flush::Never),
+    ("random write 4 KiB, depth 1, flush each", "randwrite", 4 << 10, 1, Extent::Time, Flush::Each),
+    ("sequential write 1 MiB, depth 8, final flush", "write", 1 << 20, 8, Extent::Volume, Flush::AtEnd),
+    ("sequential read 1 MiB, depth 8", "read", 1 << 20, 8, Extent::Volume, Flush::Never),
+    ("sustained random write 4 KiB, depth 32", "randwrite", 4 << 10, 32, Extent::Sustained, Flush::AtEnd),
 ];
 
 fn workloads(args: &Args) -> Vec<Workload> {
@@ -160,15 +111,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         .filter(|(name, ..)| wanted(name))
         .map(|(name, rw, block, depth, extent, flush)| Workload {
             name,
-            job: Job {
-                rw,
-                block,
-                depth,
-                amount: amount(extent),
-                flush,
-                seed: 0,
-                once: false,
-            },
+            job: Job { rw, block, depth, amount: amount(extent), flush, seed: 0, once: false },
             pair_only: matches!(extent, Extent::Sustained),
         })
         .collect()
@@ -191,11 +134,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     if rows.is_empty() {
         bail!("no workload's name contains {:?}", args.only);
     }
-    let title = format!(
-        "{} volume, journal {}, rounds: {rounds}",
-        units::mib(args.size),
-        units::mib(args.journal)
-    );
+    let title =
+        format!("{} volume, journal {}, rounds: {rounds}", units::mib(args.size), units::mib(args.journal));
     report::write(common.out.as_deref(), &title, &rows)
 }
 
@@ -234,18 +174,10 @@ fn prepare(servers: &[Server], size: u64, scratch: &Scratch) -> Result<()> {
 fn measure(workload: Workload, servers: &[Server], rounds: usize, dir: &Path) -> Result<Row> {
     let takes_part = |s: &&Server| !workload.pair_only || s.name == BASELINE || s.name == "hindcast";
     let contestants: Vec<&Server> = servers.iter().filter(takes_part).collect();
-    let mut series: Vec<Series> = contestants
-        .iter()
-        .map(|s| Series {
-            server: s.name,
-            samples: Vec::new(),
-        })
-        .collect();
+    let mut series: Vec<Series> =
+        contestants.iter().map(|s| Series { server: s.name, samples: Vec::new() }).collect();
     for round in 0..rounds {
-        let job = Job {
-            seed: round as u64 + 17,
-            ..workload.job.clone()
-        };
+        let job = Job { seed: round as u64 + 17, ..workload.job.clone() };
         for (server, series) in contestants.iter().zip(&mut series) {
             let sample = measure_one(&job, server, dir)
                 .with_context(|| format!("{} on {}", workload.name, server.name))?;
@@ -263,9 +195,5 @@ fn measure_one(job: &Job, server: &Server, dir: &Path) -> Result<Sample> {
     let settled = process::cpu_time(server.pid())?;
     let per_request =
         |until: Duration| until.saturating_sub(before).as_secs_f64() * 1e6 / outcome.requests as f64;
-    Ok(Sample {
-        outcome,
-        cpu_run: per_request(after_run),
-        cpu_settled: per_request(settled),
-    })
+    Ok(Sample { outcome, cpu_run: per_request(after_run), cpu_settled: per_request(settled) })
 }

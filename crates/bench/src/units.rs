@@ -14,9 +14,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("unknown unit {suffix:?}: use K, M, G or T")),
     };
     let number: u64 = digits.parse().map_err(|e| format!("{text:?}: {e}"))?;
-    number
-        .checked_mul(1u64 << shift)
-        .ok_or_else(|| format!("{text:?} is too large"))
+    number.checked_mul(1u64 << shift).ok_or_else(|| format!("{text:?} is too large"))
 }
 
 /// A size in mebibytes with one decimal.

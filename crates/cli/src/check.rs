@@ -89,11 +89,7 @@ impl From<CheckReport> for Report {
 pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     if !args.data.is_dir() {
         let message = format!("open data directory {}: there is none", args.data.display());
-        return Err(ErrorBody {
-            kind: ErrorKind::NotFound,
-            message,
-        }
-        .into());
+        return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
     }
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&args.data));
     // Draws on stderr, and only on a terminal.
@@ -135,33 +131,19 @@ fn table(report: &Report) -> String {
             (false, true) => "possible",
             (false, false) => "no",
         };
-        vec![
-            f.code.to_owned(),
-            f.object.clone(),
-            repair.to_owned(),
-            f.detail.clone(),
-        ]
+        vec![f.code.to_owned(), f.object.clone(), repair.to_owned(), f.detail.clone()]
     });
-    format!(
-        "{counts}\n\n{}",
-        list(&["CODE", "OBJECT", "REPAIR", "DETAIL"], &[], rows)
-    )
+    format!("{counts}\n\n{}", list(&["CODE", "OBJECT", "REPAIR", "DETAIL"], &[], rows))
 }
 
 /// What remains, if anything does.
 fn verdict(report: &Report) -> Option<String> {
     let remaining = report.findings.iter().filter(|f| !f.repaired).count();
-    let repairable = report
-        .findings
-        .iter()
-        .filter(|f| !f.repaired && f.repairable)
-        .count();
+    let repairable = report.findings.iter().filter(|f| !f.repaired && f.repairable).count();
     match (remaining, repairable) {
         (0, _) => None,
         (n, 0) => Some(format!("{n} findings remain")),
-        (n, r) => Some(format!(
-            "{n} findings remain, {r} of them can be repaired with --repair"
-        )),
+        (n, r) => Some(format!("{n} findings remain, {r} of them can be repaired with --repair")),
     }
 }
 
@@ -178,11 +160,7 @@ mod tests {
             repairable,
             repaired,
         });
-        CheckReport {
-            findings: findings.collect(),
-            ..CheckReport::default()
-        }
-        .into()
+        CheckReport { findings: findings.collect(), ..CheckReport::default() }.into()
     }
 
     #[test]
@@ -190,16 +168,8 @@ mod tests {
         assert!(verdict(&report(&[])).is_none());
         assert!(verdict(&report(&[(true, true)])).is_none());
         assert!(report(&[(true, true)]).clean);
-        assert!(
-            verdict(&report(&[(true, true), (false, false)]))
-                .unwrap()
-                .starts_with("1 findings")
-        );
-        assert!(
-            verdict(&report(&[(true, false), (false, false)]))
-                .unwrap()
-                .contains("1 of them")
-        );
+        assert!(verdict(&report(&[(true, true), (false, false)])).unwrap().starts_with("1 findings"));
+        assert!(verdict(&report(&[(true, false), (false, false)])).unwrap().contains("1 of them"));
         assert!(!report(&[(true, false)]).clean);
         assert!(table(&report(&[(true, false)])).contains("possible"));
     }

@@ -104,13 +104,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Errors are one line: what a parser says before its usage text, and what a message says with line breaks, joined.
 fn one_line(text: &str) -> String {
-    let lines = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.starts_with("Usage:"));
-    let kept: Vec<&str> = lines
-        .filter(|l| !l.is_empty() && !l.starts_with("For more information"))
-        .collect();
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let kept: Vec<&str> = lines.filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();
     let line = kept.join(" ");
     line.strip_prefix("error: ").unwrap_or(&line).to_owned()
 }

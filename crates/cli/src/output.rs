@@ -63,10 +63,7 @@ pub(crate) fn line(text: &dyn Display) -> Result<(), Failure> {
 /// A list with a heading; the columns named in `right` are numbers.
 pub(crate) fn list(heading: &[&str], right: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(heading.to_vec())
-        .add_rows(rows);
+    table.load_style(presets::NOTHING).set_header(heading.to_vec()).add_rows(rows);
     for column in right {
         if let Some(column) = table.column_mut(*column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -78,27 +75,19 @@ pub(crate) fn list(heading: &[&str], right: &[usize], rows: impl Iterator<Item =
 /// One thing, a line for each property.
 pub(crate) fn properties<const N: usize>(rows: [(&str, String); N]) -> String {
     let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .add_rows(rows.map(|(name, value)| vec![name.to_owned(), value]));
+    table.load_style(presets::NOTHING).add_rows(rows.map(|(name, value)| vec![name.to_owned(), value]));
     flush_left(&table)
 }
 
 /// Without the table's outer padding, so that lines can be cut and pasted.
 fn flush_left(table: &Table) -> String {
-    let lines = table
-        .lines()
-        .map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
+    let lines = table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// A share in per cent, for people.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        "-".into()
-    } else {
-        format!("{:.0} %", part as f64 / whole as f64 * 100.0)
-    }
+    if whole == 0 { "-".into() } else { format!("{:.0} %", part as f64 / whole as f64 * 100.0) }
 }
 
 pub(crate) fn yes_no(value: bool) -> String {
@@ -111,16 +100,10 @@ mod tests {
 
     #[test]
     fn tables_are_plain_columns() {
-        let rows = [
-            vec!["a".into(), "10 GiB".into()],
-            vec!["long-name".into(), "5 B".into()],
-        ];
+        let rows = [vec!["a".into(), "10 GiB".into()], vec!["long-name".into(), "5 B".into()]];
         let text = list(&["NAME", "SIZE"], &[1], rows.into_iter());
         assert_eq!(text, "NAME         SIZE\na          10 GiB\nlong-name     5 B");
-        assert_eq!(
-            properties([("size", "1".into()), ("name", "x".into())]),
-            "size  1\nname  x"
-        );
+        assert_eq!(properties([("size", "1".into()), ("name", "x".into())]), "size  1\nname  x");
         assert_eq!(percent(1, 4), "25 %");
         assert_eq!(percent(1, 0), "-");
     }

@@ -72,14 +72,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Show => output.show(&client.pool()?, table),
         Command::Pvs => output.show(&client.pvs()?, |pvs| pv_list(pvs)),
         Command::Add { path, size, force } => {
-            let pv = client.add_pv(&AddPv {
-                path,
-                size: size.map(|s| s.0),
-                force,
-            })?;
-            output.show(&pv, |pv| {
-                format!("added {}: {}, number {}", pv.path, Size(pv.size), pv.id)
-            })
+            let pv = client.add_pv(&AddPv { path, size: size.map(|s| s.0), force })?;
+            output.show(&pv, |pv| format!("added {}: {}, number {}", pv.path, Size(pv.size), pv.id))
         }
         Command::Drain { pv, wait, cancel } => {
             let mut now = client.patch_pv(&pv, &PatchPv { draining: !cancel })?;
@@ -97,9 +91,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             output.done(format_args!("removed {pv}"))
         }
         Command::Set { placement } => {
-            let pool = client.patch_pool(&PatchPool {
-                placement: Some(placement),
-            })?;
+            let pool = client.patch_pool(&PatchPool { placement: Some(placement) })?;
             output.show(&pool, |pool| format!("placement is {}", pool.placement.name()))
         }
     }
@@ -117,11 +109,7 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
         let now = session.client.pvs()?.into_iter().find(|pv| pv.id == start.id);
         let Some(now) = now else {
             let message = format!("{} was removed meanwhile", start.path);
-            break Err(ErrorBody {
-                kind: ErrorKind::NotFound,
-                message,
-            }
-            .into());
+            break Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
         };
         bar.set_position(start.used.saturating_sub(now.used));
         if now.used == 0 {
@@ -129,20 +117,12 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
         }
         if !now.draining {
             let message = format!("draining {} was cancelled meanwhile", start.path);
-            break Err(ErrorBody {
-                kind: ErrorKind::Conflict,
-                message,
-            }
-            .into());
+            break Err(ErrorBody { kind: ErrorKind::Conflict, message }.into());
         }
         let state = session.client.health()?;
         if state.state == HealthState::Poisoned {
             let message = format!("the pool is {}", health(&state));
-            break Err(ErrorBody {
-                kind: ErrorKind::Poisoned,
-                message,
-            }
-            .into());
+            break Err(ErrorBody { kind: ErrorKind::Poisoned, message }.into());
         }
         std::thread::sleep(POLL);
     };
@@ -152,30 +132,18 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
 
 fn table(pool: &Pool) -> String {
     let journal = &pool.journal;
-    let hits = pool
-        .map_cache
-        .hit_rate
-        .map_or_else(|| "-".into(), |rate| format!("{:.1} %", rate * 100.0));
+    let hits = pool.map_cache.hit_rate.map_or_else(|| "-".into(), |rate| format!("{:.1} %", rate * 100.0));
     properties([
         ("health", health(&pool.health)),
         ("capacity", Size(pool.capacity).to_string()),
-        (
-            "used",
-            format!("{} ({})", Size(pool.used), percent(pool.used, pool.capacity)),
-        ),
+        ("used", format!("{} ({})", Size(pool.used), percent(pool.used, pool.capacity))),
         ("reserved", Size(pool.reserved).to_string()),
         ("available", Size(pool.available).to_string()),
-        (
-            "provisioned",
-            format!("{} in {} volumes", Size(pool.provisioned), pool.volumes),
-        ),
+        ("provisioned", format!("{} in {} volumes", Size(pool.provisioned), pool.volumes)),
         ("placement", pool.placement.name().into()),
         ("extent size", Size(pool.extent_size).to_string()),
         ("atomic unit", Size(pool.atomic_unit.into()).to_string()),
-        (
-            "journal",
-            format!("{} of {} in use", Size(journal.used), Size(journal.capacity)),
-        ),
+        ("journal", format!("{} of {} in use", Size(journal.used), Size(journal.capacity))),
         (
             "positions",
             format!(
@@ -200,9 +168,5 @@ fn pv_list(pvs: &[Pv]) -> String {
             pv.uuid.clone(),
         ]
     });
-    list(
-        &["ID", "PATH", "SIZE", "USED", "FULL", "DRAINING", "UUID"],
-        &[0, 2, 3, 4],
-        rows,
-    )
+    list(&["ID", "PATH", "SIZE", "USED", "FULL", "DRAINING", "UUID"], &[0, 2, 3, 4], rows)
 }

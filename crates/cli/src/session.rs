@@ -51,25 +51,16 @@ impl Global {
     /// Nothing is sent before the command needs it.
     pub(crate) fn session(&self) -> Result<Session, Failure> {
         let endpoint = match &self.socket {
-            Some(text) => text
-                .parse()
-                .map_err(|e| Failure::usage(format!("--socket: {e}")))?,
+            Some(text) => text.parse().map_err(|e| Failure::usage(format!("--socket: {e}")))?,
             None => default_endpoint(Path::new(SYSTEM_SOCKET)),
         };
         let token = self.token_file.as_deref().map(read_token).transpose()?;
-        Ok(Session {
-            client: Client::new(endpoint, token)?,
-            output: self.output(),
-        })
+        Ok(Session { client: Client::new(endpoint, token)?, output: self.output() })
     }
 }
 
 fn default_endpoint(system: &Path) -> Endpoint {
-    Endpoint::Unix(if system.exists() {
-        system.into()
-    } else {
-        LOCAL_SOCKET.into()
-    })
+    Endpoint::Unix(if system.exists() { system.into() } else { LOCAL_SOCKET.into() })
 }
 
 fn read_token(path: &Path) -> Result<String, Failure> {
@@ -77,10 +68,7 @@ fn read_token(path: &Path) -> Result<String, Failure> {
         .map_err(|e| Failure::usage(format!("--token-file {}: {e}", path.display())))?;
     let token = text.trim();
     if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(Failure::usage(format!(
-            "--token-file {}: no token in it",
-            path.display()
-        )));
+        return Err(Failure::usage(format!("--token-file {}: no token in it", path.display())));
     }
     Ok(token.to_owned())
 }

@@ -21,23 +21,12 @@ pub(crate) fn health(health: &Health) -> String {
 
 fn table(status: &Status) -> String {
     let join = |list: &[String]| {
-        if list.is_empty() {
-            "none".into()
-        } else {
-            list.join(" ")
-        }
+        if list.is_empty() { "none".into() } else { list.join(" ") }
     };
     properties([
         ("health", health(&status.health)),
         ("capacity", Size(status.capacity).to_string()),
-        (
-            "used",
-            format!(
-                "{} ({})",
-                Size(status.used),
-                percent(status.used, status.capacity)
-            ),
-        ),
+        ("used", format!("{} ({})", Size(status.used), percent(status.used, status.capacity))),
         ("available", Size(status.available).to_string()),
         ("volumes", status.volumes.to_string()),
         ("connections", status.nbd_connections.to_string()),
@@ -45,9 +34,6 @@ fn table(status: &Status) -> String {
         ("api", join(&status.listeners.api)),
         ("data", status.data.clone()),
         ("started", status.started.to_string()),
-        (
-            "server",
-            format!("hindcast {} (pid {})", status.version, status.pid),
-        ),
+        ("server", format!("hindcast {} (pid {})", status.version, status.pid)),
     ])
 }

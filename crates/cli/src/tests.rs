@@ -18,16 +18,11 @@ fn the_description_is_consistent() {
 #[test]
 fn examples_in_the_help_parse() {
     fn walk(command: &clap::Command, seen: &mut usize) {
-        let help = command
-            .get_after_help()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         for line in help.lines().filter_map(|l| l.strip_prefix("  hindcast ")) {
             let line = line.split("  ").next().unwrap_or(line);
             let line = line.split(['|', '>', '&']).next().unwrap_or(line);
-            let words: Vec<&str> = std::iter::once("hindcast")
-                .chain(line.split_whitespace())
-                .collect();
+            let words: Vec<&str> = std::iter::once("hindcast").chain(line.split_whitespace()).collect();
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{words:?}: {error}");
             }
@@ -44,27 +39,13 @@ fn examples_in_the_help_parse() {
 fn usage_errors_are_one_line_and_say_what_is_wrong() {
     for (args, part) in [
         (&["hindcast", "volume", "create", "db"][..], "--size <SIZE>"),
-        (
-            &["hindcast", "volume", "create", "db", "--size", "10X"],
-            "K is 1024 bytes",
-        ),
-        (
-            &[
-                "hindcast", "volume", "create", "db", "--size", "1G", "--block", "1024",
-            ],
-            "512 or 4096",
-        ),
+        (&["hindcast", "volume", "create", "db", "--size", "10X"], "K is 1024 bytes"),
+        (&["hindcast", "volume", "create", "db", "--size", "1G", "--block", "1024"], "512 or 4096"),
         (&["hindcast", "volume", "set", "db"], "--read-only"),
-        (
-            &["hindcast", "volume", "set", "db", "--read-only", "--writable"],
-            "cannot be used with",
-        ),
+        (&["hindcast", "volume", "set", "db", "--read-only", "--writable"], "cannot be used with"),
         (&["hindcast", "volume", "lst"], "list"),
         (&["hindcast", "serve", "--data", "d", "--iscsi", "x"], "--iscsi"),
-        (
-            &["hindcast", "pool", "set", "--placement", "somewhere"],
-            "anywhere or contiguous",
-        ),
+        (&["hindcast", "pool", "set", "--placement", "somewhere"], "anywhere or contiguous"),
         (&["hindcast", "volume", "stats", "--watch", "0"], "0.1 to 86400"),
     ] {
         let message = refused(args);
@@ -78,13 +59,7 @@ fn usage_errors_are_one_line_and_say_what_is_wrong() {
 
 #[test]
 fn exit_codes_are_those_of_the_help() {
-    let refused = |kind| {
-        Failure::from(ErrorBody {
-            kind,
-            message: String::new(),
-        })
-        .code()
-    };
+    let refused = |kind| Failure::from(ErrorBody { kind, message: String::new() }).code();
     assert_eq!(refused(ErrorKind::Internal), 1);
     assert_eq!(refused(ErrorKind::Poisoned), 1);
     assert_eq!(refused(ErrorKind::Invalid), 2);

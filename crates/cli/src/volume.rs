@@ -112,13 +112,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
-        Command::Create {
-            name,
-            size,
-            chunk,
-            block,
-            read_only,
-        } => {
+        Command::Create { name, size, chunk, block, read_only } => {
             let new = CreateVolume {
                 name,
                 size: size.0,
@@ -126,56 +120,33 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 block_size: block,
                 read_only,
             };
-            output.show(&client.create_volume(&new)?, |v| {
-                format!("created {}, {}", v.name, Size(v.size))
-            })
+            output.show(&client.create_volume(&new)?, |v| format!("created {}, {}", v.name, Size(v.size)))
         }
         Command::List => output.show(&client.volumes()?, |volumes| table(volumes)),
         Command::Show { name } => output.show(&client.volume(&name)?, details),
         Command::Resize { name, size, force } => {
-            let patch = PatchVolume {
-                size: Some(size.0),
-                force,
-                ..PatchVolume::default()
-            };
-            output.show(&client.patch_volume(&name, &patch)?, |v| {
-                format!("{} is now {}", v.name, Size(v.size))
-            })
+            let patch = PatchVolume { size: Some(size.0), force, ..PatchVolume::default() };
+            output
+                .show(&client.patch_volume(&name, &patch)?, |v| format!("{} is now {}", v.name, Size(v.size)))
         }
         Command::Rename { name, new_name } => {
-            let patch = PatchVolume {
-                name: Some(new_name),
-                ..PatchVolume::default()
-            };
-            output.show(&client.patch_volume(&name, &patch)?, |v| {
-                format!("{name} is now {}", v.name)
-            })
+            let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
+            output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set {
-            name,
-            read_only,
-            writable: _,
-        } => {
-            let patch = PatchVolume {
-                read_only: Some(read_only),
-                ..PatchVolume::default()
-            };
-            output.show(&client.patch_volume(&name, &patch)?, |v| {
-                format!("{} is now {}", v.name, access(v))
-            })
+        Command::Set { name, read_only, writable: _ } => {
+            let patch = PatchVolume { read_only: Some(read_only), ..PatchVolume::default() };
+            output.show(&client.patch_volume(&name, &patch)?, |v| format!("{} is now {}", v.name, access(v)))
         }
         Command::Delete { name, force } => {
             client.delete_volume(&name, force)?;
             output.done(format_args!("deleted {name}"))
         }
-        Command::Stats {
-            name, watch: None, ..
-        } => output.show(&samples(session, name.as_deref())?, |samples| totals(samples)),
-        Command::Stats {
-            name,
-            watch: Some(interval),
-            count,
-        } => watch(session, name.as_deref(), interval, count.unwrap_or(u64::MAX)),
+        Command::Stats { name, watch: None, .. } => {
+            output.show(&samples(session, name.as_deref())?, |samples| totals(samples))
+        }
+        Command::Stats { name, watch: Some(interval), count } => {
+            watch(session, name.as_deref(), interval, count.unwrap_or(u64::MAX))
+        }
     }
 }
 
@@ -195,11 +166,7 @@ fn table(volumes: &[Volume]) -> String {
             v.handles.to_string(),
         ]
     });
-    list(
-        &["NAME", "SIZE", "ALLOCATED", "CHUNK", "BLOCK", "ACCESS", "HANDLES"],
-        &[1, 2, 3, 4, 6],
-        rows,
-    )
+    list(&["NAME", "SIZE", "ALLOCATED", "CHUNK", "BLOCK", "ACCESS", "HANDLES"], &[1, 2, 3, 4, 6], rows)
 }
 
 fn details(v: &Volume) -> String {
@@ -242,13 +209,7 @@ fn samples(session: &Session, name: Option<&str>) -> Result<Vec<Sample>, Failure
         Some(name) => vec![session.client.volume(name)?],
         None => session.client.volumes()?,
     };
-    Ok(volumes
-        .into_iter()
-        .map(|v| Sample {
-            name: v.name,
-            stats: v.stats,
-        })
-        .collect())
+    Ok(volumes.into_iter().map(|v| Sample { name: v.name, stats: v.stats }).collect())
 }
 
 fn totals(samples: &[Sample]) -> String {
@@ -304,11 +265,7 @@ fn watch(session: &Session, name: Option<&str>, interval: Duration, count: u64) 
 /// name) as well.
 fn rates(before: &[Sample], after: &[Sample], seconds: f64) -> Vec<Rate> {
     let rate = |sample: &Sample| {
-        let old = before
-            .iter()
-            .find(|s| s.name == sample.name)
-            .map(|s| s.stats)
-            .unwrap_or_default();
+        let old = before.iter().find(|s| s.name == sample.name).map(|s| s.stats).unwrap_or_default();
         let per_second = |value: fn(&VolumeStats) -> u64| {
             let (new, old) = (value(&sample.stats), value(&old));
             new.checked_sub(old).unwrap_or(new) as f64 / seconds.max(f64::EPSILON)
@@ -341,16 +298,7 @@ fn rate_table(rates: &[Rate]) -> String {
             format!("{:.0}", r.errors_per_second),
         ]
     });
-    let heading = [
-        "NAME",
-        "READ/S",
-        "MIB/S",
-        "WRITE/S",
-        "MIB/S",
-        "FLUSH/S",
-        "DISCARD/S",
-        "ERROR/S",
-    ];
+    let heading = ["NAME", "READ/S", "MIB/S", "WRITE/S", "MIB/S", "FLUSH/S", "DISCARD/S", "ERROR/S"];
     list(&heading, &[1, 2, 3, 4, 5, 6, 7], rows)
 }
 
@@ -362,10 +310,7 @@ mod tests {
     fn rates_survive_restarts_and_new_volumes() {
         let sample = |name: &str, reads| Sample {
             name: name.into(),
-            stats: VolumeStats {
-                reads,
-                ..VolumeStats::default()
-            },
+            stats: VolumeStats { reads, ..VolumeStats::default() },
         };
         let rates = rates(
             &[sample("a", 10), sample("b", 10)],

@@ -35,11 +35,7 @@ pub struct WriteOp {
 impl WriteOp {
     /// A write not yet carried out.
     pub fn new(offset: u64, data: Bytes) -> Self {
-        WriteOp {
-            offset,
-            data,
-            result: Ok(()),
-        }
+        WriteOp { offset, data, result: Ok(()) }
     }
 }
 

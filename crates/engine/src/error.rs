@@ -45,11 +45,7 @@ pub struct Error {
 impl Error {
     /// An error without a source. `context` begins with a verb: "open journal segment 3".
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Error {
-            kind,
-            context: context.into(),
-            source: None,
-        }
+        Error { kind, context: context.into(), source: None }
     }
 
     /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`].
@@ -60,11 +56,7 @@ impl Error {
             io::ErrorKind::ResourceBusy => ErrorKind::Busy,
             _ => ErrorKind::Io,
         };
-        Error {
-            kind,
-            context: context.into(),
-            source: Some(std::sync::Arc::new(source)),
-        }
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
     }
 
     /// An error of `kind` caused by `source`.
@@ -73,11 +65,7 @@ impl Error {
         context: impl Into<String>,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Error {
-            kind,
-            context: context.into(),
-            source: Some(std::sync::Arc::new(source)),
-        }
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
     }
 
     /// What the caller can do about it.

@@ -20,11 +20,7 @@ pub(crate) struct Fault {
 impl Fault {
     /// Fails when the pool is poisoned.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Acquire) {
-            Err(self.error())
-        } else {
-            Ok(())
-        }
+        if self.poisoned.load(Ordering::Acquire) { Err(self.error()) } else { Ok(()) }
     }
 
     /// Poisons the pool because of `cause` (the first cause stays) and returns what waiting requests are told.
@@ -41,10 +37,7 @@ impl Fault {
 
     fn error(&self) -> Error {
         let reason = self.reason().unwrap_or_default();
-        Error::new(
-            ErrorKind::Poisoned,
-            format!("refuse until the pool is reopened, because of: {reason}"),
-        )
+        Error::new(ErrorKind::Poisoned, format!("refuse until the pool is reopened, because of: {reason}"))
     }
 
     /// Remembers damage met while reading; the pool goes on without what is damaged.

@@ -42,10 +42,7 @@ pub fn map_page(data: &[u8]) {
     for bytes in [data, &fixed] {
         if let Some(page) = MapPage::decode((1, 2), bytes) {
             assert_eq!(page.encode((1, 2)), bytes);
-            assert_eq!(
-                page.iter().count(),
-                page.iter().filter(|(i, e)| page.get(*i) == Some(*e)).count()
-            );
+            assert_eq!(page.iter().count(), page.iter().filter(|(i, e)| page.get(*i) == Some(*e)).count());
         }
     }
 }

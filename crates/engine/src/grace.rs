@@ -45,9 +45,7 @@ impl Readers {
     }
 
     fn quiet(&self, phase: usize) -> bool {
-        self.active[phase & 1]
-            .iter()
-            .all(|c| c.0.load(Ordering::SeqCst) == 0)
+        self.active[phase & 1].iter().all(|c| c.0.load(Ordering::SeqCst) == 0)
     }
 }
 
@@ -69,9 +67,7 @@ pub(crate) struct Retired<T> {
 
 impl<T> Default for Retired<T> {
     fn default() -> Self {
-        Retired {
-            waiting: Mutex::new((Vec::new(), Vec::new())),
-        }
+        Retired { waiting: Mutex::new((Vec::new(), Vec::new())) }
     }
 }
 

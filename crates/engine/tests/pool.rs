@@ -19,48 +19,27 @@ struct Fixture {
 }
 
 fn world() -> World {
-    World {
-        clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)),
-        rng: Arc::new(SplitMix::new(1)),
-    }
+    World { clock: Arc::new(ManualClock::new(1_700_000_000_000_000_000)), rng: Arc::new(SplitMix::new(1)) }
 }
 
 fn config() -> PoolConfig {
-    PoolConfig {
-        extent_size: 64 * KIB,
-        journal_size: 4 * MIB,
-        segment_size: 512 * KIB,
-        atomic_unit: 4096,
-    }
+    PoolConfig { extent_size: 64 * KIB, journal_size: 4 * MIB, segment_size: 512 * KIB, atomic_unit: 4096 }
 }
 
 fn pv(path: &str, extents: u64) -> PvSpec {
-    PvSpec {
-        path: path.into(),
-        size: Some(MIB + extents * 64 * KIB),
-        force: false,
-    }
+    PvSpec { path: path.into(), size: Some(MIB + extents * 64 * KIB), force: false }
 }
 
 fn options() -> PoolOptions {
-    PoolOptions {
-        destage_threads: 2,
-        ..PoolOptions::default()
-    }
+    PoolOptions { destage_threads: 2, ..PoolOptions::default() }
 }
 
 impl Fixture {
     fn new(extents: u64) -> Fixture {
         let dir = Arc::new(MemDir::new());
         let world = world();
-        Pool::create(
-            dir.clone(),
-            &world,
-            &config(),
-            Placement::Anywhere,
-            &[pv("pv-0.img", extents)],
-        )
-        .unwrap();
+        Pool::create(dir.clone(), &world, &config(), Placement::Anywhere, &[pv("pv-0.img", extents)])
+            .unwrap();
         let pool = Pool::open(dir.clone(), world.clone(), options()).unwrap();
         Fixture { dir, world, pool }
     }
@@ -75,13 +54,7 @@ impl Fixture {
     }
 
     fn volume(&self, name: &str, size: u64, chunk_size: u64) -> Arc<Volume> {
-        let new = NewVolume {
-            name: name.into(),
-            size,
-            chunk_size,
-            block_size: 512,
-            read_only: false,
-        };
+        let new = NewVolume { name: name.into(), size, chunk_size, block_size: 512, read_only: false };
         self.pool.create_volume(&new).unwrap();
         self.pool.open_volume(name, false).unwrap()
     }
@@ -108,11 +81,7 @@ fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
 fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
     let got = read(volume, offset, len);
     let wrong = got.iter().position(|b| *b != byte);
-    assert_eq!(
-        wrong.map(|i| (i as u64 + offset, got[i])),
-        None,
-        "expected {byte}"
-    );
+    assert_eq!(wrong.map(|i| (i as u64 + offset, got[i])), None, "expected {byte}");
 }
 
 #[test]
@@ -194,11 +163,7 @@ fn status_tells_data_from_holes() {
         let runs = v.block_status(0, 2 * MIB, 10).unwrap();
         runs.iter().map(|r| (r.length, r.allocated, r.zero)).collect()
     };
-    let expected = vec![
-        (64 * KIB, false, true),
-        (16 * KIB, true, false),
-        (2 * MIB - 80 * KIB, false, true),
-    ];
+    let expected = vec![(64 * KIB, false, true), (16 * KIB, true, false), (2 * MIB - 80 * KIB, false, true)];
     assert_eq!(shape(&v), expected);
     f.pool.drain().unwrap();
     assert_eq!(shape(&v), expected);
@@ -251,15 +216,7 @@ fn backpressure_destages_and_recycles_the_journal() {
     }
     let stats = f.pool.stats();
     assert!(stats.backpressure_waits > 0 && stats.destage_batches > 0);
-    assert!(
-        f.dir
-            .list()
-            .unwrap()
-            .iter()
-            .filter(|n| n.starts_with("journal"))
-            .count()
-            <= 8
-    );
+    assert!(f.dir.list().unwrap().iter().filter(|n| n.starts_with("journal")).count() <= 8);
 }
 
 #[test]
@@ -268,17 +225,10 @@ fn volumes_are_created_resized_renamed_and_deleted() {
     let v = f.volume("a", MIB, 64 * KIB);
     write(&v, MIB - 64 * KIB, 3, 64 * KIB).unwrap();
     let kind = |r: hindcast_engine::Result<_>| {
-        r.map(|_: hindcast_engine::pool::VolumeInfo| ())
-            .map_err(|e| e.kind())
+        r.map(|_: hindcast_engine::pool::VolumeInfo| ()).map_err(|e| e.kind())
     };
-    assert_eq!(
-        kind(f.pool.resize_volume("a", 512 * KIB, false)),
-        Err(ErrorKind::Conflict)
-    );
-    assert_eq!(
-        kind(f.pool.resize_volume("a", 100, true)),
-        Err(ErrorKind::Invalid)
-    );
+    assert_eq!(kind(f.pool.resize_volume("a", 512 * KIB, false)), Err(ErrorKind::Conflict));
+    assert_eq!(kind(f.pool.resize_volume("a", 100, true)), Err(ErrorKind::Invalid));
     f.pool.resize_volume("a", MIB - 32 * KIB, true).unwrap();
     assert_eq!(write(&v, MIB - 512, 1, 512), Err(ErrorKind::OutOfRange));
     f.pool.resize_volume("a", 3 * MIB, false).unwrap();
@@ -293,10 +243,7 @@ fn volumes_are_created_resized_renamed_and_deleted() {
     assert_eq!(kind(f.pool.volume("a")), Err(ErrorKind::NotFound));
     f.pool.set_read_only("b", true).unwrap();
     assert_eq!(write(&v, 0, 1, 512), Err(ErrorKind::ReadOnly));
-    assert_eq!(
-        f.pool.delete_volume("b", false).unwrap_err().kind(),
-        ErrorKind::Busy
-    );
+    assert_eq!(f.pool.delete_volume("b", false).unwrap_err().kind(), ErrorKind::Busy);
     f.pool.delete_volume("b", true).unwrap();
     let mut buf = [0; 512];
     assert_eq!(v.read(0, &mut buf).unwrap_err().kind(), ErrorKind::NotFound);
@@ -306,21 +253,11 @@ fn volumes_are_created_resized_renamed_and_deleted() {
     assert_eq!(f.pool.info().used, 0);
     let f = f.reopen();
     assert!(f.pool.volumes().is_empty());
-    let new = NewVolume {
-        name: "x/y".into(),
-        size: MIB,
-        chunk_size: 4096,
-        block_size: 512,
-        read_only: false,
-    };
+    let new =
+        NewVolume { name: "x/y".into(), size: MIB, chunk_size: 4096, block_size: 512, read_only: false };
     assert_eq!(kind(f.pool.create_volume(&new)), Err(ErrorKind::Invalid));
     for (chunk_size, block_size) in [(3000, 512), (128 * KIB, 512), (512, 4096), (4096, 1024)] {
-        let bad = NewVolume {
-            name: "x".into(),
-            chunk_size,
-            block_size,
-            ..new.clone()
-        };
+        let bad = NewVolume { name: "x".into(), chunk_size, block_size, ..new.clone() };
         assert_eq!(kind(f.pool.create_volume(&bad)), Err(ErrorKind::Invalid));
     }
 }
@@ -337,12 +274,7 @@ fn control_operations_survive_a_kill_before_their_destage() {
     f.pool.set_placement(Placement::Contiguous).unwrap();
     drop(f.volume("a", MIB, 8192));
     let f = f.reopen();
-    let names: Vec<_> = f
-        .pool
-        .volumes()
-        .into_iter()
-        .map(|v| (v.name, v.chunk_size))
-        .collect();
+    let names: Vec<_> = f.pool.volumes().into_iter().map(|v| (v.name, v.chunk_size)).collect();
     assert_eq!(names, [("a".to_string(), 8192), ("c".to_string(), 512)]);
     assert_eq!(f.pool.pvs().len(), 2);
     assert_eq!(f.pool.info().placement, Placement::Contiguous);
@@ -354,15 +286,9 @@ fn physical_volumes_drain_and_leave() {
     let v = f.volume("a", 2 * MIB, 16 * KIB);
     write(&v, 0, 1, 512 * KIB).unwrap();
     f.idle();
-    assert_eq!(
-        f.pool.drain_pv("pv-0.img", true).unwrap_err().kind(),
-        ErrorKind::NoSpace
-    );
+    assert_eq!(f.pool.drain_pv("pv-0.img", true).unwrap_err().kind(), ErrorKind::NoSpace);
     f.pool.add_pv(&pv("pv-1.img", 16)).unwrap();
-    assert_eq!(
-        f.pool.remove_pv("pv-0.img").unwrap_err().kind(),
-        ErrorKind::Conflict
-    );
+    assert_eq!(f.pool.remove_pv("pv-0.img").unwrap_err().kind(), ErrorKind::Conflict);
     f.pool.drain_pv("pv-0.img", true).unwrap();
     write(&v, 256 * KIB, 2, 512 * KIB).unwrap();
     f.idle();
@@ -370,11 +296,7 @@ fn physical_volumes_drain_and_leave() {
     let used: Vec<_> = f.pool.pvs().iter().map(|p| (p.used, p.draining)).collect();
     assert_eq!(used[0], (0, true));
     f.pool.remove_pv("0").unwrap();
-    assert_eq!(
-        f.pool.add_pv(&pv("pv-1.img", 16)).unwrap_err().kind(),
-        ErrorKind::Conflict,
-        "already in use"
-    );
+    assert_eq!(f.pool.add_pv(&pv("pv-1.img", 16)).unwrap_err().kind(), ErrorKind::Conflict, "already in use");
     let again = f.pool.add_pv(&pv("pv-0.img", 16)).unwrap();
     assert_eq!(again.id, 2, "numbers are never used twice");
     drop(v);
@@ -388,10 +310,7 @@ fn physical_volumes_drain_and_leave() {
 fn one_process_at_a_time_and_no_second_pool() {
     let f = Fixture::new(4);
     let kind = |r: hindcast_engine::Result<Arc<Pool>>| r.map(|_| ()).map_err(|e| e.kind());
-    assert_eq!(
-        kind(Pool::open(f.dir.clone(), f.world.clone(), options())),
-        Err(ErrorKind::Busy)
-    );
+    assert_eq!(kind(Pool::open(f.dir.clone(), f.world.clone(), options())), Err(ErrorKind::Busy));
     let Fixture { dir, world, pool } = f;
     drop(pool);
     let again = Pool::create(dir.clone(), &world, &config(), Placement::Anywhere, &[pv("x", 4)]);

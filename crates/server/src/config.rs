@@ -37,10 +37,7 @@ pub(crate) struct Creation {
 }
 
 fn invalid(message: impl Into<String>) -> ErrorBody {
-    ErrorBody {
-        kind: ErrorKind::Invalid,
-        message: message.into(),
-    }
+    ErrorBody { kind: ErrorKind::Invalid, message: message.into() }
 }
 
 impl Settings {
@@ -93,20 +90,16 @@ impl Settings {
             None => vec![Address::Tcp("127.0.0.1:10809".into())],
         };
         let tls = match (&self.nbd_tls_cert, &self.nbd_tls_key) {
-            (Some(cert), Some(key)) => Some(TlsConfig {
-                cert: cert.clone(),
-                key: key.clone(),
-                client_ca: self.nbd_tls_ca.clone(),
-            }),
+            (Some(cert), Some(key)) => {
+                Some(TlsConfig { cert: cert.clone(), key: key.clone(), client_ca: self.nbd_tls_ca.clone() })
+            }
             (None, None) if self.nbd_tls_ca.is_none() => None,
             _ => return Err(invalid("TLS on NBD needs both --nbd-tls-cert and --nbd-tls-key")),
         };
         let tls_required = match self.nbd_tls_required {
             None | Some(TlsWhen::Never) => TlsRequired::Never,
             Some(_) if tls.is_none() => {
-                return Err(invalid(
-                    "--nbd-tls-required needs --nbd-tls-cert and --nbd-tls-key",
-                ));
+                return Err(invalid("--nbd-tls-required needs --nbd-tls-cert and --nbd-tls-key"));
             }
             Some(TlsWhen::Tcp) => TlsRequired::Tcp,
             Some(TlsWhen::Always) => TlsRequired::Always,
@@ -114,9 +107,7 @@ impl Settings {
         let default = NbdConfig::default();
         Ok(NbdConfig {
             listen: addresses.iter().map(nbd_listen).collect::<Result<_, _>>()?,
-            max_connections: self
-                .nbd_max_connections
-                .map_or(default.max_connections, |n| n as usize),
+            max_connections: self.nbd_max_connections.map_or(default.max_connections, |n| n as usize),
             max_in_flight: self.nbd_max_in_flight.map_or(default.max_in_flight, |s| s.0),
             tls,
             tls_required,
@@ -155,11 +146,7 @@ impl Settings {
                 Some(Placement::Contiguous) => pool::Placement::Contiguous,
                 Some(Placement::Anywhere) | None => pool::Placement::Anywhere,
             },
-            given: given
-                .into_iter()
-                .filter(|(_, said)| *said)
-                .map(|(name, _)| name)
-                .collect(),
+            given: given.into_iter().filter(|(_, said)| *said).map(|(name, _)| name).collect(),
         })
     }
 
@@ -184,11 +171,7 @@ impl Settings {
             options.batch_bytes = size.0;
         }
         for (name, said, place) in [
-            (
-                "destage-start",
-                self.destage_start,
-                &mut options.destage_start_percent,
-            ),
+            ("destage-start", self.destage_start, &mut options.destage_start_percent),
             ("low-space", self.low_space, &mut options.low_space_percent),
         ] {
             match said {
@@ -208,20 +191,15 @@ fn default_segment(journal_size: u64) -> u64 {
 }
 
 fn default_log_format() -> LogFormat {
-    if std::env::var_os("JOURNAL_STREAM").is_some() {
-        LogFormat::Journal
-    } else {
-        LogFormat::Text
-    }
+    if std::env::var_os("JOURNAL_STREAM").is_some() { LogFormat::Journal } else { LogFormat::Text }
 }
 
 fn read_file(path: &Path) -> Result<Settings, ErrorBody> {
     let text = std::fs::read_to_string(path).map_err(|e| invalid(format!("read {}: {e}", path.display())))?;
     toml::from_str(&text).map_err(|e| {
         // The library's own text spans lines with a drawing; the first line and the message say it all.
-        let line = e.span().map_or(0, |span| {
-            text.get(..span.start).unwrap_or(&text).matches('\n').count() + 1
-        });
+        let line =
+            e.span().map_or(0, |span| text.get(..span.start).unwrap_or(&text).matches('\n').count() + 1);
         invalid(format!("read {}: line {line}: {}", path.display(), e.message()))
     })
 }
@@ -243,10 +221,8 @@ fn nbd_listen(address: &Address) -> Result<Listen, ErrorBody> {
     match address {
         Address::Unix(path) => Ok(Listen::Unix(path.clone())),
         Address::Tcp(host_port) => {
-            let found = host_port
-                .to_socket_addrs()
-                .map_err(|e| invalid(format!("--nbd {host_port}: {e}")))?
-                .next();
+            let found =
+                host_port.to_socket_addrs().map_err(|e| invalid(format!("--nbd {host_port}: {e}")))?.next();
             found
                 .map(Listen::Tcp)
                 .ok_or_else(|| invalid(format!("--nbd {host_port}: the name has no address")))
@@ -262,10 +238,7 @@ fn addresses(option: &str, list: &[String]) -> Result<Vec<Address>, ErrorBody> {
         return Ok(Vec::new());
     }
     list.iter()
-        .map(|text| {
-            text.parse()
-                .map_err(|e: String| invalid(format!("--{option} {text}: {e}")))
-        })
+        .map(|text| text.parse().map_err(|e: String| invalid(format!("--{option} {text}: {e}"))))
         .collect()
 }
 
@@ -293,10 +266,7 @@ mod tests {
     fn a_directory_is_enough() {
         let config = parse(&["--data", "/srv/x"]).resolve().unwrap();
         assert_eq!(config.api, [Address::Unix("/srv/x/hindcast.sock".into())]);
-        assert_eq!(
-            config.nbd.listen,
-            [Listen::Tcp("127.0.0.1:10809".parse().unwrap())]
-        );
+        assert_eq!(config.nbd.listen, [Listen::Tcp("127.0.0.1:10809".parse().unwrap())]);
         assert_eq!(config.creation.config, PoolConfig::default());
         assert!(config.creation.given.is_empty());
         assert!(refused(&[]).contains("--data"));
@@ -313,14 +283,9 @@ mod tests {
         )
         .unwrap();
         let file = file.to_str().unwrap();
-        let config = parse(&["--config", file, "--data", "/b", "--map-cache", "2M"])
-            .resolve()
-            .unwrap();
+        let config = parse(&["--config", file, "--data", "/b", "--map-cache", "2M"]).resolve().unwrap();
         assert_eq!(config.data, Path::new("/b"));
-        assert_eq!(
-            config.nbd.listen,
-            [Listen::Tcp("[::1]:1".parse().unwrap()), Listen::Unix("/x".into())]
-        );
+        assert_eq!(config.nbd.listen, [Listen::Tcp("[::1]:1".parse().unwrap()), Listen::Unix("/x".into())]);
         assert_eq!(config.options.map_cache_bytes, 2 << 20);
         assert_eq!(config.options.catalog_cache_bytes, 4096);
         assert_eq!(config.options.map_cache_policy, CachePolicy::Lru);
@@ -333,12 +298,9 @@ mod tests {
     fn a_file_with_a_mistake_is_named_with_its_line() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("h.toml");
-        for (text, line) in [
-            ("data = '/a'\nmap-cash = 1\n", 2),
-            ("data = 3\n", 1),
-            ("x", 1),
-            ("chunk = '1Q'", 1),
-        ] {
+        for (text, line) in
+            [("data = '/a'\nmap-cash = 1\n", 2), ("data = 3\n", 1), ("x", 1), ("chunk = '1Q'", 1)]
+        {
             std::fs::write(&file, text).unwrap();
             let message = refused(&["--config", file.to_str().unwrap()]);
             assert!(message.contains(&format!("h.toml: line {line}: ")), "{message}");
@@ -357,10 +319,7 @@ mod tests {
         let args = ["--data", "d", "--api", "127.0.0.1:1", "--api-token-file", token];
         assert!(refused(&args).contains("at least 16"));
         std::fs::write(token, "0123456789abcdef\n").unwrap();
-        assert_eq!(
-            parse(&args).resolve().unwrap().api_token.as_deref(),
-            Some("0123456789abcdef")
-        );
+        assert_eq!(parse(&args).resolve().unwrap().api_token.as_deref(), Some("0123456789abcdef"));
     }
 
     #[test]
@@ -388,9 +347,7 @@ mod tests {
 
     #[test]
     fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
-        let config = parse(&["--data", "d", "--nbd", "none", "--journal-size", "64M"])
-            .resolve()
-            .unwrap();
+        let config = parse(&["--data", "d", "--nbd", "none", "--journal-size", "64M"]).resolve().unwrap();
         assert!(config.nbd.listen.is_empty());
         assert_eq!(config.creation.config.segment_size, 8 << 20);
         assert_eq!(default_segment(0), 4 << 20);

@@ -37,10 +37,7 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
 }
 
 fn io_error(what: &str, error: &dyn std::fmt::Display) -> ErrorBody {
-    ErrorBody {
-        kind: ErrorKind::Io,
-        message: format!("{what}: {error}"),
-    }
+    ErrorBody { kind: ErrorKind::Io, message: format!("{what}: {error}") }
 }
 
 async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
@@ -100,10 +97,7 @@ async fn stop(
         maintenance.stop();
         app.pool.close()
     });
-    closed
-        .await
-        .map_err(|e| io_error("close the pool", &e))?
-        .map_err(http::error_body)?;
+    closed.await.map_err(|e| io_error("close the pool", &e))?.map_err(http::error_body)?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -132,12 +126,8 @@ async fn report(notifier: &Notifier, app: &Arc<App>, maintenance: &Maintenance) 
 fn summary(app: &App) -> String {
     let info = app.pool.info();
     let health = http::convert::health(&info.health);
-    let mut text = format!(
-        "{}: {} volumes, {} available",
-        health.state.name(),
-        info.volumes,
-        Size(info.available)
-    );
+    let mut text =
+        format!("{}: {} volumes, {} available", health.state.name(), info.volumes, Size(info.available));
     for message in &health.messages {
         text.push_str("; ");
         // The protocol is one line a key.

@@ -22,9 +22,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return std::path::absolute(path)
-                .map(Address::Unix)
-                .map_err(|e| e.to_string());
+            return std::path::absolute(path).map(Address::Unix).map_err(|e| e.to_string());
         }
         match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
@@ -60,11 +58,7 @@ impl Listener {
             Address::Unix(path) => bind_unix(path).map(|(l, file)| Listener::Unix(l, file)),
         };
         bound.map_err(|e| ErrorBody {
-            kind: if e.kind() == io::ErrorKind::AddrInUse {
-                ErrorKind::Busy
-            } else {
-                ErrorKind::Io
-            },
+            kind: if e.kind() == io::ErrorKind::AddrInUse { ErrorKind::Busy } else { ErrorKind::Io },
             message: format!("listen on {address}: {e}"),
         })
     }
@@ -72,9 +66,7 @@ impl Listener {
     /// The address as bound: port 0 has become a real one.
     pub(crate) fn address(&self) -> String {
         match self {
-            Listener::Tcp(listener) => listener
-                .local_addr()
-                .map_or_else(|_| "?".into(), |a| a.to_string()),
+            Listener::Tcp(listener) => listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string()),
             Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
         }
     }
@@ -95,16 +87,10 @@ impl Drop for SocketFile {
 /// is replaced without a gap.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(
-            io::ErrorKind::AddrInUse,
-            "another server answers there",
-        ));
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server answers there"));
     }
     if path.exists() && !is_socket(path) {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "the path exists and is not a socket",
-        ));
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"));
     }
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
@@ -138,10 +124,7 @@ mod tests {
 
     #[test]
     fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("s");

@@ -12,13 +12,9 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Starts logging for this process. `filter` is a list of `level` and `target=level`.
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), ErrorBody> {
-    let filter = EnvFilter::try_new(filter).map_err(|e| ErrorBody {
-        kind: ErrorKind::Invalid,
-        message: format!("--log {filter}: {e}"),
-    })?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|e| ErrorBody { kind: ErrorKind::Invalid, message: format!("--log {filter}: {e}") })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).with_ansi(false).try_init(),
@@ -27,10 +23,7 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), ErrorBody> {
             .event_format(Journal(Format::default().without_time().with_level(false)))
             .try_init(),
     };
-    started.map_err(|e| ErrorBody {
-        kind: ErrorKind::Internal,
-        message: format!("start logging: {e}"),
-    })
+    started.map_err(|e| ErrorBody { kind: ErrorKind::Internal, message: format!("start logging: {e}") })
 }
 
 /// Lines without times, with the priority prefix that systemd's journal understands (sd-daemon(3)).

@@ -24,9 +24,8 @@ impl Maintenance {
     pub(crate) fn start(pool: Arc<Pool>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("maintenance".into())
-            .spawn(move || run(&pool, &seen))?;
+        let thread =
+            std::thread::Builder::new().name("maintenance".into()).spawn(move || run(&pool, &seen))?;
         Ok(Maintenance { stop, thread })
     }
 
@@ -58,19 +57,14 @@ fn run(pool: &Pool, stop: &AtomicBool) {
                 // A full or failing disk fails the same way again and again: say so once a minute, and slow down. A
                 // poisoned pool (I7) has nothing left to do until it is reopened.
                 let text = error.to_string();
-                let repeated = last_logged
-                    .as_ref()
-                    .is_some_and(|(old, at)| *old == text && at.elapsed() < REPEAT_LOG);
+                let repeated =
+                    last_logged.as_ref().is_some_and(|(old, at)| *old == text && at.elapsed() < REPEAT_LOG);
                 if !repeated {
                     tracing::error!(%error, "background work failed");
                     last_logged = Some((text, Instant::now()));
                 }
                 let poisoned = matches!(pool.health(), Health::Poisoned(_));
-                pause = if poisoned {
-                    LONGEST_PAUSE
-                } else {
-                    (pause * 2).min(LONGEST_PAUSE)
-                };
+                pause = if poisoned { LONGEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
                 sleep_unless(stop, pause);
             }
         }

@@ -65,10 +65,7 @@ impl Out<'_> {
 
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let counter = ConstCounter::new(value);
-        counter.encode(
-            self.0
-                .encode_descriptor(name, help, None, counter.metric_type())?,
-        )
+        counter.encode(self.0.encode_descriptor(name, help, None, counter.metric_type())?)
     }
 
     fn gauges(&mut self, name: &str, help: &str, of: impl Iterator<Item = (Label, u64)>) -> fmt::Result {
@@ -90,17 +87,9 @@ impl Out<'_> {
 
 fn process(out: &mut Out<'_>, app: &App) -> fmt::Result {
     let version = [("version", env!("CARGO_PKG_VERSION").to_owned())];
-    out.gauges(
-        "hindcast_build",
-        "Always 1; the version is a label.",
-        std::iter::once((version, 1)),
-    )?;
+    out.gauges("hindcast_build", "Always 1; the version is a label.", std::iter::once((version, 1)))?;
     let started = app.started.as_second();
-    out.gauge_f64(
-        "process_start_time_seconds",
-        "When the server started, Unix time.",
-        started as f64,
-    )?;
+    out.gauge_f64("process_start_time_seconds", "When the server started, Unix time.", started as f64)?;
     match resident_bytes() {
         Some(bytes) => out.gauge("process_resident_memory_bytes", "Resident memory.", bytes),
         None => Ok(()),
@@ -121,55 +110,21 @@ fn space(out: &mut Out<'_>, info: &PoolInfo) -> fmt::Result {
         Health::Warning(_) => "warning",
         Health::Poisoned(_) => "poisoned",
     };
-    let health = states
-        .into_iter()
-        .map(|state| ([("state", state.to_owned())], u64::from(state == now)));
-    out.gauges(
-        "hindcast_pool_health",
-        "1 for the state that the pool is in.",
-        health,
-    )?;
-    out.gauge(
-        "hindcast_pool_capacity_bytes",
-        "Bytes that physical volumes offer.",
-        info.capacity,
-    )?;
+    let health = states.into_iter().map(|state| ([("state", state.to_owned())], u64::from(state == now)));
+    out.gauges("hindcast_pool_health", "1 for the state that the pool is in.", health)?;
+    out.gauge("hindcast_pool_capacity_bytes", "Bytes that physical volumes offer.", info.capacity)?;
     out.gauge("hindcast_pool_used_bytes", "Bytes of extents in use.", info.used)?;
-    out.gauge(
-        "hindcast_pool_available_bytes",
-        "Bytes that can be promised to new writes.",
-        info.available,
-    )?;
-    out.gauge(
-        "hindcast_pool_reserved_bytes",
-        "Bytes reserved for writes not yet in place.",
-        info.reserved,
-    )?;
-    out.gauge(
-        "hindcast_pool_provisioned_bytes",
-        "Sum of the sizes of all volumes.",
-        info.provisioned,
-    )?;
+    out.gauge("hindcast_pool_available_bytes", "Bytes that can be promised to new writes.", info.available)?;
+    out.gauge("hindcast_pool_reserved_bytes", "Bytes reserved for writes not yet in place.", info.reserved)?;
+    out.gauge("hindcast_pool_provisioned_bytes", "Sum of the sizes of all volumes.", info.provisioned)?;
     out.gauge("hindcast_volumes", "Number of volumes.", info.volumes)
 }
 
 fn physical_volumes(out: &mut Out<'_>, pvs: &[PvInfo]) -> fmt::Result {
     let each = |value: fn(&PvInfo) -> u64| pvs.iter().map(move |pv| ([("pv", pv.path.clone())], value(pv)));
-    out.gauges(
-        "hindcast_pv_size_bytes",
-        "Usable bytes of a physical volume.",
-        each(|pv| pv.size),
-    )?;
-    out.gauges(
-        "hindcast_pv_used_bytes",
-        "Bytes in use on a physical volume.",
-        each(|pv| pv.used),
-    )?;
-    out.gauges(
-        "hindcast_pv_draining",
-        "1 while data is being moved away.",
-        each(|pv| u64::from(pv.draining)),
-    )
+    out.gauges("hindcast_pv_size_bytes", "Usable bytes of a physical volume.", each(|pv| pv.size))?;
+    out.gauges("hindcast_pv_used_bytes", "Bytes in use on a physical volume.", each(|pv| pv.used))?;
+    out.gauges("hindcast_pv_draining", "1 while data is being moved away.", each(|pv| u64::from(pv.draining)))
 }
 
 fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
@@ -180,198 +135,75 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
         ("preserved", stats.preserved_lsn),
         ("destaged", stats.destaged_lsn),
     ];
-    let positions = positions
-        .into_iter()
-        .map(|(name, lsn)| ([("position", name.to_owned())], lsn));
-    out.gauges(
-        "hindcast_journal_lsn",
-        "Positions of the pool in its journal.",
-        positions,
-    )?;
-    out.gauge(
-        "hindcast_journal_used_bytes",
-        "Journal bytes in use.",
-        stats.journal_used,
-    )?;
-    out.gauge(
-        "hindcast_journal_capacity_bytes",
-        "Journal bytes that can be used.",
-        stats.journal_capacity,
-    )?;
-    out.counter(
-        "hindcast_journal_groups",
-        "Group writes to the journal.",
-        stats.journal_groups,
-    )?;
-    out.counter(
-        "hindcast_journal_records",
-        "Records written to the journal.",
-        stats.journal_records,
-    )?;
-    out.counter(
-        "hindcast_journal_bytes",
-        "Bytes written to the journal.",
-        stats.journal_bytes,
-    )?;
+    let positions = positions.into_iter().map(|(name, lsn)| ([("position", name.to_owned())], lsn));
+    out.gauges("hindcast_journal_lsn", "Positions of the pool in its journal.", positions)?;
+    out.gauge("hindcast_journal_used_bytes", "Journal bytes in use.", stats.journal_used)?;
+    out.gauge("hindcast_journal_capacity_bytes", "Journal bytes that can be used.", stats.journal_capacity)?;
+    out.counter("hindcast_journal_groups", "Group writes to the journal.", stats.journal_groups)?;
+    out.counter("hindcast_journal_records", "Records written to the journal.", stats.journal_records)?;
+    out.counter("hindcast_journal_bytes", "Bytes written to the journal.", stats.journal_bytes)?;
     out.counter(
         "hindcast_journal_backpressure_waits",
         "Times that a writer waited for room in the journal.",
         stats.backpressure_waits,
     )?;
-    out.gauge(
-        "hindcast_staged_pieces",
-        "Staged pieces in memory.",
-        stats.staged_pieces,
-    )?;
+    out.gauge("hindcast_staged_pieces", "Staged pieces in memory.", stats.staged_pieces)?;
     out.counter(
         "hindcast_destage_batches",
         "Batches moved from the journal to their place.",
         stats.destage_batches,
     )?;
-    out.counter(
-        "hindcast_destage_bytes",
-        "Bytes written to physical volumes.",
-        stats.destage_bytes,
-    )?;
-    out.counter(
-        "hindcast_allocated_bytes",
-        "Bytes of slots newly allocated.",
-        stats.allocated_bytes,
-    )?;
-    out.counter(
-        "hindcast_map_cache_hits",
-        "Map look-ups answered by the cache.",
-        stats.map_hits,
-    )?;
-    out.counter(
-        "hindcast_map_cache_misses",
-        "Map look-ups that read the catalog.",
-        stats.map_misses,
-    )?;
-    out.counter(
-        "hindcast_map_cache_evictions",
-        "Map pages evicted.",
-        stats.map_evictions,
-    )?;
-    out.gauge(
-        "hindcast_map_cache_used_bytes",
-        "Bytes in the map cache.",
-        stats.map_cache_used,
-    )?;
+    out.counter("hindcast_destage_bytes", "Bytes written to physical volumes.", stats.destage_bytes)?;
+    out.counter("hindcast_allocated_bytes", "Bytes of slots newly allocated.", stats.allocated_bytes)?;
+    out.counter("hindcast_map_cache_hits", "Map look-ups answered by the cache.", stats.map_hits)?;
+    out.counter("hindcast_map_cache_misses", "Map look-ups that read the catalog.", stats.map_misses)?;
+    out.counter("hindcast_map_cache_evictions", "Map pages evicted.", stats.map_evictions)?;
+    out.gauge("hindcast_map_cache_used_bytes", "Bytes in the map cache.", stats.map_cache_used)?;
     if let Some(rate) = convert::hit_rate(stats) {
-        out.gauge_f64(
-            "hindcast_map_cache_hit_ratio",
-            "Hits per map look-up since the start.",
-            rate,
-        )?;
+        out.gauge_f64("hindcast_map_cache_hit_ratio", "Hits per map look-up since the start.", rate)?;
     }
-    out.counter(
-        "hindcast_catalog_commits",
-        "Commits of the catalog.",
-        stats.catalog_commits,
-    )?;
+    out.counter("hindcast_catalog_commits", "Commits of the catalog.", stats.catalog_commits)?;
     let syncs = SyncPurpose::ALL.iter().zip(stats.syncs);
     let syncs = syncs.map(|(purpose, count)| ([("purpose", purpose.name().to_owned())], count));
     out.counters("hindcast_syncs", "Completed syncs.", syncs)
 }
 
 fn volumes(out: &mut Out<'_>, volumes: &[VolumeInfo]) -> fmt::Result {
-    let each = |value: fn(&VolumeInfo) -> u64| {
-        volumes
-            .iter()
-            .map(move |v| ([("volume", v.name.clone())], value(v)))
-    };
-    out.gauges(
-        "hindcast_volume_size_bytes",
-        "Size of a volume.",
-        each(|v| v.size),
-    )?;
-    out.gauges(
-        "hindcast_volume_allocated_bytes",
-        "Bytes that a volume occupies.",
-        each(|v| v.allocated),
-    )?;
+    let each =
+        |value: fn(&VolumeInfo) -> u64| volumes.iter().map(move |v| ([("volume", v.name.clone())], value(v)));
+    out.gauges("hindcast_volume_size_bytes", "Size of a volume.", each(|v| v.size))?;
+    out.gauges("hindcast_volume_allocated_bytes", "Bytes that a volume occupies.", each(|v| v.allocated))?;
     out.gauges("hindcast_volume_handles", "Open handles.", each(|v| v.handles))?;
     out.counters("hindcast_volume_reads", "Read requests.", each(|v| v.stats.reads))?;
-    out.counters(
-        "hindcast_volume_read_bytes",
-        "Bytes read.",
-        each(|v| v.stats.read_bytes),
-    )?;
-    out.counters(
-        "hindcast_volume_writes",
-        "Write requests.",
-        each(|v| v.stats.writes),
-    )?;
-    out.counters(
-        "hindcast_volume_write_bytes",
-        "Bytes written.",
-        each(|v| v.stats.write_bytes),
-    )?;
-    out.counters(
-        "hindcast_volume_flushes",
-        "Flush requests.",
-        each(|v| v.stats.flushes),
-    )?;
-    out.counters(
-        "hindcast_volume_discards",
-        "Discard requests.",
-        each(|v| v.stats.discards),
-    )?;
-    out.counters(
-        "hindcast_volume_discard_bytes",
-        "Bytes discarded.",
-        each(|v| v.stats.discard_bytes),
-    )?;
+    out.counters("hindcast_volume_read_bytes", "Bytes read.", each(|v| v.stats.read_bytes))?;
+    out.counters("hindcast_volume_writes", "Write requests.", each(|v| v.stats.writes))?;
+    out.counters("hindcast_volume_write_bytes", "Bytes written.", each(|v| v.stats.write_bytes))?;
+    out.counters("hindcast_volume_flushes", "Flush requests.", each(|v| v.stats.flushes))?;
+    out.counters("hindcast_volume_discards", "Discard requests.", each(|v| v.stats.discards))?;
+    out.counters("hindcast_volume_discard_bytes", "Bytes discarded.", each(|v| v.stats.discard_bytes))?;
     out.counters(
         "hindcast_volume_staged_read_bytes",
         "Bytes of reads that came from the journal.",
         each(|v| v.stats.staged_read_bytes),
     )?;
-    out.counters(
-        "hindcast_volume_errors",
-        "Requests that failed.",
-        each(|v| v.stats.errors),
-    )
+    out.counters("hindcast_volume_errors", "Requests that failed.", each(|v| v.stats.errors))
 }
 
 fn nbd(out: &mut Out<'_>, stats: &NbdStats) -> fmt::Result {
-    out.gauge(
-        "hindcast_nbd_connections",
-        "Open connections.",
-        stats.connections as u64,
-    )?;
+    out.gauge("hindcast_nbd_connections", "Open connections.", stats.connections as u64)?;
     out.counter("hindcast_nbd_accepted", "Connections accepted.", stats.accepted)?;
-    out.counter(
-        "hindcast_nbd_refused",
-        "Connections closed because there were too many.",
-        stats.refused,
-    )?;
+    out.counter("hindcast_nbd_refused", "Connections closed because there were too many.", stats.refused)?;
     out.counter(
         "hindcast_nbd_failed_negotiations",
         "Connections that chose no export.",
         stats.failed_negotiations,
     )?;
     let traffic = &stats.traffic;
-    let requests = Command::ALL
-        .iter()
-        .map(|c| ([("command", c.name().to_owned())], traffic.requests_of(*c)));
+    let requests = Command::ALL.iter().map(|c| ([("command", c.name().to_owned())], traffic.requests_of(*c)));
     out.counters("hindcast_nbd_requests", "Requests received.", requests)?;
-    out.counter(
-        "hindcast_nbd_errors",
-        "Requests answered by an error.",
-        traffic.errors,
-    )?;
-    out.counter(
-        "hindcast_nbd_read_bytes",
-        "Bytes that reads asked for.",
-        traffic.bytes_read,
-    )?;
-    out.counter(
-        "hindcast_nbd_written_bytes",
-        "Bytes that writes brought.",
-        traffic.bytes_written,
-    )?;
+    out.counter("hindcast_nbd_errors", "Requests answered by an error.", traffic.errors)?;
+    out.counter("hindcast_nbd_read_bytes", "Bytes that reads asked for.", traffic.bytes_read)?;
+    out.counter("hindcast_nbd_written_bytes", "Bytes that writes brought.", traffic.bytes_written)?;
     out.gauge(
         "hindcast_nbd_in_flight",
         "Requests worked on away from their connection's thread.",

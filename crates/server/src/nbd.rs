@@ -55,10 +55,7 @@ pub(crate) struct NbdTarget(NbdServer);
 
 impl NbdTarget {
     pub(crate) fn start(config: &NbdConfig, pool: Arc<Pool>) -> Result<Self> {
-        Ok(NbdTarget(NbdServer::start(
-            config.clone(),
-            Arc::new(PoolExports(pool)),
-        )?))
+        Ok(NbdTarget(NbdServer::start(config.clone(), Arc::new(PoolExports(pool)))?))
     }
 
     /// Addresses as bound.
@@ -87,10 +84,7 @@ impl NbdTarget {
     pub(crate) fn stop(&self, deadline: Duration) {
         let broken = self.0.shutdown(deadline);
         if broken > 0 {
-            tracing::warn!(
-                connections = broken,
-                "NBD connections were still busy at the deadline"
-            );
+            tracing::warn!(connections = broken, "NBD connections were still busy at the deadline");
         }
     }
 }

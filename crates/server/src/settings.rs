@@ -33,12 +33,7 @@ pub struct Settings {
     pub api: Option<Vec<String>>,
 
     /// File with the bearer token that clients of TCP API listeners must present
-    #[arg(
-        long,
-        env = "HINDCAST_API_TOKEN_FILE",
-        value_name = "FILE",
-        help_heading = "Listeners"
-    )]
+    #[arg(long, env = "HINDCAST_API_TOKEN_FILE", value_name = "FILE", help_heading = "Listeners")]
     pub api_token_file: Option<PathBuf>,
 
     /// NBD listener, HOST:PORT or unix:PATH, or none; repeatable, replaces the default [default: 127.0.0.1:10809]
@@ -52,30 +47,15 @@ pub struct Settings {
     pub nbd: Option<Vec<String>>,
 
     /// Certificate chain (PEM) for TLS on NBD
-    #[arg(
-        long,
-        env = "HINDCAST_NBD_TLS_CERT",
-        value_name = "FILE",
-        help_heading = "Listeners"
-    )]
+    #[arg(long, env = "HINDCAST_NBD_TLS_CERT", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_cert: Option<PathBuf>,
 
     /// Private key (PEM) of the certificate
-    #[arg(
-        long,
-        env = "HINDCAST_NBD_TLS_KEY",
-        value_name = "FILE",
-        help_heading = "Listeners"
-    )]
+    #[arg(long, env = "HINDCAST_NBD_TLS_KEY", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_key: Option<PathBuf>,
 
     /// Authorities (PEM) that client certificates must come from; without it clients need none
-    #[arg(
-        long,
-        env = "HINDCAST_NBD_TLS_CA",
-        value_name = "FILE",
-        help_heading = "Listeners"
-    )]
+    #[arg(long, env = "HINDCAST_NBD_TLS_CA", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_ca: Option<PathBuf>,
 
     /// Refuse NBD clients that do not switch to TLS: never, tcp (Unix sockets excepted) or always; without a value,
@@ -92,30 +72,15 @@ pub struct Settings {
     pub nbd_tls_required: Option<TlsWhen>,
 
     /// NBD connections served at once [default: 1024]
-    #[arg(
-        long,
-        env = "HINDCAST_NBD_MAX_CONNECTIONS",
-        value_name = "N",
-        help_heading = "Listeners"
-    )]
+    #[arg(long, env = "HINDCAST_NBD_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
     pub nbd_max_connections: Option<u32>,
 
     /// Bytes of NBD requests in flight, on all connections together [default: 256M]
-    #[arg(
-        long,
-        env = "HINDCAST_NBD_MAX_IN_FLIGHT",
-        value_name = "SIZE",
-        help_heading = "Listeners"
-    )]
+    #[arg(long, env = "HINDCAST_NBD_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub nbd_max_in_flight: Option<Size>,
 
     /// Size of the first physical volume, a sparse file [default: 80 % of the free space]
-    #[arg(
-        long,
-        env = "HINDCAST_POOL_SIZE",
-        value_name = "SIZE",
-        help_heading = "When the pool is created"
-    )]
+    #[arg(long, env = "HINDCAST_POOL_SIZE", value_name = "SIZE", help_heading = "When the pool is created")]
     pub pool_size: Option<Size>,
 
     /// Size of the journal [default: 1G]
@@ -168,75 +133,35 @@ pub struct Settings {
     pub chunk: Option<Size>,
 
     /// Bound of the map cache [default: 64M]
-    #[arg(
-        long,
-        env = "HINDCAST_MAP_CACHE",
-        value_name = "SIZE",
-        help_heading = "Tuning"
-    )]
+    #[arg(long, env = "HINDCAST_MAP_CACHE", value_name = "SIZE", help_heading = "Tuning")]
     pub map_cache: Option<Size>,
 
     /// Replacement in the map cache: round-robin, lru, lfu or s3-fifo [default: s3-fifo]
-    #[arg(
-        long,
-        env = "HINDCAST_MAP_CACHE_POLICY",
-        value_name = "POLICY",
-        help_heading = "Tuning"
-    )]
+    #[arg(long, env = "HINDCAST_MAP_CACHE_POLICY", value_name = "POLICY", help_heading = "Tuning")]
     pub map_cache_policy: Option<Replacement>,
 
     /// Bound of the catalog's page cache [default: 64M]
-    #[arg(
-        long,
-        env = "HINDCAST_CATALOG_CACHE",
-        value_name = "SIZE",
-        help_heading = "Tuning"
-    )]
+    #[arg(long, env = "HINDCAST_CATALOG_CACHE", value_name = "SIZE", help_heading = "Tuning")]
     pub catalog_cache: Option<Size>,
 
     /// Threads that move data from the journal to its place [default: 2]
-    #[arg(
-        long,
-        env = "HINDCAST_DESTAGE_THREADS",
-        value_name = "N",
-        help_heading = "Tuning"
-    )]
+    #[arg(long, env = "HINDCAST_DESTAGE_THREADS", value_name = "N", help_heading = "Tuning")]
     pub destage_threads: Option<u16>,
 
     /// Journal bytes that are moved in one batch [default: 64M]
-    #[arg(
-        long,
-        env = "HINDCAST_DESTAGE_BATCH",
-        value_name = "SIZE",
-        help_heading = "Tuning"
-    )]
+    #[arg(long, env = "HINDCAST_DESTAGE_BATCH", value_name = "SIZE", help_heading = "Tuning")]
     pub destage_batch: Option<Size>,
 
     /// Start moving when this share of the journal is in use, in per cent [default: 25]
-    #[arg(
-        long,
-        env = "HINDCAST_DESTAGE_START",
-        value_name = "PERCENT",
-        help_heading = "Tuning"
-    )]
+    #[arg(long, env = "HINDCAST_DESTAGE_START", value_name = "PERCENT", help_heading = "Tuning")]
     pub destage_start: Option<u8>,
 
     /// Warn when less than this share of the pool is free, in per cent [default: 10]
-    #[arg(
-        long,
-        env = "HINDCAST_LOW_SPACE",
-        value_name = "PERCENT",
-        help_heading = "Tuning"
-    )]
+    #[arg(long, env = "HINDCAST_LOW_SPACE", value_name = "PERCENT", help_heading = "Tuning")]
     pub low_space: Option<u8>,
 
     /// Seconds that clients get to finish when the server stops [default: 10]
-    #[arg(
-        long,
-        env = "HINDCAST_STOP_TIMEOUT",
-        value_name = "SECONDS",
-        help_heading = "Operation"
-    )]
+    #[arg(long, env = "HINDCAST_STOP_TIMEOUT", value_name = "SECONDS", help_heading = "Operation")]
     pub stop_timeout: Option<u32>,
 
     /// What to log, as in "info" or "info,hindcast_engine=debug" [default: info]
@@ -244,12 +169,7 @@ pub struct Settings {
     pub log: Option<String>,
 
     /// Form of the log on stderr: text, json, or journal (priorities, no times) [default: journal under systemd]
-    #[arg(
-        long,
-        env = "HINDCAST_LOG_FORMAT",
-        value_name = "FORMAT",
-        help_heading = "Operation"
-    )]
+    #[arg(long, env = "HINDCAST_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
     pub log_format: Option<LogFormat>,
 }
 

@@ -62,19 +62,8 @@ fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), Er
         journal = %Size(creation.config.journal_size),
         "creating a pool"
     );
-    let pv = PvSpec {
-        path: FIRST_PV.into(),
-        size: Some(size),
-        force: false,
-    };
-    Pool::create(
-        dir.clone(),
-        &world::real(),
-        &creation.config,
-        creation.placement,
-        &[pv],
-    )
-    .map_err(error_body)
+    let pv = PvSpec { path: FIRST_PV.into(), size: Some(size), force: false };
+    Pool::create(dir.clone(), &world::real(), &creation.config, creation.placement, &[pv]).map_err(error_body)
 }
 
 /// Four fifths of what the journal leaves, in whole extents; `None` when that is not worth calling a pool.

@@ -33,10 +33,7 @@ impl Rng for KernelRng {
 
 /// The world as it is.
 pub(crate) fn real() -> World {
-    World {
-        clock: Arc::new(SystemClock),
-        rng: Arc::new(KernelRng),
-    }
+    World { clock: Arc::new(SystemClock), rng: Arc::new(KernelRng) }
 }
 
 #[cfg(test)]

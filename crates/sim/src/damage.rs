@@ -42,21 +42,14 @@ impl Run {
     }
 
     fn read_damaged(&mut self, pool: &std::sync::Arc<Pool>, noticed: bool) -> Outcome<()> {
-        let volumes: Vec<(VolId, String)> = self
-            .oracle
-            .state()
-            .volumes
-            .iter()
-            .map(|(id, v)| (*id, v.name.clone()))
-            .collect();
+        let volumes: Vec<(VolId, String)> =
+            self.oracle.state().volumes.iter().map(|(id, v)| (*id, v.name.clone())).collect();
         for (id, name) in volumes {
             let handle = match pool.open_volume(&name, true) {
                 Ok(handle) => handle,
                 Err(_) if noticed => continue,
                 Err(e) => {
-                    return Err(format!(
-                        "check finds nothing, but volume {name} can't be opened: {e:?}"
-                    ));
+                    return Err(format!("check finds nothing, but volume {name} can't be opened: {e:?}"));
                 }
             };
             for (offset, len) in self.oracle.interesting(id, handle.info().size) {

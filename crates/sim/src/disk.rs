@@ -119,12 +119,7 @@ impl SimDir {
     /// Flips a bit in the durable and in the present image. False when there is no such byte.
     pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
         let mut machine = self.0.lock();
-        let Some(file) = machine
-            .names
-            .get(name)
-            .copied()
-            .and_then(|id| machine.files.get_mut(&id))
-        else {
+        let Some(file) = machine.names.get(name).copied().and_then(|id| machine.files.get_mut(&id)) else {
             return false;
         };
         for image in [&mut file.now, &mut file.durable] {
@@ -141,11 +136,7 @@ impl SimDir {
     pub fn files(&self) -> Vec<(String, u64)> {
         let machine = self.0.lock();
         let len = |id| machine.files.get(id).map_or(0, |f| f.now.len());
-        machine
-            .names
-            .iter()
-            .map(|(name, id)| (name.clone(), len(id)))
-            .collect()
+        machine.names.iter().map(|(name, id)| (name.clone(), len(id))).collect()
     }
 
     /// What has been done so far.
@@ -198,12 +189,7 @@ impl Dir for SimDir {
             }
         };
         let writable = mode != OpenMode::ReadOnly;
-        Ok(Arc::new(SimDisk {
-            machine: self.0.clone(),
-            id,
-            life,
-            writable,
-        }))
+        Ok(Arc::new(SimDisk { machine: self.0.clone(), id, life, writable }))
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -213,11 +199,7 @@ impl Dir for SimDir {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let life = machine.life;
-        Ok(Box::new(Lock {
-            machine: self.0.clone(),
-            name: name.to_owned(),
-            life,
-        }))
+        Ok(Box::new(Lock { machine: self.0.clone(), name: name.to_owned(), life }))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -247,12 +229,7 @@ impl Dir for SimDir {
     fn list(&self) -> io::Result<Vec<String>> {
         let machine = self.0.lock();
         machine.alive(machine.life)?;
-        Ok(machine
-            .names
-            .keys()
-            .filter(|name| !name.contains('/'))
-            .cloned()
-            .collect())
+        Ok(machine.names.keys().filter(|name| !name.contains('/')).cloned().collect())
     }
 
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
@@ -301,18 +278,12 @@ impl SimDisk {
     }
 
     fn for_writing(&self) -> io::Result<MutexGuard<'_, Machine>> {
-        if self.writable {
-            self.machine()
-        } else {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
+        if self.writable { self.machine() } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 
     fn write(&self, mut data: Vec<u8>, offset: u64) -> io::Result<()> {
         let mut machine = self.for_writing()?;
-        let end = offset
-            .checked_add(data.len() as u64)
-            .filter(|end| i64::try_from(*end).is_ok());
+        let end = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let end = end.ok_or(io::ErrorKind::FileTooLarge)?;
         if let Some(file) = machine.files.get(&self.id)
             && file.block

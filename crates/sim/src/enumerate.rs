@@ -29,20 +29,11 @@ fn volume(name: &str, size: u64, chunk_size: u64, block_size: u32) -> Op {
 }
 
 fn write(offset: u64, len: u64, fua: bool) -> Op {
-    Op::Write {
-        vol: 1,
-        parts: vec![(offset, len)],
-        fua,
-    }
+    Op::Write { vol: 1, parts: vec![(offset, len)], fua }
 }
 
 fn discard(offset: u64, len: u64) -> Op {
-    Op::Discard {
-        vol: 1,
-        offset,
-        len,
-        fua: false,
-    }
+    Op::Discard { vol: 1, offset, len, fua: false }
 }
 
 /// All scripts. Volumes are numbered in the order of their creation, from 1.
@@ -72,24 +63,9 @@ pub fn scripts() -> Vec<Script> {
             from_creation: true,
             ops: vec![volume("a", 64 * KIB, 4 * KIB, 512), write(0, 4 * KIB, true)],
         },
-        Script {
-            name: "overwrite",
-            atomic_unit: 4096,
-            from_creation: false,
-            ops: overwrite(4096, 16 * KIB),
-        },
-        Script {
-            name: "overwrite-512",
-            atomic_unit: 512,
-            from_creation: false,
-            ops: overwrite(512, 1024),
-        },
-        Script {
-            name: "small-chunks",
-            atomic_unit: 4096,
-            from_creation: false,
-            ops: overwrite(4096, 512),
-        },
+        Script { name: "overwrite", atomic_unit: 4096, from_creation: false, ops: overwrite(4096, 16 * KIB) },
+        Script { name: "overwrite-512", atomic_unit: 512, from_creation: false, ops: overwrite(512, 1024) },
+        Script { name: "small-chunks", atomic_unit: 4096, from_creation: false, ops: overwrite(4096, 512) },
         Script {
             name: "volumes",
             atomic_unit: 4096,
@@ -98,22 +74,10 @@ pub fn scripts() -> Vec<Script> {
                 volume("a", 128 * KIB, 16 * KIB, 4096),
                 write(0, 64 * KIB, false),
                 volume("b", 64 * KIB, 4 * KIB, 512),
-                Op::Write {
-                    vol: 2,
-                    parts: vec![(0, 512), (4096, 8192), (512, 1024)],
-                    fua: false,
-                },
+                Op::Write { vol: 2, parts: vec![(0, 512), (4096, 8192), (512, 1024)], fua: false },
                 Op::Rename(1, "c".into()),
-                Op::Resize {
-                    vol: 1,
-                    size: 20 * KIB,
-                    force: true,
-                },
-                Op::Resize {
-                    vol: 1,
-                    size: 96 * KIB,
-                    force: false,
-                },
+                Op::Resize { vol: 1, size: 20 * KIB, force: true },
+                Op::Resize { vol: 1, size: 96 * KIB, force: false },
                 Op::Maintain(1),
                 Op::ReadOnly(2, true),
                 write(16 * KIB, 8 * KIB, false),
@@ -121,11 +85,7 @@ pub fn scripts() -> Vec<Script> {
                 Op::Delete { vol: 1, force: true },
                 Op::Settle,
                 volume("a", 64 * KIB, 4 * KIB, 512),
-                Op::Write {
-                    vol: 3,
-                    parts: vec![(0, 48 * KIB)],
-                    fua: true,
-                },
+                Op::Write { vol: 3, parts: vec![(0, 48 * KIB)], fua: true },
                 Op::Settle,
             ],
         },
@@ -139,24 +99,13 @@ pub fn scripts() -> Vec<Script> {
                 Op::Drain,
                 discard(10 * KIB, 100 * KIB),
                 write(40 * KIB, 2 * KIB, false),
-                Op::Zeroes {
-                    vol: 1,
-                    offset: 200 * KIB,
-                    len: 50 * KIB,
-                    unmap: false,
-                    fua: false,
-                },
+                Op::Zeroes { vol: 1, offset: 200 * KIB, len: 50 * KIB, unmap: false, fua: false },
                 Op::Flush(1),
                 Op::Maintain(1),
                 discard(0, 512 * KIB),
                 write(100 * KIB, KIB, false),
                 Op::Drain,
-                Op::Status {
-                    vol: 1,
-                    offset: 0,
-                    len: 512 * KIB,
-                    max_runs: 100,
-                },
+                Op::Status { vol: 1, offset: 0, len: 512 * KIB, max_runs: 100 },
                 // The slots that were freed are used again.
                 write(128 * KIB, 256 * KIB, false),
                 Op::Settle,
@@ -170,10 +119,7 @@ pub fn scripts() -> Vec<Script> {
                 volume("a", 512 * KIB, 4 * KIB, 512),
                 write(0, 200 * KIB, false),
                 Op::Drain,
-                Op::AddPv {
-                    size: (1 << 20) + 30 * 64 * KIB,
-                    device: false,
-                },
+                Op::AddPv { size: (1 << 20) + 30 * 64 * KIB, device: false },
                 Op::Placement(Placement::Anywhere),
                 Op::DrainPv(0, true),
                 write(100 * KIB, 200 * KIB, false),
@@ -252,12 +198,7 @@ pub fn run_script(
     dropped: Option<SyncPurpose>,
     trace: Trace,
 ) -> Outcome<Run> {
-    let mut run = Run::new(
-        cut.map_or(0, |c| c.seed),
-        Plan::small(script.atomic_unit),
-        false,
-        trace,
-    );
+    let mut run = Run::new(cut.map_or(0, |c| c.seed), Plan::small(script.atomic_unit), false, trace);
     if let Some(purpose) = dropped {
         run.dir().drop_syncs(purpose);
     }
@@ -287,11 +228,7 @@ pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
         begin.create()?;
     }
     let from = begin.dir().counts();
-    for op in if script.from_creation {
-        &[]
-    } else {
-        &script.ops[..]
-    } {
+    for op in if script.from_creation { &[] } else { &script.ops[..] } {
         begin.step(op)?;
     }
     if script.from_creation {
@@ -304,11 +241,7 @@ pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
     let mut cuts = Vec::new();
     for how in CRASHES {
         // What is drawn by chance deserves more than one try.
-        let seeds = if matches!(how, Crash::Power(PowerLoss::Subset | PowerLoss::Tears)) {
-            3
-        } else {
-            1
-        };
+        let seeds = if matches!(how, Crash::Power(PowerLoss::Subset | PowerLoss::Tears)) { 3 } else { 1 };
         for seed in 0..seeds {
             let ops = (from.ops + 1..=to.ops).map(CrashPoint::Op);
             let syncs = (from.syncs + 1..=to.syncs).map(CrashPoint::Sync);

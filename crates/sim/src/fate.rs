@@ -49,20 +49,11 @@ pub struct TearModel {
 
 impl TearModel {
     /// Sectors of 512 bytes, each safe for itself.
-    pub const SECTORS: TearModel = TearModel {
-        atomic: 512,
-        garbage: 0,
-    };
+    pub const SECTORS: TearModel = TearModel { atomic: 512, garbage: 0 };
     /// Sectors of 512 bytes on a medium that rewrites 4 KiB.
-    pub const EMULATED: TearModel = TearModel {
-        atomic: 512,
-        garbage: 4096,
-    };
+    pub const EMULATED: TearModel = TearModel { atomic: 512, garbage: 4096 };
     /// Blocks of 4 KiB, each written wholly or not at all.
-    pub const BLOCKS: TearModel = TearModel {
-        atomic: 4096,
-        garbage: 0,
-    };
+    pub const BLOCKS: TearModel = TearModel { atomic: 4096, garbage: 0 };
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -86,18 +77,9 @@ impl Fates {
     pub(crate) fn new(how: PowerLoss, mut all: Vec<u64>, mut rand: Rand) -> Self {
         all.sort_unstable();
         // One place more than there are changes: also nothing, or everything, may be lost.
-        let cut = all
-            .get(rand.below(all.len() as u64 + 1) as usize)
-            .copied()
-            .unwrap_or(u64::MAX);
+        let cut = all.get(rand.below(all.len() as u64 + 1) as usize).copied().unwrap_or(u64::MAX);
         let keep_percent = rand.pick(&[10, 50, 90]);
-        Fates {
-            how,
-            rand,
-            cut,
-            keep_percent,
-            by_disk: BTreeMap::new(),
-        }
+        Fates { how, rand, cut, keep_percent, by_disk: BTreeMap::new() }
     }
 
     fn fate(&mut self, disk: u64, at: u64) -> Fate {
@@ -184,10 +166,7 @@ impl Fates {
             if !(covered && whole) && self.rand.percent(30) {
                 let mut garbage = vec![0; model.garbage as usize];
                 self.rand.fill(&mut garbage);
-                let len = image
-                    .len()
-                    .saturating_sub(block * model.garbage)
-                    .min(model.garbage);
+                let len = image.len().saturating_sub(block * model.garbage).min(model.garbage);
                 image.write(&garbage[..len as usize], block * model.garbage);
             }
         }

@@ -52,10 +52,7 @@ impl Image {
         let mut rest = buf;
         for (page, start, count) in pieces(offset, buf.len() as u64) {
             let (now, later) = rest.split_at(count);
-            let bytes = self
-                .pages
-                .entry(page)
-                .or_insert_with(|| Arc::new([0; PAGE as usize]));
+            let bytes = self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE as usize]));
             Arc::make_mut(bytes)[start..start + count].copy_from_slice(now);
             rest = later;
         }
@@ -90,9 +87,7 @@ impl Image {
 
     /// Numbers of the pages that exist in a range of bytes.
     pub(crate) fn pages_in(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
-        self.pages
-            .range(range.start / PAGE..range.end.div_ceil(PAGE))
-            .map(|(page, _)| *page)
+        self.pages.range(range.start / PAGE..range.end.div_ceil(PAGE)).map(|(page, _)| *page)
     }
 
     /// Takes over one page, and nothing else, from `other`.

@@ -57,9 +57,7 @@ pub(crate) fn guard<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         Ok(outcome) => outcome,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("without a message");
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
             Err(format!("panic: {text}"))
         }
     }

@@ -56,33 +56,17 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(|_| {}));
     }
     let failed = match &args {
-        Args {
-            enumerate: Some(name),
-            cut: Some(cut),
-            ..
-        } => one_cut(name.as_deref(), *cut, &args),
-        Args {
-            enumerate: Some(name),
-            ..
-        } => all_cuts(name.as_deref(), &args),
-        Args {
-            mutate: Some(purpose),
-            ..
-        } => mutations(*purpose, &args),
+        Args { enumerate: Some(name), cut: Some(cut), .. } => one_cut(name.as_deref(), *cut, &args),
+        Args { enumerate: Some(name), .. } => all_cuts(name.as_deref(), &args),
+        Args { mutate: Some(purpose), .. } => mutations(*purpose, &args),
         Args { seed: Some(seed), .. } => many_seeds(*seed, 1, &args),
-        Args {
-            seeds: Some(count), ..
-        } => many_seeds(args.from, *count, &args),
+        Args { seeds: Some(count), .. } => many_seeds(args.from, *count, &args),
         _ => {
             say!("{USAGE}");
             return ExitCode::from(2);
         }
     };
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn parse(words: Vec<String>) -> Result<Args, String> {
@@ -90,10 +74,7 @@ fn parse(words: Vec<String>) -> Result<Args, String> {
     let mut words = words.into_iter().peekable();
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {
-            words
-                .next()
-                .and_then(|v| v.parse().ok())
-                .ok_or_else(|| format!("{word} needs a number"))
+            words.next().and_then(|v| v.parse().ok()).ok_or_else(|| format!("{word} needs a number"))
         };
         match word.as_str() {
             "--seed" => args.seed = Some(number()?),
@@ -155,11 +136,7 @@ fn parse_cut(text: &str) -> Result<Cut, String> {
         _ => return Err(bad()),
     };
     let how = CRASHES.iter().find(|c| c.0 == how).ok_or_else(bad)?.1;
-    Ok(Cut {
-        point,
-        how,
-        seed: seed.parse().map_err(|_| bad())?,
-    })
+    Ok(Cut { point, how, seed: seed.parse().map_err(|_| bad())? })
 }
 
 fn tell(line: &str) {
@@ -220,13 +197,7 @@ fn many_seeds(from: u64, count: u64, args: &Args) -> u64 {
     });
     let (passed, failed) = (passed.into_inner(), failed.into_inner());
     let summary = summary.into_inner().unwrap_or_else(|e| e.into_inner());
-    closing(
-        &format!("{count} seeds from {from}"),
-        passed,
-        failed,
-        started,
-        &summary,
-    );
+    closing(&format!("{count} seeds from {from}"), passed, failed, started, &summary);
     failed
 }
 
@@ -236,9 +207,7 @@ fn set<T>(slot: &Mutex<T>, value: T) {
 
 fn command(seed: u64, args: &Args) -> String {
     let ops = args.ops.map_or_else(String::new, |ops| format!(" --ops {ops}"));
-    let dropped = args
-        .dropped
-        .map_or_else(String::new, |p| format!(" --drop-sync {}", p.name()));
+    let dropped = args.dropped.map_or_else(String::new, |p| format!(" --drop-sync {}", p.name()));
     format!("sim --seed {seed}{ops}{dropped} --verbose")
 }
 
@@ -247,10 +216,8 @@ fn watch(running: &[Mutex<Option<(u64, Instant)>>], next: &AtomicU64, count: u64
     let mut last = Instant::now();
     loop {
         std::thread::sleep(Duration::from_millis(50));
-        let now: Vec<Option<(u64, Instant)>> = running
-            .iter()
-            .map(|slot| *slot.lock().unwrap_or_else(|e| e.into_inner()))
-            .collect();
+        let now: Vec<Option<(u64, Instant)>> =
+            running.iter().map(|slot| *slot.lock().unwrap_or_else(|e| e.into_inner())).collect();
         let begun = next.load(Ordering::Relaxed).min(count);
         if begun >= count && now.iter().all(Option::is_none) {
             return;
@@ -272,12 +239,7 @@ fn all_cuts(name: Option<&str>, args: &Args) -> u64 {
     for script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
         match enumerate(&script, args.dropped, 10, jobs(args)) {
             Ok(done) => {
-                say!(
-                    "{}: {} cuts passed, {} failed",
-                    script.name,
-                    done.passed,
-                    done.failed.len()
-                );
+                say!("{}: {} cuts passed, {} failed", script.name, done.passed, done.failed.len());
                 for (cut, why) in &done.failed {
                     let cut = name_cut(cut);
                     say!("{} cut at {cut} FAILED: {why}", script.name);
@@ -309,11 +271,7 @@ fn one_cut(name: Option<&str>, cut: Cut, args: &Args) -> u64 {
             0
         }
         Err(why) => {
-            say!(
-                "{} cut at {} FAILED: {why}\n0 passed, 1 failed",
-                script.name,
-                name_cut(&cut)
-            );
+            say!("{} cut at {} FAILED: {why}\n0 passed, 1 failed", script.name, name_cut(&cut));
             1
         }
     }
@@ -323,17 +281,11 @@ fn mutations(only: Option<SyncPurpose>, args: &Args) -> u64 {
     let seeds = args.seeds.unwrap_or(2000);
     let ops = args.ops.unwrap_or(DEFAULT_OPS);
     let (mut passed, mut failed) = (0, 0);
-    for purpose in SyncPurpose::ALL
-        .into_iter()
-        .filter(|p| only.is_none_or(|o| o == *p))
-    {
+    for purpose in SyncPurpose::ALL.into_iter().filter(|p| only.is_none_or(|o| o == *p)) {
         let name = purpose.name();
         match mutate(purpose, seeds, ops, jobs(args)) {
             Caught::Script(script, cut, why) => {
-                say!(
-                    "without {name} syncs: script {script} cut at {} notices: {why}",
-                    name_cut(&cut)
-                );
+                say!("without {name} syncs: script {script} cut at {} notices: {why}", name_cut(&cut));
                 passed += 1;
             }
             Caught::Seed(seed, why) => {

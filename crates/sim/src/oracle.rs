@@ -30,9 +30,7 @@ pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
             2 => u64::from(vol),
             3 => sector,
             _ => {
-                word = word
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
+                word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 word
             }
         };
@@ -48,11 +46,7 @@ fn stamp_of(buf: &[u8], vol: VolId, sector: u64) -> u64 {
     let stamp = word(buf, 1);
     let mut expected = [0; SECTOR as usize];
     fill_sector(&mut expected, vol, sector, stamp);
-    if buf == expected && stamp != 0 {
-        stamp
-    } else {
-        FOREIGN
-    }
+    if buf == expected && stamp != 0 { stamp } else { FOREIGN }
 }
 
 fn word(buf: &[u8], index: usize) -> u64 {
@@ -96,14 +90,7 @@ pub struct VolumeModel {
 impl VolumeModel {
     /// An empty volume.
     pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
-        VolumeModel {
-            name,
-            size,
-            chunk_size,
-            block_size,
-            read_only,
-            sectors: BTreeMap::new(),
-        }
+        VolumeModel { name, size, chunk_size, block_size, read_only, sectors: BTreeMap::new() }
     }
 
     /// Which write a sector holds; 0: none, zeros.
@@ -113,26 +100,12 @@ impl VolumeModel {
 
     /// The first sector in a range of bytes that is not zeros.
     pub(crate) fn first_written(&self, offset: u64, len: u64) -> Option<u64> {
-        self.sectors
-            .range(offset / SECTOR..(offset + len) / SECTOR)
-            .next()
-            .map(|(sector, _)| *sector)
+        self.sectors.range(offset / SECTOR..(offset + len) / SECTOR).next().map(|(sector, _)| *sector)
     }
 
     fn same_shape(&self, found: &FoundVolume) -> bool {
-        (
-            &self.name,
-            self.size,
-            self.chunk_size,
-            self.block_size,
-            self.read_only,
-        ) == (
-            &found.name,
-            found.size,
-            found.chunk_size,
-            found.block_size,
-            found.read_only,
-        )
+        (&self.name, self.size, self.chunk_size, self.block_size, self.read_only)
+            == (&found.name, found.size, found.chunk_size, found.block_size, found.read_only)
     }
 }
 
@@ -181,25 +154,15 @@ pub struct State {
 impl State {
     fn apply(&mut self, effect: &Effect) {
         match effect {
-            Effect::Write {
-                vol,
-                sector,
-                count,
-                stamp,
-            } => {
+            Effect::Write { vol, sector, count, stamp } => {
                 if let Some(volume) = self.volumes.get_mut(vol) {
-                    volume
-                        .sectors
-                        .extend((*sector..sector + count).map(|s| (s, *stamp)));
+                    volume.sectors.extend((*sector..sector + count).map(|s| (s, *stamp)));
                 }
             }
             Effect::Zero { vol, sector, count } => {
                 if let Some(volume) = self.volumes.get_mut(vol) {
-                    let gone: Vec<u64> = volume
-                        .sectors
-                        .range(*sector..sector + count)
-                        .map(|s| *s.0)
-                        .collect();
+                    let gone: Vec<u64> =
+                        volume.sectors.range(*sector..sector + count).map(|s| *s.0).collect();
                     for sector in gone {
                         volume.sectors.remove(&sector);
                     }
@@ -256,15 +219,7 @@ impl FoundVolume {
         block_size: u32,
         read_only: bool,
     ) -> Self {
-        FoundVolume {
-            id,
-            name,
-            size,
-            chunk_size,
-            block_size,
-            read_only,
-            sectors: BTreeMap::new(),
-        }
+        FoundVolume { id, name, size, chunk_size, block_size, read_only, sectors: BTreeMap::new() }
     }
 
     /// Takes in what was read at byte `offset`.
@@ -323,11 +278,7 @@ impl Oracle {
     /// Something is about to be tried.
     pub(crate) fn attempt(&mut self, effects: &[Effect]) {
         for effect in effects {
-            if let Effect::Write {
-                vol, sector, count, ..
-            }
-            | Effect::Zero { vol, sector, count } = effect
-            {
+            if let Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count } = effect {
                 // Of a long range of zeros the ends tell enough.
                 let (first, last) = (sector / ZONE, (sector + count - 1) / ZONE);
                 let zones = self.zones.entry(*vol).or_default();
@@ -345,10 +296,7 @@ impl Oracle {
     /// The last `count` effects tried were refused, and nothing has come of them.
     pub(crate) fn retract(&mut self, count: usize, lsn: u64) -> Result<(), String> {
         if lsn != self.last_lsn {
-            return Err(format!(
-                "refused, but the LSN went from {} to {lsn}",
-                self.last_lsn
-            ));
+            return Err(format!("refused, but the LSN went from {} to {lsn}", self.last_lsn));
         }
         self.forget(count);
         Ok(())
@@ -356,8 +304,7 @@ impl Oracle {
 
     /// The last `count` effects tried are to be tried anew.
     pub(crate) fn forget(&mut self, count: usize) {
-        self.in_flight
-            .truncate(self.in_flight.len().saturating_sub(count));
+        self.in_flight.truncate(self.in_flight.len().saturating_sub(count));
     }
 
     /// What was tried last has succeeded; the pool's last LSN is `lsn` now.
@@ -411,10 +358,7 @@ impl Oracle {
     pub(crate) fn interesting(&self, vol: VolId, size: u64) -> Vec<(u64, u64)> {
         let zones = self.zones.get(&vol).into_iter().flatten();
         let ranges = zones.map(|zone| {
-            (
-                zone * ZONE * SECTOR,
-                (ZONE * SECTOR).min(size.saturating_sub(zone * ZONE * SECTOR)),
-            )
+            (zone * ZONE * SECTOR, (ZONE * SECTOR).min(size.saturating_sub(zone * ZONE * SECTOR)))
         });
         ranges.filter(|(_, len)| *len > 0).collect()
     }
@@ -441,17 +385,12 @@ impl Oracle {
 
     fn tried(&self, vol: VolId, sector: u64, stamp: u64) -> bool {
         self.in_flight.iter().any(|effect| match effect {
-            Effect::Write {
-                vol: v,
-                sector: s,
-                count,
-                stamp: t,
-            } => *v == vol && (*s..s + count).contains(&sector) && stamp == *t,
-            Effect::Zero {
-                vol: v,
-                sector: s,
-                count,
-            } => *v == vol && (*s..s + count).contains(&sector) && stamp == 0,
+            Effect::Write { vol: v, sector: s, count, stamp: t } => {
+                *v == vol && (*s..s + count).contains(&sector) && stamp == *t
+            }
+            Effect::Zero { vol: v, sector: s, count } => {
+                *v == vol && (*s..s + count).contains(&sector) && stamp == 0
+            }
             Effect::Resize(v, size) => *v == vol && sector * SECTOR >= *size && stamp == 0,
             _ => false,
         })
@@ -466,17 +405,9 @@ impl Oracle {
         lsn: u64,
     ) -> Result<usize, String> {
         let acknowledged = self.log.len();
-        let tail: Vec<Effect> = self
-            .log
-            .drain(..)
-            .map(|(_, effect)| effect)
-            .chain(self.in_flight.drain(..))
-            .collect();
-        let least = if promise == Promise::Acknowledged {
-            acknowledged
-        } else {
-            0
-        };
+        let tail: Vec<Effect> =
+            self.log.drain(..).map(|(_, effect)| effect).chain(self.in_flight.drain(..)).collect();
+        let least = if promise == Promise::Acknowledged { acknowledged } else { 0 };
         let mut replay = Replay::new(self.base.clone(), found);
         let mut fitting: Option<(usize, State)> = None;
         let mut best = (i64::MAX, 0, String::new());

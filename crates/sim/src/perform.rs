@@ -24,32 +24,13 @@ impl Run {
     pub(crate) fn perform(&mut self, op: &Op) -> Outcome<()> {
         match op {
             Op::Write { vol, parts, fua } => self.write(*vol, parts, *fua).map(drop),
-            Op::Read {
-                vol,
-                offset,
-                len,
-                try_first,
-            } => self.read(*vol, *offset, *len, *try_first),
+            Op::Read { vol, offset, len, try_first } => self.read(*vol, *offset, *len, *try_first),
             Op::Flush(vol) => self.flush(*vol),
-            Op::Discard {
-                vol,
-                offset,
-                len,
-                fua,
-            } => self.zero(*vol, *offset, *len, true, *fua, true),
-            Op::Zeroes {
-                vol,
-                offset,
-                len,
-                unmap,
-                fua,
-            } => self.zero(*vol, *offset, *len, *unmap, *fua, false),
-            Op::Status {
-                vol,
-                offset,
-                len,
-                max_runs,
-            } => self.status(*vol, *offset, *len, *max_runs),
+            Op::Discard { vol, offset, len, fua } => self.zero(*vol, *offset, *len, true, *fua, true),
+            Op::Zeroes { vol, offset, len, unmap, fua } => {
+                self.zero(*vol, *offset, *len, *unmap, *fua, false)
+            }
+            Op::Status { vol, offset, len, max_runs } => self.status(*vol, *offset, *len, *max_runs),
             Op::Misuse(vol) => self.misuse(*vol),
             Op::Create(model) => self.create_volume(model),
             Op::Resize { vol, size, force } => self.resize(*vol, *size, *force),
@@ -109,10 +90,7 @@ impl Run {
             return Ok(());
         }
         let name = volume.name.clone();
-        self.control(Effect::ReadOnly(vol, on), &[], |pool| {
-            pool.set_read_only(&name, on).map(drop)
-        })
-        .map(drop)
+        self.control(Effect::ReadOnly(vol, on), &[], |pool| pool.set_read_only(&name, on).map(drop)).map(drop)
     }
 
     fn verify_unless_crashed(&mut self) -> Outcome<()> {
@@ -124,11 +102,7 @@ impl Run {
     }
 
     fn model(&self, vol: VolId) -> Outcome<&VolumeModel> {
-        self.oracle
-            .state()
-            .volumes
-            .get(&vol)
-            .ok_or_else(|| format!("volume {vol} is gone"))
+        self.oracle.state().volumes.get(&vol).ok_or_else(|| format!("volume {vol} is gone"))
     }
 
     /// Sorts an answer that sequenced nothing of its own.
@@ -221,11 +195,7 @@ impl Run {
         let mut refused = None;
         let mut answer = Answer::Done;
         for (write, effects) in writes.into_iter().zip(effects) {
-            let may_refuse = if read_only {
-                [ErrorKind::ReadOnly]
-            } else {
-                [ErrorKind::NoSpace]
-            };
+            let may_refuse = if read_only { [ErrorKind::ReadOnly] } else { [ErrorKind::NoSpace] };
             match self.sort(write.result, &may_refuse)? {
                 Answer::Done if read_only => return Err("a read-only volume took a write".into()),
                 Answer::Refused(kind) => {
@@ -251,11 +221,7 @@ impl Run {
             return Ok(());
         };
         let mut data = vec![0xEE; len as usize];
-        let ready = if try_first {
-            handle.try_read(offset, &mut data)
-        } else {
-            Ok(false)
-        };
+        let ready = if try_first { handle.try_read(offset, &mut data) } else { Ok(false) };
         let result = match ready {
             Ok(false) => handle.read(offset, &mut data),
             other => other.map(drop),
@@ -294,11 +260,7 @@ impl Run {
         } else {
             handle.write_zeroes(offset, len, unmap, fua)
         };
-        let may_refuse: &[ErrorKind] = if read_only {
-            &[ErrorKind::ReadOnly]
-        } else {
-            &[ErrorKind::NoSpace]
-        };
+        let may_refuse: &[ErrorKind] = if read_only { &[ErrorKind::ReadOnly] } else { &[ErrorKind::NoSpace] };
         let answer = self.sort(result, may_refuse)?;
         if read_only && matches!(answer, Answer::Done) {
             return Err("a read-only volume was zeroed".into());
@@ -325,19 +287,14 @@ impl Run {
                 && !self.oracle.doubtful()
                 && let Some(sector) = volume.first_written(at, inside)
             {
-                return Err(format!(
-                    "sector {sector} was written, but {run:?} at {at} calls it zeros"
-                ));
+                return Err(format!("sector {sector} was written, but {run:?} at {at} calls it zeros"));
             }
             at += run.length;
         }
         // A call looks at a bounded number of chunks.
         let stopped = runs.len() == max_runs || at - offset >= volume.chunk_size << 19;
         if at > offset + len || (at < offset + len && !stopped) || runs.len() > max_runs {
-            return Err(format!(
-                "{} runs to {at} for {offset}+{len}, at most {max_runs}",
-                runs.len()
-            ));
+            return Err(format!("{} runs to {at} for {offset}+{len}, at most {max_runs}", runs.len()));
         }
         Ok(())
     }
@@ -369,12 +326,8 @@ impl Run {
             ];
             for (what, answer) in answers {
                 let kind = answer.err().map(|e| e.kind());
-                let fine = [
-                    ErrorKind::Invalid,
-                    ErrorKind::OutOfRange,
-                    ErrorKind::ReadOnly,
-                    ErrorKind::Poisoned,
-                ];
+                let fine =
+                    [ErrorKind::Invalid, ErrorKind::OutOfRange, ErrorKind::ReadOnly, ErrorKind::Poisoned];
                 if kind.is_none_or(|kind| !fine.contains(&kind)) && !self.dir.crashed() {
                     return Err(format!("{what} of {len} bytes at {offset} ended with {kind:?}"));
                 }
@@ -396,11 +349,7 @@ impl Run {
             read_only: model.read_only,
         };
         let mut made = None;
-        let refusals: &[ErrorKind] = if taken {
-            &[ErrorKind::Conflict]
-        } else {
-            &[ErrorKind::NoSpace]
-        };
+        let refusals: &[ErrorKind] = if taken { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
         let answer = self.control(Effect::Create(vol, model.clone()), refusals, |pool| {
             made = Some(pool.create_volume(&new)?);
             Ok(())
@@ -425,11 +374,8 @@ impl Run {
         if size == old {
             return Ok(());
         }
-        let refusals: &[ErrorKind] = if size < old && !force {
-            &[ErrorKind::Conflict]
-        } else {
-            &[ErrorKind::NoSpace]
-        };
+        let refusals: &[ErrorKind] =
+            if size < old && !force { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
         let answer = self.control(Effect::Resize(vol, size), refusals, |pool| {
             pool.resize_volume(&name, size, force).map(drop)
         })?;
@@ -463,9 +409,7 @@ impl Run {
         let name = self.model(vol)?.name.clone();
         let open = self.handles.contains_key(&vol);
         let refusals: &[ErrorKind] = if open && !force { &[ErrorKind::Busy] } else { &[] };
-        let answer = self.control(Effect::Delete(vol), refusals, |pool| {
-            pool.delete_volume(&name, force)
-        })?;
+        let answer = self.control(Effect::Delete(vol), refusals, |pool| pool.delete_volume(&name, force))?;
         let Answer::Done = answer else { return Ok(()) };
         if open && !force {
             return Err("a volume in use went without force".into());
@@ -500,10 +444,7 @@ impl Run {
     }
 
     fn pick_pv(&self, pick: u64) -> Option<String> {
-        self.pvs
-            .iter()
-            .nth((pick % (self.pvs.len() as u64).max(1)) as usize)
-            .cloned()
+        self.pvs.iter().nth((pick % (self.pvs.len() as u64).max(1)) as usize).cloned()
     }
 
     fn drain_pv(&mut self, pick: u64, on: bool) -> Outcome<()> {
@@ -513,8 +454,7 @@ impl Run {
         self.make_room(4096)?;
         let pool: Arc<Pool> = self.pool()?;
         let result = pool.drain_pv(&path, on);
-        self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict])
-            .map(drop)
+        self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict]).map(drop)
     }
 
     fn remove_pv(&mut self, pick: u64) -> Outcome<()> {

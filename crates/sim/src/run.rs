@@ -85,19 +85,11 @@ pub struct Run {
 /// The journal must cope with media that destroy the rest of a block in whose middle they are interrupted. In place,
 /// parts of a block are overwritten: physical volumes are required not to.
 fn tear_512(name: &str) -> TearModel {
-    if name.starts_with("journal") {
-        TearModel::EMULATED
-    } else {
-        TearModel::SECTORS
-    }
+    if name.starts_with("journal") { TearModel::EMULATED } else { TearModel::SECTORS }
 }
 
 fn tear_4096(name: &str) -> TearModel {
-    if name.starts_with("pv") || name.starts_with('/') {
-        TearModel::BLOCKS
-    } else {
-        tear_512(name)
-    }
+    if name.starts_with("pv") || name.starts_with('/') { TearModel::BLOCKS } else { tear_512(name) }
 }
 
 impl Run {
@@ -106,11 +98,7 @@ impl Run {
         let mut rand = Rand::new(seed);
         let dir = SimDir::new(rand.bits());
         dir.set_backing(plan.backing);
-        dir.set_tear_model(if plan.config.atomic_unit == 4096 {
-            tear_4096
-        } else {
-            tear_512
-        });
+        dir.set_tear_model(if plan.config.atomic_unit == 4096 { tear_4096 } else { tear_512 });
         Run {
             plan,
             dir,
@@ -143,10 +131,7 @@ impl Run {
 
     /// What the run did so far.
     pub fn summary(&self) -> Summary {
-        Summary {
-            disk_ops: self.dir.counts().ops,
-            ..self.summary
-        }
+        Summary { disk_ops: self.dir.counts().ops, ..self.summary }
     }
 
     pub(crate) fn say(&self, what: impl FnOnce() -> String) {
@@ -162,10 +147,7 @@ impl Run {
     }
 
     pub(crate) fn world(&self) -> World {
-        World {
-            clock: self.clock.clone() as Arc<dyn Clock>,
-            rng: self.rng.clone(),
-        }
+        World { clock: self.clock.clone() as Arc<dyn Clock>, rng: self.rng.clone() }
     }
 
     pub(crate) fn dyn_dir(&self) -> Arc<dyn Dir> {
@@ -179,27 +161,17 @@ impl Run {
         if device {
             let path = format!("/dev/sim{number}");
             self.dir.add_block_device(&path, size);
-            PvSpec {
-                path,
-                size: None,
-                force: false,
-            }
+            PvSpec { path, size: None, force: false }
         } else {
-            PvSpec {
-                path: format!("pv-{number}"),
-                size: Some(size),
-                force: false,
-            }
+            PvSpec { path: format!("pv-{number}"), size: Some(size), force: false }
         }
     }
 
     /// Creates and opens the pool. A crash in the middle must leave something that can be created again, or opened.
     pub fn create(&mut self) -> Outcome<()> {
         let pvs = self.plan.pvs.clone();
-        let mut specs: Vec<PvSpec> = pvs
-            .into_iter()
-            .map(|(size, device)| self.new_pv(size, device))
-            .collect();
+        let mut specs: Vec<PvSpec> =
+            pvs.into_iter().map(|(size, device)| self.new_pv(size, device)).collect();
         self.pvs = specs.iter().map(|spec| spec.path.clone()).collect();
         let mut cut_short = false;
         loop {
@@ -207,13 +179,7 @@ impl Run {
             let result = if there {
                 Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
             } else {
-                Pool::create(
-                    self.dyn_dir(),
-                    &self.world(),
-                    &self.plan.config,
-                    self.plan.placement,
-                    &specs,
-                )
+                Pool::create(self.dyn_dir(), &self.world(), &self.plan.config, self.plan.placement, &specs)
             };
             match result {
                 Ok(()) => break,
@@ -243,9 +209,7 @@ impl Run {
         self.perform(op).map_err(|e| format!("{op:?}: {e}"))?;
         if self.dir.crashed() {
             let promise = self.end_process();
-            return self
-                .open(promise)
-                .map_err(|e| format!("after a crash in {op:?}: {e}"));
+            return self.open(promise).map_err(|e| format!("after a crash in {op:?}: {e}"));
         }
         self.check_positions()?;
         self.say(|| self.space());
@@ -261,9 +225,7 @@ impl Run {
     /// Performs an operation of a script, unless a crash took what it is about.
     pub(crate) fn step_if_possible(&mut self, op: &Op) -> Outcome<()> {
         let size = |vol| self.oracle.state().volumes.get(&vol).map(|v| v.size);
-        let possible = op
-            .volume()
-            .is_none_or(|vol| size(vol).is_some_and(|size| op.end() <= size));
+        let possible = op.volume().is_none_or(|vol| size(vol).is_some_and(|size| op.end() <= size));
         if possible { self.step(op) } else { Ok(()) }
     }
 
@@ -306,14 +268,7 @@ impl Run {
     /// The end of every run: all of it must be there, and go away without a trace.
     pub fn finish(&mut self) -> Outcome<()> {
         self.dir.crash_at(None);
-        for op in [
-            Op::ClearFaults,
-            Op::Reopen(None),
-            Op::Verify,
-            Op::Drain,
-            Op::Verify,
-            Op::Check,
-        ] {
+        for op in [Op::ClearFaults, Op::Reopen(None), Op::Verify, Op::Drain, Op::Verify, Op::Check] {
             self.step(&op)?;
         }
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
@@ -347,13 +302,7 @@ impl Run {
             .pvs()
             .iter()
             .map(|pv| {
-                format!(
-                    "{} {}/{}{}",
-                    pv.path,
-                    pv.used,
-                    pv.size,
-                    if pv.draining { " draining" } else { "" }
-                )
+                format!("{} {}/{}{}", pv.path, pv.used, pv.size, if pv.draining { " draining" } else { "" })
             })
             .collect();
         format!(
@@ -366,9 +315,7 @@ impl Run {
     }
 
     fn poisoned(&self) -> bool {
-        self.pool
-            .as_ref()
-            .is_some_and(|pool| matches!(pool.health(), Health::Poisoned(_)))
+        self.pool.as_ref().is_some_and(|pool| matches!(pool.health(), Health::Poisoned(_)))
     }
 
     /// Positions never overtake one another, and what the pool calls durable is held against it.
@@ -410,12 +357,7 @@ impl Run {
             if self.pool()?.stats().sequenced_lsn != before {
                 return Err("a poisoned pool sequences records".into());
             }
-            for (offset, len) in self
-                .oracle
-                .interesting(vol, handle.info().size)
-                .into_iter()
-                .take(4)
-            {
+            for (offset, len) in self.oracle.interesting(vol, handle.info().size).into_iter().take(4) {
                 let mut buf = vec![0; len as usize];
                 match handle.read(offset, &mut buf) {
                     Ok(()) => self.oracle.check_read(vol, offset, &buf)?,
@@ -528,12 +470,7 @@ impl Run {
         self.unborn = None;
         let stats = pool.stats();
         let lost = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
-        self.say(|| {
-            format!(
-                "recovered to LSN {}; {lost} acknowledged records are lost",
-                stats.written_lsn
-            )
-        });
+        self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
         self.summary.lost += lost as u64;
         self.compare_pvs()?;
         self.check_positions()
@@ -541,18 +478,10 @@ impl Run {
 
     fn compare_pvs(&mut self) -> Outcome<()> {
         let there: BTreeSet<String> = self.pool()?.pvs().into_iter().map(|pv| pv.path).collect();
-        let missing = self
-            .pvs
-            .difference(&there)
-            .find(|path| !self.doubtful_pvs.contains(*path));
-        let extra = there
-            .difference(&self.pvs)
-            .find(|path| !self.doubtful_pvs.contains(*path));
+        let missing = self.pvs.difference(&there).find(|path| !self.doubtful_pvs.contains(*path));
+        let extra = there.difference(&self.pvs).find(|path| !self.doubtful_pvs.contains(*path));
         if let Some(path) = missing.or(extra) {
-            return Err(format!(
-                "physical volume {path}: should be in {:?}, are {there:?}",
-                self.pvs
-            ));
+            return Err(format!("physical volume {path}: should be in {:?}, are {there:?}", self.pvs));
         }
         self.pvs = there;
         self.doubtful_pvs.clear();
@@ -562,9 +491,7 @@ impl Run {
     /// All that was ever written, and a few places that were not.
     fn read_everything(&mut self, id: VolId, name: &str, size: u64) -> Outcome<Vec<(u64, Vec<u8>)>> {
         let pool = self.pool()?;
-        let handle = pool
-            .open_volume(name, true)
-            .map_err(|e| format!("open volume {name}: {e:?}"))?;
+        let handle = pool.open_volume(name, true).map_err(|e| format!("open volume {name}: {e:?}"))?;
         let mut ranges = self.oracle.interesting(id, size);
         let block = u64::from(handle.info().block_size);
         for _ in 0..2 {
@@ -582,13 +509,8 @@ impl Run {
     }
 
     pub(crate) fn verify(&mut self) -> Outcome<()> {
-        let volumes: Vec<(VolId, String, u64)> = self
-            .oracle
-            .state()
-            .volumes
-            .iter()
-            .map(|(id, v)| (*id, v.name.clone(), v.size))
-            .collect();
+        let volumes: Vec<(VolId, String, u64)> =
+            self.oracle.state().volumes.iter().map(|(id, v)| (*id, v.name.clone(), v.size)).collect();
         for (id, name, size) in volumes {
             for (offset, data) in self.read_everything(id, &name, size)? {
                 self.oracle.check_read(id, offset, &data)?;
@@ -661,10 +583,7 @@ impl Run {
         };
         match report.findings.first() {
             None => Ok(()),
-            Some(first) => Err(format!(
-                "check finds {} things, the first: {first:?}",
-                report.findings.len()
-            )),
+            Some(first) => Err(format!("check finds {} things, the first: {first:?}", report.findings.len())),
         }
     }
 
@@ -719,12 +638,7 @@ impl Run {
 /// The records that a write becomes: cut at multiples of `most` bytes of the volume.
 pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
     cut(offset, len, most)
-        .map(|(at, len)| Effect::Write {
-            vol,
-            sector: at / SECTOR,
-            count: len / SECTOR,
-            stamp,
-        })
+        .map(|(at, len)| Effect::Write { vol, sector: at / SECTOR, count: len / SECTOR, stamp })
         .collect()
 }
 
@@ -732,11 +646,7 @@ pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp:
 pub(crate) fn zero_effects(vol: VolId, offset: u64, len: u64, unmap: bool) -> Vec<Effect> {
     let most = if unmap { u64::MAX } else { 16 << 20 };
     cut(offset, len, most)
-        .map(|(at, len)| Effect::Zero {
-            vol,
-            sector: at / SECTOR,
-            count: len / SECTOR,
-        })
+        .map(|(at, len)| Effect::Zero { vol, sector: at / SECTOR, count: len / SECTOR })
         .collect()
 }
 

@@ -21,11 +21,7 @@ pub enum Crash {
 impl Crash {
     /// Any.
     pub fn random(rand: &mut Rand) -> Self {
-        if rand.percent(35) {
-            Crash::Kill
-        } else {
-            Crash::Power(rand.pick(&PowerLoss::ALL))
-        }
+        if rand.percent(35) { Crash::Kill } else { Crash::Power(rand.pick(&PowerLoss::ALL)) }
     }
 }
 
@@ -220,29 +216,17 @@ impl Plan {
             segment_size,
             atomic_unit: rand.pick(&[512, 4096]),
         };
-        let pvs = (0..rand.between(1, 3))
-            .map(|_| Self::pv(rand, extent_size))
-            .collect();
+        let pvs = (0..rand.between(1, 3)).map(|_| Self::pv(rand, extent_size)).collect();
         // The pool leaves this much to its catalog, and the journal's files are not made yet.
         let backing = 64 * MIB + config.journal_size + rand.below(8 * MIB);
         let backing = rand.percent(15).then_some(backing);
-        Plan {
-            config,
-            options: Self::options(rand),
-            placement: Self::placement(rand),
-            pvs,
-            backing,
-        }
+        Plan { config, options: Self::options(rand), placement: Self::placement(rand), pvs, backing }
     }
 
     /// A small plan that scripts use.
     pub fn small(atomic_unit: u32) -> Self {
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 4 << 18,
-            segment_size: 256 * KIB,
-            atomic_unit,
-        };
+        let config =
+            PoolConfig { extent_size: 64 * KIB, journal_size: 4 << 18, segment_size: 256 * KIB, atomic_unit };
         let options = PoolOptions {
             map_cache_bytes: 16 << 10,
             map_cache_policy: CachePolicy::S3Fifo,
@@ -253,23 +237,14 @@ impl Plan {
             low_space_percent: 10,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
-        Plan {
-            config,
-            options,
-            placement: Placement::Contiguous,
-            pvs,
-            backing: None,
-        }
+        Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
     }
 
     /// The size and kind of a physical volume.
     pub fn pv(rand: &mut Rand, extent_size: u64) -> (u64, bool) {
         let extents = rand.pick(&[2, 8, 20, 60, 100]) + rand.below(5);
         // Not every size is a whole number of extents.
-        (
-            PV_HEAD + extents * extent_size + rand.pick(&[0, 512, 4096, extent_size / 2]),
-            rand.percent(25),
-        )
+        (PV_HEAD + extents * extent_size + rand.pick(&[0, 512, 4096, extent_size / 2]), rand.percent(25))
     }
 
     /// Options for one open: caches and batches so small that everything has to work.
@@ -408,79 +383,40 @@ impl Generator {
         let op = match kind {
             Kind::Write if volume.read_only && self.rand.percent(90) => return None,
             Kind::Write => {
-                let count = if self.rand.percent(80) {
-                    1
-                } else {
-                    self.rand.between(2, 6)
-                };
+                let count = if self.rand.percent(80) { 1 } else { self.rand.between(2, 6) };
                 let parts = (0..count).map(|_| self.range(volume)).collect();
-                Op::Write {
-                    vol,
-                    parts,
-                    fua: self.rand.percent(15),
-                }
+                Op::Write { vol, parts, fua: self.rand.percent(15) }
             }
             Kind::Read => {
                 let (offset, len) = self.range(volume);
-                Op::Read {
-                    vol,
-                    offset,
-                    len,
-                    try_first: self.rand.percent(40),
-                }
+                Op::Read { vol, offset, len, try_first: self.rand.percent(40) }
             }
             Kind::Flush => Op::Flush(vol),
             Kind::Discard => {
                 let (offset, len) = self.long_range(volume);
-                Op::Discard {
-                    vol,
-                    offset,
-                    len,
-                    fua: self.rand.percent(10),
-                }
+                Op::Discard { vol, offset, len, fua: self.rand.percent(10) }
             }
             Kind::Zeroes => {
                 let unmap = self.rand.percent(50);
-                let (offset, len) = if unmap {
-                    self.long_range(volume)
-                } else {
-                    self.range(volume)
-                };
-                Op::Zeroes {
-                    vol,
-                    offset,
-                    len,
-                    unmap,
-                    fua: self.rand.percent(10),
-                }
+                let (offset, len) = if unmap { self.long_range(volume) } else { self.range(volume) };
+                Op::Zeroes { vol, offset, len, unmap, fua: self.rand.percent(10) }
             }
             Kind::Status if self.rand.percent(10) => Op::Misuse(vol),
             Kind::Status => {
                 let (offset, len) = self.long_range(volume);
-                Op::Status {
-                    vol,
-                    offset,
-                    len,
-                    max_runs: self.rand.pick(&[1, 2, 8, 1000]),
-                }
+                Op::Status { vol, offset, len, max_runs: self.rand.pick(&[1, 2, 8, 1000]) }
             }
             Kind::Maintain => Op::Maintain(self.rand.between(1, 8)),
             Kind::Settle => Op::Settle,
             Kind::Drain => Op::Drain,
-            Kind::Crash => Op::CrashIn(
-                1 + self.rand.below(self.crash_spread),
-                Crash::random(&mut self.rand),
-            ),
+            Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
             Kind::Resize => self.resize(vol, volume),
             Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
             Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
             Kind::Delete if self.rand.percent(40) => Op::Release(vol),
-            Kind::Delete => Op::Delete {
-                vol,
-                force: self.rand.percent(50),
-            },
+            Kind::Delete => Op::Delete { vol, force: self.rand.percent(50) },
             Kind::Pv => self.pv(),
             Kind::Reopen if self.rand.percent(50) => Op::Reopen(None),
             Kind::Reopen => Op::Reopen(Some(self.rand.pick(&PowerLoss::ALL))),
@@ -506,18 +442,9 @@ impl Generator {
         }
         let taken = |name: &str| state.volumes.values().any(|v| v.name == name);
         // Mostly a name that is free; now and then one that is not.
-        let name = (0..4)
-            .map(|_| rand.pick(&NAMES))
-            .find(|n| !taken(n))
-            .unwrap_or(NAMES[0]);
+        let name = (0..4).map(|_| rand.pick(&NAMES)).find(|n| !taken(n)).unwrap_or(NAMES[0]);
         let size = self.size(block_size);
-        Op::Create(VolumeModel::new(
-            name.into(),
-            size,
-            chunk_size,
-            block_size,
-            self.rand.percent(5),
-        ))
+        Op::Create(VolumeModel::new(name.into(), size, chunk_size, block_size, self.rand.percent(5)))
     }
 
     fn size(&mut self, block_size: u32) -> u64 {
@@ -538,21 +465,11 @@ impl Generator {
         let size = match self.rand.below(4) {
             0 => self.size(volume.block_size),
             // Close by, so that chunks are cut.
-            1 => volume
-                .size
-                .saturating_sub(block * self.rand.below(100))
-                .max(block),
+            1 => volume.size.saturating_sub(block * self.rand.below(100)).max(block),
             2 => (volume.size / 2).next_multiple_of(block).max(block),
-            _ => volume
-                .size
-                .saturating_add(block * self.rand.below(1000))
-                .min(MAX_VOLUME),
+            _ => volume.size.saturating_add(block * self.rand.below(1000)).min(MAX_VOLUME),
         };
-        Op::Resize {
-            vol,
-            size,
-            force: self.rand.percent(80),
-        }
+        Op::Resize { vol, size, force: self.rand.percent(80) }
     }
 
     fn pv(&mut self) -> Op {
@@ -583,11 +500,7 @@ impl Generator {
 
     fn range(&mut self, volume: &VolumeModel) -> (u64, u64) {
         let block = u64::from(volume.block_size);
-        let unit = if self.rand.percent(40) {
-            volume.chunk_size
-        } else {
-            block
-        };
+        let unit = if self.rand.percent(40) { volume.chunk_size } else { block };
         let mut offset = self.place(volume) / unit * unit;
         if offset >= volume.size {
             offset = 0;

@@ -14,11 +14,7 @@ fn random_runs_pass() {
 fn a_seed_repeats_itself() {
     for seed in 100..105 {
         let first = random_run(seed, DEFAULT_OPS, None, None).unwrap();
-        assert_eq!(
-            random_run(seed, DEFAULT_OPS, None, None).unwrap(),
-            first,
-            "seed {seed}"
-        );
+        assert_eq!(random_run(seed, DEFAULT_OPS, None, None).unwrap(), first, "seed {seed}");
     }
 }
 
@@ -32,8 +28,5 @@ fn a_script_survives_every_cut() {
 
 #[test]
 fn a_missing_journal_sync_is_noticed() {
-    assert!(!matches!(
-        mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2),
-        Caught::Never
-    ));
+    assert!(!matches!(mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2), Caught::Never));
 }

@@ -18,11 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for arg in args {
         if let Some(dir) = arg.strip_prefix("tls=") {
             let dir = PathBuf::from(dir);
-            config.tls = Some(TlsConfig {
-                cert: dir.join("cert.pem"),
-                key: dir.join("key.pem"),
-                client_ca: None,
-            });
+            config.tls =
+                Some(TlsConfig { cert: dir.join("cert.pem"), key: dir.join("key.pem"), client_ca: None });
         } else if let Some(path) = arg.strip_prefix("unix:") {
             config.listen.push(Listen::Unix(path.into()));
         } else {

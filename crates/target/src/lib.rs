@@ -36,10 +36,6 @@ pub trait Exports: Send + Sync {
     /// Text for people about one export, if there is any.
     fn describe(&self, name: &str) -> Option<String> {
         let name = self.canonical(name);
-        self.list()
-            .into_iter()
-            .find(|e| e.name == name)
-            .map(|e| e.description)
-            .filter(|d| !d.is_empty())
+        self.list().into_iter().find(|e| e.name == name).map(|e| e.description).filter(|d| !d.is_empty())
     }
 }

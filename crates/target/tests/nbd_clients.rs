@@ -26,12 +26,7 @@ fn run(program: &str, args: &[&str]) -> Output {
 fn ok(program: &str, args: &[&str]) -> String {
     let output = run(program, args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{program}: {}{}",
-        text(&output.stdout),
-        text(&output.stderr)
-    );
+    assert!(output.status.success(), "{program}: {}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
@@ -57,9 +52,7 @@ fn image() -> Vec<u8> {
             continue;
         }
         for word in block.chunks_mut(8) {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             word.copy_from_slice(&state.to_le_bytes());
         }
     }
@@ -96,15 +89,8 @@ fn nbdinfo_sees_what_is_offered() {
         "{list}"
     );
     let map = ok("nbdinfo", &["--map", &uri(&fixture)]);
-    assert_eq!(
-        map.split_whitespace().collect::<Vec<_>>(),
-        ["0", "67108864", "3", "hole,zero"]
-    );
-    assert!(
-        !run("nbdinfo", &[&uri(&fixture).replace("/vol", "/nothing")])
-            .status
-            .success()
-    );
+    assert_eq!(map.split_whitespace().collect::<Vec<_>>(), ["0", "67108864", "3", "hole,zero"]);
+    assert!(!run("nbdinfo", &[&uri(&fixture).replace("/vol", "/nothing")]).status.success());
 }
 
 #[test]
@@ -112,13 +98,9 @@ fn nbdcopy_brings_an_image_in_and_out() {
     let fixture = fixture();
     let file = |name: &str| fixture.dir.path().join(name).display().to_string();
     fs::write(file("in"), image()).unwrap();
-    for (n, args) in [
-        &["--connections=1"][..],
-        &["--connections=4", "--flush"],
-        &["--synchronous"],
-    ]
-    .into_iter()
-    .enumerate()
+    for (n, args) in [&["--connections=1"][..], &["--connections=4", "--flush"], &["--synchronous"]]
+        .into_iter()
+        .enumerate()
     {
         let out = file(&format!("out{n}"));
         ok("nbdcopy", &[args, &[&file("in"), &uri(&fixture)]].concat());
@@ -228,10 +210,7 @@ h.shutdown()
 "#;
     nbdsh(&["--base-allocation", "-u", &uri(&fixture), "-c", script]);
     let traffic = fixture.server.stats().traffic;
-    assert!(
-        Cmd::ALL.iter().all(|c| traffic.requests_of(*c) > 0),
-        "{traffic:?}"
-    );
+    assert!(Cmd::ALL.iter().all(|c| traffic.requests_of(*c) > 0), "{traffic:?}");
 }
 
 #[test]
@@ -259,30 +238,18 @@ h.opt_go()
 assert h.aio_is_ready()
 h.pwrite(b"1" * 512, 0)
 "#;
-    let connect = format!(
-        "h.set_opt_mode(True)\nh.set_full_info(True)\nh.connect_unix({:?})\n",
-        fixture.path
-    );
+    let connect =
+        format!("h.set_opt_mode(True)\nh.set_full_info(True)\nh.connect_unix({:?})\n", fixture.path);
     nbdsh(&["-c", &(connect + script)]);
 }
 
 #[test]
 fn a_read_only_export_is_seen_as_one() {
-    let info = DeviceInfo {
-        size: SIZE,
-        block_size: 4096,
-        preferred_size: 65536,
-        read_only: true,
-        uuid: [0; 16],
-    };
+    let info =
+        DeviceInfo { size: SIZE, block_size: 4096, preferred_size: 65536, read_only: true, uuid: [0; 16] };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let info = ok("nbdinfo", &[&uri(&fixture)]);
-    for line in [
-        "is_read_only: true",
-        "can_trim: false",
-        "can_zero: false",
-        "block_size_minimum: 4096",
-    ] {
+    for line in ["is_read_only: true", "can_trim: false", "can_zero: false", "block_size_minimum: 4096"] {
         assert!(info.contains(line), "{line} is not in {info}");
     }
     let script = r#"
@@ -297,25 +264,15 @@ for call in [lambda: h.pwrite(b"x" * 4096, 0), lambda: h.zero(4096, 0), lambda: 
 assert h.pread(4096, 0) == bytearray(4096)
 "#;
     nbdsh(&["-u", &uri(&fixture), "-c", script]);
-    assert!(
-        !run("qemu-io", &["-f", "raw", "-c", "write 0 4k", &uri(&fixture)])
-            .status
-            .success()
-    );
+    assert!(!run("qemu-io", &["-f", "raw", "-c", "write 0 4k", &uri(&fixture)]).status.success());
 }
 
 #[test]
 fn fio_verifies_what_it_wrote() {
     let fixture = fixture();
     let uri = format!("--uri={}", uri(&fixture));
-    let common = [
-        "--name=verify",
-        "--ioengine=nbd",
-        &uri,
-        "--size=16M",
-        "--verify=crc32c",
-        "--verify_fatal=1",
-    ];
+    let common =
+        ["--name=verify", "--ioengine=nbd", &uri, "--size=16M", "--verify=crc32c", "--verify_fatal=1"];
     for more in [
         &["--rw=randwrite", "--bs=4k", "--iodepth=32"][..],
         &["--rw=randrw", "--bsrange=512-64k", "--iodepth=16", "--fsync=8"],
@@ -325,10 +282,7 @@ fn fio_verifies_what_it_wrote() {
     }
     // The same with a cold cache, through the workers.
     fixture.device.cold.store(true, Relaxed);
-    ok(
-        "fio",
-        &[&common[..], &["--rw=randwrite", "--bs=4k", "--iodepth=32"]].concat(),
-    );
+    ok("fio", &[&common[..], &["--rw=randwrite", "--bs=4k", "--iodepth=32"]].concat());
     assert_eq!(fixture.server.stats().traffic.errors, 0);
 }
 
@@ -351,11 +305,7 @@ fn tls_works_with_gnutls() {
     fs::write(file("key.pem"), server_key.serialize_pem()).unwrap();
     let fixture = start(MemDevice::new(SIZE), |c| {
         c.listen.push(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0))));
-        c.tls = Some(TlsConfig {
-            cert: file("cert.pem"),
-            key: file("key.pem"),
-            client_ca: None,
-        });
+        c.tls = Some(TlsConfig { cert: file("cert.pem"), key: file("key.pem"), client_ca: None });
         c.tls_required = TlsRequired::Tcp;
     });
     let port = fixture.server.addresses().into_iter().find_map(|l| match l {
@@ -367,10 +317,7 @@ fn tls_works_with_gnutls() {
     let info = ok("nbdinfo", &[&uri]);
     assert!(info.contains("newstyle-fixed with TLS"), "{info}");
     fs::write(file("in"), image()).unwrap();
-    let (input, output) = (
-        file("in").display().to_string(),
-        file("out").display().to_string(),
-    );
+    let (input, output) = (file("in").display().to_string(), file("out").display().to_string());
     ok("nbdcopy", &[&input, &uri]);
     ok("nbdcopy", &[&uri, &output]);
     assert!(fs::read(output).unwrap()[..16 << 20] == image());

@@ -48,13 +48,7 @@ fn export_name_enters_transmission_with_and_without_zeroes() {
 #[test]
 fn export_name_that_cannot_be_served_ends_the_session() {
     let fixture = fixture();
-    for name in [
-        &b"nothing"[..],
-        b"\xff\xfe",
-        b"v\0l",
-        &[b'x'; 4097],
-        &vec![b'x'; 40 << 10],
-    ] {
+    for name in [&b"nothing"[..], b"\xff\xfe", b"v\0l", &[b'x'; 4097], &vec![b'x'; 40 << 10]] {
         let mut client = haggling(&fixture);
         client.send(&option(opt::EXPORT_NAME, name));
         client.assert_closed();
@@ -127,17 +121,12 @@ fn info_and_go_tell_what_was_asked_for() {
     for number in [opt::INFO, opt::GO] {
         let replies = client.opt(number, &go_data("", &wanted));
         assert_eq!(replies.last().unwrap().kind, rep::ACK);
-        let infos: Vec<_> = replies[..replies.len() - 1]
-            .iter()
-            .map(|r| (r.kind, &r.data[..]))
-            .collect();
+        let infos: Vec<_> = replies[..replies.len() - 1].iter().map(|r| (r.kind, &r.data[..])).collect();
         let mut export = vec![0, 0];
         export.extend_from_slice(&SIZE.to_be_bytes());
         export.extend_from_slice(&(FLAGS | DF_FLAG).to_be_bytes());
         let mut sizes = vec![0, 3];
-        [512u32, 4096, 32 << 20]
-            .iter()
-            .for_each(|n| sizes.extend_from_slice(&n.to_be_bytes()));
+        [512u32, 4096, 32 << 20].iter().for_each(|n| sizes.extend_from_slice(&n.to_be_bytes()));
         let expected: [(u32, &[u8]); 4] = [
             (rep::INFO, &export),
             (rep::INFO, b"\0\x01vol"),
@@ -155,13 +144,7 @@ fn block_sizes_are_within_the_protocols_bounds() {
     for (block_size, preferred_size, expected) in
         [(4096, 4096, 4096), (512, 1 << 30, 32 << 20), (512, 65536, 65536)]
     {
-        let info = DeviceInfo {
-            size: 1 << 22,
-            block_size,
-            preferred_size,
-            read_only: false,
-            uuid: [0; 16],
-        };
+        let info = DeviceInfo { size: 1 << 22, block_size, preferred_size, read_only: false, uuid: [0; 16] };
         let fixture = start(MemDevice::with_info(info), |_| {});
         let replies = haggling(&fixture).opt(opt::INFO, &go_data("vol", &[info::BLOCK_SIZE]));
         let sizes = &replies.iter().find(|r| r.data[..2] == [0, 3]).unwrap().data[2..];
@@ -173,13 +156,8 @@ fn block_sizes_are_within_the_protocols_bounds() {
 
 #[test]
 fn a_read_only_export_promises_no_writes() {
-    let info = DeviceInfo {
-        size: SIZE,
-        block_size: 512,
-        preferred_size: 4096,
-        read_only: true,
-        uuid: [0; 16],
-    };
+    let info =
+        DeviceInfo { size: SIZE, block_size: 512, preferred_size: 4096, read_only: true, uuid: [0; 16] };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let replies = haggling(&fixture).opt(opt::INFO, &go_data("vol", &[]));
     // HAS_FLAGS, READ_ONLY, FLUSH, MULTI_CONN, CACHE
@@ -190,10 +168,7 @@ fn a_read_only_export_promises_no_writes() {
 fn an_unknown_export_is_an_error_and_the_connection_goes_on() {
     let fixture = fixture();
     let mut client = haggling(&fixture);
-    assert_eq!(
-        client.opt_kind(opt::INFO, &go_data("nothing", &[])),
-        rep::ERR_UNKNOWN
-    );
+    assert_eq!(client.opt_kind(opt::INFO, &go_data("nothing", &[])), rep::ERR_UNKNOWN);
     let refused = client.opt(opt::GO, &go_data("nothing", &[]));
     assert_eq!((refused.len(), refused[0].kind), (1, rep::ERR_UNKNOWN));
     assert_eq!(String::from_utf8_lossy(&refused[0].data), "open export nothing");
@@ -207,31 +182,15 @@ fn malformed_info_is_invalid() {
     let mut client = haggling(&fixture);
     let good = go_data("vol", &[info::NAME]);
     for cut in 0..good.len() {
-        assert_eq!(
-            client.opt_kind(opt::INFO, &good[..cut]),
-            rep::ERR_INVALID,
-            "cut at {cut}"
-        );
+        assert_eq!(client.opt_kind(opt::INFO, &good[..cut]), rep::ERR_INVALID, "cut at {cut}");
     }
     let mut long = good.clone();
     long.push(0);
     assert_eq!(client.opt_kind(opt::GO, &long), rep::ERR_INVALID);
-    assert_eq!(
-        client.opt_kind(opt::INFO, b"\xff\xff\xff\xff\0\0"),
-        rep::ERR_INVALID
-    );
-    assert_eq!(
-        client.opt_kind(opt::INFO, b"\0\0\0\x03v\0l\0\0"),
-        rep::ERR_INVALID
-    );
-    assert_eq!(
-        client.opt_kind(opt::INFO, &go_data(&"x".repeat(4097), &[])),
-        rep::ERR_TOO_BIG
-    );
-    assert_eq!(
-        client.opt_kind(opt::INFO, &go_data(&"x".repeat(4096), &[])),
-        rep::ERR_UNKNOWN
-    );
+    assert_eq!(client.opt_kind(opt::INFO, b"\xff\xff\xff\xff\0\0"), rep::ERR_INVALID);
+    assert_eq!(client.opt_kind(opt::INFO, b"\0\0\0\x03v\0l\0\0"), rep::ERR_INVALID);
+    assert_eq!(client.opt_kind(opt::INFO, &go_data(&"x".repeat(4097), &[])), rep::ERR_TOO_BIG);
+    assert_eq!(client.opt_kind(opt::INFO, &go_data(&"x".repeat(4096), &[])), rep::ERR_UNKNOWN);
     client.negotiate_options("vol", true);
 }
 
@@ -272,36 +231,21 @@ fn meta_contexts_are_listed_and_selected() {
         (opt::LIST_META_CONTEXT, &[""], None),
         (opt::SET_META_CONTEXT, &[], None),
         (opt::SET_META_CONTEXT, &["base:"], None),
-        (
-            opt::SET_META_CONTEXT,
-            &["x-y:z", "base:allocation", "base:other"],
-            Some(1),
-        ),
+        (opt::SET_META_CONTEXT, &["x-y:z", "base:allocation", "base:other"], Some(1)),
         (opt::SET_META_CONTEXT, &["nonsense"], None),
     ];
     for (number, queries, id) in cases {
         let replies = client.opt(number, &ask(queries));
         assert_eq!(replies.last().unwrap().kind, rep::ACK);
-        let contexts: Vec<_> = replies[..replies.len() - 1]
-            .iter()
-            .map(|r| (r.kind, r.data.clone()))
-            .collect();
-        let expected: Vec<_> = id
-            .map(|id| (rep::META_CONTEXT, allocation(id)))
-            .into_iter()
-            .collect();
+        let contexts: Vec<_> =
+            replies[..replies.len() - 1].iter().map(|r| (r.kind, r.data.clone())).collect();
+        let expected: Vec<_> = id.map(|id| (rep::META_CONTEXT, allocation(id))).into_iter().collect();
         assert_eq!(contexts, expected, "{queries:?}");
     }
     let elsewhere = meta_data("nothing", &["base:allocation"]);
-    assert_eq!(
-        client.opt_kind(opt::SET_META_CONTEXT, &elsewhere),
-        rep::ERR_UNKNOWN
-    );
+    assert_eq!(client.opt_kind(opt::SET_META_CONTEXT, &elsewhere), rep::ERR_UNKNOWN);
     let many = vec!["base:"; 1025];
-    assert_eq!(
-        client.opt_kind(opt::LIST_META_CONTEXT, &ask(&many)),
-        rep::ERR_TOO_BIG
-    );
+    assert_eq!(client.opt_kind(opt::LIST_META_CONTEXT, &ask(&many)), rep::ERR_TOO_BIG);
 }
 
 /// BLOCK_STATUS works only with a context that was selected last, for the export that was opened.
@@ -343,9 +287,7 @@ fn too_many_options_end_the_session() {
 
 #[test]
 fn a_slow_negotiation_is_cut_off_even_if_it_trickles() {
-    let fixture = start(MemDevice::new(SIZE), |c| {
-        c.negotiation_timeout = Duration::from_millis(300)
-    });
+    let fixture = start(MemDevice::new(SIZE), |c| c.negotiation_timeout = Duration::from_millis(300));
     let begin = Instant::now();
     let mut silent = fixture.connect();
     let mut trickling = fixture.connect();
@@ -362,18 +304,13 @@ fn a_slow_negotiation_is_cut_off_even_if_it_trickles() {
     }
     silent.assert_closed();
     trickling.assert_closed();
-    assert!(
-        begin.elapsed() < Duration::from_secs(4),
-        "the deadline is for the whole negotiation"
-    );
+    assert!(begin.elapsed() < Duration::from_secs(4), "the deadline is for the whole negotiation");
     wait_until(|| fixture.server.stats().failed_negotiations == 2);
 }
 
 #[test]
 fn a_client_that_does_not_read_its_list_is_cut_off() {
-    let fixture = start(MemDevice::new(SIZE), |c| {
-        c.negotiation_timeout = Duration::from_millis(500)
-    });
+    let fixture = start(MemDevice::new(SIZE), |c| c.negotiation_timeout = Duration::from_millis(500));
     let mut client = haggling(&fixture);
     let list = option(opt::LIST, &[]).repeat(4000);
     // Nobody reads the replies, so that at some point nobody takes the options either.
@@ -382,11 +319,7 @@ fn a_client_that_does_not_read_its_list_is_cut_off() {
 }
 
 fn policy() -> Policy {
-    Policy {
-        tls_available: false,
-        tls_required: false,
-        max_request: 32 << 20,
-    }
+    Policy { tls_available: false, tls_required: false, max_request: 32 << 20 }
 }
 
 /// Runs the machine alone, giving it `pieces` one after the other. Tells what it put out and whether it ended well.
@@ -413,21 +346,10 @@ fn machine(exports: &MemExports, policy: Policy, pieces: &[&[u8]]) -> (Vec<u8>, 
 #[test]
 fn required_tls_allows_nothing_before_it() {
     let exports = MemExports::one("vol", Arc::new(MemDevice::new(SIZE)));
-    let policy = Policy {
-        tls_available: true,
-        tls_required: true,
-        max_request: 32 << 20,
-    };
+    let policy = Policy { tls_available: true, tls_required: true, max_request: 32 << 20 };
     let flags = 3u32.to_be_bytes();
     let last_reply = |out: &[u8]| u32::from_be_bytes(out[12..16].try_into().unwrap());
-    for number in [
-        opt::LIST,
-        opt::INFO,
-        opt::GO,
-        opt::STRUCTURED_REPLY,
-        opt::LIST_META_CONTEXT,
-        0x4242,
-    ] {
+    for number in [opt::LIST, opt::INFO, opt::GO, opt::STRUCTURED_REPLY, opt::LIST_META_CONTEXT, 0x4242] {
         let (out, end) = machine(&exports, policy, &[&flags, &option(number, &go_data("vol", &[]))]);
         assert_eq!((last_reply(&out), end), (rep::ERR_TLS_REQD, "more"), "{number}");
     }
@@ -452,10 +374,7 @@ fn options_are_refused_during_shutdown() {
     negotiator.step(&option(opt::GO, &go_data("vol", &[])), &mut out);
     assert_eq!(out[12..16], rep::ERR_SHUTDOWN.to_be_bytes());
     out.clear();
-    assert!(matches!(
-        negotiator.step(&option(opt::ABORT, &[]), &mut out),
-        (_, Step::Close)
-    ));
+    assert!(matches!(negotiator.step(&option(opt::ABORT, &[]), &mut out), (_, Step::Close)));
     assert_eq!(out[12..16], rep::ACK.to_be_bytes());
 }
 
@@ -467,10 +386,7 @@ fn requests_may_follow_the_last_option_at_once() {
     let script = Script::new([bytes]);
     serve_transport(&NbdConfig::default(), &*exports, Pool::inline(), script.clone()).unwrap();
     let output = script.output.lock();
-    assert_eq!(
-        output[output.len() - 528..][..8],
-        [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]
-    );
+    assert_eq!(output[output.len() - 528..][..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
 }
 
 fn any_option() -> impl Strategy<Value = Vec<u8>> {
@@ -480,10 +396,7 @@ fn any_option() -> impl Strategy<Value = Vec<u8>> {
         (name.clone(), proptest::collection::vec(0u16..6, 0..4)).prop_map(|(n, w)| go_data(&n, &w)),
         (
             name,
-            proptest::collection::vec(
-                prop_oneof![Just("base:allocation"), Just("base:"), Just("x")],
-                0..4
-            )
+            proptest::collection::vec(prop_oneof![Just("base:allocation"), Just("base:"), Just("x")], 0..4)
         )
             .prop_map(|(n, q)| meta_data(&n, &q)),
         proptest::collection::vec(any::<u8>(), 0..40),

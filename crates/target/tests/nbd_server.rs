@@ -40,11 +40,7 @@ fn local() -> Listen {
 }
 
 fn tcp_address(server: &NbdServer) -> SocketAddr {
-    match server
-        .addresses()
-        .into_iter()
-        .find(|l| matches!(l, Listen::Tcp(_)))
-    {
+    match server.addresses().into_iter().find(|l| matches!(l, Listen::Tcp(_))) {
         Some(Listen::Tcp(address)) => address,
         _ => panic!("no TCP address"),
     }
@@ -61,19 +57,11 @@ fn tcp_and_unix_serve_the_same_exports() {
     let data: Vec<u8> = (0..4u32 << 20).map(|i| (i >> 9) as u8).collect();
     tcp.write(4096, &data);
     assert!(tcp.read(4096, 4 << 20) == data);
-    let mut peers: Vec<_> = fixture
-        .server
-        .connections()
-        .into_iter()
-        .map(|c| (c.peer, c.export))
-        .collect();
+    let mut peers: Vec<_> = fixture.server.connections().into_iter().map(|c| (c.peer, c.export)).collect();
     peers.sort();
     assert!(peers[0].0.starts_with("127.0.0.1:"));
     assert_eq!(peers[1].0, "unix");
-    assert!(
-        peers.iter().all(|p| p.1.as_deref() == Some("vol")),
-        "known by the canonical name"
-    );
+    assert!(peers.iter().all(|p| p.1.as_deref() == Some("vol")), "known by the canonical name");
 }
 
 #[test]
@@ -82,10 +70,7 @@ fn a_stale_socket_is_replaced_and_nothing_else_is() {
     let path = dir.path().join("nbd.sock");
     let start = || {
         NbdServer::start(
-            NbdConfig {
-                listen: vec![Listen::Unix(path.clone())],
-                ..NbdConfig::default()
-            },
+            NbdConfig { listen: vec![Listen::Unix(path.clone())], ..NbdConfig::default() },
             exports(),
         )
     };
@@ -109,10 +94,7 @@ fn a_successors_socket_survives_the_end_of_its_predecessor() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nbd.sock");
     let start = || {
-        let config = NbdConfig {
-            listen: vec![Listen::Unix(path.clone())],
-            ..NbdConfig::default()
-        };
+        let config = NbdConfig { listen: vec![Listen::Unix(path.clone())], ..NbdConfig::default() };
         NbdServer::start(config, exports()).unwrap()
     };
     let first = start();
@@ -129,20 +111,8 @@ fn an_address_in_use_is_an_error_and_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nbd.sock");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = vec![
-        Listen::Unix(path.clone()),
-        Listen::Tcp(taken.local_addr().unwrap()),
-    ];
-    assert!(
-        NbdServer::start(
-            NbdConfig {
-                listen,
-                ..NbdConfig::default()
-            },
-            exports()
-        )
-        .is_err()
-    );
+    let listen = vec![Listen::Unix(path.clone()), Listen::Tcp(taken.local_addr().unwrap())];
+    assert!(NbdServer::start(NbdConfig { listen, ..NbdConfig::default() }, exports()).is_err());
     assert!(!path.exists());
 }
 
@@ -159,10 +129,7 @@ fn limits_that_make_no_sense_are_refused() {
     for change in changes {
         let mut config = NbdConfig::default();
         change(&mut config);
-        assert_eq!(
-            NbdServer::start(config, exports()).err().unwrap().kind(),
-            ErrorKind::Invalid
-        );
+        assert_eq!(NbdServer::start(config, exports()).err().unwrap().kind(), ErrorKind::Invalid);
     }
     assert!(NbdServer::start(NbdConfig::default(), exports()).is_ok());
 }
@@ -184,15 +151,10 @@ fn connections_over_the_limit_are_closed_at_once() {
 #[test]
 fn an_export_can_be_disconnected() {
     let (one, two) = (Arc::new(MemDevice::new(SIZE)), Arc::new(MemDevice::new(SIZE)));
-    let exports = Arc::new(MemExports(
-        [("one".to_owned(), one.clone()), ("two".to_owned(), two)].into(),
-    ));
+    let exports = Arc::new(MemExports([("one".to_owned(), one.clone()), ("two".to_owned(), two)].into()));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nbd.sock");
-    let config = NbdConfig {
-        listen: vec![Listen::Unix(path.clone())],
-        ..NbdConfig::default()
-    };
+    let config = NbdConfig { listen: vec![Listen::Unix(path.clone())], ..NbdConfig::default() };
     let server = NbdServer::start(config, exports.clone()).unwrap();
     let connect = |export| {
         let mut client = Client::new(UnixStream::connect(&path).unwrap());
@@ -206,18 +168,11 @@ fn an_export_can_be_disconnected() {
     bytes.extend(named.make(FLUSH, 0, 0, 0, &[]).1);
     named.send(&bytes);
     one.blocked.wait_for(1);
-    assert_eq!(
-        server.disconnect("one", Duration::from_millis(50)),
-        (2, false),
-        "one is stuck in the device"
-    );
+    assert_eq!(server.disconnect("one", Duration::from_millis(50)), (2, false), "one is stuck in the device");
     default.assert_closed();
     one.blocked.open();
     named.assert_closed();
-    assert!(
-        server.disconnect("one", Duration::from_secs(10)).1,
-        "and gone when the device lets go"
-    );
+    assert!(server.disconnect("one", Duration::from_secs(10)).1, "and gone when the device lets go");
     drop(exports);
     wait_until(|| server.stats().connections == 1);
     assert_eq!(server.disconnect("nothing", Duration::ZERO), (0, true));
@@ -250,9 +205,7 @@ fn stopping_finishes_what_is_under_way() {
         assert!(!stop.is_finished(), "it waits for what is under way");
         assert!(UnixStream::connect(&fixture.path).is_err(), "and lets nobody in");
         fixture.device.blocked.open();
-        cookies
-            .iter()
-            .for_each(|cookie| assert_eq!(client.wait(*cookie).error, 0));
+        cookies.iter().for_each(|cookie| assert_eq!(client.wait(*cookie).error, 0));
         assert_eq!(tcp.wait(late).error, 0);
         client.assert_closed();
         tcp.assert_closed();
@@ -326,10 +279,8 @@ fn pki() -> Pki {
     let issuer = rcgen::Issuer::new(params, issuer_key);
     let sign = |name: &str| {
         let key = rcgen::KeyPair::generate().unwrap();
-        let cert = rcgen::CertificateParams::new([name.to_owned()])
-            .unwrap()
-            .signed_by(&key, &issuer)
-            .unwrap();
+        let cert =
+            rcgen::CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
         (cert, key)
     };
     let (server, server_key) = sign("localhost");
@@ -339,22 +290,14 @@ fn pki() -> Pki {
     put("ca.pem", ca.pem());
     put("cert.pem", server.pem());
     put("key.pem", server_key.serialize_pem());
-    Pki {
-        ca: ca.der().clone(),
-        client: (client.der().clone(), client_key.serialize_der()),
-        dir,
-    }
+    Pki { ca: ca.der().clone(), client: (client.der().clone(), client_key.serialize_der()), dir }
 }
 
 impl Pki {
     fn config(&self, verify_clients: bool) -> TlsConfig {
         let file = |name: &str| self.dir.path().join(name);
         let client_ca = verify_clients.then(|| file("ca.pem"));
-        TlsConfig {
-            cert: file("cert.pem"),
-            key: file("key.pem"),
-            client_ca,
-        }
+        TlsConfig { cert: file("cert.pem"), key: file("key.pem"), client_ca }
     }
 
     fn client_config(
@@ -372,9 +315,7 @@ impl Pki {
             false => config.with_no_client_auth(),
             true => {
                 let key = rustls::pki_types::PrivateKeyDer::try_from(self.client.1.clone()).unwrap();
-                config
-                    .with_client_auth_cert(vec![self.client.0.clone()], key)
-                    .unwrap()
+                config.with_client_auth_cert(vec![self.client.0.clone()], key).unwrap()
             }
         }
     }
@@ -417,19 +358,14 @@ fn tls_protects_everything_after_starttls() {
         assert!(fixture.server.connections()[0].tls);
         // Workers and the connection's thread share the stream.
         fixture.device.cold.store(true, Relaxed);
-        let pending: Vec<u64> = (0..200)
-            .map(|n| client.submit(READ, 0, 512 + n * 4096, 4096, &[]))
-            .collect();
+        let pending: Vec<u64> = (0..200).map(|n| client.submit(READ, 0, 512 + n * 4096, 4096, &[])).collect();
         for (n, cookie) in (0..).zip(pending) {
             let at = 512 + n * 4096;
             assert!(client.wait(cookie).read(at, 4096) == data[at as usize - 512..][..4096]);
         }
         client.send(&common::script::request(DISC, 0, 0, 0, 0, &[]));
         let mut rest = Vec::new();
-        client
-            .stream
-            .read_to_end(&mut rest)
-            .expect("close_notify comes before the end");
+        client.stream.read_to_end(&mut rest).expect("close_notify comes before the end");
         assert_eq!(rest, []);
     }
 }
@@ -518,40 +454,17 @@ fn a_slow_tls_handshake_is_cut_off() {
 #[test]
 fn tls_files_that_do_not_fit_are_refused_at_the_start() {
     let pki = pki();
-    let start = |tls| {
-        NbdServer::start(
-            NbdConfig {
-                tls: Some(tls),
-                ..NbdConfig::default()
-            },
-            exports(),
-        )
-    };
+    let start = |tls| NbdServer::start(NbdConfig { tls: Some(tls), ..NbdConfig::default() }, exports());
     let good = pki.config(true);
     assert!(start(good.clone()).is_ok());
     let empty = pki.dir.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
     for bad in [
-        TlsConfig {
-            cert: Path::new("/nonexistent").into(),
-            ..good.clone()
-        },
-        TlsConfig {
-            cert: empty.clone(),
-            ..good.clone()
-        },
-        TlsConfig {
-            key: empty.clone(),
-            ..good.clone()
-        },
-        TlsConfig {
-            cert: pki.dir.path().join("ca.pem"),
-            ..good.clone()
-        },
-        TlsConfig {
-            client_ca: Some(empty),
-            ..good
-        },
+        TlsConfig { cert: Path::new("/nonexistent").into(), ..good.clone() },
+        TlsConfig { cert: empty.clone(), ..good.clone() },
+        TlsConfig { key: empty.clone(), ..good.clone() },
+        TlsConfig { cert: pki.dir.path().join("ca.pem"), ..good.clone() },
+        TlsConfig { client_ca: Some(empty), ..good },
     ] {
         assert_eq!(start(bad).err().unwrap().kind(), ErrorKind::Invalid);
     }

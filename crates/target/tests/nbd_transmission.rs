@@ -39,13 +39,9 @@ fn both(test: impl Fn(&Fixture, Client<UnixStream>)) {
 #[test]
 fn what_is_written_is_read() {
     both(|_, mut client| {
-        for (offset, len) in [
-            (0, 512),
-            (4096, 4096),
-            (SIZE - 512, 512),
-            (12288 + 512, 300 << 10),
-            (1 << 20, 1 << 20),
-        ] {
+        for (offset, len) in
+            [(0, 512), (4096, 4096), (SIZE - 512, 512), (12288 + 512, 300 << 10), (1 << 20, 1 << 20)]
+        {
             let data = pattern(offset, len);
             client.write(offset, &data);
             assert!(client.read(offset, len as u32) == data);
@@ -72,10 +68,7 @@ fn flush_and_fua_reach_the_device() {
         assert_eq!(client.call(TRIM, FUA, SHARD, SHARD as u32, &[]).error, 0);
         assert_eq!(client.call(WRITE_ZEROES, FUA, SHARD, 512, &[]).error, 0);
         let calls = &fixture.device.calls;
-        assert_eq!(
-            (calls.flushes.load(Relaxed), calls.fua_calls.load(Relaxed)),
-            (1, 3)
-        );
+        assert_eq!((calls.flushes.load(Relaxed), calls.fua_calls.load(Relaxed)), (1, 3));
         client.write(0, &[2; 512]);
         assert_eq!(calls.fua_calls.load(Relaxed), 3, "an ordinary write has no FUA");
         assert_eq!(
@@ -91,29 +84,16 @@ fn flush_and_fua_reach_the_device() {
 fn trim_and_write_zeroes_read_as_zeros() {
     both(|fixture, mut client| {
         let calls = &fixture.device.calls;
-        for (kind, flags, unmaps) in [
-            (TRIM, 0, 0),
-            (WRITE_ZEROES, 0, 1),
-            (WRITE_ZEROES, FAST_ZERO, 2),
-            (WRITE_ZEROES, NO_HOLE, 2),
-        ] {
+        for (kind, flags, unmaps) in
+            [(TRIM, 0, 0), (WRITE_ZEROES, 0, 1), (WRITE_ZEROES, FAST_ZERO, 2), (WRITE_ZEROES, NO_HOLE, 2)]
+        {
             client.write(0, &[9; 8192]);
             assert_eq!(client.call(kind, flags, 512, 4096, &[]).error, 0);
-            assert_eq!(
-                client.read(0, 8192),
-                [vec![9; 512], vec![0; 4096], vec![9; 3584]].concat()
-            );
+            assert_eq!(client.read(0, 8192), [vec![9; 512], vec![0; 4096], vec![9; 3584]].concat());
             assert_eq!(calls.unmaps.load(Relaxed), unmaps);
         }
-        assert_eq!(
-            client.call(WRITE_ZEROES, FAST_ZERO | NO_HOLE, 0, 4096, &[]).error,
-            ENOTSUP
-        );
-        assert_eq!(
-            client.call(WRITE_ZEROES, 0, 0, SIZE as u32, &[]).error,
-            0,
-            "longer than any READ may be"
-        );
+        assert_eq!(client.call(WRITE_ZEROES, FAST_ZERO | NO_HOLE, 0, 4096, &[]).error, ENOTSUP);
+        assert_eq!(client.call(WRITE_ZEROES, 0, 0, SIZE as u32, &[]).error, 0, "longer than any READ may be");
         assert_eq!(client.call(TRIM, 0, 0, SIZE as u32, &[]).error, 0);
         assert_eq!(client.call(CACHE, 0, 0, SIZE as u32, &[]).error, 0);
         assert_eq!(calls.caches.load(Relaxed), 1);
@@ -128,10 +108,7 @@ fn block_status_describes_the_range() {
     client.write(3 * SHARD, &[1; 512]);
     let shard = SHARD as u32;
     let answer = client.call(BLOCK_STATUS, 0, 0, 5 * shard, &[]);
-    assert_eq!(
-        answer.extents,
-        [(shard, 3), (shard, 0), (shard, 3), (shard, 0), (shard, 3)]
-    );
+    assert_eq!(answer.extents, [(shard, 3), (shard, 0), (shard, 3), (shard, 0), (shard, 3)]);
     let answer = client.call(BLOCK_STATUS, REQ_ONE, 512, 5 * shard - 512, &[]);
     assert_eq!(answer.extents, [(shard - 512, 3)]);
     let answer = client.call(BLOCK_STATUS, REQ_ONE, SHARD, 512, &[]);
@@ -155,17 +132,9 @@ fn holes_are_sent_as_holes_where_that_pays() {
         assert_eq!((answer.content_chunks, answer.hole_bytes), (3, 3 * SHARD));
         let answer = client.call(READ, DF, 0, 4 * SHARD as u32, &[]);
         assert!(answer.read(0, 4 * shard) == all);
-        assert_eq!(
-            (answer.content_chunks, answer.hole_bytes),
-            (1, 0),
-            "DF means one chunk"
-        );
+        assert_eq!((answer.content_chunks, answer.hole_bytes), (1, 0), "DF means one chunk");
         let answer = client.call(READ, 0, 0, 4096, &[]);
-        assert_eq!(
-            (answer.content_chunks, answer.hole_bytes),
-            (1, 0),
-            "not worth looking"
-        );
+        assert_eq!((answer.content_chunks, answer.hole_bytes), (1, 0), "not worth looking");
         let answer = client.call(READ, 0, 2 * SHARD, SHARD as u32, &[]);
         assert_eq!((answer.content_chunks, answer.hole_bytes), (1, SHARD));
         let answer = client.call(READ, 0, 0, 2 << 20, &[]);
@@ -281,13 +250,8 @@ fn disc_ends_the_session_after_the_answers() {
 
 #[test]
 fn a_read_only_export_refuses_writes() {
-    let info = DeviceInfo {
-        size: SIZE,
-        block_size: 512,
-        preferred_size: 4096,
-        read_only: true,
-        uuid: [0; 16],
-    };
+    let info =
+        DeviceInfo { size: SIZE, block_size: 512, preferred_size: 4096, read_only: true, uuid: [0; 16] };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let mut client = fixture.client(true);
     assert_eq!(client.call(WRITE, 0, 0, 512, &[1; 512]).error, EPERM);
@@ -300,13 +264,8 @@ fn a_read_only_export_refuses_writes() {
 
 #[test]
 fn larger_blocks_are_enforced() {
-    let info = DeviceInfo {
-        size: SIZE,
-        block_size: 4096,
-        preferred_size: 4096,
-        read_only: false,
-        uuid: [0; 16],
-    };
+    let info =
+        DeviceInfo { size: SIZE, block_size: 4096, preferred_size: 4096, read_only: false, uuid: [0; 16] };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let mut client = fixture.client(true);
     assert_eq!(client.call(READ, 0, 512, 4096, &[]).error, EINVAL);
@@ -327,25 +286,13 @@ fn the_devices_errors_reach_the_client() {
         ] {
             *fixture.device.failure.lock() = Some(kind);
             for command in [READ, TRIM, WRITE_ZEROES, CACHE] {
-                assert_eq!(
-                    client.call(command, 0, 0, 512, &[]).error,
-                    error,
-                    "{command} {kind:?}"
-                );
+                assert_eq!(client.call(command, 0, 0, 512, &[]).error, error, "{command} {kind:?}");
             }
             assert_eq!(client.call(FLUSH, 0, 0, 0, &[]).error, error);
             assert_eq!(client.call(WRITE, 0, 0, 512, &[1; 512]).error, error);
-            assert_eq!(
-                client.call(READ, 0, 0, 128 << 10, &[]).error,
-                error,
-                "a sparse read"
-            );
+            assert_eq!(client.call(READ, 0, 0, 128 << 10, &[]).error, error, "a sparse read");
             fixture.device.cold.store(true, Relaxed);
-            assert_eq!(
-                client.call(READ, 0, 0, 2 << 20, &[]).error,
-                error,
-                "a worker's read"
-            );
+            assert_eq!(client.call(READ, 0, 0, 2 << 20, &[]).error, error, "a worker's read");
             fixture.device.cold.store(false, Relaxed);
         }
         // A volume that shrank: the device knows better than the check before it.
@@ -361,10 +308,7 @@ fn the_devices_errors_reach_the_client() {
 fn errors_carry_their_text_in_structured_replies() {
     let fixture = fixture();
     *fixture.device.failure.lock() = Some(ErrorKind::Io);
-    assert_eq!(
-        fixture.client(true).call(FLUSH, 0, 0, 0, &[]).message,
-        "fail as told"
-    );
+    assert_eq!(fixture.client(true).call(FLUSH, 0, 0, 0, &[]).message, "fail as told");
 }
 
 #[test]
@@ -381,16 +325,10 @@ fn writes_that_arrive_together_are_one_call_of_the_device() {
             cookies.push(cookie);
         }
         client.send(&bytes);
-        cookies
-            .into_iter()
-            .for_each(|cookie| assert_eq!(client.wait(cookie).error, 0));
+        cookies.into_iter().for_each(|cookie| assert_eq!(client.wait(cookie).error, 0));
         let calls = &fixture.device.calls;
         assert_eq!(calls.writes.load(Relaxed), 64);
-        assert!(
-            calls.write_calls.load(Relaxed) < 16,
-            "{} calls",
-            calls.write_calls.load(Relaxed)
-        );
+        assert!(calls.write_calls.load(Relaxed) < 16, "{} calls", calls.write_calls.load(Relaxed));
         let expected: Vec<u8> = (0..64).flat_map(|n| pattern(n, 512)).collect();
         assert!(fixture.device.content()[..64 * 512] == expected);
     });
@@ -424,11 +362,7 @@ fn a_device_that_keeps_payloads_sees_them_unchanged() {
         client.write(n * 4096, &pattern(n, 4096));
     }
     let kept = fixture.device.keep.lock().take().unwrap();
-    assert!(
-        kept.iter()
-            .enumerate()
-            .all(|(n, data)| data[..] == pattern(n as u64, 4096))
-    );
+    assert!(kept.iter().enumerate().all(|(n, data)| data[..] == pattern(n as u64, 4096)));
 }
 
 #[test]
@@ -477,9 +411,7 @@ fn a_connection_over_its_limit_is_not_read_from_and_goes_on_later() {
     other.write(0, &[1; 512]);
     assert_eq!(other.read(0, 512), [1; 512], "another connection is served");
     fixture.device.blocked.open();
-    cookies
-        .into_iter()
-        .for_each(|cookie| assert_eq!(client.wait(cookie).error, 0));
+    cookies.into_iter().for_each(|cookie| assert_eq!(client.wait(cookie).error, 0));
     assert_eq!(fixture.device.calls.flushes.load(Relaxed), 10);
 }
 
@@ -506,11 +438,7 @@ fn a_client_that_does_not_read_holds_up_nobody_and_is_given_up() {
         assert_eq!(other.wait(one).error, 0);
         assert_eq!(other.wait(two).error, 0);
     }
-    assert!(
-        begin.elapsed() < Duration::from_millis(1500),
-        "{:?}",
-        begin.elapsed()
-    );
+    assert!(begin.elapsed() < Duration::from_millis(1500), "{:?}", begin.elapsed());
     let deadline = Instant::now() + Duration::from_secs(15);
     while fixture.server.connections().len() > 1 {
         assert!(Instant::now() < deadline, "the stuck client is still there");
@@ -573,12 +501,9 @@ fn many_connections_at_once() {
                             client.submit(WRITE, 0, base + i * 4096, 4096, &pattern(round * 100 + i, 4096))
                         })
                         .collect();
-                    pending
-                        .into_iter()
-                        .for_each(|c| assert_eq!(client.wait(c).error, 0));
-                    let pending: Vec<u64> = (0..16)
-                        .map(|i| client.submit(READ, 0, base + i * 4096, 4096, &[]))
-                        .collect();
+                    pending.into_iter().for_each(|c| assert_eq!(client.wait(c).error, 0));
+                    let pending: Vec<u64> =
+                        (0..16).map(|i| client.submit(READ, 0, base + i * 4096, 4096, &[])).collect();
                     for (i, cookie) in (0..).zip(pending) {
                         let read = client.wait(cookie).read(base + i * 4096, 4096);
                         assert_eq!(read, pattern(round * 100 + i, 4096));
@@ -590,10 +515,7 @@ fn many_connections_at_once() {
     let traffic = fixture.server.stats().traffic;
     assert_eq!(traffic.requests_of(Command::Write), 8 * 50 * 16);
     assert_eq!(traffic.requests_of(Command::Read), 8 * 50 * 16);
-    assert_eq!(
-        (traffic.bytes_read, traffic.bytes_written),
-        (8 * 50 * 16 * 4096, 8 * 50 * 16 * 4096)
-    );
+    assert_eq!((traffic.bytes_read, traffic.bytes_written), (8 * 50 * 16 * 4096, 8 * 50 * 16 * 4096));
     assert_eq!((traffic.errors, traffic.in_flight), (0, 0));
 }
 
@@ -606,10 +528,7 @@ fn requests_and_errors_are_counted_also_after_the_connection_is_gone() {
     client.call(BLOCK_STATUS, 0, 0, 4096, &[]);
     let connections = fixture.server.connections();
     assert_eq!(connections.len(), 1);
-    assert_eq!(
-        (connections[0].peer.as_str(), connections[0].export.as_deref()),
-        ("unix", Some("vol"))
-    );
+    assert_eq!((connections[0].peer.as_str(), connections[0].export.as_deref()), ("unix", Some("vol")));
     client.stream.write_all(&request(DISC, 0, 0, 0, 0, &[])).unwrap();
     client.assert_closed();
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -618,10 +537,7 @@ fn requests_and_errors_are_counted_also_after_the_connection_is_gone() {
         thread::sleep(Duration::from_millis(2));
     }
     let stats = fixture.server.stats();
-    assert_eq!(
-        (stats.accepted, stats.refused, stats.failed_negotiations),
-        (1, 0, 0)
-    );
+    assert_eq!((stats.accepted, stats.refused, stats.failed_negotiations), (1, 0, 0));
     assert_eq!((stats.traffic.errors, stats.traffic.bytes_written), (1, 4096));
     assert_eq!(stats.traffic.requests_of(Command::BlockStatus), 1);
 }

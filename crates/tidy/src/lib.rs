@@ -30,52 +30,35 @@ pub struct Tree {
 impl Tree {
     /// Reads the tree this crate lies in. Binary files are left out.
     pub fn load() -> Tree {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../..")
-            .canonicalize()
-            .expect("find the root");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("find the root");
         let output = Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .current_dir(&root)
             .output()
             .expect("run git");
-        assert!(
-            output.status.success(),
-            "git ls-files failed: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "git ls-files failed: {}", String::from_utf8_lossy(&output.stderr));
         let names = String::from_utf8(output.stdout).expect("names are UTF-8");
         let mut files: Vec<File> = names
             .split_terminator('\0')
             .filter_map(|name| {
                 let bytes = std::fs::read(root.join(name)).ok()?;
                 let text = String::from_utf8(bytes).ok()?;
-                (!text.contains('\0')).then(|| File {
-                    path: name.to_owned(),
-                    text,
-                })
+                (!text.contains('\0')).then(|| File { path: name.to_owned(), text })
             })
             .collect();
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        assert!(
-            files.len() > 20,
-            "only {} files: is this the repository?",
-            files.len()
-        );
+        assert!(files.len() > 20, "only {} files: is this the repository?", files.len());
         Tree { root, files }
     }
 
     /// Files with this extension.
     pub fn with_extension<'a>(&'a self, extension: &'a str) -> impl Iterator<Item = &'a File> {
-        self.files
-            .iter()
-            .filter(move |f| f.path.rsplit_once('.').is_some_and(|(_, e)| e == extension))
+        self.files.iter().filter(move |f| f.path.rsplit_once('.').is_some_and(|(_, e)| e == extension))
     }
 
     /// Rust files below a folder.
     pub fn rust_below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a File> {
-        self.with_extension("rs")
-            .filter(move |f| f.path.starts_with(folder))
+        self.with_extension("rs").filter(move |f| f.path.starts_with(folder))
     }
 }
 

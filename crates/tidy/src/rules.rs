@@ -9,10 +9,7 @@ pub const MAX_FILE_LINES: usize = 700;
 pub const MAX_FUNCTION_LINES: usize = 70;
 
 fn finding(line: usize, what: impl Into<String>) -> Finding {
-    Finding {
-        line,
-        what: what.into(),
-    }
+    Finding { line, what: what.into() }
 }
 
 /// Unix line ends, no white space at line ends, one newline at the end.
@@ -58,8 +55,7 @@ pub fn words_to_avoid(text: &str) -> Vec<Finding> {
         .collect();
     for place in PLACES {
         found.extend(
-            text.match_indices(place)
-                .map(|(at, _)| finding(line_of(text, at), format!("mentions {place}"))),
+            text.match_indices(place).map(|(at, _)| finding(line_of(text, at), format!("mentions {place}"))),
         );
     }
     found
@@ -71,10 +67,7 @@ pub fn file_length(text: &str) -> Vec<Finding> {
     if lines <= MAX_FILE_LINES {
         return Vec::new();
     }
-    vec![finding(
-        lines,
-        format!("{lines} lines, more than {MAX_FILE_LINES}: split it"),
-    )]
+    vec![finding(lines, format!("{lines} lines, more than {MAX_FILE_LINES}: split it"))]
 }
 
 /// Functions that don't fit on a screen.
@@ -83,10 +76,7 @@ pub fn function_length(source: &str) -> Vec<(String, Finding)> {
         .into_iter()
         .filter(|f| f.lines > MAX_FUNCTION_LINES)
         .map(|f| {
-            let what = format!(
-                "function {} has {} lines, more than {MAX_FUNCTION_LINES}",
-                f.name, f.lines
-            );
+            let what = format!("function {} has {} lines, more than {MAX_FUNCTION_LINES}", f.name, f.lines);
             (f.name, finding(f.line, what))
         })
         .collect()
@@ -128,10 +118,7 @@ pub fn clock(source: &str) -> Vec<Finding> {
     words(&code, "std::time")
         .filter(|at| !code[at + "std::time".len()..].starts_with("::Duration"))
         .map(|at| {
-            finding(
-                line_of(&code, at),
-                "std::time: the engine's clock is the world's (I1); only Duration",
-            )
+            finding(line_of(&code, at), "std::time: the engine's clock is the world's (I1); only Duration")
         })
         .collect()
 }
@@ -147,26 +134,15 @@ pub fn names_from(source: &str, krate: &str) -> Vec<(usize, String)> {
         let line = line_of(&code, at);
         let items: Vec<String> = match path.strip_prefix('{') {
             None => vec![first_name(path)],
-            Some(group) => top_level_items(group)
-                .iter()
-                .map(|item| first_name(item))
-                .collect(),
+            Some(group) => top_level_items(group).iter().map(|item| first_name(item)).collect(),
         };
-        names.extend(
-            items
-                .into_iter()
-                .filter(|name| !name.is_empty())
-                .map(|name| (line, name)),
-        );
+        names.extend(items.into_iter().filter(|name| !name.is_empty()).map(|name| (line, name)));
     }
     names
 }
 
 fn first_name(path: &str) -> String {
-    path.trim_start()
-        .chars()
-        .take_while(|c| rust::is_word(*c) || *c == '*')
-        .collect()
+    path.trim_start().chars().take_while(|c| rust::is_word(*c) || *c == '*').collect()
 }
 
 /// The items of a use group, up to its closing brace.
@@ -214,10 +190,7 @@ pub fn relative_links(markdown: &str) -> Vec<(usize, String)> {
         }
         // Odd pieces between back-quotes are code.
         for text in line.split('`').step_by(2) {
-            for (_, rest) in text
-                .match_indices("](")
-                .map(|(at, m)| text.split_at(at + m.len()))
-            {
+            for (_, rest) in text.match_indices("](").map(|(at, m)| text.split_at(at + m.len())) {
                 let Some((target, _)) = rest.split_once(')') else {
                     continue;
                 };
@@ -263,10 +236,7 @@ mod tests {
     fn words_are_seen() {
         assert_eq!(words_to_avoid("fine, mktemp XXXXXX\n"), []);
         assert_eq!(words_to_avoid(concat!("// FIX", "ME later\n")).len(), 1);
-        assert_eq!(
-            words_to_avoid(concat!("see shar", "ed/design.md and /ho", "me/me\n")).len(),
-            2
-        );
+        assert_eq!(words_to_avoid(concat!("see shar", "ed/design.md and /ho", "me/me\n")).len(), 2);
     }
 
     #[test]
@@ -280,15 +250,8 @@ mod tests {
 
     #[test]
     fn unfinished_code_is_seen() {
-        let source = concat!(
-            "// todo!\nfn f() { \"todo!\"; todo",
-            "!() }\n#[ignore",
-            "]\nfn ignore() {}\n"
-        );
-        assert_eq!(
-            unfinished(source).iter().map(|f| f.line).collect::<Vec<_>>(),
-            [2, 3]
-        );
+        let source = concat!("// todo!\nfn f() { \"todo!\"; todo", "!() }\n#[ignore", "]\nfn ignore() {}\n");
+        assert_eq!(unfinished(source).iter().map(|f| f.line).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(unfinished("#[ignore = \"slow\"]\nfn f() {}\n").len(), 1);
     }
 
@@ -299,10 +262,8 @@ mod tests {
         assert_eq!(clock("use std::time::{Duration, Instant};\n").len(), 1);
         assert_eq!(forbidden("let tokio_like = 1;\n", &["tokio"], "no"), []);
         assert_eq!(forbidden("use tokio::net;\n", &["tokio"], "no").len(), 1);
-        let names = names_from(
-            "use e::{a::{B, C}, d};\nfn f() -> e::Result<()> {}\nuse e;\nuse e::*;\n",
-            "e",
-        );
+        let names =
+            names_from("use e::{a::{B, C}, d};\nfn f() -> e::Result<()> {}\nuse e;\nuse e::*;\n", "e");
         let names: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["a", "d", "Result", "*"]);
     }
@@ -314,9 +275,6 @@ mod tests {
         let links =
             relative_links("[a](b.md#c) `[x](y)` [d](https://e) [f](#g)\n```\n[h](i)\n```\n![j](k.svg)\n");
         assert_eq!(links, [(1, "b.md".to_owned()), (5, "k.svg".to_owned())]);
-        assert_eq!(
-            toml_keys("[a]\nx = 1\n\n[b]\n# c = 2\ny.workspace = true\nz = 3\n", "b"),
-            ["y", "z"]
-        );
+        assert_eq!(toml_keys("[a]\nx = 1\n\n[b]\n# c = 2\ny.workspace = true\nz = 3\n", "b"), ["y", "z"]);
     }
 }

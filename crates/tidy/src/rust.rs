@@ -3,10 +3,7 @@
 /// Blanks comments and the contents of string and character literals, keeping every newline and every other character
 /// where it is.
 pub fn mask(source: &str) -> String {
-    let mut lexer = Lexer {
-        rest: source,
-        out: String::with_capacity(source.len()),
-    };
+    let mut lexer = Lexer { rest: source, out: String::with_capacity(source.len()) };
     while !lexer.rest.is_empty() {
         lexer.step();
     }
@@ -40,8 +37,7 @@ impl Lexer<'_> {
 
     fn blank(&mut self, length: usize) {
         let (gone, rest) = self.rest.split_at(length);
-        self.out
-            .extend(gone.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+        self.out.extend(gone.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
         self.rest = rest;
     }
 }
@@ -75,19 +71,13 @@ fn block_comment(text: &str) -> usize {
 
 /// Length of `r"…"`, `r#"…"#`, and their byte and C forms.
 fn raw_string(text: &str) -> Option<usize> {
-    let body = text
-        .strip_prefix("br")
-        .or_else(|| text.strip_prefix("cr"))
-        .or_else(|| text.strip_prefix('r'))?;
+    let body =
+        text.strip_prefix("br").or_else(|| text.strip_prefix("cr")).or_else(|| text.strip_prefix('r'))?;
     let hashes = body.len() - body.trim_start_matches('#').len();
     let content = body[hashes..].strip_prefix('"')?;
     let end = format!("\"{}", "#".repeat(hashes));
     let start = text.len() - content.len();
-    Some(
-        content
-            .find(&end)
-            .map_or(text.len(), |found| start + found + end.len()),
-    )
+    Some(content.find(&end).map_or(text.len(), |found| start + found + end.len()))
 }
 
 /// Length up to and with the closing quote.
@@ -131,17 +121,9 @@ pub fn functions(masked: &str) -> Vec<Function> {
         .filter_map(|at| {
             let rest = masked[at + 2..].trim_start();
             let name: String = rest.chars().take_while(|c| is_word(*c)).collect();
-            let end = if name.is_empty() {
-                None
-            } else {
-                body_end(&masked[at..])
-            }?;
+            let end = if name.is_empty() { None } else { body_end(&masked[at..]) }?;
             let line = line_of(masked, at);
-            Some(Function {
-                name,
-                line,
-                lines: line_of(masked, at + end) - line + 1,
-            })
+            Some(Function { name, line, lines: line_of(masked, at + end) - line + 1 })
         })
         .collect()
 }
@@ -205,13 +187,6 @@ mod tests {
         let source = "trait T {\n fn no_body(&self) -> [u8; 4];\n}\nfn long<F: Fn(u8)>(\n f: F,\n) -> [u8; 2] {\n if x {\n }\n}\n\
                       type P = fn(u8) -> u8;\n";
         let found = functions(&mask(source));
-        assert_eq!(
-            found,
-            [Function {
-                name: "long".into(),
-                line: 4,
-                lines: 6
-            }]
-        );
+        assert_eq!(found, [Function { name: "long".into(), line: 4, lines: 6 }]);
     }
 }

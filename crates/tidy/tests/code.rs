@@ -20,18 +20,12 @@ fn functions_are_short() {
     let allowed = |path: &str, name: &str| LONG_FUNCTIONS.iter().any(|(p, n, _)| *p == path && *n == name);
     enforce(tree.with_extension("rs"), |file| {
         let long = rules::function_length(&file.text);
-        long.into_iter()
-            .filter(|(name, _)| !allowed(&file.path, name))
-            .map(|(_, finding)| finding)
-            .collect()
+        long.into_iter().filter(|(name, _)| !allowed(&file.path, name)).map(|(_, finding)| finding).collect()
     });
     for (path, name, reason) in LONG_FUNCTIONS {
         let file = tree.files.iter().find(|f| f.path == path);
         let still_long = file.is_some_and(|f| rules::function_length(&f.text).iter().any(|(n, _)| n == name));
-        assert!(
-            still_long,
-            "{path}: {name} needs no exception any more ({reason})"
-        );
+        assert!(still_long, "{path}: {name} needs no exception any more ({reason})");
     }
 }
 
@@ -44,12 +38,9 @@ fn nothing_is_unfinished() {
 #[test]
 fn unsafe_stays_in_its_place() {
     let tree = Tree::load();
-    let elsewhere = tree
-        .with_extension("rs")
-        .filter(|f| UNSAFE_MODULES.iter().all(|(path, _)| f.path != *path));
-    enforce(elsewhere, |f| {
-        rules::forbidden(&f.text, &["unsafe"], "allowed only in the modules listed (I3)")
-    });
+    let elsewhere =
+        tree.with_extension("rs").filter(|f| UNSAFE_MODULES.iter().all(|(path, _)| f.path != *path));
+    enforce(elsewhere, |f| rules::forbidden(&f.text, &["unsafe"], "allowed only in the modules listed (I3)"));
 }
 
 #[test]

@@ -29,15 +29,10 @@ fn the_engine_knows_no_outside_world() {
 #[test]
 fn system_calls_stay_below_the_disk_seam() {
     let tree = Tree::load();
-    let above = tree
-        .rust_below("crates/engine/src/")
-        .filter(|f| !f.path.starts_with("crates/engine/src/disk/"));
+    let above =
+        tree.rust_below("crates/engine/src/").filter(|f| !f.path.starts_with("crates/engine/src/disk/"));
     enforce(above, |f| {
-        rules::forbidden(
-            &f.text,
-            &["rustix", "libc", "std::fs", "std::os"],
-            "only below disk/ (I3)",
-        )
+        rules::forbidden(&f.text, &["rustix", "libc", "std::fs", "std::os"], "only below disk/ (I3)")
     });
 }
 
@@ -49,10 +44,7 @@ fn targets_know_only_block_devices() {
         rules::names_from(&file.text, "hindcast_engine")
             .into_iter()
             .filter(|(_, name)| !ALLOWED.contains(&name.as_str()))
-            .map(|(line, name)| Finding {
-                line,
-                what: format!("a target uses hindcast_engine::{name} (I1)"),
-            })
+            .map(|(line, name)| Finding { line, what: format!("a target uses hindcast_engine::{name} (I1)") })
             .collect()
     });
 }

@@ -10,17 +10,13 @@ fn generated(path: &str) -> bool {
 #[test]
 fn white_space() {
     let tree = Tree::load();
-    enforce(tree.files.iter().filter(|f| !generated(&f.path)), |f| {
-        rules::white_space(&f.text)
-    });
+    enforce(tree.files.iter().filter(|f| !generated(&f.path)), |f| rules::white_space(&f.text));
 }
 
 #[test]
 fn words_to_avoid() {
     let tree = Tree::load();
-    enforce(tree.files.iter().filter(|f| !generated(&f.path)), |f| {
-        rules::words_to_avoid(&f.text)
-    });
+    enforce(tree.files.iter().filter(|f| !generated(&f.path)), |f| rules::words_to_avoid(&f.text));
 }
 
 #[test]
@@ -32,10 +28,7 @@ fn links_resolve() {
         rules::relative_links(&file.text)
             .into_iter()
             .filter(|(_, target)| !folder.join(target).exists())
-            .map(|(line, target)| Finding {
-                line,
-                what: format!("link to {target}, which does not exist"),
-            })
+            .map(|(line, target)| Finding { line, what: format!("link to {target}, which does not exist") })
             .collect()
     });
 }

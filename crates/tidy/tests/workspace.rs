@@ -3,10 +3,7 @@
 use hindcast_tidy::{File, Tree, rules};
 
 fn manifest<'a>(tree: &'a Tree, path: &str) -> &'a File {
-    tree.files
-        .iter()
-        .find(|f| f.path == path)
-        .unwrap_or_else(|| panic!("{path} is missing"))
+    tree.files.iter().find(|f| f.path == path).unwrap_or_else(|| panic!("{path} is missing"))
 }
 
 fn crates(tree: &Tree) -> Vec<&File> {
@@ -31,17 +28,9 @@ fn every_crate_takes_the_shared_settings() {
         );
         for key in ["version", "edition", "rust-version", "license"] {
             let line = format!("{key}.workspace = true");
-            assert!(
-                file.text.lines().any(|l| l.trim() == line),
-                "{}: no {line}",
-                file.path
-            );
+            assert!(file.text.lines().any(|l| l.trim() == line), "{}: no {line}", file.path);
         }
-        assert!(
-            file.text.contains("\ndescription = "),
-            "{}: no description",
-            file.path
-        );
+        assert!(file.text.contains("\ndescription = "), "{}: no description", file.path);
     }
 }
 
@@ -62,11 +51,7 @@ fn versions_are_chosen_once() {
     for file in crates(&tree) {
         for table in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let section = file.text.split(&format!("\n[{table}]\n")).nth(1).unwrap_or("");
-            for line in section
-                .lines()
-                .take_while(|l| !l.starts_with('['))
-                .filter(|l| l.contains('='))
-            {
+            for line in section.lines().take_while(|l| !l.starts_with('[')).filter(|l| l.contains('=')) {
                 assert!(
                     line.contains("workspace = true"),
                     "{}: {line:?} is not from the workspace",
@@ -84,14 +69,8 @@ fn every_dependency_has_its_reason() {
     let names = rules::toml_keys(&manifest(&tree, "Cargo.toml").text, "workspace.dependencies");
     assert!(names.len() > 5, "only {names:?}");
     for name in names.iter().filter(|n| !n.starts_with("hindcast-")) {
-        let row = reasons
-            .text
-            .lines()
-            .find(|line| line.starts_with(&format!("| `{name}` |")));
+        let row = reasons.text.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
         let reason = row.and_then(|line| line.split('|').nth(2)).unwrap_or("").trim();
-        assert!(
-            reason.len() > 10,
-            "docs/decisions/dependencies.md gives no reason for `{name}`"
-        );
+        assert!(reason.len() > 10, "docs/decisions/dependencies.md gives no reason for `{name}`");
     }
 }

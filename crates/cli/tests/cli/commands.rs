@@ -11,76 +11,36 @@ fn a_volume_from_creation_to_deletion() {
     let server = Server::start(&dir.path().join("made/on/the/way"));
     assert_eq!(server.json(&["volume", "list"]), json!([]));
 
-    let made = server.json(&[
-        "volume", "create", "db", "--size", "10M", "--chunk", "64K", "--block", "4K",
-    ]);
+    let made = server.json(&["volume", "create", "db", "--size", "10M", "--chunk", "64K", "--block", "4K"]);
     assert_eq!(made["size"], 10 * M);
     assert_eq!(made["chunk_size"], 64 << 10);
     assert_eq!(made["block_size"], 4096);
     assert_eq!(made["read_only"], false);
     assert!(made["created"].as_str().unwrap().ends_with('Z'), "{made}");
     assert_eq!(made["uuid"].as_str().unwrap().len(), 36);
-    for counter in [
-        "reads",
-        "read_bytes",
-        "writes",
-        "write_bytes",
-        "flushes",
-        "discards",
-        "errors",
-    ] {
+    for counter in ["reads", "read_bytes", "writes", "write_bytes", "flushes", "discards", "errors"] {
         assert_eq!(made["stats"][counter], 0, "{counter}");
     }
     let plain = server.json(&["volume", "create", "plain", "--size", "1.5G"]);
-    assert_eq!(
-        (&plain["chunk_size"], &plain["block_size"]),
-        (&json!(16384), &json!(512))
-    );
+    assert_eq!((&plain["chunk_size"], &plain["block_size"]), (&json!(16384), &json!(512)));
 
-    let names: Vec<Value> = server
-        .json(&["volume", "list"])
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|v| v["name"].clone())
-        .collect();
+    let names: Vec<Value> =
+        server.json(&["volume", "list"]).as_array().unwrap().iter().map(|v| v["name"].clone()).collect();
     assert_eq!(names, ["db", "plain"]);
-    assert!(
-        server
-            .ok(&["volume", "list"])
-            .lines()
-            .any(|l| l.starts_with("db ") && l.contains("10 MiB"))
-    );
+    assert!(server.ok(&["volume", "list"]).lines().any(|l| l.starts_with("db ") && l.contains("10 MiB")));
     assert_eq!(server.json(&["volume", "show", "db"])["uuid"], made["uuid"]);
 
-    assert_eq!(
-        server.json(&["volume", "resize", "db", "--size", "20M"])["size"],
-        20 * M
-    );
+    assert_eq!(server.json(&["volume", "resize", "db", "--size", "20M"])["size"], 20 * M);
     assert_eq!(server.fails(&["volume", "resize", "db", "--size", "5M"]).0, 4);
-    assert_eq!(
-        server.json(&["volume", "resize", "db", "--size", "5M", "--force"])["size"],
-        5 * M
-    );
-    assert_eq!(
-        server.json(&["volume", "set", "db", "--read-only"])["read_only"],
-        true
-    );
-    assert_eq!(
-        server.json(&["volume", "set", "db", "--writable"])["read_only"],
-        false
-    );
+    assert_eq!(server.json(&["volume", "resize", "db", "--size", "5M", "--force"])["size"], 5 * M);
+    assert_eq!(server.json(&["volume", "set", "db", "--read-only"])["read_only"], true);
+    assert_eq!(server.json(&["volume", "set", "db", "--writable"])["read_only"], false);
     let renamed = server.json(&["volume", "rename", "db", "db2"]);
-    assert_eq!(
-        (&renamed["name"], &renamed["uuid"]),
-        (&json!("db2"), &made["uuid"])
-    );
+    assert_eq!((&renamed["name"], &renamed["uuid"]), (&json!("db2"), &made["uuid"]));
     assert_eq!(server.fails(&["volume", "show", "db"]).0, 3);
 
     assert_eq!(server.json(&["volume", "stats"]).as_array().unwrap().len(), 2);
-    let lines = server.ok(&[
-        "volume", "stats", "db2", "--watch", "0.1", "--count", "2", "-o", "json",
-    ]);
+    let lines = server.ok(&["volume", "stats", "db2", "--watch", "0.1", "--count", "2", "-o", "json"]);
     assert_eq!(lines.lines().count(), 2);
     for line in lines.lines() {
         let rates: Value = serde_json::from_str(line).unwrap();
@@ -119,15 +79,9 @@ fn exit_codes_tell_what_went_wrong() {
     server.ok(&["volume", "create", "b", "--size", "1M"]);
     assert_eq!(server.fails(&["volume", "rename", "b", "a"]).0, 4);
 
-    let nobody = program()
-        .args(["--socket", "/nonexistent/h.sock", "status"])
-        .output()
-        .unwrap();
+    let nobody = program().args(["--socket", "/nonexistent/h.sock", "status"]).output().unwrap();
     assert_eq!(failure(nobody).0, 5);
-    let bad = program()
-        .args(["--socket", "https://x:1", "status"])
-        .output()
-        .unwrap();
+    let bad = program().args(["--socket", "https://x:1", "status"]).output().unwrap();
     assert_eq!(failure(bad).0, 2);
 }
 
@@ -147,33 +101,21 @@ fn physical_volumes_come_and_go() {
 
     // By path, by UUID, and by number.
     let drained = server.json(&["pool", "drain", "pv-1.img", "--wait"]);
-    assert_eq!(
-        (&drained["draining"], &drained["used"]),
-        (&json!(true), &json!(0))
-    );
+    assert_eq!((&drained["draining"], &drained["used"]), (&json!(true), &json!(0)));
     let uuid = added["uuid"].as_str().unwrap();
-    assert_eq!(
-        server.json(&["pool", "drain", uuid, "--cancel"])["draining"],
-        false
-    );
+    assert_eq!(server.json(&["pool", "drain", uuid, "--cancel"])["draining"], false);
     server.ok(&["pool", "remove", &added["id"].to_string()]);
     assert_eq!(server.json(&["pool", "pvs"]).as_array().unwrap().len(), 1);
 
-    assert_eq!(
-        server.json(&["pool", "set", "--placement", "contiguous"])["placement"],
-        "contiguous"
-    );
+    assert_eq!(server.json(&["pool", "set", "--placement", "contiguous"])["placement"], "contiguous");
     assert_eq!(server.json(&["pool", "show"])["placement"], "contiguous");
 }
 
 #[test]
 fn help_completions_and_manual_pages_are_there() {
-    for args in [
-        &["--help"][..],
-        &["volume", "--help"],
-        &["volume", "create", "--help"],
-        &["serve", "--help"],
-    ] {
+    for args in
+        [&["--help"][..], &["volume", "--help"], &["volume", "create", "--help"], &["serve", "--help"]]
+    {
         let output = program().args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(output.stderr.is_empty());
@@ -187,13 +129,6 @@ fn help_completions_and_manual_pages_are_there() {
         assert!(output.status.success() && output.stdout.len() > 1000);
     }
     let dir = tempfile::tempdir().unwrap();
-    assert!(
-        program()
-            .args(["man", "--dir"])
-            .arg(dir.path())
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(program().args(["man", "--dir"]).arg(dir.path()).status().unwrap().success());
     assert!(dir.path().join("hindcast-volume-create.1").exists());
 }

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 /// A test that needs a client fails without it: `./dev test` installs it.
 fn require(program: &str) {
-    let found = Command::new("sh")
-        .args(["-c", &format!("command -v {program}")])
-        .output();
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     assert!(
         found.is_ok_and(|output| output.status.success()),
         "{program} is needed: apt-get install libnbd-bin"
@@ -21,30 +19,17 @@ fn require(program: &str) {
 
 /// Bytes that are neither zero nor repeat soon.
 fn pattern(len: u32) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
-        .collect()
+    (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
 /// The address that an NBD listener on port 0 got.
 fn nbd_address(server: &Server) -> String {
-    server.json(&["status"])["listeners"]["nbd"][0]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    server.json(&["status"])["listeners"]["nbd"][0].as_str().unwrap().to_owned()
 }
 
 fn check(dir: &Path, args: &[&str]) -> (Option<i32>, Value) {
-    let output = program()
-        .args(["check", "-o", "json", "--data"])
-        .arg(dir)
-        .args(args)
-        .output()
-        .unwrap();
-    (
-        output.status.code(),
-        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
-    )
+    let output = program().args(["check", "-o", "json", "--data"]).arg(dir).args(args).output().unwrap();
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
 }
 
 #[test]
@@ -61,13 +46,8 @@ fn a_stopped_and_a_killed_server_come_back_with_everything() {
     assert!(dir.path().join("hindcast.sock").exists());
 
     let server = Server::start(dir.path());
-    let names: Vec<Value> = server
-        .json(&["volume", "list"])
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|v| v["name"].clone())
-        .collect();
+    let names: Vec<Value> =
+        server.json(&["volume", "list"]).as_array().unwrap().iter().map(|v| v["name"].clone()).collect();
     assert_eq!(names, ["a", "b"]);
     assert_eq!(server.stop("-INT"), Some(0));
 }
@@ -76,10 +56,8 @@ fn a_stopped_and_a_killed_server_come_back_with_everything() {
 fn one_directory_has_one_server() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
-    let second = program()
-        .args(["serve", "--log", "off", "--nbd", "none", "--data"])
-        .arg(dir.path())
-        .output();
+    let second =
+        program().args(["serve", "--log", "off", "--nbd", "none", "--data"]).arg(dir.path()).output();
     assert_eq!(failure(second.unwrap()).0, 4);
     assert_eq!(server.json(&["status"])["health"]["state"], "healthy");
 }
@@ -137,37 +115,15 @@ fn the_api_describes_itself_and_refuses_politely() {
         ("GET", "/api/v1/nothing", "", 404, "not_found"),
         ("PUT", "/api/v1/volumes", "", 405, "unsupported"),
         ("POST", "/api/v1/volumes", "{", 400, "invalid"),
-        (
-            "POST",
-            "/api/v1/volumes",
-            r#"{"name":"b","size":-1}"#,
-            400,
-            "invalid",
-        ),
-        (
-            "POST",
-            "/api/v1/volumes",
-            r#"{"name":"b","size":1048576,"sice":1}"#,
-            400,
-            "invalid",
-        ),
-        (
-            "POST",
-            "/api/v1/volumes",
-            r#"{"name":"a","size":1048576}"#,
-            409,
-            "conflict",
-        ),
+        ("POST", "/api/v1/volumes", r#"{"name":"b","size":-1}"#, 400, "invalid"),
+        ("POST", "/api/v1/volumes", r#"{"name":"b","size":1048576,"sice":1}"#, 400, "invalid"),
+        ("POST", "/api/v1/volumes", r#"{"name":"a","size":1048576}"#, 409, "conflict"),
         ("PATCH", "/api/v1/volumes/a", r#"{"size":512}"#, 409, "conflict"),
         ("DELETE", "/api/v1/volumes/a?force=perhaps", "", 400, "invalid"),
     ] {
         let (actual, text) = server.http(method, path, body);
         let answer: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(
-            (actual, &answer["kind"]),
-            (code, &json!(kind)),
-            "{method} {path}: {text}"
-        );
+        assert_eq!((actual, &answer["kind"]), (code, &json!(kind)), "{method} {path}: {text}");
         assert!(!answer["message"].as_str().unwrap().is_empty());
     }
     let long = format!(r#"{{"name":"{}","size":1}}"#, "x".repeat(100_000));
@@ -186,10 +142,7 @@ fn metrics_are_in_prometheus_form() {
     assert!(text.ends_with("# EOF\n"), "{text}");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(
-            name.starts_with("hindcast_") || name.starts_with("process_"),
-            "{line}"
-        );
+        assert!(name.starts_with("hindcast_") || name.starts_with("process_"), "{line}");
         assert!(value.parse::<f64>().is_ok(), "{line}");
     }
     for metric in [
@@ -211,53 +164,24 @@ fn tcp_asks_for_the_token() {
     let token = dir.path().join("token");
     std::fs::write(&token, "correct-horse-battery\n").unwrap();
     let socket = format!("unix:{}", dir.path().join("d/hindcast.sock").display());
-    let args = [
-        "--nbd",
-        "none",
-        "--api",
-        &socket,
-        "--api",
-        "127.0.0.1:0",
-        "--api-token-file",
-    ];
-    let server = Server::start_with(
-        &dir.path().join("d"),
-        &[&args[..], &[token.to_str().unwrap()]].concat(),
-    );
-    let address = server.json(&["status"])["listeners"]["api"][1]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let args = ["--nbd", "none", "--api", &socket, "--api", "127.0.0.1:0", "--api-token-file"];
+    let server = Server::start_with(&dir.path().join("d"), &[&args[..], &[token.to_str().unwrap()]].concat());
+    let address = server.json(&["status"])["listeners"]["api"][1].as_str().unwrap().to_owned();
 
     let get = |path: &str, header: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n"
-        )
-        .unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n").unwrap();
         read_response(stream).0
     };
     for path in ["/api/v1/status", "/api/v1/volumes", "/metrics"] {
         assert_eq!(get(path, ""), 401, "{path}");
-        assert_eq!(
-            get(path, "Authorization: Bearer wrong-horse-battery\r\n"),
-            401,
-            "{path}"
-        );
-        assert_eq!(
-            get(path, "Authorization: Bearer correct-horse-battery\r\n"),
-            200,
-            "{path}"
-        );
+        assert_eq!(get(path, "Authorization: Bearer wrong-horse-battery\r\n"), 401, "{path}");
+        assert_eq!(get(path, "Authorization: Bearer correct-horse-battery\r\n"), 200, "{path}");
     }
     assert_eq!(get("/healthz", ""), 200);
 
     let url = format!("http://{address}");
-    let without = program()
-        .args(["--socket", &url, "volume", "list"])
-        .output()
-        .unwrap();
+    let without = program().args(["--socket", &url, "volume", "list"]).output().unwrap();
     assert_eq!(failure(without).0, 1);
     let with = program()
         .args(["--socket", &url, "--token-file"])
@@ -290,12 +214,7 @@ fn every_volume_is_an_export() {
     let all: Value =
         serde_json::from_slice(&nbd("nbdinfo", &["--list", "--json", &format!("nbd://{address}")]).stdout)
             .unwrap();
-    let names: Vec<&Value> = all["exports"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|e| &e["export-name"])
-        .collect();
+    let names: Vec<&Value> = all["exports"].as_array().unwrap().iter().map(|e| &e["export-name"]).collect();
     assert_eq!(names, ["a", "b"]);
 
     // What is written before a kill is there after it.
@@ -303,11 +222,7 @@ fn every_volume_is_an_export() {
     let data = pattern(8 << 20);
     std::fs::write(&image, &data).unwrap();
     let image = image.to_str().unwrap();
-    assert!(
-        nbd("nbdcopy", &["--flush", image, &format!("nbd://{address}/a")])
-            .status
-            .success()
-    );
+    assert!(nbd("nbdcopy", &["--flush", image, &format!("nbd://{address}/a")]).status.success());
     let stats = server.json(&["volume", "show", "a"]);
     assert!(stats["stats"]["write_bytes"].as_u64().unwrap() > 0, "{stats}");
     assert_eq!(server.stop("-KILL"), None);
@@ -315,32 +230,17 @@ fn every_volume_is_an_export() {
     let back = dir.path().join("back");
     let from = format!("nbd://{}/a", nbd_address(&server));
     assert!(nbd("nbdcopy", &[&from, back.to_str().unwrap()]).status.success());
-    assert!(
-        std::fs::read(back).unwrap() == data,
-        "the volume differs from what was written"
-    );
+    assert!(std::fs::read(back).unwrap() == data, "the volume differs from what was written");
 }
 
 #[test]
 fn a_directory_without_room_is_out_of_space() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("d");
-    let args = [
-        "serve",
-        "--log",
-        "off",
-        "--nbd",
-        "none",
-        "--journal-size",
-        "4E",
-        "--data",
-    ];
+    let args = ["serve", "--log", "off", "--nbd", "none", "--journal-size", "4E", "--data"];
     let (code, message) = failure(program().args(args).arg(&data).output().unwrap());
     assert_eq!(code, 6, "{message}");
-    assert!(
-        message.contains("--journal-size") && message.contains("--pool-size"),
-        "{message}"
-    );
+    assert!(message.contains("--journal-size") && message.contains("--pool-size"), "{message}");
     assert!(!data.join("pv-0.img").exists());
 }
 
@@ -353,12 +253,7 @@ fn a_full_pool_refuses_writes_until_it_grows() {
     let image = dir.path().join("image");
     std::fs::write(&image, pattern(96 << 20)).unwrap();
     let url = format!("nbd://{}/a", nbd_address(&server));
-    let copy = || {
-        Command::new("nbdcopy")
-            .args(["--flush", image.to_str().unwrap(), &url])
-            .output()
-            .unwrap()
-    };
+    let copy = || Command::new("nbdcopy").args(["--flush", image.to_str().unwrap(), &url]).output().unwrap();
 
     let full = copy();
     assert!(!full.status.success());
@@ -368,11 +263,7 @@ fn a_full_pool_refuses_writes_until_it_grows() {
     server.ok(&["volume", "create", "b", "--size", "1M"]);
     server.ok(&["pool", "add", "pv-1.img", "--size", "96M"]);
     let copied = copy();
-    assert!(
-        copied.status.success(),
-        "{}",
-        String::from_utf8_lossy(&copied.stderr)
-    );
+    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
 }
 
 #[test]
@@ -395,9 +286,6 @@ fn check_runs_offline_only() {
     assert_eq!(server.stop("-TERM"), Some(0));
     let (code, report) = check(dir.path(), &[]);
     assert_eq!((code, &report["clean"]), (Some(0), &json!(true)), "{report}");
-    assert_eq!(
-        (&report["pvs"], &report["volumes"], &report["findings"]),
-        (&json!(1), &json!(1), &json!([]))
-    );
+    assert_eq!((&report["pvs"], &report["volumes"], &report["findings"]), (&json!(1), &json!(1), &json!([])));
     assert_eq!(check(dir.path(), &["--repair"]).0, Some(0));
 }

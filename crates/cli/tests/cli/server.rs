@@ -34,31 +34,16 @@ impl Server {
 
     pub(crate) fn start_with(dir: &Path, args: &[&str]) -> Server {
         let child = program()
-            .args([
-                "serve",
-                "--pool-size",
-                "64M",
-                "--journal-size",
-                "16M",
-                "--log",
-                "warn",
-                "--data",
-            ])
+            .args(["serve", "--pool-size", "64M", "--journal-size", "16M", "--log", "warn", "--data"])
             .arg(dir)
             .args(args)
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let mut server = Server {
-            child,
-            dir: dir.to_path_buf(),
-        };
+        let mut server = Server { child, dir: dir.to_path_buf() };
         let end = Instant::now() + START_TIMEOUT;
         while server.run(&["status"]).status.code() != Some(0) {
-            assert!(
-                server.child.try_wait().unwrap().is_none(),
-                "the server ended early"
-            );
+            assert!(server.child.try_wait().unwrap().is_none(), "the server ended early");
             assert!(Instant::now() < end, "the server did not come up");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -70,23 +55,13 @@ impl Server {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
-        program()
-            .arg("--socket")
-            .arg(self.socket())
-            .args(args)
-            .output()
-            .unwrap()
+        program().arg("--socket").arg(self.socket()).args(args).output().unwrap()
     }
 
     /// A command that succeeds; its output.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{args:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -102,10 +77,7 @@ impl Server {
 
     /// Sends a signal, waits for the end, and tells the exit code.
     pub(crate) fn stop(mut self, signal: &str) -> Option<i32> {
-        let kill = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
-            .status()
-            .unwrap();
+        let kill = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(kill.success());
         self.child.wait().unwrap().code()
     }
@@ -141,9 +113,6 @@ pub(crate) fn read_response(mut stream: impl Read) -> (u16, String) {
 /// The exit code of a failed command, and its message, which has to be one line.
 pub(crate) fn failure(output: Output) -> (i32, String) {
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        text.starts_with("hindcast: ") && text.trim_end().lines().count() == 1,
-        "{text:?}"
-    );
+    assert!(text.starts_with("hindcast: ") && text.trim_end().lines().count() == 1, "{text:?}");
     (output.status.code().unwrap(), text)
 }

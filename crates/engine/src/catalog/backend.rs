@@ -58,10 +58,7 @@ const PAGE: usize = 4096;
 
 impl Overlay {
     pub(super) fn new(disk: Arc<dyn Disk>) -> io::Result<Self> {
-        let written = Mutex::new(Written {
-            len: disk.len()?,
-            pages: BTreeMap::new(),
-        });
+        let written = Mutex::new(Written { len: disk.len()?, pages: BTreeMap::new() });
         Ok(Overlay { disk, written })
     }
 
@@ -100,10 +97,7 @@ impl redb::StorageBackend for Overlay {
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let written = self.written.lock();
-        if offset
-            .checked_add(out.len() as u64)
-            .is_none_or(|end| end > written.len)
-        {
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > written.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         for (number, inside, start, len) in in_pages(offset, out.len()) {

@@ -68,10 +68,7 @@ impl Control {
                 created,
             } => {
                 w.u8(1).u64(*id).u64(*branch).bytes(uuid).string(name).u64(*size);
-                w.u8(*chunk_log2)
-                    .u32(*block_size)
-                    .u8(*read_only as u8)
-                    .u64(*created);
+                w.u8(*chunk_log2).u32(*block_size).u8(*read_only as u8).u64(*created);
             }
             Control::ResizeVolume { id, size } => {
                 w.u8(2).u64(*id).u64(*size);
@@ -85,12 +82,7 @@ impl Control {
             Control::DeleteVolume { id } => {
                 w.u8(5).u64(*id);
             }
-            Control::AddPv {
-                pv,
-                uuid,
-                path,
-                extents,
-            } => {
+            Control::AddPv { pv, uuid, path, extents } => {
                 w.u8(6).u32(*pv).bytes(uuid).string(path).u32(*extents);
             }
             Control::SetDraining { pv, draining } => {
@@ -123,29 +115,12 @@ impl Control {
                 read_only: r.u8()? != 0,
                 created: r.u64()?,
             },
-            2 => Control::ResizeVolume {
-                id: r.u64()?,
-                size: r.u64()?,
-            },
-            3 => Control::RenameVolume {
-                id: r.u64()?,
-                name: r.string()?,
-            },
-            4 => Control::SetReadOnly {
-                id: r.u64()?,
-                read_only: r.u8()? != 0,
-            },
+            2 => Control::ResizeVolume { id: r.u64()?, size: r.u64()? },
+            3 => Control::RenameVolume { id: r.u64()?, name: r.string()? },
+            4 => Control::SetReadOnly { id: r.u64()?, read_only: r.u8()? != 0 },
             5 => Control::DeleteVolume { id: r.u64()? },
-            6 => Control::AddPv {
-                pv: r.u32()?,
-                uuid: r.array()?,
-                path: r.string()?,
-                extents: r.u32()?,
-            },
-            7 => Control::SetDraining {
-                pv: r.u32()?,
-                draining: r.u8()? != 0,
-            },
+            6 => Control::AddPv { pv: r.u32()?, uuid: r.array()?, path: r.string()?, extents: r.u32()? },
+            7 => Control::SetDraining { pv: r.u32()?, draining: r.u8()? != 0 },
             8 => Control::RemovePv { pv: r.u32()? },
             9 => Control::SetPlacement(decode_placement(r.u8()?)?),
             _ => return None,
@@ -180,25 +155,11 @@ mod tests {
                 created: 99,
             },
             Control::ResizeVolume { id: 1, size: 5 },
-            Control::RenameVolume {
-                id: 1,
-                name: "x".into(),
-            },
-            Control::SetReadOnly {
-                id: 1,
-                read_only: true,
-            },
+            Control::RenameVolume { id: 1, name: "x".into() },
+            Control::SetReadOnly { id: 1, read_only: true },
             Control::DeleteVolume { id: 1 },
-            Control::AddPv {
-                pv: 3,
-                uuid: [1; 16],
-                path: "/dev/loop7".into(),
-                extents: 12,
-            },
-            Control::SetDraining {
-                pv: 3,
-                draining: true,
-            },
+            Control::AddPv { pv: 3, uuid: [1; 16], path: "/dev/loop7".into(), extents: 12 },
+            Control::SetDraining { pv: 3, draining: true },
             Control::RemovePv { pv: 3 },
             Control::SetPlacement(Placement::Contiguous),
         ];
@@ -208,10 +169,7 @@ mod tests {
             assert_eq!(Control::decode(&bytes), Some(control.clone()));
             for cut in 0..bytes.len() {
                 let decoded = Control::decode(&bytes[..cut]);
-                assert!(
-                    decoded.is_none() || decoded == Some(control.clone()),
-                    "cut at {cut}"
-                );
+                assert!(decoded.is_none() || decoded == Some(control.clone()), "cut at {cut}");
             }
             let mut long = bytes.clone();
             long.extend([0; 8]);

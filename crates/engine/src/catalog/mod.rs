@@ -70,24 +70,18 @@ impl Catalog {
             }
             _ => {}
         }
-        let disk = dir
-            .open(NEW_FILE, OpenMode::CreateNew)
-            .map_err(|e| Error::io("create the catalog", e))?;
+        let disk = dir.open(NEW_FILE, OpenMode::CreateNew).map_err(|e| Error::io("create the catalog", e))?;
         let catalog = Self::on(disk, CREATION_CACHE)?;
         let mut txn = catalog.begin()?;
         txn.create_tables()?;
         txn.put_superblock(superblock)?;
-        txn.put_positions(&Positions {
-            journal_seq: 1,
-            ..Positions::default()
-        })?;
+        txn.put_positions(&Positions { journal_seq: 1, ..Positions::default() })?;
         for (pv, record) in pvs {
             txn.put_pv(*pv, record)?;
         }
         txn.commit()?;
         drop(catalog);
-        dir.sync(SyncPurpose::Dir)
-            .map_err(|e| Error::io("sync the data directory", e))
+        dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
     /// The UUID of the pool whose creation was cut short here: physical volumes may carry its label.
@@ -98,32 +92,22 @@ impl Catalog {
 
     /// Gives a complete catalog its name.
     pub(crate) fn finish(dir: &dyn Dir) -> Result<()> {
-        dir.rename(NEW_FILE, FILE)
-            .map_err(|e| Error::io("name the new catalog", e))?;
-        dir.sync(SyncPurpose::Dir)
-            .map_err(|e| Error::io("sync the data directory", e))
+        dir.rename(NEW_FILE, FILE).map_err(|e| Error::io("name the new catalog", e))?;
+        dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
     fn on(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Catalog> {
-        Ok(Catalog {
-            store: Store::open(disk, cache_bytes)?,
-            commits: AtomicU64::new(0),
-        })
+        Ok(Catalog { store: Store::open(disk, cache_bytes)?, commits: AtomicU64::new(0) })
     }
 
     /// Opens the catalog with a page cache of `cache_bytes`.
     pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
-        let disk = dir
-            .open(FILE, OpenMode::Existing)
-            .map_err(|e| Error::io("open the catalog", e))?;
+        let disk = dir.open(FILE, OpenMode::Existing).map_err(|e| Error::io("open the catalog", e))?;
         Self::on(disk, cache_bytes)
     }
 
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
-        Ok(Txn {
-            catalog: self,
-            txn: Guarded::new(self.store.begin_write()?),
-        })
+        Ok(Txn { catalog: self, txn: Guarded::new(self.store.begin_write()?) })
     }
 
     fn meta<V: Value>(&self, key: &str) -> Result<V> {
@@ -202,11 +186,7 @@ impl Catalog {
             for row in db!("read the catalog", table.iter()) {
                 let (key, value) = db!("read the catalog", row);
                 let (pv, extent) = key.value();
-                visit(
-                    pv,
-                    extent,
-                    decode(format_args!("extent {extent} of PV {pv}"), value.value())?,
-                );
+                visit(pv, extent, decode(format_args!("extent {extent} of PV {pv}"), value.value())?);
             }
             Ok(())
         })
@@ -217,15 +197,10 @@ impl Catalog {
         self.store.read("read the catalog", |txn| {
             let table = db!("read the catalog", txn.open_table(BITMAPS));
             let mut all = vec![0u64; words];
-            for row in db!(
-                "read the catalog",
-                table.range((pv, extent, 0)..=(pv, extent, u32::MAX))
-            ) {
+            for row in db!("read the catalog", table.range((pv, extent, 0)..=(pv, extent, u32::MAX))) {
                 let (key, value) = db!("read the catalog", row);
-                let page: BitmapPage = decode(
-                    format_args!("the bitmap of extent {extent} of PV {pv}"),
-                    value.value(),
-                )?;
+                let page: BitmapPage =
+                    decode(format_args!("the bitmap of extent {extent} of PV {pv}"), value.value())?;
                 let start = key.value().2 as usize * BITMAP_WORDS;
                 let target = all.get_mut(start..start + page.0.len()).ok_or_else(|| {
                     corrupt(format!(
@@ -309,10 +284,7 @@ pub(crate) const BITMAP_WORDS: usize = 496;
 
 fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
     MapPage::decode(key, bytes).ok_or_else(|| {
-        corrupt(format!(
-            "verify map page {} of branch {}: its checksum is wrong",
-            key.1, key.0
-        ))
+        corrupt(format!("verify map page {} of branch {}: its checksum is wrong", key.1, key.0))
     })
 }
 

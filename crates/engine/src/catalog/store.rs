@@ -56,15 +56,11 @@ impl<T> Guarded<T> {
     }
 
     pub(super) fn get(&self) -> Result<&T> {
-        self.0
-            .as_ref()
-            .ok_or_else(|| corrupt("use the catalog: it is closed"))
+        self.0.as_ref().ok_or_else(|| corrupt("use the catalog: it is closed"))
     }
 
     pub(super) fn take(mut self) -> Result<T> {
-        self.0
-            .take()
-            .ok_or_else(|| corrupt("use the catalog: it is closed"))
+        self.0.take().ok_or_else(|| corrupt("use the catalog: it is closed"))
     }
 }
 
@@ -82,16 +78,9 @@ impl Store {
             builder.set_cache_size(cache_bytes);
             let len = disk.len().map_err(|e| Error::io("open the catalog", e))?;
             builder.set_check_integrity_on_open((1..=VERIFIED_WHOLE).contains(&len));
-            Ok(db!(
-                "open the catalog",
-                builder.create_with_backend(DiskBackend::new(disk.clone()))
-            ))
+            Ok(db!("open the catalog", builder.create_with_backend(DiskBackend::new(disk.clone()))))
         })?;
-        Ok(Store {
-            disk,
-            db: Guarded::new(db),
-            fallback: OnceLock::new(),
-        })
+        Ok(Store { disk, db: Guarded::new(db), fallback: OnceLock::new() })
     }
 
     pub(super) fn begin_write(&self) -> Result<WriteTransaction> {
@@ -118,14 +107,9 @@ impl Store {
         let db = guarded("open the catalog again", || {
             let mut builder = Database::builder();
             builder.set_cache_size(FALLBACK_CACHE);
-            let overlay = db!(
-                "open the catalog again",
-                Overlay::new(self.disk.clone()).map_err(redb::Error::Io)
-            );
-            Ok(db!(
-                "open the catalog again",
-                builder.create_with_backend(overlay)
-            ))
+            let overlay =
+                db!("open the catalog again", Overlay::new(self.disk.clone()).map_err(redb::Error::Io));
+            Ok(db!("open the catalog again", builder.create_with_backend(overlay)))
         })?;
         Ok(self.fallback.get_or_init(|| Guarded::new(db)))
     }

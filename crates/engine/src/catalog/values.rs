@@ -43,14 +43,8 @@ pub(crate) struct Superblock {
 impl Value for Superblock {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.bytes(&self.pool)
-                .u64(self.extent_size)
-                .u64(self.journal_size)
-                .u64(self.segment_size);
-            w.u32(self.atomic_unit)
-                .u8(encode_placement(self.placement))
-                .u64(self.next_id)
-                .u32(self.next_pv);
+            w.bytes(&self.pool).u64(self.extent_size).u64(self.journal_size).u64(self.segment_size);
+            w.u32(self.atomic_unit).u8(encode_placement(self.placement)).u64(self.next_id).u32(self.next_pv);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -106,13 +100,8 @@ pub(crate) struct Positions {
 impl Value for Positions {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.u64(self.incarnation)
-                .u64(self.preserved_lsn)
-                .u64(self.destaged_lsn);
-            w.u64(self.synced_lsn)
-                .u64(self.journal_seq)
-                .u64(self.journal_incarnation)
-                .u64(self.time);
+            w.u64(self.incarnation).u64(self.preserved_lsn).u64(self.destaged_lsn);
+            w.u64(self.synced_lsn).u64(self.journal_seq).u64(self.journal_incarnation).u64(self.time);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -142,20 +131,13 @@ pub(crate) struct PvRecord {
 impl Value for PvRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.bytes(&self.uuid)
-                .string(&self.path)
-                .u32(self.extents)
-                .u8(self.draining as u8);
+            w.bytes(&self.uuid).string(&self.path).u32(self.extents).u8(self.draining as u8);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value = PvRecord {
-            uuid: r.array()?,
-            path: r.string()?,
-            extents: r.u32()?,
-            draining: r.u8()? != 0,
-        };
+        let value =
+            PvRecord { uuid: r.array()?, path: r.string()?, extents: r.u32()?, draining: r.u8()? != 0 };
         r.end(value)
     }
 }
@@ -176,10 +158,7 @@ pub(crate) struct VolumeRecord {
 impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.bytes(&self.uuid)
-                .string(&self.name)
-                .u64(self.size)
-                .u32(self.block_size);
+            w.bytes(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
             w.u8(self.read_only as u8).u64(self.created).u64(self.branch);
         })
     }
@@ -214,20 +193,13 @@ pub(crate) struct BranchRecord {
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.u8(self.chunk_log2)
-                .u8(self.dead as u8)
-                .u32(self.epoch)
-                .u64(self.slots);
+            w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value = BranchRecord {
-            chunk_log2: r.u8()?,
-            dead: r.u8()? != 0,
-            epoch: r.u32()?,
-            slots: r.u64()?,
-        };
+        let value =
+            BranchRecord { chunk_log2: r.u8()?, dead: r.u8()? != 0, epoch: r.u32()?, slots: r.u64()? };
         r.end(value)
     }
 }
@@ -248,10 +220,7 @@ impl Value for ExtentRecord {
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value = ExtentRecord {
-            slot_log2: r.u8()?,
-            used: r.u32()?,
-        };
+        let value = ExtentRecord { slot_log2: r.u8()?, used: r.u32()? };
         r.end(value)
     }
 }
@@ -322,12 +291,7 @@ mod tests {
             "0101000000000000000200000000000000030000000000000004000000000000000500000000000000060000000000000007000000000000002a26bfa3",
         );
         golden(
-            PvRecord {
-                uuid: [2; 16],
-                path: "pv-0.img".into(),
-                extents: 64,
-                draining: true,
-            },
+            PvRecord { uuid: [2; 16], path: "pv-0.img".into(), extents: 64, draining: true },
             "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
         );
         golden(
@@ -343,24 +307,10 @@ mod tests {
             "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01",
         );
         golden(
-            BranchRecord {
-                chunk_log2: 14,
-                dead: false,
-                epoch: 1,
-                slots: 77,
-            },
+            BranchRecord { chunk_log2: 14, dead: false, epoch: 1, slots: 77 },
             "010e00010000004d000000000000003403f663",
         );
-        golden(
-            ExtentRecord {
-                slot_log2: 14,
-                used: 3,
-            },
-            "010e03000000d3f4388f",
-        );
-        golden(
-            BitmapPage(vec![5, 1 << 63]),
-            "0105000000000000000000000000000080dbe5f733",
-        );
+        golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");
+        golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");
     }
 }

@@ -36,11 +36,8 @@ pub(super) fn check_maps(
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Used> {
-    let mut used = Used {
-        marks: load_marks(catalog, tables, report)?,
-        slots: BTreeMap::new(),
-        unreadable: false,
-    };
+    let mut used =
+        Used { marks: load_marks(catalog, tables, report)?, slots: BTreeMap::new(), unreadable: false };
     let total = catalog.page_count()?;
     let ends = ends(tables);
     let mut from = Some((0, 0));
@@ -52,11 +49,7 @@ pub(super) fn check_maps(
                 Ok(page) => check_page(key, &page, tables, &ends, &mut used, report),
                 Err(error) => {
                     used.unreadable = true;
-                    report.find(
-                        "map-page",
-                        format!("branch {} page {}", key.0, key.1),
-                        error.to_string(),
-                    );
+                    report.find("map-page", format!("branch {} page {}", key.0, key.1), error.to_string());
                 }
             }
             Ok(())
@@ -174,35 +167,21 @@ fn check_entry(
     tables: &Tables,
     marks: &mut Marks,
 ) -> std::result::Result<(), (&'static str, String)> {
-    let slot_log2 = branch
-        .chunk_log2
-        .max(tables.superblock.atomic_unit.trailing_zeros() as u8);
+    let slot_log2 = branch.chunk_log2.max(tables.superblock.atomic_unit.trailing_zeros() as u8);
     let (pv, offset) = (entry.slot.pv(), entry.slot.offset());
     let place = format!("byte {offset} of pv {pv}");
-    let Some(inside) = offset
-        .checked_sub(DATA_START)
-        .filter(|o| o % (1u64 << slot_log2) == 0)
-    else {
-        return Err((
-            "slot-address",
-            format!("{place} is not the start of a slot of 2^{slot_log2} bytes"),
-        ));
+    let Some(inside) = offset.checked_sub(DATA_START).filter(|o| o % (1u64 << slot_log2) == 0) else {
+        return Err(("slot-address", format!("{place} is not the start of a slot of 2^{slot_log2} bytes")));
     };
     let extent = (inside / tables.superblock.extent_size) as u32;
     let index = ((inside % tables.superblock.extent_size) >> slot_log2) as usize;
     let Some(usage) = marks.get_mut(&(pv, extent)) else {
-        return Err((
-            "slot-extent",
-            format!("{place} lies in an extent that is not in use"),
-        ));
+        return Err(("slot-extent", format!("{place} lies in an extent that is not in use")));
     };
     if usage.slot_log2 != slot_log2 {
         return Err((
             "slot-size",
-            format!(
-                "{place} lies in an extent of slots of 2^{} bytes",
-                usage.slot_log2
-            ),
+            format!("{place} lies in an extent of slots of 2^{} bytes", usage.slot_log2),
         ));
     }
     let (word, bit) = (index / 64, 1u64 << (index % 64));
@@ -225,20 +204,11 @@ fn check_leaks(used: &Used, report: &mut CheckReport) {
             let detail = format!("{} slots are counted, {marked} are marked", usage.counted);
             report.find_repairable("extent-count", &object, detail);
         }
-        let leaked: u32 = usage
-            .marked
-            .iter()
-            .zip(&usage.seen)
-            .map(|(m, s)| (m & !s).count_ones())
-            .sum();
+        let leaked: u32 = usage.marked.iter().zip(&usage.seen).map(|(m, s)| (m & !s).count_ones()).sum();
         if leaked > 0 {
             let detail = format!("{leaked} slots are marked used, but no map points to them");
             if used.unreadable {
-                report.find(
-                    "leaked-slot",
-                    object,
-                    format!("{detail} (a damaged map page may)"),
-                );
+                report.find("leaked-slot", object, format!("{detail} (a damaged map page may)"));
             } else {
                 report.find_repairable("leaked-slot", object, detail);
             }

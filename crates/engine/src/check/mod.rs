@@ -87,13 +87,7 @@ impl CheckReport {
 
     fn push(&mut self, code: &'static str, object: String, detail: String, repairable: bool) {
         if self.findings.len() < MAX_FINDINGS {
-            self.findings.push(Finding {
-                code,
-                object,
-                detail,
-                repairable,
-                repaired: false,
-            });
+            self.findings.push(Finding { code, object, detail, repairable, repaired: false });
         } else {
             self.unlisted += 1;
         }
@@ -121,12 +115,7 @@ pub fn check(
     let mut report = CheckReport::default();
     let tables = match Catalog::open(&*dir, CACHE).and_then(|c| Ok((read_tables(&c)?, c))) {
         Ok((tables, catalog)) => {
-            report.pool = tables
-                .superblock
-                .pool
-                .iter()
-                .map(|b| format!("{b:02x}"))
-                .collect();
+            report.pool = tables.superblock.pool.iter().map(|b| format!("{b:02x}")).collect();
             check_tables(&tables, &mut report);
             check_pvs(&*dir, &tables, &mut report);
             check_journal(&*dir, &tables, &mut report);
@@ -165,38 +154,24 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
     for (id, volume) in &tables.volumes {
         let object = format!("volume {}", volume.name);
         if check_name(&volume.name).is_err() || !names.insert(&volume.name) {
-            report.find(
-                "volume-name",
-                &object,
-                "the name is malformed or taken by another volume",
-            );
+            report.find("volume-name", &object, "the name is malformed or taken by another volume");
         }
         if *id >= tables.superblock.next_id || volume.branch >= tables.superblock.next_id {
             report.find("id", &object, "its ids were never given out");
         }
         match tables.branches.get(&volume.branch) {
             Some(branch) if !branch.dead && owned.insert(volume.branch) => {}
-            Some(_) => report.find(
-                "volume-branch",
-                &object,
-                "its branch is dead or has another volume",
-            ),
+            Some(_) => report.find("volume-branch", &object, "its branch is dead or has another volume"),
             None => report.find("volume-branch", &object, "its branch does not exist"),
         }
     }
     for (id, branch) in &tables.branches {
         let object = format!("branch {id}");
         if !branch.dead && !owned.contains(id) {
-            report.find(
-                "orphan-branch",
-                &object,
-                "no volume writes to it, and it is not being freed",
-            );
+            report.find("orphan-branch", &object, "no volume writes to it, and it is not being freed");
         }
         if branch.chunk_log2 < 9
-            || 1u64
-                .checked_shl(branch.chunk_log2.into())
-                .is_none_or(|c| c > tables.superblock.extent_size)
+            || 1u64.checked_shl(branch.chunk_log2.into()).is_none_or(|c| c > tables.superblock.extent_size)
         {
             report.find(
                 "branch-chunk",
@@ -232,9 +207,7 @@ fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
     let scanned = scan(dir, start, false, &mut |located, data| {
         records += 1;
         if located.header.kind == crate::journal::record::Kind::Control {
-            undecoded = crate::pool::decode_control(located.header.lsn, data)
-                .err()
-                .or(undecoded.take());
+            undecoded = crate::pool::decode_control(located.header.lsn, data).err().or(undecoded.take());
         }
         Ok(())
     });

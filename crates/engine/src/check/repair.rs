@@ -22,10 +22,7 @@ pub(super) fn repair(
         let words: Vec<u64> = usage.marked.iter().zip(&usage.seen).map(keep).collect();
         let count = words.iter().map(|w| w.count_ones()).sum();
         if words != usage.marked || count != usage.counted {
-            let record = ExtentRecord {
-                slot_log2: usage.slot_log2,
-                used: count,
-            };
+            let record = ExtentRecord { slot_log2: usage.slot_log2, used: count };
             txn.put_extent(*pv, *extent, &record, &words)?;
         }
     }

@@ -12,41 +12,22 @@ use bytes::Bytes;
 const CHUNK: u64 = 4096;
 
 fn world() -> World {
-    World {
-        clock: Arc::new(ManualClock::new(1)),
-        rng: Arc::new(SplitMix::new(1)),
-    }
+    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
 }
 
 /// A pool with one volume whose first ten chunks are in place.
 fn pool() -> Arc<MemDir> {
     let dir = Arc::new(MemDir::new());
-    let config = PoolConfig {
-        extent_size: 64 << 10,
-        journal_size: 4 << 20,
-        segment_size: 1 << 20,
-        atomic_unit: 4096,
-    };
-    let pv = PvSpec {
-        path: "pv-0.img".into(),
-        size: Some(2 << 20),
-        force: false,
-    };
+    let config =
+        PoolConfig { extent_size: 64 << 10, journal_size: 4 << 20, segment_size: 1 << 20, atomic_unit: 4096 };
+    let pv = PvSpec { path: "pv-0.img".into(), size: Some(2 << 20), force: false };
     Pool::create(dir.clone(), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
     let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
-    let new = NewVolume {
-        name: "a".into(),
-        size: 4 << 20,
-        chunk_size: CHUNK,
-        block_size: 512,
-        read_only: false,
-    };
+    let new =
+        NewVolume { name: "a".into(), size: 4 << 20, chunk_size: CHUNK, block_size: 512, read_only: false };
     pool.create_volume(&new).unwrap();
     let volume = pool.open_volume("a", false).unwrap();
-    volume.write(
-        &mut [WriteOp::new(0, Bytes::from(vec![1; 10 * CHUNK as usize]))],
-        false,
-    );
+    volume.write(&mut [WriteOp::new(0, Bytes::from(vec![1; 10 * CHUNK as usize]))], false);
     pool.drain().unwrap();
     volume.write(&mut [WriteOp::new(0, Bytes::from(vec![2; 512]))], true);
     pool.close().unwrap();
@@ -72,14 +53,8 @@ fn damage(dir: &Arc<MemDir>, change: impl FnOnce(&Catalog, &mut Txn<'_>)) {
 fn a_sound_pool_is_clean() {
     let report = run(&pool(), false);
     assert!(report.is_clean(), "{report:?}");
-    assert_eq!(
-        (report.pvs, report.volumes, report.chunks, report.slots),
-        (1, 1, 10, 10)
-    );
-    assert_eq!(
-        (report.map_pages, report.extents, report.journal_records),
-        (1, 1, 1)
-    );
+    assert_eq!((report.pvs, report.volumes, report.chunks, report.slots), (1, 1, 10, 10));
+    assert_eq!((report.map_pages, report.extents, report.journal_records), (1, 1, 1));
 }
 
 #[test]
@@ -88,16 +63,7 @@ fn leaks_and_counts_are_found_and_repaired() {
     damage(&dir, |catalog, txn| {
         let mut words = catalog.bitmap(0, 0, 1).unwrap();
         words[0] |= 1 << 15;
-        txn.put_extent(
-            0,
-            0,
-            &ExtentRecord {
-                slot_log2: 12,
-                used: 12,
-            },
-            &words,
-        )
-        .unwrap();
+        txn.put_extent(0, 0, &ExtentRecord { slot_log2: 12, used: 12 }, &words).unwrap();
         let (id, branch) = catalog.branches().unwrap()[0];
         txn.put_branch(id, &BranchRecord { slots: 3, ..branch }).unwrap();
     });
@@ -118,37 +84,12 @@ fn entries_that_lie_are_found_and_left_alone() {
         let mut page = catalog.page((branch, 0)).unwrap().unwrap();
         let first = page.get(0).unwrap();
         page.set(1, first);
-        page.set(
-            2,
-            Entry {
-                slot: Slot::new(0, first.slot.offset() + 512),
-                ..first
-            },
-        );
-        page.set(
-            3,
-            Entry {
-                slot: Slot::new(7, first.slot.offset()),
-                ..first
-            },
-        );
-        page.set(
-            4,
-            Entry {
-                born: 9,
-                ..page.get(4).unwrap()
-            },
-        );
-        page.set(
-            5,
-            Entry {
-                slot: Slot::new(0, first.slot.offset() + 15 * CHUNK),
-                ..first
-            },
-        );
+        page.set(2, Entry { slot: Slot::new(0, first.slot.offset() + 512), ..first });
+        page.set(3, Entry { slot: Slot::new(7, first.slot.offset()), ..first });
+        page.set(4, Entry { born: 9, ..page.get(4).unwrap() });
+        page.set(5, Entry { slot: Slot::new(0, first.slot.offset() + 15 * CHUNK), ..first });
         txn.put_pages([((branch, 0), &page)].into_iter()).unwrap();
-        txn.put_pages([((branch, 9), &page), ((99, 0), &page)].into_iter())
-            .unwrap();
+        txn.put_pages([((branch, 9), &page), ((99, 0), &page)].into_iter()).unwrap();
     });
     let report = run(&dir, true);
     let found: BTreeSet<_> = codes(&report).into_iter().collect();
@@ -184,21 +125,10 @@ fn a_damaged_page_is_named_never_served_and_keeps_its_space() {
     let volume = pool.open_volume("a", false).unwrap();
     let error = volume.read(CHUNK, &mut [0; 512]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(
-        error
-            .to_string()
-            .contains(&format!("map page 0 of branch {branch}")),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&format!("map page 0 of branch {branch}")), "{error}");
     assert!(matches!(pool.health(), crate::pool::Health::Warning(w) if w[0].contains("map page 0")));
-    volume
-        .read(2 << 20, &mut [0; 512])
-        .expect("an undamaged part is served");
-    assert_eq!(
-        pool.drain().unwrap_err().kind(),
-        ErrorKind::Poisoned,
-        "it must not be overwritten"
-    );
+    volume.read(2 << 20, &mut [0; 512]).expect("an undamaged part is served");
+    assert_eq!(pool.drain().unwrap_err().kind(), ErrorKind::Poisoned, "it must not be overwritten");
 }
 
 #[test]
@@ -206,29 +136,17 @@ fn damaged_journals_labels_and_catalogs_are_found() {
     let dir = pool();
     let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
     disk.write_at(&[9; 64], 20).unwrap();
-    let journal = dir
-        .list()
-        .unwrap()
-        .into_iter()
-        .find(|n| n.starts_with("journal-00000"))
-        .unwrap();
+    let journal = dir.list().unwrap().into_iter().find(|n| n.starts_with("journal-00000")).unwrap();
     let segment = dir.open(&journal, OpenMode::Existing).unwrap();
     let mut bytes = vec![0; segment.len().unwrap() as usize];
     segment.read_at(&mut bytes, 0).unwrap();
-    let at = bytes
-        .windows(512)
-        .rposition(|w| w.iter().all(|b| *b == 2))
-        .unwrap();
+    let at = bytes.windows(512).rposition(|w| w.iter().all(|b| *b == 2)).unwrap();
     segment.write_at(&[3], at as u64).unwrap();
     assert_eq!(codes(&run(&dir, false)), ["pv", "journal"]);
-    let refused = Pool::open(dir.clone(), world(), PoolOptions::default())
-        .map(|_| ())
-        .unwrap_err();
+    let refused = Pool::open(dir.clone(), world(), PoolOptions::default()).map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
     let catalog = dir.open(crate::catalog::FILE, OpenMode::Existing).unwrap();
-    catalog
-        .write_at(&vec![0x5A; catalog.len().unwrap() as usize], 0)
-        .unwrap();
+    catalog.write_at(&vec![0x5A; catalog.len().unwrap() as usize], 0).unwrap();
     let report = check(dir, &CheckOptions::default(), &mut |_, _| {});
     assert!(report.map_or_else(
         |e| e.kind() == ErrorKind::Corrupt || e.kind() == ErrorKind::Io,

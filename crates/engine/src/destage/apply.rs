@@ -30,11 +30,7 @@ pub(super) enum Fill {
 impl Placed {
     /// Bytes `start..end` of the slot.
     pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Fill) -> Placed {
-        Placed {
-            address: Slot::new(slot.pv(), slot.offset() + start as u64),
-            len: end - start,
-            fill,
-        }
+        Placed { address: Slot::new(slot.pv(), slot.offset() + start as u64), len: end - start, fill }
     }
 
     fn end(&self) -> (u32, u64) {
@@ -45,18 +41,13 @@ impl Placed {
 impl Pool {
     /// Writes all of `placed`, which is sorted by address and disjoint.
     pub(super) fn write_placed(&self, placed: &[Placed]) -> Result<()> {
-        let threads = self
-            .options
-            .destage_threads
-            .clamp(1, 1 + placed.len() / MIN_PER_THREAD);
+        let threads = self.options.destage_threads.clamp(1, 1 + placed.len() / MIN_PER_THREAD);
         if threads == 1 {
             return self.write_run(placed);
         }
         let share = placed.len().div_ceil(threads);
         std::thread::scope(|scope| {
-            let parts = placed
-                .chunks(share)
-                .map(|part| scope.spawn(|| self.write_run(part)));
+            let parts = placed.chunks(share).map(|part| scope.spawn(|| self.write_run(part)));
             let workers: Vec<_> = parts.collect();
             workers.into_iter().try_for_each(|worker| {
                 let died = |_| Err(Error::new(crate::ErrorKind::Io, "write a batch: a worker died"));
@@ -93,15 +84,10 @@ impl Pool {
         buffer.resize(old + len as usize, 0);
         if let Fill::Journal(file, position) = item.fill {
             let Some(segment) = self.journal.file(file) else {
-                return Err(crate::error::corrupt(format!(
-                    "read journal file {file}: there is none"
-                )));
+                return Err(crate::error::corrupt(format!("read journal file {file}: there is none")));
             };
             let failed = |e| Error::io(format!("read journal file {file}"), e);
-            segment
-                .disk
-                .read_at(&mut buffer[old..], (position + from) as u64)
-                .map_err(failed)?;
+            segment.disk.read_at(&mut buffer[old..], (position + from) as u64).map_err(failed)?;
         }
         Ok(())
     }
@@ -111,9 +97,7 @@ impl Pool {
             let pv = self.pvs.get(start.pv())?;
             let failed = |e| Error::io(format!("write to {} at byte {}", pv.path, start.offset()), e);
             pv.disk.write_at(buffer, start.offset()).map_err(failed)?;
-            self.positions
-                .bytes
-                .fetch_add(buffer.len() as u64, Ordering::Relaxed);
+            self.positions.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
             buffer.clear();
         }
         Ok(())

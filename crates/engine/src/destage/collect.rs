@@ -79,10 +79,7 @@ pub(super) struct Batch {
 impl Batch {
     /// The reservations that end with this batch.
     pub(super) fn released(&self) -> Vec<(u8, u64)> {
-        self.reserved
-            .iter()
-            .map(|(slot_log2, slots)| (*slot_log2, *slots))
-            .collect()
+        self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()
     }
 
     fn branch_index(&mut self, branch: &Arc<Branch>) -> u32 {
@@ -119,11 +116,7 @@ impl Batch {
             let (first, end) = (header.offset / BLOCK, end.div_ceil(BLOCK));
             match self.blocks.last_mut() {
                 Some(last) if last.branch == index && last.end == first => last.end = end,
-                _ => self.blocks.push(Blocks {
-                    branch: index,
-                    first,
-                    end,
-                }),
+                _ => self.blocks.push(Blocks { branch: index, first, end }),
             }
         }
         *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
@@ -165,10 +158,7 @@ impl Pool {
                         return Ok(false);
                     }
                     let bytes = header.offset..header.offset + header.length;
-                    let range = DiscardRange {
-                        branch: branch.clone(),
-                        bytes,
-                    };
+                    let range = DiscardRange { branch: branch.clone(), bytes };
                     alone = Some(Collected::LongDiscard(header.lsn, range));
                     return Ok(true);
                 }

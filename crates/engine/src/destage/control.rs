@@ -36,12 +36,7 @@ impl Pool {
                 read_only,
                 created,
             } => {
-                let record = BranchRecord {
-                    chunk_log2: *chunk_log2,
-                    dead: false,
-                    epoch: 1,
-                    slots: 0,
-                };
+                let record = BranchRecord { chunk_log2: *chunk_log2, dead: false, epoch: 1, slots: 0 };
                 txn.put_branch(*branch, &record)?;
                 let volume = VolumeRecord {
                     uuid: *uuid,
@@ -65,29 +60,13 @@ impl Pool {
                 }
                 Ok(())
             }
-            Control::AddPv {
-                pv,
-                uuid,
-                path,
-                extents,
-            } => {
-                let record = PvRecord {
-                    uuid: *uuid,
-                    path: path.clone(),
-                    extents: *extents,
-                    draining: false,
-                };
+            Control::AddPv { pv, uuid, path, extents } => {
+                let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
                 txn.put_pv(*pv, &record)?;
                 self.put_superblock(txn, |s| s.next_pv = s.next_pv.max(pv + 1))
             }
             Control::SetDraining { pv, draining } => match self.catalog.pv(*pv)? {
-                Some(record) => txn.put_pv(
-                    *pv,
-                    &PvRecord {
-                        draining: *draining,
-                        ..record
-                    },
-                ),
+                Some(record) => txn.put_pv(*pv, &PvRecord { draining: *draining, ..record }),
                 None => Ok(()),
             },
             Control::RemovePv { pv } => txn.remove_pv(*pv),
@@ -107,8 +86,7 @@ impl Pool {
             }
             Control::DeleteVolume { .. } => {
                 let branches = self.catalog.branches()?;
-                m.dead
-                    .extend(branches.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id));
+                m.dead.extend(branches.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id));
             }
             Control::AddPv { pv, extents, .. } => {
                 let handle = self.open_added(*pv)?;
@@ -119,12 +97,7 @@ impl Pool {
             }
             Control::SetDraining { pv, .. } => {
                 // What a later operation says counts already: nothing new may come to a PV that is about to leave.
-                let stays = self
-                    .names
-                    .read()
-                    .pvs
-                    .get(pv)
-                    .is_some_and(|record| !record.draining);
+                let stays = self.names.read().pvs.get(pv).is_some_and(|record| !record.draining);
                 self.apply_draining(m, *pv, !stays, true);
             }
             Control::RemovePv { pv } => {
@@ -146,20 +119,11 @@ impl Pool {
         }
         let branch = self.names.read().branches.get(&record.branch).cloned();
         let Some(branch) = branch else {
-            return Err(corrupt(format!(
-                "resize volume {}: its branch is missing",
-                record.name
-            )));
+            return Err(corrupt(format!("resize volume {}: its branch is missing", record.name)));
         };
         // To the end of the last chunk: what lies behind the old end was never visible, and must never be.
         let end = record.size.next_multiple_of(1 << branch.chunk_log2);
-        self.discard_in_steps(
-            m,
-            &DiscardRange {
-                branch,
-                bytes: size..end,
-            },
-        )
+        self.discard_in_steps(m, &DiscardRange { branch, bytes: size..end })
     }
 
     fn put_superblock(&self, txn: &mut Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
@@ -181,9 +145,7 @@ impl Pool {
 
     fn put_branch(&self, txn: &mut Txn<'_>, id: u64, change: impl FnOnce(&mut BranchRecord)) -> Result<()> {
         let Some(mut record) = self.catalog.branch(id)? else {
-            return Err(corrupt(format!(
-                "update branch {id}: the catalog does not have it"
-            )));
+            return Err(corrupt(format!("update branch {id}: the catalog does not have it")));
         };
         change(&mut record);
         txn.put_branch(id, &record)

@@ -29,10 +29,7 @@ impl Pool {
         let from = m.evacuate_from.unwrap_or((0, 0));
         let next = self.catalog.visit_pages(from, PAGES_PER_STEP, &mut |key, page| {
             let page = page?;
-            if page
-                .iter()
-                .any(|(_, e)| e.slot != Slot::HOLE && m.allocator.is_draining(e.slot.pv()))
-            {
+            if page.iter().any(|(_, e)| e.slot != Slot::HOLE && m.allocator.is_draining(e.slot.pv())) {
                 pages.push((key, page));
             }
             Ok(())
@@ -89,10 +86,7 @@ impl Pool {
         let mut buffer = vec![0u8; size.min(1 << 20) as usize];
         for at in (0..size).step_by(buffer.len()) {
             let failed = |e| Error::io(format!("move a chunk from {} to {}", source.path, target.path), e);
-            source
-                .disk
-                .read_at(&mut buffer, from.offset() + at)
-                .map_err(failed)?;
+            source.disk.read_at(&mut buffer, from.offset() + at).map_err(failed)?;
             target.disk.write_at(&buffer, to.offset() + at).map_err(failed)?;
         }
         m.allocator.free(from, branch.slot_log2)?;

@@ -69,10 +69,9 @@ impl Pool {
         }
         self.commit(m, txn, batch.last_lsn, destaged, &batch.released())?;
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
-            branch.slots.store(
-                branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots),
-                Ordering::Relaxed,
-            );
+            branch
+                .slots
+                .store(branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots), Ordering::Relaxed);
         }
         self.publish(plan.pages);
         // Apply: the journal still has what is overwritten, until the next commit.
@@ -95,9 +94,7 @@ impl Pool {
     fn unstage(&self, batch: &Batch) {
         for (index, branch) in batch.branches.iter().enumerate() {
             let touched = batch.blocks.iter().filter(|b| b.branch as usize == index);
-            branch
-                .staging
-                .remove(touched.flat_map(|b| b.first..b.end), batch.last_lsn);
+            branch.staging.remove(touched.flat_map(|b| b.first..b.end), batch.last_lsn);
             branch.staging.shrink();
         }
     }

@@ -31,10 +31,7 @@ struct Overlay {
 
 impl Overlay {
     fn of(items: &[Item], chunk_size: u64) -> Overlay {
-        let mut overlay = Overlay {
-            parts: Vec::with_capacity(items.len()),
-            emptied: false,
-        };
+        let mut overlay = Overlay { parts: Vec::with_capacity(items.len()), emptied: false };
         for item in items {
             if item.source == Source::Hole && (item.end - item.start) as u64 == chunk_size {
                 overlay.parts.clear();
@@ -98,10 +95,7 @@ impl Pool {
     /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has a slot is written
     /// there again, and nothing is allocated or freed.
     pub(super) fn plan(&self, m: &mut Maintenance, batch: &Batch, redo: bool) -> Result<Plan> {
-        let mut plan = Plan {
-            slots: vec![0; batch.branches.len()],
-            ..Plan::default()
-        };
+        let mut plan = Plan { slots: vec![0; batch.branches.len()], ..Plan::default() };
         let page_of = |i: &Item| (i.branch, MapPage::locate(i.chunk).0);
         for of_page in batch.items.chunk_by(|a, b| page_of(a) == page_of(b)) {
             let (index, number) = page_of(&of_page[0]);
@@ -167,13 +161,8 @@ impl Pool {
                     neighbour.filter(|s| *s != Slot::HOLE),
                 )?;
                 overlay.place(slot, chunk_size, true, &mut plan.fresh);
-                self.positions
-                    .allocated
-                    .fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
-                Ok(Change::Allocated(Entry {
-                    slot,
-                    born: branch.epoch,
-                }))
+                self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
+                Ok(Change::Allocated(Entry { slot, born: branch.epoch }))
             }
         }
     }
@@ -199,24 +188,13 @@ mod tests {
             for order in 0..1 + rng.next() as u32 % 12 {
                 let start = rng.next() as u32 % 32;
                 let end = start + 1 + rng.next() as u32 % (32 - start);
-                let (start, end) = if rng.next() % 5 == 0 {
-                    (0, 32)
-                } else {
-                    (start, end)
-                };
+                let (start, end) = if rng.next() % 5 == 0 { (0, 32) } else { (start, end) };
                 let source = match rng.next() % 4 {
                     0 => Source::Hole,
                     1 => Source::Zeros,
                     _ => Source::Journal(order, 1000 + start),
                 };
-                items.push(Item {
-                    branch: 0,
-                    order,
-                    chunk: 0,
-                    start,
-                    end,
-                    source,
-                });
+                items.push(Item { branch: 0, order, chunk: 0, start, end, source });
                 for (at, cell) in plain.iter_mut().enumerate() {
                     let at = at as u32;
                     if (start..end).contains(&at) {

@@ -53,12 +53,7 @@ impl Pool {
             return Ok(());
         };
         let base = chunk << branch.chunk_log2;
-        let placed = [Placed::new(
-            slot,
-            (start - base) as u32,
-            (end - base) as u32,
-            Fill::Zeros,
-        )];
+        let placed = [Placed::new(slot, (start - base) as u32, (end - base) as u32, Fill::Zeros)];
         self.write_placed(&placed)?;
         self.sync_pvs(&placed, SyncPurpose::Apply)
     }
@@ -70,9 +65,7 @@ impl Pool {
         }
         let (first_page, last_page) = (first / CHUNKS, (end - 1) / CHUNKS);
         // Whole pages vanish; the two at the edges may stay, so they are taken together with what follows.
-        let numbers = self
-            .catalog
-            .page_numbers(branch.id, first_page, last_page, PAGES_PER_STEP + 2)?;
+        let numbers = self.catalog.page_numbers(branch.id, first_page, last_page, PAGES_PER_STEP + 2)?;
         let mut pages: Vec<(PageKey, MapPage)> = Vec::new();
         let mut freed = 0i64;
         for number in numbers {
@@ -99,10 +92,7 @@ impl Pool {
         self.put_branch_slots(&mut txn, branch, -freed)?;
         let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
         self.commit(m, txn, preserved, destaged, &[])?;
-        branch.slots.fetch_sub(
-            (freed as u64).min(branch.slots.load(Ordering::Relaxed)),
-            Ordering::Relaxed,
-        );
+        branch.slots.fetch_sub((freed as u64).min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
         self.publish(pages);
         Ok(true)
     }

@@ -21,10 +21,7 @@ struct CountingDisk {
 
 impl CountingDir {
     pub(crate) fn new(inner: Arc<dyn Dir>) -> Self {
-        CountingDir {
-            inner,
-            counts: Arc::default(),
-        }
+        CountingDir { inner, counts: Arc::default() }
     }
 
     /// Completed syncs for `purpose`.
@@ -42,10 +39,7 @@ fn count(counts: &Counts, purpose: SyncPurpose, synced: io::Result<()>) -> io::R
 impl Dir for CountingDir {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         let inner = self.inner.open(name, mode)?;
-        Ok(Arc::new(CountingDisk {
-            inner,
-            counts: self.counts.clone(),
-        }))
+        Ok(Arc::new(CountingDisk { inner, counts: self.counts.clone() }))
     }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)

@@ -28,15 +28,8 @@ impl FileDir {
     /// Makes the directory, with its parents, if it is not there, and makes its name durable.
     pub fn create(path: impl Into<PathBuf>) -> io::Result<Self> {
         let dir = FileDir::new(path);
-        let missing: Vec<&Path> = dir
-            .path
-            .ancestors()
-            .take_while(|p| !p.as_os_str().is_empty())
-            .collect();
-        let missing = missing
-            .into_iter()
-            .take_while(|p| !p.exists())
-            .collect::<Vec<_>>();
+        let missing: Vec<&Path> = dir.path.ancestors().take_while(|p| !p.as_os_str().is_empty()).collect();
+        let missing = missing.into_iter().take_while(|p| !p.exists()).collect::<Vec<_>>();
         fs::create_dir_all(&dir.path)?;
         for made in missing {
             sync_dir(parent(made))?;
@@ -47,11 +40,7 @@ impl FileDir {
     /// Names outside of this directory are made durable at once, since [`Dir::sync`] does not reach them.
     fn sync_elsewhere(&self, path: &Path) -> io::Result<()> {
         let parent = parent(path);
-        if parent == self.path {
-            Ok(())
-        } else {
-            sync_dir(parent)
-        }
+        if parent == self.path { Ok(()) } else { sync_dir(parent) }
     }
 }
 
@@ -107,11 +96,7 @@ impl Dir for FileDir {
         if existing.is_none() {
             self.sync_elsewhere(&path)?;
         }
-        Ok(Arc::new(FileDisk {
-            file,
-            block,
-            nowait: AtomicBool::new(true),
-        }))
+        Ok(Arc::new(FileDisk { file, block, nowait: AtomicBool::new(true) }))
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -174,12 +159,7 @@ impl Disk for FileDisk {
             return Ok(false);
         }
         let want = buf.len();
-        match rustix::io::preadv2(
-            &self.file,
-            &mut [IoSliceMut::new(buf)],
-            offset,
-            ReadWriteFlags::NOWAIT,
-        ) {
+        match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
             Ok(got) => Ok(got == want),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
@@ -232,10 +212,7 @@ impl Disk for FileDisk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         if self.block {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a block device has a fixed length",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a block device has a fixed length"));
         }
         self.file.set_len(len)
     }
@@ -249,11 +226,7 @@ impl Disk for FileDisk {
             // The length must come out the same on a file system that can't reserve.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let end = offset.saturating_add(len);
-                if self.len()? < end {
-                    self.set_len(end)
-                } else {
-                    Ok(())
-                }
+                if self.len()? < end { self.set_len(end) } else { Ok(()) }
             }
             Err(e) => Err(e.into()),
         }
@@ -340,10 +313,7 @@ mod tests {
         let elsewhere = FileDir::create(tmp.path().join("x/y/z")).unwrap();
         let path = tmp.path().join("x/y/z/pv");
         let name = path.to_str().unwrap();
-        dir.open(name, OpenMode::CreateNew)
-            .unwrap()
-            .write_at(b"pv", 0)
-            .unwrap();
+        dir.open(name, OpenMode::CreateNew).unwrap().write_at(b"pv", 0).unwrap();
         assert_eq!(elsewhere.list().unwrap(), ["pv"]);
         dir.remove(name).unwrap();
         assert!(elsewhere.list().unwrap().is_empty());

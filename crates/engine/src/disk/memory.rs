@@ -35,10 +35,7 @@ impl Dir for MemDir {
             (None, OpenMode::Existing | OpenMode::ReadOnly) => return Err(io::ErrorKind::NotFound.into()),
             (None, _) => names.disks.entry(name.to_owned()).or_default().clone(),
         };
-        Ok(Arc::new(MemDisk {
-            content,
-            writable: mode != OpenMode::ReadOnly,
-        }))
+        Ok(Arc::new(MemDisk { content, writable: mode != OpenMode::ReadOnly }))
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -47,19 +44,11 @@ impl Dir for MemDir {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         names.disks.entry(name.to_owned()).or_default();
-        Ok(Box::new(Lock {
-            dir: self.clone(),
-            name: name.to_owned(),
-        }))
+        Ok(Box::new(Lock { dir: self.clone(), name: name.to_owned() }))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.0
-            .lock()
-            .disks
-            .remove(name)
-            .map(drop)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.0.lock().disks.remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -70,14 +59,7 @@ impl Dir for MemDir {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self
-            .0
-            .lock()
-            .disks
-            .keys()
-            .filter(|name| !name.contains('/'))
-            .cloned()
-            .collect())
+        Ok(self.0.lock().disks.keys().filter(|name| !name.contains('/')).cloned().collect())
     }
 
     fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
@@ -120,10 +102,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> 
 
 impl Content {
     fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        if offset
-            .checked_add(buf.len() as u64)
-            .is_none_or(|end| end > self.len)
-        {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let mut rest = buf;
@@ -143,10 +122,7 @@ impl Content {
         let mut rest = buf;
         for (page, start, count) in pieces(offset, buf.len()) {
             let (now, later) = rest.split_at(count);
-            let bytes = self
-                .pages
-                .entry(page)
-                .or_insert_with(|| Box::new([0; PAGE as usize]));
+            let bytes = self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE as usize]));
             bytes[start..start + count].copy_from_slice(now);
             rest = later;
         }
@@ -164,16 +140,8 @@ impl Content {
         }
         // What is left are the parts of pages at both ends.
         for (page, start, end) in [
-            (
-                from / PAGE,
-                from % PAGE,
-                if from / PAGE == to / PAGE { to % PAGE } else { PAGE },
-            ),
-            (
-                to / PAGE,
-                if from / PAGE == to / PAGE { from % PAGE } else { 0 },
-                to % PAGE,
-            ),
+            (from / PAGE, from % PAGE, if from / PAGE == to / PAGE { to % PAGE } else { PAGE }),
+            (to / PAGE, if from / PAGE == to / PAGE { from % PAGE } else { 0 }, to % PAGE),
         ] {
             if start < end
                 && let Some(bytes) = self.pages.get_mut(&page)
@@ -199,11 +167,7 @@ struct MemDisk {
 
 impl MemDisk {
     fn for_writing(&self) -> io::Result<parking_lot::RwLockWriteGuard<'_, Content>> {
-        if self.writable {
-            Ok(self.content.write())
-        } else {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
+        if self.writable { Ok(self.content.write()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 }
 

@@ -148,15 +148,9 @@ mod tests {
         assert_eq!(kind(dir.open("a", OpenMode::ReadOnly)), io::ErrorKind::NotFound);
         assert_eq!(kind(dir.remove("a")), io::ErrorKind::NotFound);
         assert!(dir.list().unwrap().is_empty());
-        dir.open("b", OpenMode::CreateNew)
-            .unwrap()
-            .write_at(b"hello", 0)
-            .unwrap();
+        dir.open("b", OpenMode::CreateNew).unwrap().write_at(b"hello", 0).unwrap();
         dir.open("a", OpenMode::Create).unwrap();
-        assert_eq!(
-            kind(dir.open("b", OpenMode::CreateNew)),
-            io::ErrorKind::AlreadyExists
-        );
+        assert_eq!(kind(dir.open("b", OpenMode::CreateNew)), io::ErrorKind::AlreadyExists);
         assert_eq!(dir.list().unwrap(), ["a", "b"]);
         for mode in [OpenMode::Create, OpenMode::Existing, OpenMode::ReadOnly] {
             let disk = dir.open("b", mode).unwrap();
@@ -192,10 +186,7 @@ mod tests {
         disk.sync(SyncPurpose::Apply).unwrap();
 
         disk.set_len(6000).unwrap();
-        assert_eq!(
-            kind(disk.read_at(&mut buf[..1001], 5000)),
-            io::ErrorKind::UnexpectedEof
-        );
+        assert_eq!(kind(disk.read_at(&mut buf[..1001], 5000)), io::ErrorKind::UnexpectedEof);
         disk.set_len(9000).unwrap();
         disk.read_at(&mut buf[..9000], 0).unwrap();
         assert!(buf[5000..6000].iter().all(|b| *b == 7), "kept");

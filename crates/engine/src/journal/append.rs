@@ -92,9 +92,7 @@ impl Journal {
             stage(pending);
         }
         self.counters.groups.fetch_add(1, Ordering::Relaxed);
-        self.counters
-            .records
-            .fetch_add(group.len() as u64, Ordering::Relaxed);
+        self.counters.records.fetch_add(group.len() as u64, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -148,10 +146,7 @@ impl Journal {
         self.write_out(target)?;
         let (dirty, dir_dirty) = {
             let mut state = self.state.lock();
-            (
-                std::mem::take(&mut state.dirty),
-                std::mem::take(&mut state.dir_dirty),
-            )
+            (std::mem::take(&mut state.dirty), std::mem::take(&mut state.dir_dirty))
         };
         for file in &dirty {
             file.disk.sync(SyncPurpose::Journal).map_err(|e| {
@@ -209,11 +204,7 @@ fn write_run(run: &[Pending], headers: &[u8]) -> Result<u64> {
 fn stage(pending: &Pending) {
     if let Some(staging) = &pending.record.staging {
         let data_at = pending.at + HEADER_LEN as u64;
-        let located = Located {
-            header: pending.header,
-            file: pending.file.index,
-            data_at,
-        };
+        let located = Located { header: pending.header, file: pending.file.index, data_at };
         stage_located(&located, &pending.record.crcs, staging);
     }
 }
@@ -239,12 +230,7 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
         }
         Kind::Discard | Kind::Zero => {
             let keeps_space = header.kind == Kind::Zero;
-            staging.insert_range(
-                header.offset,
-                header.offset + header.length,
-                header.lsn,
-                keeps_space,
-            );
+            staging.insert_range(header.offset, header.offset + header.length, header.lsn, keeps_space);
         }
         Kind::Control => {}
     }

@@ -35,30 +35,15 @@ impl Journal {
         while cursor.lsn <= last {
             let Some(segment) = self.segment(cursor.seq) else {
                 // Everything in the segment was carried out, and it was let go of: the log goes on in the next one.
-                if self
-                    .segment(cursor.seq + 1)
-                    .is_some_and(|s| s.header.prev_lsn + 1 == cursor.lsn)
-                {
-                    *cursor = Cursor {
-                        seq: cursor.seq + 1,
-                        at: FIRST_RECORD,
-                        lsn: cursor.lsn,
-                    };
+                if self.segment(cursor.seq + 1).is_some_and(|s| s.header.prev_lsn + 1 == cursor.lsn) {
+                    *cursor = Cursor { seq: cursor.seq + 1, at: FIRST_RECORD, lsn: cursor.lsn };
                     continue;
                 }
                 // After a restart LSNs go on behind the largest one ever seen: `last` may lie in that gap.
-                return if cursor.seq >= self.next_seq() {
-                    Ok(())
-                } else {
-                    Err(damaged(cursor))
-                };
+                return if cursor.seq >= self.next_seq() { Ok(()) } else { Err(damaged(cursor)) };
             };
             if segment.last_lsn < cursor.lsn {
-                *cursor = Cursor {
-                    seq: cursor.seq + 1,
-                    at: FIRST_RECORD,
-                    lsn: cursor.lsn,
-                };
+                *cursor = Cursor { seq: cursor.seq + 1, at: FIRST_RECORD, lsn: cursor.lsn };
                 continue;
             }
             // LSNs skip what an older life of the pool had used up, at the start of a segment only.
@@ -74,19 +59,12 @@ impl Journal {
                 let data = reader
                     .bytes(found.data_at, found.header.data_len as usize)
                     .map_err(|e| Error::io(format!("read journal segment {}", cursor.seq), e))?;
-                let located = Located {
-                    header: found.header,
-                    file: segment.file.index,
-                    data_at: found.data_at,
-                };
+                let located =
+                    Located { header: found.header, file: segment.file.index, data_at: found.data_at };
                 if !visit(&located, data)? {
                     return Ok(());
                 }
-                *cursor = Cursor {
-                    seq: cursor.seq,
-                    at: found.next,
-                    lsn: cursor.lsn + 1,
-                };
+                *cursor = Cursor { seq: cursor.seq, at: found.next, lsn: cursor.lsn + 1 };
             }
         }
         Ok(())

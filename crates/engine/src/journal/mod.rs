@@ -151,9 +151,8 @@ impl Journal {
         fault: Arc<Fault>,
         scanned: Scanned,
     ) -> Self {
-        let files: Box<[OnceLock<Arc<SegmentFile>>]> = (0..config.max_files.max(scanned.file_indexes))
-            .map(|_| OnceLock::new())
-            .collect();
+        let files: Box<[OnceLock<Arc<SegmentFile>>]> =
+            (0..config.max_files.max(scanned.file_indexes)).map(|_| OnceLock::new()).collect();
         for file in scanned.chain.iter().map(|s| &s.file).chain(&scanned.free) {
             let _ = files[file.index as usize].set(file.clone());
         }
@@ -214,10 +213,7 @@ impl Journal {
 
     /// Takes the sequencing lock.
     pub(crate) fn sequence(&self) -> Sequencing<'_> {
-        Sequencing {
-            journal: self,
-            state: self.state.lock(),
-        }
+        Sequencing { journal: self, state: self.state.lock() }
     }
 
     /// Bytes in use and in all.
@@ -226,11 +222,7 @@ impl Journal {
         let total = self.config.max_files.max(state.created) as u64 * self.config.segment_size;
         // Retired segments wait for their readers: neither free nor in the chain, and in use.
         let idle = state.free.len() as u64 + (self.config.max_files.saturating_sub(state.created)) as u64;
-        let tail = state
-            .chain
-            .back()
-            .filter(|_| state.open)
-            .map_or(0, |s| self.config.segment_size - s.end);
+        let tail = state.chain.back().filter(|_| state.open).map_or(0, |s| self.config.segment_size - s.end);
         (total - idle * self.config.segment_size - tail, total)
     }
 
@@ -273,11 +265,7 @@ impl Journal {
             }
             disk.sync(SyncPurpose::Journal).map_err(fail)?;
         }
-        Ok(Arc::new(SegmentFile {
-            index,
-            disk,
-            seq: AtomicU64::new(0),
-        }))
+        Ok(Arc::new(SegmentFile { index, disk, seq: AtomicU64::new(0) }))
     }
 
     /// The sequence number of the segment that holds, or will hold, the record after `lsn`: where a scan must start.
@@ -292,10 +280,7 @@ impl Journal {
             None => state.chain.front().map_or(state.next_seq, |s| s.header.seq),
         };
         let segment = state.chain.iter().find(|s| s.header.seq == seq);
-        (
-            seq,
-            segment.map_or(self.config.incarnation, |s| s.header.incarnation),
-        )
+        (seq, segment.map_or(self.config.incarnation, |s| s.header.incarnation))
     }
 
     /// Takes the segments below `seq` out of the log. They may be [recycled](Journal::recycle) once nobody reads them.
@@ -323,8 +308,7 @@ impl Journal {
         let mut state = self.state.lock();
         if state.free.is_empty() {
             state.waiters += 1;
-            self.changed
-                .wait_for(&mut state, std::time::Duration::from_millis(20));
+            self.changed.wait_for(&mut state, std::time::Duration::from_millis(20));
             state.waiters -= 1;
         }
     }
@@ -334,12 +318,7 @@ impl Journal {
     }
 
     fn segment(&self, seq: u64) -> Option<ChainSegment> {
-        self.state
-            .lock()
-            .chain
-            .iter()
-            .find(|s| s.header.seq == seq)
-            .cloned()
+        self.state.lock().chain.iter().find(|s| s.header.seq == seq).cloned()
     }
 }
 
@@ -362,11 +341,7 @@ impl Sequencing<'_> {
 
     fn fits(&self, data_len: u64) -> Option<u64> {
         let end = self.state.chain.back()?.end;
-        let at = if self.state.pad {
-            crate::codec::align_up(end, record::BLOCK)
-        } else {
-            end
-        };
+        let at = if self.state.pad { crate::codec::align_up(end, record::BLOCK) } else { end };
         (at + record::space(data_len) <= self.journal.config.segment_size).then_some(at)
     }
 
@@ -409,29 +384,19 @@ impl Sequencing<'_> {
             slots: record.slots,
         };
         let Some(segment) = state.chain.back_mut() else {
-            return Err(crate::error::corrupt(
-                "place a record without an open journal segment",
-            ));
+            return Err(crate::error::corrupt("place a record without an open journal segment"));
         };
         segment.last_lsn = lsn;
         segment.end = at + header.space();
         let file = segment.file.clone();
-        state.queue.push(Pending {
-            header,
-            record,
-            file,
-            at,
-            opens,
-        });
+        state.queue.push(Pending { header, record, file, at, opens });
         Ok(lsn)
     }
 
     fn open_segment(&mut self, first_lsn: u64) -> Result<SegmentHeader> {
         let state = &mut *self.state;
         let Some(file) = state.free.pop() else {
-            return Err(crate::error::corrupt(
-                "open a journal segment without a free file",
-            ));
+            return Err(crate::error::corrupt("open a journal segment without a free file"));
         };
         // The scan verifies this link, so a segment that was lost can't be skipped.
         let prev_lsn = state.last_lsn;
@@ -445,12 +410,7 @@ impl Sequencing<'_> {
         file.seq.store(header.seq, Ordering::Relaxed);
         state.next_seq += 1;
         state.open = true;
-        state.chain.push_back(ChainSegment {
-            file,
-            header,
-            last_lsn: prev_lsn,
-            end: FIRST_RECORD,
-        });
+        state.chain.push_back(ChainSegment { file, header, last_lsn: prev_lsn, end: FIRST_RECORD });
         Ok(header)
     }
 }

@@ -129,10 +129,7 @@ impl Header {
     }
 
     fn is_sane(&self) -> bool {
-        let range_ok = self
-            .offset
-            .checked_add(self.length)
-            .is_some_and(|end| end <= 1 << 62);
+        let range_ok = self.offset.checked_add(self.length).is_some_and(|end| end <= 1 << 62);
         let sectors = self.offset % SECTOR == 0 && self.length % SECTOR == 0 && self.length > 0;
         range_ok
             && self.data_len as u64 <= MAX_DATA
@@ -165,10 +162,7 @@ pub(crate) struct PieceCrcs {
 impl PieceCrcs {
     /// Sums `data` (at most [`MAX_DATA`] bytes) that belongs at byte `offset` of a volume.
     pub(crate) fn of(offset: u64, data: &[u8]) -> Self {
-        let mut sums = PieceCrcs {
-            count: 0,
-            crcs: [0; MAX_PIECES],
-        };
+        let mut sums = PieceCrcs { count: 0, crcs: [0; MAX_PIECES] };
         for (start, len) in cuts(offset, data.len() as u64) {
             sums.crcs[sums.count] = crc32c(&data[start as usize..(start + len) as usize]);
             sums.count += 1;
@@ -272,10 +266,7 @@ mod tests {
         let cut: Vec<u64> = cuts(4096 - 512, 10_000).map(|(_, len)| len).collect();
         assert_eq!(cut, [512, 4096, 4096, 1296]);
         assert_eq!(PieceCrcs::of(4096 - 512, &data).as_slice().len(), 4);
-        assert_eq!(
-            PieceCrcs::of(512, &vec![1u8; MAX_DATA as usize]).as_slice().len(),
-            MAX_PIECES
-        );
+        assert_eq!(PieceCrcs::of(512, &vec![1u8; MAX_DATA as usize]).as_slice().len(), MAX_PIECES);
         assert_ne!(PieceCrcs::of(0, &data).total(), PieceCrcs::of(512, &data).total());
     }
 }

@@ -64,11 +64,7 @@ pub(crate) fn scan(
         max_time: 0,
         max_incarnation: 0,
         next_seq: start.seq,
-        cursor: Cursor {
-            seq: start.seq,
-            at: FIRST_RECORD,
-            lsn: start.destaged_lsn + 1,
-        },
+        cursor: Cursor { seq: start.seq, at: FIRST_RECORD, lsn: start.destaged_lsn + 1 },
     };
     while let Some(index) = next_in_chain(&candidates, &scanned, start.incarnation) {
         let candidate = candidates.swap_remove(index);
@@ -105,8 +101,7 @@ pub(crate) fn make_durable(dir: &dyn Dir, scanned: &Scanned) -> Result<()> {
         let synced = segment.file.disk.sync(SyncPurpose::JournalOpen);
         synced.map_err(|e| Error::io(format!("sync {name}"), e))?;
     }
-    dir.sync(SyncPurpose::Dir)
-        .map_err(|e| Error::io("sync the data directory", e))
+    dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
 }
 
 struct Candidate {
@@ -119,11 +114,7 @@ fn open_segments(dir: &dyn Dir, start: &ScanStart, writable: bool) -> Result<Vec
     let mut candidates = Vec::new();
     for name in names {
         let Some(index) = file_index(&name) else { continue };
-        let mode = if writable {
-            OpenMode::Existing
-        } else {
-            OpenMode::ReadOnly
-        };
+        let mode = if writable { OpenMode::Existing } else { OpenMode::ReadOnly };
         let fail = |e| Error::io(format!("open {name}"), e);
         let disk = dir.open(&name, mode).map_err(fail)?;
         let mut block = vec![0u8; FIRST_RECORD as usize];
@@ -134,10 +125,7 @@ fn open_segments(dir: &dyn Dir, start: &ScanStart, writable: bool) -> Result<Vec
             None
         };
         let seq = AtomicU64::new(header.map_or(0, |h| h.seq));
-        candidates.push(Candidate {
-            file: Arc::new(SegmentFile { index, disk, seq }),
-            header,
-        });
+        candidates.push(Candidate { file: Arc::new(SegmentFile { index, disk, seq }), header });
     }
     Ok(candidates)
 }
@@ -152,14 +140,8 @@ fn next_in_chain(candidates: &[Candidate], scanned: &Scanned, least: u64) -> Opt
                 Some(s) => h.prev_lsn == s.last_lsn && h.incarnation >= s.header.incarnation,
             }
     };
-    let headers = candidates
-        .iter()
-        .enumerate()
-        .filter_map(|(i, c)| Some((i, c.header?)));
-    headers
-        .filter(|(_, h)| fits(h))
-        .max_by_key(|(_, h)| h.incarnation)
-        .map(|(i, _)| i)
+    let headers = candidates.iter().enumerate().filter_map(|(i, c)| Some((i, c.header?)));
+    headers.filter(|(_, h)| fits(h)).max_by_key(|(_, h)| h.incarnation).map(|(i, _)| i)
 }
 
 /// Reads the records of one segment. False when nothing can follow it.
@@ -172,39 +154,23 @@ fn follow(
     let Some(header) = candidate.header else {
         return Ok(false);
     };
-    let fail = |e| {
-        Error::io(
-            format!("read {}", super::segment::file_name(candidate.file.index)),
-            e,
-        )
-    };
+    let fail = |e| Error::io(format!("read {}", super::segment::file_name(candidate.file.index)), e);
     let len = candidate.file.disk.len().map_err(fail)?;
     let mut reader = SegmentReader::new(&*candidate.file.disk, header.salt(), len);
     let mut at = FIRST_RECORD;
     let mut lsn = header.first_lsn;
-    while let Some(found) = reader
-        .next_record(at, |h| h.lsn == lsn && h.incarnation == header.incarnation)
-        .map_err(fail)?
+    while let Some(found) =
+        reader.next_record(at, |h| h.lsn == lsn && h.incarnation == header.incarnation).map_err(fail)?
     {
         at = found.next;
         lsn += 1;
         scanned.max_time = scanned.max_time.max(found.header.time);
         if found.header.lsn <= start.destaged_lsn {
-            scanned.cursor = Cursor {
-                seq: header.seq,
-                at,
-                lsn,
-            };
+            scanned.cursor = Cursor { seq: header.seq, at, lsn };
             continue;
         }
-        let data = reader
-            .bytes(found.data_at, found.header.data_len as usize)
-            .map_err(fail)?;
-        let located = Located {
-            header: found.header,
-            file: candidate.file.index,
-            data_at: found.data_at,
-        };
+        let data = reader.bytes(found.data_at, found.header.data_len as usize).map_err(fail)?;
+        let located = Located { header: found.header, file: candidate.file.index, data_at: found.data_at };
         visit(&located, data)?;
     }
     if lsn == header.first_lsn {
@@ -215,12 +181,7 @@ fn follow(
     scanned.max_lsn = scanned.max_lsn.max(last_lsn);
     scanned.max_incarnation = scanned.max_incarnation.max(header.incarnation);
     scanned.next_seq = header.seq + 1;
-    scanned.chain.push(ChainSegment {
-        file: candidate.file.clone(),
-        header,
-        last_lsn,
-        end: at,
-    });
+    scanned.chain.push(ChainSegment { file: candidate.file.clone(), header, last_lsn, end: at });
     Ok(true)
 }
 
@@ -275,11 +236,7 @@ fn find_header(reader: &mut SegmentReader<'_>, mut at: u64, len: u64) -> std::io
             if let Some(header) = Header::decode(&bytes[offset..], salt) {
                 let position = at + offset as u64;
                 let next = position + HEADER_LEN as u64;
-                return Ok(Some(Found {
-                    header,
-                    data_at: next,
-                    next,
-                }));
+                return Ok(Some(Found { header, data_at: next, next }));
             }
             offset += RECORD_ALIGN as usize;
         }

@@ -35,10 +35,7 @@ impl SegmentHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).u64(self.seq);
-        w.u64(self.incarnation)
-            .u64(self.first_lsn)
-            .u64(self.prev_lsn)
-            .u64(0);
+        w.u64(self.incarnation).u64(self.first_lsn).u64(self.prev_lsn).u64(0);
         debug_assert_eq!(w.0.len(), ENCODED_LEN);
         let crc = crc32c(&w.0[8..]);
         w.0[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -116,13 +113,7 @@ const WINDOW: usize = 512 << 10;
 impl<'a> SegmentReader<'a> {
     /// Reads below byte `end` of the segment.
     pub(crate) fn new(disk: &'a dyn Disk, salt: u32, end: u64) -> Self {
-        SegmentReader {
-            disk,
-            salt,
-            end,
-            window: Vec::new(),
-            window_at: 0,
-        }
+        SegmentReader { disk, salt, end, window: Vec::new(), window_at: 0 }
     }
 
     pub(crate) fn salt(&self) -> u32 {
@@ -159,11 +150,7 @@ impl<'a> SegmentReader<'a> {
         {
             return Ok(None);
         }
-        Ok(Some(Found {
-            header,
-            data_at,
-            next: at + header.space(),
-        }))
+        Ok(Some(Found { header, data_at, next: at + header.space() }))
     }
 
     /// The record that must follow `at`: there, or at the next block boundary, where a synced group was padded.
@@ -189,13 +176,7 @@ mod tests {
 
     #[test]
     fn header_round_trip_and_damage() {
-        let header = SegmentHeader {
-            pool: [9; 16],
-            seq: 5,
-            incarnation: 2,
-            first_lsn: 100,
-            prev_lsn: 99,
-        };
+        let header = SegmentHeader { pool: [9; 16], seq: 5, incarnation: 2, first_lsn: 100, prev_lsn: 99 };
         let block = header.encode();
         assert_eq!(block.len() as u64, FIRST_RECORD);
         assert_eq!(SegmentHeader::decode(&block), Some(header));

@@ -49,10 +49,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
     /// A cache of at most `bytes`, split evenly over the shards.
     pub(crate) fn new(policy: CachePolicy, bytes: usize) -> Self {
         let shard = |_| Padded(Mutex::new(Shard::new(policy, bytes / SHARDS)));
-        Cache {
-            hasher: Mix::default(),
-            shards: std::array::from_fn(shard),
-        }
+        Cache { hasher: Mix::default(), shards: std::array::from_fn(shard) }
     }
 
     fn shard(&self, key: &K) -> &Mutex<Shard<K, V>> {
@@ -96,12 +93,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         for shard in &self.shards {
             let mut shard = shard.0.lock();
             shard.generation += 1;
-            let found: Vec<u32> = shard
-                .index
-                .iter()
-                .filter(|(key, _)| gone(key))
-                .map(|(_, at)| *at)
-                .collect();
+            let found: Vec<u32> =
+                shard.index.iter().filter(|(key, _)| gone(key)).map(|(_, at)| *at).collect();
             for at in found {
                 shard.remove(at);
             }
@@ -148,14 +141,7 @@ struct Queue {
 }
 
 impl Queue {
-    const EMPTY: Queue = Queue {
-        head: NONE,
-        tail: NONE,
-        bytes: 0,
-        freq: 0,
-        prev: NONE,
-        next: NONE,
-    };
+    const EMPTY: Queue = Queue { head: NONE, tail: NONE, bytes: 0, freq: 0, prev: NONE, next: NONE };
 }
 
 /// Round-robin and LRU have one queue, S3-FIFO two. LFU has [`LFU_ROOT`], which stays empty and links to the queues of
@@ -232,15 +218,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         while !self.index.is_empty() && self.bytes.saturating_add(weight) > self.bound {
             self.evict();
         }
-        let entry = Entry {
-            key,
-            value: Some(value),
-            weight,
-            queue: NONE,
-            prev: NONE,
-            next: NONE,
-            freq: 0,
-        };
+        let entry = Entry { key, value: Some(value), weight, queue: NONE, prev: NONE, next: NONE, freq: 0 };
         let at = match self.free.pop() {
             Some(at) => {
                 self.entries[at as usize] = entry;
@@ -262,8 +240,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
                 // one that an entry is leaving, and the root.
                 let most = self.entries.len() + 2;
                 self.queues.reserve(most.saturating_sub(self.queues.len()));
-                self.free_queues
-                    .reserve(most.saturating_sub(self.free_queues.len()));
+                self.free_queues.reserve(most.saturating_sub(self.free_queues.len()));
             }
             CachePolicy::S3Fifo => {
                 let queue = if self.ghost.take(&key) { MAIN } else { SMALL };
@@ -354,13 +331,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
 
     /// Takes an entry out of its queue, which is returned and may be empty now.
     fn unlink(&mut self, at: u32) -> u32 {
-        let Entry {
-            queue,
-            prev,
-            next,
-            weight,
-            ..
-        } = self.entries[at as usize];
+        let Entry { queue, prev, next, weight, .. } = self.entries[at as usize];
         let list = &mut self.queues[queue as usize];
         list.bytes -= weight;
         match prev {
@@ -388,12 +359,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         if next != NONE && self.queues[next as usize].freq == freq {
             return next;
         }
-        let made = Queue {
-            freq,
-            prev: after,
-            next,
-            ..Queue::EMPTY
-        };
+        let made = Queue { freq, prev: after, next, ..Queue::EMPTY };
         let at = match self.free_queues.pop() {
             Some(at) => {
                 self.queues[at as usize] = made;
@@ -436,13 +402,7 @@ struct Ghost<K> {
 
 impl<K: Hash + Eq + Copy> Ghost<K> {
     fn new(bound: usize) -> Self {
-        Ghost {
-            bound,
-            bytes: 0,
-            keys: HashMap::default(),
-            order: VecDeque::new(),
-            next: 0,
-        }
+        Ghost { bound, bytes: 0, keys: HashMap::default(), order: VecDeque::new(), next: 0 }
     }
 
     fn put(&mut self, key: K, weight: usize) {

@@ -24,11 +24,7 @@ impl Map {
         bytes: usize,
         fault: Arc<Fault>,
     ) -> Self {
-        Map {
-            catalog,
-            cache: Cache::new(policy, bytes),
-            fault,
-        }
+        Map { catalog, cache: Cache::new(policy, bytes), fault }
     }
 
     /// The page from the cache only.

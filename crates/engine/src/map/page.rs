@@ -112,9 +112,7 @@ impl MapPage {
 
     /// (index, entry) in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Entry)> + '_ {
-        (0..CHUNKS as usize)
-            .filter(|i| self.has(*i))
-            .zip(self.entries.iter().copied())
+        (0..CHUNKS as usize).filter(|i| self.has(*i)).zip(self.entries.iter().copied())
     }
 
     /// Bytes of memory, for the cache's bound.
@@ -162,10 +160,7 @@ impl MapPage {
         }
         let mut entries = Vec::with_capacity(count);
         for _ in 0..count {
-            entries.push(Entry {
-                slot: Slot(r.u64()?),
-                born: r.u32()?,
-            });
+            entries.push(Entry { slot: Slot(r.u64()?), born: r.u32()? });
         }
         r.end(MapPage { present, entries })
     }
@@ -186,20 +181,8 @@ mod tests {
     #[test]
     fn golden_bytes_and_damage() {
         let mut page = MapPage::default();
-        page.set(
-            70,
-            Entry {
-                slot: Slot::new(1, 4096),
-                born: 3,
-            },
-        );
-        page.set(
-            2,
-            Entry {
-                slot: Slot::HOLE,
-                born: 1,
-            },
-        );
+        page.set(70, Entry { slot: Slot::new(1, 4096), born: 3 });
+        page.set(2, Entry { slot: Slot::HOLE, born: 1 });
         let bytes = page.encode((5, 9));
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
@@ -226,20 +209,13 @@ mod tests {
             if rng.next() % 3 == 0 {
                 assert_eq!(page.remove(index), plain[index].take());
             } else {
-                let entry = Entry {
-                    slot: Slot::new(2, i * 512),
-                    born: i as u32,
-                };
+                let entry = Entry { slot: Slot::new(2, i * 512), born: i as u32 };
                 assert_eq!(page.set(index, entry), plain[index].replace(entry));
             }
             assert_eq!(page.get(index), plain[index]);
         }
         let listed: Vec<_> = page.iter().collect();
-        let expected: Vec<_> = plain
-            .iter()
-            .enumerate()
-            .filter_map(|(i, e)| Some((i, (*e)?)))
-            .collect();
+        let expected: Vec<_> = plain.iter().enumerate().filter_map(|(i, e)| Some((i, (*e)?))).collect();
         assert_eq!(listed, expected);
         assert_eq!(MapPage::decode((1, 1), &page.encode((1, 1))), Some(page));
     }

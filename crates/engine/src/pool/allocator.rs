@@ -103,38 +103,22 @@ impl Allocator {
             change.free_extents = pv.extents as i64;
         }
         let free = change.free_extents as u64;
-        self.pvs.insert(
-            pv.id,
-            PvState {
-                pv,
-                draining,
-                free,
-                extents,
-            },
-        );
+        self.pvs.insert(pv.id, PvState { pv, draining, free, extents });
         change
     }
 
     /// Loads the catalog's extents, once all PVs are in; what that takes from the capacity.
     pub(crate) fn load(&mut self) -> Result<Change> {
         let mut found = Vec::new();
-        self.catalog
-            .clone()
-            .extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
+        self.catalog.clone().extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
         let mut change = Change::default();
         for (id, record) in found {
             let per_extent = self.extent_size.checked_shr(record.slot_log2 as u32).unwrap_or(0) as u32;
             let Some(state) = self.pvs.get_mut(&id.0) else {
-                return Err(corrupt(format!(
-                    "load extent {} of PV {}: there is no such PV",
-                    id.1, id.0
-                )));
+                return Err(corrupt(format!("load extent {} of PV {}: there is no such PV", id.1, id.0)));
             };
             let Some(extent) = state.extents.get_mut(id.1 as usize) else {
-                return Err(corrupt(format!(
-                    "load extent {} of PV {}: it is beyond its end",
-                    id.1, id.0
-                )));
+                return Err(corrupt(format!("load extent {} of PV {}: it is beyond its end", id.1, id.0)));
             };
             if record.used > per_extent || record.slot_log2 < 9 {
                 return Err(corrupt(format!(
@@ -142,12 +126,8 @@ impl Allocator {
                     id.1, id.0
                 )));
             }
-            *extent = Extent {
-                slot_log2: record.slot_log2,
-                live: record.used,
-                busy: record.used,
-                bits: None,
-            };
+            *extent =
+                Extent { slot_log2: record.slot_log2, live: record.used, busy: record.used, bits: None };
             state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
             if !state.draining {
                 self.index.free.remove(&id);
@@ -163,10 +143,7 @@ impl Allocator {
     }
 
     fn extent(&mut self, id: ExtentId) -> Result<&mut Extent> {
-        let extent = self
-            .pvs
-            .get_mut(&id.0)
-            .and_then(|s| s.extents.get_mut(id.1 as usize));
+        let extent = self.pvs.get_mut(&id.0).and_then(|s| s.extents.get_mut(id.1 as usize));
         extent.ok_or_else(|| corrupt(format!("find extent {} of PV {}: there is none", id.1, id.0)))
     }
 
@@ -178,11 +155,7 @@ impl Allocator {
             return Ok((extent, bits));
         }
         let words = ((extent_size >> extent.slot_log2) as usize).div_ceil(64);
-        let live = if extent.live > 0 {
-            catalog.bitmap(id.0, id.1, words)?
-        } else {
-            vec![0; words]
-        };
+        let live = if extent.live > 0 { catalog.bitmap(id.0, id.1, words)? } else { vec![0; words] };
         let count: u32 = live.iter().map(|w| w.count_ones()).sum();
         if count != extent.live {
             return Err(corrupt(format!(
@@ -190,13 +163,7 @@ impl Allocator {
                 id.1, id.0, extent.live
             )));
         }
-        Ok((
-            extent,
-            Box::new(Bits {
-                busy: live.clone(),
-                live,
-            }),
-        ))
+        Ok((extent, Box::new(Bits { busy: live.clone(), live })))
     }
 
     fn locate(&self, slot: Slot, slot_log2: u8) -> Result<(ExtentId, u32)> {
@@ -208,10 +175,7 @@ impl Allocator {
     }
 
     fn slot_at(&self, id: ExtentId, index: u32, slot_log2: u8) -> Slot {
-        Slot::new(
-            id.0,
-            DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2),
-        )
+        Slot::new(id.0, DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2))
     }
 
     /// Allocates a slot; `wish` is the slot of the chunk before, near which the new one is best placed. Whoever holds a
@@ -255,27 +219,17 @@ impl Allocator {
         let offset = DATA_START + id.1 as u64 * self.extent_size;
         let slots = self.slots_per_extent(slot_log2);
         let Some(state) = self.pvs.get_mut(&id.0) else {
-            return Err(corrupt(format!(
-                "open an extent of PV {}: there is no such PV",
-                id.0
-            )));
+            return Err(corrupt(format!("open an extent of PV {}: there is no such PV", id.0)));
         };
         self.index.free.remove(&id);
         state.free -= 1;
         if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
             let error = Error::io(format!("allocate extent {} of {}", id.1, state.pv.path), error);
             self.change.free_slots[slot_log2 as usize] -= slots as i64;
-            return if error.kind() == ErrorKind::NoSpace {
-                Ok(false)
-            } else {
-                Err(error)
-            };
+            return if error.kind() == ErrorKind::NoSpace { Ok(false) } else { Err(error) };
         }
         state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
-        *self.extent(id)? = Extent {
-            slot_log2,
-            ..Extent::default()
-        };
+        *self.extent(id)? = Extent { slot_log2, ..Extent::default() };
         self.index.open.entry(slot_log2).or_default().insert(id);
         Ok(true)
     }
@@ -285,10 +239,7 @@ impl Allocator {
         let (extent, mut bits) = self.loaded(id)?;
         let index = first_zero(&bits.busy, after, slots).or_else(|| first_zero(&bits.busy, 0, slots));
         let Some(index) = index else {
-            return Err(corrupt(format!(
-                "allocate in extent {} of PV {}: it is full",
-                id.1, id.0
-            )));
+            return Err(corrupt(format!("allocate in extent {} of PV {}: it is full", id.1, id.0)));
         };
         set(&mut bits.live, index);
         set(&mut bits.busy, index);
@@ -329,10 +280,7 @@ impl Allocator {
         let extent_size = self.extent_size;
         for id in std::mem::take(&mut self.dirty) {
             let (extent, bits) = self.loaded(id)?;
-            let record = ExtentRecord {
-                slot_log2: extent.slot_log2,
-                used: extent.live,
-            };
+            let record = ExtentRecord { slot_log2: extent.slot_log2, used: extent.live };
             txn.put_extent(id.0, id.1, &record, &bits.live)?;
             // A full extent's bitmap is not needed until something in it is freed.
             let full = extent.live as u64 == extent_size >> record.slot_log2;
@@ -387,10 +335,7 @@ impl Allocator {
     /// Gives an empty extent's backing space back. Only a hint: what fails costs space, not data.
     fn punch(&self, id: ExtentId) {
         if let Some(state) = self.pvs.get(&id.0) {
-            let _ = state
-                .pv
-                .disk
-                .punch(DATA_START + id.1 as u64 * self.extent_size, self.extent_size);
+            let _ = state.pv.disk.punch(DATA_START + id.1 as u64 * self.extent_size, self.extent_size);
         }
     }
 
@@ -455,9 +400,7 @@ impl Allocator {
 
     /// Extents of a PV that are in use or waiting for readers.
     pub(crate) fn used_extents(&self, pv: u32) -> u64 {
-        self.pvs
-            .get(&pv)
-            .map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
+        self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
     }
 
     /// Bytes of slots in use on a PV.
@@ -495,9 +438,7 @@ impl Allocator {
 }
 
 fn get(words: &[u64], bit: u32) -> bool {
-    words
-        .get(bit as usize / 64)
-        .is_some_and(|w| w >> (bit % 64) & 1 == 1)
+    words.get(bit as usize / 64).is_some_and(|w| w >> (bit % 64) & 1 == 1)
 }
 fn set(words: &mut [u64], bit: u32) {
     words[bit as usize / 64] |= 1 << (bit % 64);

@@ -83,26 +83,16 @@ impl Pool {
         self.submit(|names| {
             let id = names.volume(name)?.id;
             if names.by_name.contains_key(new_name) {
-                return Err(conflict(format!(
-                    "rename volume {name}: the name {new_name} is taken"
-                )));
+                return Err(conflict(format!("rename volume {name}: the name {new_name} is taken")));
             }
-            Ok(Control::RenameVolume {
-                id,
-                name: new_name.to_string(),
-            })
+            Ok(Control::RenameVolume { id, name: new_name.to_string() })
         })?;
         self.volume(new_name)
     }
 
     /// Makes a volume refuse, or accept, writes; open handles follow.
     pub fn set_read_only(&self, name: &str, read_only: bool) -> Result<VolumeInfo> {
-        self.submit(|names| {
-            Ok(Control::SetReadOnly {
-                id: names.volume(name)?.id,
-                read_only,
-            })
-        })?;
+        self.submit(|names| Ok(Control::SetReadOnly { id: names.volume(name)?.id, read_only }))?;
         self.volume(name)
     }
 
@@ -132,11 +122,7 @@ impl Pool {
     /// All physical volumes, by number.
     pub fn pvs(&self) -> Vec<PvInfo> {
         let names = self.names.read();
-        let used = |id: u32| {
-            self.pvs
-                .get(id)
-                .map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed))
-        };
+        let used = |id: u32| self.pvs.get(id).map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed));
         names
             .pvs
             .iter()
@@ -157,35 +143,19 @@ impl Pool {
         self.check_usable()?;
         let id = self.names.read().next_pv;
         if id >= MAX_PVS {
-            return Err(invalid(format!(
-                "add a physical volume: a pool can have {MAX_PVS} in its life"
-            )));
+            return Err(invalid(format!("add a physical volume: a pool can have {MAX_PVS} in its life")));
         }
         let known = |uuid: &[u8; 16]| self.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
         let extent_size = self.config.extent_size;
         let (disk, extents) = open_new(&*self.dir, spec, self.uuid, extent_size, &known)?;
         let identity = uuid(&*self.world.rng);
-        Label {
-            pool: self.uuid,
-            pv_uuid: identity,
-            pv: id,
-            extents,
-            extent_size,
-        }
-        .write(&*disk, &spec.path)?;
-        self.dir
-            .sync(SyncPurpose::Dir)
-            .map_err(|e| Error::io("sync the data directory", e))?;
+        Label { pool: self.uuid, pv_uuid: identity, pv: id, extents, extent_size }
+            .write(&*disk, &spec.path)?;
+        self.dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
         drop(disk);
         let path = spec.path.clone();
-        let lsn = self.submit(|_| {
-            Ok(Control::AddPv {
-                pv: id,
-                uuid: identity,
-                path: path.clone(),
-                extents,
-            })
-        })?;
+        let lsn =
+            self.submit(|_| Ok(Control::AddPv { pv: id, uuid: identity, path: path.clone(), extents }))?;
         // Slots on it may be committed only after the catalog knows it: its space counts from then on.
         self.destage_to(lsn)?;
         self.pv(id)
@@ -256,15 +226,11 @@ impl Pool {
                 )));
             }
             if self.names.read().pvs.len() == 1 {
-                return Err(conflict(format!(
-                    "remove {wanted}: it is the pool's last physical volume"
-                )));
+                return Err(conflict(format!("remove {wanted}: it is the pool's last physical volume")));
             }
             // From here on nothing new is placed on it.
             if !self.apply_draining(m, pv, true, false) {
-                return Err(no_space(format!(
-                    "remove {wanted}: the others can't hold what is promised"
-                )));
+                return Err(no_space(format!("remove {wanted}: the others can't hold what is promised")));
             }
         }
         let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;

@@ -17,12 +17,7 @@ pub struct PoolConfig {
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        PoolConfig {
-            extent_size: 4 << 20,
-            journal_size: 1 << 30,
-            segment_size: 32 << 20,
-            atomic_unit: 4096,
-        }
+        PoolConfig { extent_size: 4 << 20, journal_size: 1 << 30, segment_size: 32 << 20, atomic_unit: 4096 }
     }
 }
 

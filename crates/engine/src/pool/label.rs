@@ -48,11 +48,7 @@ pub(crate) enum Found {
 impl Label {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.bytes(MAGIC)
-            .u32(0)
-            .u32(VERSION)
-            .bytes(&self.pool)
-            .bytes(&self.pv_uuid);
+        w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).bytes(&self.pv_uuid);
         w.u32(self.pv).u32(self.extents).u64(self.extent_size);
         w.0.resize(LABEL_LEN, 0);
         let crc = crc32c(&w.0[12..]);
@@ -117,11 +113,8 @@ pub(crate) fn extents_on(size: u64, extent_size: u64, path: &str) -> Result<u32>
             "use {path}: it has {size} bytes, too small for one extent of {extent_size} bytes behind the first {DATA_START}"
         )));
     }
-    u32::try_from(extents).map_err(|_| {
-        invalid(format!(
-            "use {path}: {extents} extents are too many; choose larger extents"
-        ))
-    })
+    u32::try_from(extents)
+        .map_err(|_| invalid(format!("use {path}: {extents} extents are too many; choose larger extents")))
 }
 
 #[cfg(test)]
@@ -130,13 +123,7 @@ mod tests {
 
     #[test]
     fn golden_bytes_and_damage() {
-        let label = Label {
-            pool: [1; 16],
-            pv_uuid: [2; 16],
-            pv: 3,
-            extents: 4,
-            extent_size: 1 << 22,
-        };
+        let label = Label { pool: [1; 16], pv_uuid: [2; 16], pv: 3, extents: 4, extent_size: 1 << 22 };
         let block = label.encode();
         let hex: String = block[..64].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(

@@ -101,11 +101,7 @@ impl Pool {
         let m = &mut *self.maintenance.lock();
         self.check_usable()?;
         self.poll_retired(m)?;
-        Ok(if self.destage(m)? {
-            Progress::Worked
-        } else {
-            Progress::Idle
-        })
+        Ok(if self.destage(m)? { Progress::Worked } else { Progress::Idle })
     }
 
     /// Carries out everything that is sequenced now, and records it.
@@ -133,11 +129,7 @@ impl Pool {
     }
 
     pub(crate) fn checkpoint(&self, m: &mut Maintenance) -> Result<()> {
-        let now = (
-            m.destaged,
-            self.journal.synced(),
-            self.journal.start_after(m.destaged).0,
-        );
+        let now = (m.destaged, self.journal.synced(), self.journal.start_after(m.destaged).0);
         let then = &m.committed;
         if now == (then.destaged_lsn, then.synced_lsn, then.journal_seq) {
             return Ok(());
@@ -279,8 +271,7 @@ impl Pool {
         let fits = if draining {
             self.space.change_capacity(-(extents as i64), &change, force)
         } else {
-            self.space
-                .change_capacity(extents as i64, &change.negated(), true)
+            self.space.change_capacity(extents as i64, &change.negated(), true)
         };
         if fits {
             m.allocator.set_draining(pv, draining);

@@ -93,11 +93,7 @@ impl Pool {
             used: totals.used,
             available: totals.available,
             reserved: totals.reserved,
-            provisioned: names
-                .by_name
-                .values()
-                .map(|v| v.size.load(Ordering::Relaxed))
-                .sum(),
+            provisioned: names.by_name.values().map(|v| v.size.load(Ordering::Relaxed)).sum(),
             volumes: names.by_name.len() as u64,
             health: self.health(),
         }
@@ -117,11 +113,7 @@ impl Pool {
                 totals.available, totals.capacity, self.options.low_space_percent
             ));
         }
-        if warnings.is_empty() {
-            Health::Healthy
-        } else {
-            Health::Warning(warnings)
-        }
+        if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 
     /// Counters and positions.
@@ -200,10 +192,7 @@ impl Pool {
     /// Refuses when the pool is closed or poisoned.
     pub(crate) fn check_usable(&self) -> Result<()> {
         if self.work.closed.load(Ordering::Acquire) {
-            return Err(crate::error::Error::new(
-                ErrorKind::Poisoned,
-                "use the pool: it is closed",
-            ));
+            return Err(crate::error::Error::new(ErrorKind::Poisoned, "use the pool: it is closed"));
         }
         self.fault.check()
     }

@@ -130,13 +130,7 @@ impl Namespace {
     }
 
     pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) {
-        let branch = Branch::new(
-            id,
-            record.chunk_log2,
-            record.epoch,
-            record.slots,
-            self.atomic_unit,
-        );
+        let branch = Branch::new(id, record.chunk_log2, record.epoch, record.slots, self.atomic_unit);
         self.branches.insert(id, Arc::new(branch));
     }
 
@@ -161,19 +155,14 @@ impl Namespace {
             counters: VolumeCounters::default(),
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
-            return Err(corrupt(format!(
-                "load volume {}: two volumes have that name",
-                record.name
-            )));
+            return Err(corrupt(format!("load volume {}: two volumes have that name", record.name)));
         }
         self.by_id.insert(id, state);
         Ok(())
     }
 
     pub(crate) fn volume(&self, name: &str) -> Result<&Arc<VolumeState>> {
-        self.by_name
-            .get(name)
-            .ok_or_else(|| not_found(format!("find volume {name:?}: there is none")))
+        self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: there is none")))
     }
 
     /// Gives a control operation its meaning, at its place in the order: called under the sequencing lock right after
@@ -191,12 +180,7 @@ impl Namespace {
                 read_only,
                 created,
             } => {
-                let record = BranchRecord {
-                    chunk_log2: *chunk_log2,
-                    dead: false,
-                    epoch: 1,
-                    slots: 0,
-                };
+                let record = BranchRecord { chunk_log2: *chunk_log2, dead: false, epoch: 1, slots: 0 };
                 self.load_branch(*branch, &record);
                 self.next_id = self.next_id.max(id + 1).max(branch + 1);
                 self.load_volume(
@@ -240,19 +224,9 @@ impl Namespace {
                     self.by_name.remove(&*volume.name.read());
                 }
             }
-            Control::AddPv {
-                pv,
-                uuid,
-                path,
-                extents,
-            } => {
+            Control::AddPv { pv, uuid, path, extents } => {
                 self.next_pv = self.next_pv.max(pv + 1);
-                let record = PvRecord {
-                    uuid: *uuid,
-                    path: path.clone(),
-                    extents: *extents,
-                    draining: false,
-                };
+                let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
                 self.pvs.insert(*pv, record);
             }
             Control::SetDraining { pv, draining } => {
@@ -270,11 +244,7 @@ impl Namespace {
 
     /// The number of the PV that `wanted` names: by path, UUID (as hex digits) or number.
     pub(crate) fn find_pv(&self, wanted: &str) -> Result<u32> {
-        let hex: String = wanted
-            .chars()
-            .filter(|c| *c != '-')
-            .collect::<String>()
-            .to_lowercase();
+        let hex: String = wanted.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
         let is = |id: u32, pv: &PvRecord| {
             let uuid: String = pv.uuid.iter().map(|b| format!("{b:02x}")).collect();
             pv.path == wanted || uuid == hex || id.to_string() == wanted
@@ -338,9 +308,7 @@ fn check_block_size(block_size: u32) -> Result<()> {
     if matches!(block_size, 512 | 4096) {
         return Ok(());
     }
-    Err(invalid(format!(
-        "use a logical block size of {block_size}: it must be 512 or 4096"
-    )))
+    Err(invalid(format!("use a logical block size of {block_size}: it must be 512 or 4096")))
 }
 
 pub(crate) fn check_size(size: u64, block_size: u32) -> Result<()> {

@@ -56,19 +56,9 @@ impl Pool {
         for (id, spec) in pvs.iter().enumerate() {
             let extent_size = config.extent_size;
             let (disk, extents) = open_new(&*dir, spec, unfinished.unwrap_or(pool), extent_size, &|_| false)?;
-            let record = PvRecord {
-                uuid: uuid(&*world.rng),
-                path: spec.path.clone(),
-                extents,
-                draining: false,
-            };
-            let label = Label {
-                pool,
-                pv_uuid: record.uuid,
-                pv: id as u32,
-                extents,
-                extent_size,
-            };
+            let record =
+                PvRecord { uuid: uuid(&*world.rng), path: spec.path.clone(), extents, draining: false };
+            let label = Label { pool, pv_uuid: record.uuid, pv: id as u32, extents, extent_size };
             records.push((id as u32, record));
             disks.push((disk, label));
         }
@@ -102,9 +92,7 @@ impl Pool {
         let lock = lock(&*dir)?;
         let dir = Arc::new(CountingDir::new(dir));
         if !Self::exists(&*dir)? {
-            return Err(crate::error::not_found(
-                "open the pool: there is none in this directory",
-            ));
+            return Err(crate::error::not_found("open the pool: there is none in this directory"));
         }
         let catalog = Arc::new(Catalog::open(&*dir, options.catalog_cache_bytes)?);
         let superblock = catalog.superblock()?;
@@ -146,23 +134,10 @@ impl Pool {
             dir.clone(),
             world.clock.clone(),
             fault.clone(),
-            Scanned {
-                max_time: committed.time,
-                ..scanned
-            },
+            Scanned { max_time: committed.time, ..scanned },
         );
-        let map = Map::new(
-            catalog.clone(),
-            options.map_cache_policy,
-            options.map_cache_bytes,
-            fault.clone(),
-        );
-        let dead = catalog
-            .branches()?
-            .into_iter()
-            .filter(|(_, b)| b.dead)
-            .map(|(id, _)| id)
-            .collect();
+        let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
+        let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id).collect();
         withdraw_leaving(&names, &mut allocator, &space);
         let pool = Arc::new(Pool {
             uuid: superblock.pool,
@@ -201,9 +176,7 @@ pub(crate) fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
 fn check_config(config: &PoolConfig) -> Result<()> {
     let within = |v: u64, low: u64, high: u64| v.is_power_of_two() && (low..=high).contains(&v);
     if !within(config.extent_size, 64 << 10, 1 << 30) {
-        return Err(invalid(
-            "create a pool: the extent size must be a power of two from 64 KiB to 1 GiB",
-        ));
+        return Err(invalid("create a pool: the extent size must be a power of two from 64 KiB to 1 GiB"));
     }
     if !within(config.segment_size, 256 << 10, 256 << 20) {
         return Err(invalid(
@@ -224,12 +197,8 @@ fn check_config(config: &PoolConfig) -> Result<()> {
 }
 
 fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
-    let mut names = Namespace::new(
-        superblock.atomic_unit,
-        superblock.placement,
-        superblock.next_id,
-        superblock.next_pv,
-    );
+    let mut names =
+        Namespace::new(superblock.atomic_unit, superblock.placement, superblock.next_id, superblock.next_pv);
     for (id, record) in catalog.branches()? {
         names.load_branch(id, &record);
     }
@@ -250,14 +219,7 @@ fn load_pvs(
     space: &Space,
 ) -> Result<()> {
     for (id, record) in &names.pvs {
-        let pv = open_known(
-            dir,
-            superblock.pool,
-            superblock.extent_size,
-            *id,
-            record,
-            OpenMode::Existing,
-        )?;
+        let pv = open_known(dir, superblock.pool, superblock.extent_size, *id, record, OpenMode::Existing)?;
         table.insert(pv.clone());
         let change = allocator.add_pv(pv, record.draining);
         let total = if record.draining { 0 } else { record.extents as i64 };

@@ -71,10 +71,7 @@ mod tests {
 
     #[test]
     fn anywhere_stays_then_takes_the_first() {
-        let view = View {
-            open: vec![(0, 4), (0, 9)],
-            free: vec![(0, 1)],
-        };
+        let view = View { open: vec![(0, 4), (0, 9)], free: vec![(0, 1)] };
         let choose = |last| choose(Placement::Anywhere, &view, 12, Some((0, 1)), last, true);
         assert_eq!(choose(Some((0, 9))), Some(Choice::Open((0, 9))));
         assert_eq!(choose(Some((0, 5))), Some(Choice::Open((0, 4))));
@@ -84,22 +81,12 @@ mod tests {
     #[test]
     fn contiguous_follows_its_neighbour() {
         let at = |open: &[ExtentId], free: &[ExtentId], wish| {
-            let view = View {
-                open: open.to_vec(),
-                free: free.to_vec(),
-            };
+            let view = View { open: open.to_vec(), free: free.to_vec() };
             choose(Placement::Contiguous, &view, 12, wish, None, true)
         };
-        let view = View {
-            open: vec![(0, 2)],
-            free: vec![(0, 5)],
-        };
+        let view = View { open: vec![(0, 2)], free: vec![(0, 5)] };
         let spared = choose(Placement::Contiguous, &view, 12, Some((0, 4)), None, false);
-        assert_eq!(
-            spared,
-            Some(Choice::Open((0, 2))),
-            "promised extents are not used for neatness"
-        );
+        assert_eq!(spared, Some(Choice::Open((0, 2))), "promised extents are not used for neatness");
         assert_eq!(at(&[(0, 4)], &[(0, 5)], Some((0, 4))), Some(Choice::Open((0, 4))));
         assert_eq!(at(&[(0, 2)], &[(0, 5)], Some((0, 4))), Some(Choice::Free((0, 5))));
         assert_eq!(at(&[(0, 8)], &[(0, 7)], Some((0, 4))), Some(Choice::Free((0, 7))));

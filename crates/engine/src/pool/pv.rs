@@ -41,11 +41,7 @@ impl PvTable {
     }
 
     pub(crate) fn get(&self, id: u32) -> Result<PvRef> {
-        let found = self
-            .0
-            .get(id as usize)
-            .map(ArcSwapOption::load)
-            .filter(|pv| pv.is_some());
+        let found = self.0.get(id as usize).map(ArcSwapOption::load).filter(|pv| pv.is_some());
         let found =
             found.ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but there is none")));
         Ok(PvRef(found?))
@@ -90,9 +86,7 @@ pub(crate) fn open_known(
     })?;
     match Label::read(&*disk, path)? {
         Found::Label(label) if label.pool != pool => {
-            return Err(conflict(format!(
-                "open physical volume {path}: it belongs to another pool"
-            )));
+            return Err(conflict(format!("open physical volume {path}: it belongs to another pool")));
         }
         Found::Label(label) if label.pv_uuid != record.uuid || label.pv != id => {
             return Err(conflict(format!(
@@ -101,27 +95,19 @@ pub(crate) fn open_known(
             )));
         }
         Found::Label(label) if label.extents != record.extents || label.extent_size != extent_size => {
-            return Err(corrupt(format!(
-                "open physical volume {path}: its label contradicts the catalog"
-            )));
+            return Err(corrupt(format!("open physical volume {path}: its label contradicts the catalog")));
         }
         Found::Label(_) => {}
         Found::Damaged => {
-            return Err(corrupt(format!(
-                "open physical volume {path}: its label does not verify"
-            )));
+            return Err(corrupt(format!("open physical volume {path}: its label does not verify")));
         }
         Found::None => {
-            return Err(conflict(format!(
-                "open physical volume {path}: it has no label of this pool"
-            )));
+            return Err(conflict(format!("open physical volume {path}: it has no label of this pool")));
         }
     }
     let size = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
     if extents_on(size, extent_size, path)? < record.extents {
-        return Err(corrupt(format!(
-            "open physical volume {path}: it has shrunk to {size} bytes"
-        )));
+        return Err(corrupt(format!("open physical volume {path}: it has shrunk to {size} bytes")));
     }
     disk.advise_random();
     Ok(Arc::new(Pv {
@@ -144,9 +130,7 @@ pub(crate) fn open_new(
 ) -> Result<(Arc<dyn Disk>, u32)> {
     let path = &spec.path;
     if path.is_empty() || path.len() > 4096 {
-        return Err(invalid(
-            "use a physical volume: its path must have 1 to 4096 bytes",
-        ));
+        return Err(invalid("use a physical volume: its path must have 1 to 4096 bytes"));
     }
     let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
     let disk = match dir.open(path, OpenMode::Existing) {
@@ -180,9 +164,7 @@ pub(crate) fn open_new(
     if let Some(wanted) = spec.size {
         if disk.is_block_device() {
             if wanted > size {
-                return Err(invalid(format!(
-                    "use {path}: the device has {size} bytes, not {wanted}"
-                )));
+                return Err(invalid(format!("use {path}: the device has {size} bytes, not {wanted}")));
             }
             size = wanted;
         } else if size < wanted {

@@ -54,10 +54,7 @@ pub(crate) struct Totals {
 impl Change {
     /// The opposite change.
     pub(crate) fn negated(&self) -> Change {
-        Change {
-            free_extents: -self.free_extents,
-            free_slots: self.free_slots.map(|n| -n),
-        }
+        Change { free_extents: -self.free_extents, free_slots: self.free_slots.map(|n| -n) }
     }
 }
 
@@ -96,10 +93,7 @@ impl Space {
     pub(crate) fn open_extent(&self, slot_log2: u8, needed: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
-        let mut change = Change {
-            free_extents: -1,
-            ..Change::default()
-        };
+        let mut change = Change { free_extents: -1, ..Change::default() };
         change.free_slots[slot_log2 as usize] = 1 << self.extent_log2.saturating_sub(slot_log2);
         next.apply(&change);
         next.recount(self.extent_log2, slot_log2);
@@ -154,18 +148,8 @@ impl Space {
     pub(crate) fn totals(&self) -> Totals {
         let inner = self.inner.lock();
         let bytes = |extents: u64| extents << self.extent_log2;
-        let free_slots: u64 = inner
-            .classes
-            .iter()
-            .enumerate()
-            .map(|(log2, c)| c.free << log2)
-            .sum();
-        let reserved: u64 = inner
-            .classes
-            .iter()
-            .enumerate()
-            .map(|(log2, c)| c.reserved << log2)
-            .sum();
+        let free_slots: u64 = inner.classes.iter().enumerate().map(|(log2, c)| c.free << log2).sum();
+        let reserved: u64 = inner.classes.iter().enumerate().map(|(log2, c)| c.reserved << log2).sum();
         let free = bytes(inner.usable()) + free_slots;
         Totals {
             capacity: bytes(inner.total_extents),
@@ -185,9 +169,7 @@ impl Inner {
         self.free_extents = self.free_extents.saturating_add_signed(change.free_extents);
         // What is opened takes backing; what comes back counts once it is measured.
         if self.backed_extents != u64::MAX {
-            self.backed_extents = self
-                .backed_extents
-                .saturating_add_signed(change.free_extents.min(0));
+            self.backed_extents = self.backed_extents.saturating_add_signed(change.free_extents.min(0));
         }
         for (class, slots) in self.classes.iter_mut().zip(change.free_slots) {
             class.free = class.free.saturating_add_signed(slots);
@@ -214,10 +196,7 @@ mod tests {
     use super::*;
 
     fn free(extents: i64) -> Change {
-        Change {
-            free_extents: extents,
-            ..Change::default()
-        }
+        Change { free_extents: extents, ..Change::default() }
     }
 
     #[test]

@@ -129,12 +129,7 @@ impl Staging {
     /// Adds a discarded or zeroed range of bytes.
     pub(crate) fn insert_range(&self, start: u64, end: u64, lsn: u64, keeps_space: bool) {
         let mut ranges = self.ranges.write();
-        ranges.insert(Range {
-            start,
-            end,
-            lsn,
-            keeps_space,
-        });
+        ranges.insert(Range { start, end, lsn, keeps_space });
         self.range_count.store(ranges.len(), Ordering::Release);
     }
 
@@ -229,9 +224,7 @@ impl Staging {
             // A chunk can be smaller than a block: its neighbours' sectors do not count.
             let first = (start.saturating_sub(block * BLOCK) / SECTOR) as usize;
             let last = ((end - block * BLOCK).min(BLOCK) / SECTOR) as usize;
-            self.resolve(block)[first..last]
-                .iter()
-                .any(|s| *s != Source::Below)
+            self.resolve(block)[first..last].iter().any(|s| *s != Source::Below)
         })
     }
 }
@@ -242,11 +235,7 @@ fn insert_piece(shard: &mut Shard, block: u64, piece: Piece) -> i64 {
     match shard.entry(block) {
         Slot::Vacant(slot) => {
             let whole = piece.count as usize == SECTORS;
-            slot.insert(if whole {
-                Entry::Whole(piece)
-            } else {
-                Entry::Parts(vec![piece])
-            });
+            slot.insert(if whole { Entry::Whole(piece) } else { Entry::Parts(vec![piece]) });
             1
         }
         Slot::Occupied(mut slot) => {
@@ -258,11 +247,7 @@ fn insert_piece(shard: &mut Shard, block: u64, piece: Piece) -> i64 {
             drop_hidden(&mut pieces);
             let after = pieces.len() as i64;
             let whole = pieces.len() == 1 && pieces[0].count as usize == SECTORS;
-            slot.insert(if whole {
-                Entry::Whole(pieces[0])
-            } else {
-                Entry::Parts(pieces)
-            });
+            slot.insert(if whole { Entry::Whole(pieces[0]) } else { Entry::Parts(pieces) });
             after - before
         }
     }
@@ -286,14 +271,7 @@ mod tests {
     use super::*;
 
     fn piece(lsn: u64, start: u8, count: u8) -> Piece {
-        Piece {
-            lsn,
-            file: 0,
-            at: lsn as u32 * 8192,
-            crc: 0,
-            start,
-            count,
-        }
+        Piece { lsn, file: 0, at: lsn as u32 * 8192, crc: 0, start, count }
     }
 
     fn lsns(staging: &Staging, block: u64) -> [u64; SECTORS] {

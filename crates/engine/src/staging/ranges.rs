@@ -37,36 +37,17 @@ impl RangeMap {
         for range in old {
             if range.lsn > new.lsn {
                 if at < range.start {
-                    self.0.insert(
-                        at,
-                        Range {
-                            start: at,
-                            end: range.start,
-                            ..new
-                        },
-                    );
+                    self.0.insert(at, Range { start: at, end: range.start, ..new });
                 }
                 at = range.end;
                 continue;
             }
             self.0.remove(&range.start);
             if range.start < new.start {
-                self.0.insert(
-                    range.start,
-                    Range {
-                        end: new.start,
-                        ..range
-                    },
-                );
+                self.0.insert(range.start, Range { end: new.start, ..range });
             }
             if range.end > new.end {
-                self.0.insert(
-                    new.end,
-                    Range {
-                        start: new.end,
-                        ..range
-                    },
-                );
+                self.0.insert(new.end, Range { start: new.end, ..range });
             }
         }
         if at < new.end {
@@ -98,22 +79,14 @@ mod tests {
             for lsn in lsns {
                 let start = rng.next() % 64;
                 let end = start + 1 + rng.next() % (64 - start);
-                map.insert(Range {
-                    start,
-                    end,
-                    lsn,
-                    keeps_space: false,
-                });
+                map.insert(Range { start, end, lsn, keeps_space: false });
                 for slot in &mut plain[start as usize..end as usize] {
                     *slot = (*slot).max(lsn);
                 }
                 let mut got = [0u64; 64];
                 let mut last = 0;
                 for range in map.overlapping(0, 64) {
-                    assert!(
-                        range.start >= last && range.start < range.end,
-                        "disjoint and in order"
-                    );
+                    assert!(range.start >= last && range.start < range.end, "disjoint and in order");
                     last = range.end;
                     got[range.start as usize..range.end as usize].fill(range.lsn);
                 }

@@ -21,11 +21,7 @@ pub struct Volume {
 impl Volume {
     pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool) -> Self {
         state.handles.fetch_add(1, Ordering::AcqRel);
-        Volume {
-            pool,
-            state,
-            read_only,
-        }
+        Volume { pool, state, read_only }
     }
 
     /// The volume's name now.
@@ -61,10 +57,7 @@ impl Volume {
     fn check_writable(&self) -> Result<()> {
         self.pool.check_usable()?;
         if self.read_only || self.state.read_only.load(Ordering::Acquire) {
-            return Err(Error::new(
-                ErrorKind::ReadOnly,
-                "write to the volume: it is read-only",
-            ));
+            return Err(Error::new(ErrorKind::ReadOnly, "write to the volume: it is read-only"));
         }
         Ok(())
     }
@@ -119,10 +112,7 @@ impl BlockDevice for Volume {
 
     fn flush(&self) -> Result<()> {
         self.count(&self.state.counters.flushes, 1);
-        let flushed = self
-            .pool
-            .check_usable()
-            .and_then(|()| self.pool.journal.sync_all().map(|_| ()));
+        let flushed = self.pool.check_usable().and_then(|()| self.pool.journal.sync_all().map(|_| ()));
         self.counted(flushed)
     }
 

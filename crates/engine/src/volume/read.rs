@@ -79,10 +79,7 @@ impl Volume {
 
     fn read_piece(&self, piece: &Piece, out: &mut [u8], may_block: bool) -> Result<bool> {
         let Some(file) = self.pool.journal.file(piece.file) else {
-            return Err(corrupt(format!(
-                "read LSN {}: journal file {} is missing",
-                piece.lsn, piece.file
-            )));
+            return Err(corrupt(format!("read LSN {}: journal file {} is missing", piece.lsn, piece.file)));
         };
         let name = || format!("read LSN {} from journal file {}", piece.lsn, piece.file);
         if !read_disk(&file.disk, out, piece.at as u64, may_block, name)? {
@@ -119,9 +116,7 @@ impl Volume {
                 };
             }
             let slot = page.as_ref().and_then(|(_, p)| p.get(index)).map(|e| e.slot);
-            let here = slot
-                .filter(|s| *s != Slot::HOLE)
-                .map(|s| Slot::new(s.pv(), s.offset() + inside));
+            let here = slot.filter(|s| *s != Slot::HOLE).map(|s| Slot::new(s.pv(), s.offset() + inside));
             let extends = matches!((run, here), (Some((start, from)), Some(here))
                 if here == Slot::new(start.pv(), start.offset() + (done - from) as u64));
             if !extends {
@@ -183,8 +178,5 @@ fn slice(buf: &mut [u8], offset: u64, range: std::ops::Range<u64>) -> &mut [u8] 
 
 /// Sectors from `first` that have the same source.
 fn run_length(sources: &[Source; SECTORS], first: usize, end: usize) -> usize {
-    sources[first..end]
-        .iter()
-        .take_while(|s| **s == sources[first])
-        .count()
+    sources[first..end].iter().take_while(|s| **s == sources[first]).count()
 }

@@ -31,11 +31,7 @@ impl Runs {
         match self.runs.last_mut() {
             Some(run) if run.allocated == allocated && run.zero == zero => run.length += length,
             _ if full => return false,
-            _ => self.runs.push(StatusRun {
-                length,
-                allocated,
-                zero,
-            }),
+            _ => self.runs.push(StatusRun { length, allocated, zero }),
         }
         true
     }
@@ -46,10 +42,7 @@ impl Volume {
         self.check_range(offset, len)?;
         let _reading = self.pool.readers.enter();
         let branch = &self.state.branch;
-        let mut runs = Runs {
-            runs: Vec::new(),
-            max: max_runs.max(1),
-        };
+        let mut runs = Runs { runs: Vec::new(), max: max_runs.max(1) };
         let chunks = branch.chunks(offset, len);
         let last = chunks.end.min(chunks.start + MAX_CHUNKS);
         let end = (offset + len).min(last << branch.chunk_log2);
@@ -75,12 +68,8 @@ impl Volume {
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
                 // Pages that do not exist are skipped at one look.
                 let found =
-                    self.pool
-                        .catalog
-                        .page_numbers(branch.id, number, (chunks.end - 1) / CHUNKS, 1)?;
-                let next = found
-                    .first()
-                    .map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
+                    self.pool.catalog.page_numbers(branch.id, number, (chunks.end - 1) / CHUNKS, 1)?;
+                let next = found.first().map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
                 if next > chunk {
                     if !runs.push(self.bytes_between(chunk, next, offset, end), HOLE) {
                         break;
@@ -91,11 +80,7 @@ impl Volume {
                 page = Some((number, self.pool.map.load((branch.id, number))?));
             }
             let slot = page.as_ref().and_then(|(_, p)| p.get(index)).map(|e| e.slot);
-            let kind = if slot.is_some_and(|s| s != Slot::HOLE) {
-                DATA
-            } else {
-                HOLE
-            };
+            let kind = if slot.is_some_and(|s| s != Slot::HOLE) { DATA } else { HOLE };
             if !runs.push(self.bytes_between(chunk, chunk + 1, offset, end), kind) {
                 break;
             }
@@ -108,10 +93,7 @@ impl Volume {
     fn bytes_between(&self, from: u64, to: u64, offset: u64, end: u64) -> u64 {
         let log2 = self.state.branch.chunk_log2;
         let start = (from << log2).max(offset);
-        to.checked_shl(log2 as u32)
-            .unwrap_or(u64::MAX)
-            .min(end)
-            .saturating_sub(start)
+        to.checked_shl(log2 as u32).unwrap_or(u64::MAX).min(end).saturating_sub(start)
     }
 
     /// The runs of one chunk of which something may be staged; false when the list is full.

@@ -67,11 +67,7 @@ impl Volume {
     /// Waits until everything up to `lsn` is written, and with `fua` durable.
     fn finish(&self, lsn: u64, fua: bool) -> Result<()> {
         self.pool.journal.write_out(lsn)?;
-        if fua {
-            self.pool.journal.sync_to(lsn)
-        } else {
-            Ok(())
-        }
+        if fua { self.pool.journal.sync_to(lsn) } else { Ok(()) }
     }
 
     /// Cuts a request into records. All sums over data are computed here, outside of any lock.
@@ -88,11 +84,7 @@ impl Volume {
         let mut at = offset;
         let end = offset + len;
         while at < end {
-            let next = if max == u64::MAX {
-                end
-            } else {
-                ((at / max + 1) * max).min(end)
-            };
+            let next = if max == u64::MAX { end } else { ((at / max + 1) * max).min(end) };
             let part = next - at;
             let (kind, data) = match change {
                 Change::Data(data) => {
@@ -109,11 +101,7 @@ impl Volume {
                 epoch: branch.epoch,
                 offset: at,
                 length: part,
-                slots: if change == Change::Discard {
-                    0
-                } else {
-                    (chunks.end - chunks.start) as u16
-                },
+                slots: if change == Change::Discard { 0 } else { (chunks.end - chunks.start) as u16 },
                 crcs: PieceCrcs::of(at, &data),
                 data,
                 staging: Some(branch.staging.clone()),
@@ -157,9 +145,7 @@ impl Volume {
             }
         });
         if sequenced.is_err() {
-            self.pool
-                .space
-                .adjust_reserved(branch.slot_log2, -(unsequenced as i64));
+            self.pool.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
         }
         sequenced.map(|()| last)
     }
@@ -187,11 +173,7 @@ impl Volume {
                 continue;
             }
             let exact = self.exact_need(request)?;
-            if self
-                .pool
-                .space
-                .try_reserve(slot_log2, exact.iter().map(|n| *n as u64).sum())
-            {
+            if self.pool.space.try_reserve(slot_log2, exact.iter().map(|n| *n as u64).sum()) {
                 for (record, slots) in request.records.iter_mut().zip(exact) {
                     record.slots = slots;
                 }

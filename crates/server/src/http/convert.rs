@@ -6,18 +6,13 @@ use jiff::Timestamp;
 
 pub(crate) fn health(health: &Health) -> api::Health {
     match health {
-        Health::Healthy => api::Health {
-            state: api::HealthState::Healthy,
-            messages: Vec::new(),
-        },
-        Health::Warning(messages) => api::Health {
-            state: api::HealthState::Warning,
-            messages: messages.clone(),
-        },
-        Health::Poisoned(reason) => api::Health {
-            state: api::HealthState::Poisoned,
-            messages: vec![reason.clone()],
-        },
+        Health::Healthy => api::Health { state: api::HealthState::Healthy, messages: Vec::new() },
+        Health::Warning(messages) => {
+            api::Health { state: api::HealthState::Warning, messages: messages.clone() }
+        }
+        Health::Poisoned(reason) => {
+            api::Health { state: api::HealthState::Poisoned, messages: vec![reason.clone()] }
+        }
     }
 }
 

@@ -22,10 +22,7 @@ pub fn error_body(error: Error) -> ErrorBody {
         EngineKind::Busy => ErrorKind::Busy,
         EngineKind::Unsupported => ErrorKind::Unsupported,
     };
-    ErrorBody {
-        kind,
-        message: error.to_string(),
-    }
+    ErrorBody { kind, message: error.to_string() }
 }
 
 /// What a handler fails with.
@@ -34,10 +31,7 @@ pub(crate) struct ApiError(ErrorBody);
 
 impl ApiError {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        ApiError(ErrorBody {
-            kind,
-            message: message.into(),
-        })
+        ApiError(ErrorBody { kind, message: message.into() })
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
@@ -82,9 +76,7 @@ impl IntoResponse for ApiError {
         let status = StatusCode::from_u16(kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(self.0)).into_response();
         if unauthorized {
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

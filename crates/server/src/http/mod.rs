@@ -54,8 +54,6 @@ where
     let app = app.clone();
     match tokio::task::spawn_blocking(move || work(&app)).await {
         Ok(result) => result,
-        Err(error) => Err(ApiError::internal(format!(
-            "the operation ended by a defect: {error}"
-        ))),
+        Err(error) => Err(ApiError::internal(format!("the operation ended by a defect: {error}"))),
     }
 }

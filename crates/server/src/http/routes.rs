@@ -50,27 +50,19 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
     let mut router = router;
     if let Some(token) = token {
         let token: Arc<str> = token.into();
-        router = router.layer(middleware::from_fn(move |request, next| {
-            authorize(token.clone(), request, next)
-        }));
+        router =
+            router.layer(middleware::from_fn(move |request, next| authorize(token.clone(), request, next)));
     }
-    let (open, document) = OpenApiRouter::with_openapi(document)
-        .routes(routes!(healthz))
-        .split_for_parts();
+    let (open, document) = OpenApiRouter::with_openapi(document).routes(routes!(healthz)).split_for_parts();
     let document = Bytes::from(document.to_json().unwrap_or_default());
     let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
     router
         .merge(open)
-        .route(
-            &format!("{API_V1}/openapi.json"),
-            get(async move || document_response),
-        )
+        .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
         .fallback(async || ApiError::new(ErrorKind::NotFound, "no such route"))
         .method_not_allowed_fallback(async || {
-            let body = ErrorBody {
-                kind: ErrorKind::Unsupported,
-                message: "no such method on this route".into(),
-            };
+            let body =
+                ErrorBody { kind: ErrorKind::Unsupported, message: "no such method on this route".into() };
             (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body))
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -78,14 +70,9 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
 }
 
 async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
-    let given = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    let given = given
-        .split_once(' ')
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let given =
+        request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let given = given.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     match given {
         Some((_, given)) if same(given.trim().as_bytes(), token.as_bytes()) => next.run(request).await,
         _ => ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong").into_response(),
@@ -139,10 +126,7 @@ async fn metrics_text(State(app): Shared) -> Result<Response, ApiError> {
 /// The pool.
 #[utoipa::path(get, path = "/pool", responses((status = OK, body = Pool)))]
 async fn pool(State(app): Shared) -> Result<Json<Pool>, ApiError> {
-    blocking(&app, |app| {
-        Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))
-    })
-    .await
+    blocking(&app, |app| Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))).await
 }
 
 /// Changes the pool.
@@ -161,21 +145,14 @@ async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<
 /// All physical volumes.
 #[utoipa::path(get, path = "/pool/pvs", responses((status = OK, body = Vec<Pv>)))]
 async fn pvs(State(app): Shared) -> Result<Json<Vec<Pv>>, ApiError> {
-    blocking(&app, |app| {
-        Ok(Json(app.pool.pvs().iter().map(convert::pv).collect()))
-    })
-    .await
+    blocking(&app, |app| Ok(Json(app.pool.pvs().iter().map(convert::pv).collect()))).await
 }
 
 /// Takes a physical volume into the pool.
 #[utoipa::path(post, path = "/pool/pvs", request_body = AddPv, responses((status = CREATED, body = Pv), (status = "default", body = ErrorBody)))]
 async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCode, Json<Pv>), ApiError> {
     blocking(&app, move |app| {
-        let info = app.pool.add_pv(&PvSpec {
-            path: new.path,
-            size: new.size,
-            force: new.force,
-        })?;
+        let info = app.pool.add_pv(&PvSpec { path: new.path, size: new.size, force: new.force })?;
         tracing::info!(path = info.path, id = info.id, "physical volume added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })
@@ -193,9 +170,7 @@ async fn patch_pv(
         app.pool.drain_pv(&pv, patch.draining)?;
         tracing::info!(pv, draining = patch.draining, "physical volume");
         let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
-        let found = all
-            .into_iter()
-            .find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
+        let found = all.into_iter().find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
         found
             .map(Json)
             .ok_or_else(|| ApiError::new(ErrorKind::NotFound, format!("find physical volume {pv}")))
@@ -217,10 +192,7 @@ async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusC
 /// All volumes, by name.
 #[utoipa::path(get, path = "/volumes", responses((status = OK, body = Vec<Volume>)))]
 async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
-    blocking(&app, |app| {
-        Ok(Json(app.pool.volumes().iter().map(convert::volume).collect()))
-    })
-    .await
+    blocking(&app, |app| Ok(Json(app.pool.volumes().iter().map(convert::volume).collect()))).await
 }
 
 /// Creates a volume.
@@ -246,10 +218,7 @@ async fn create_volume(
 /// One volume.
 #[utoipa::path(get, path = "/volumes/{name}", params(("name" = String, Path)), responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Volume>, ApiError> {
-    blocking(&app, move |app| {
-        Ok(Json(convert::volume(&app.pool.volume(&name)?)))
-    })
-    .await
+    blocking(&app, move |app| Ok(Json(convert::volume(&app.pool.volume(&name)?)))).await
 }
 
 /// Changes a volume: read_only, then size, then name; the first that fails ends the request.

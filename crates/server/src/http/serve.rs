@@ -45,10 +45,7 @@ pub(crate) fn serve(app: &Arc<App>, listeners: Vec<Listener>, token: Option<&str
 
 /// The addresses of `listeners` and of the NBD target, for the status.
 pub(crate) fn addresses(listeners: &[Listener], nbd: Vec<String>) -> Listeners {
-    Listeners {
-        api: listeners.iter().map(Listener::address).collect(),
-        nbd,
-    }
+    Listeners { api: listeners.iter().map(Listener::address).collect(), nbd }
 }
 
 impl ApiServer {
@@ -100,10 +97,7 @@ enum Connection {
 async fn next(listener: &Listener) -> io::Result<Connection> {
     match listener {
         Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Connection::Tcp(stream)),
-        Listener::Unix(listener, _) => listener
-            .accept()
-            .await
-            .map(|(stream, _)| Connection::Unix(stream)),
+        Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Connection::Unix(stream)),
     }
 }
 

@@ -96,11 +96,7 @@ impl Machine {
     }
 
     pub(super) fn alive(&self, life: u64) -> io::Result<()> {
-        if self.dead || life != self.life {
-            Err(crashed())
-        } else {
-            Ok(())
-        }
+        if self.dead || life != self.life { Err(crashed()) } else { Ok(()) }
     }
 
     /// Counts an operation that changes something, and says whether the machine survives it.
@@ -165,9 +161,7 @@ impl Machine {
     /// The planned failure of a sync, of this file.
     pub(super) fn fail_sync(&mut self, id: u64) {
         self.fail_sync = None;
-        let how = self
-            .rand
-            .pick(&[PowerLoss::LoseAll, PowerLoss::Subset, PowerLoss::Tears]);
+        let how = self.rand.pick(&[PowerLoss::LoseAll, PowerLoss::Subset, PowerLoss::Tears]);
         let mut fates = Fates::new(how, Vec::new(), self.rand.fork());
         if let Some(file) = self.files.get_mut(&id) {
             file.fail_sync(id, &mut fates);

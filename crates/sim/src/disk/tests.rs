@@ -52,8 +52,7 @@ fn keeping_all_keeps_all() {
     let disk = open(&dir, "a");
     disk.set_len(5000).unwrap();
     disk.set_len(9000).unwrap();
-    disk.write_vectored_at(&mut [IoSlice::new(&[7; 2]), IoSlice::new(&[8; 2])], 10_000)
-        .unwrap();
+    disk.write_vectored_at(&mut [IoSlice::new(&[7; 2]), IoSlice::new(&[8; 2])], 10_000).unwrap();
     disk.allocate(0, 20_000).unwrap();
     let before = content(&dir, "a");
     dir.lose_power(PowerLoss::KeepAll);
@@ -98,10 +97,7 @@ fn a_prefix_and_a_suffix_span_disks() {
     for seed in 0..200 {
         for how in [PowerLoss::Prefix, PowerLoss::Suffix] {
             let dir = plain(seed);
-            dir.open("b", OpenMode::CreateNew)
-                .unwrap()
-                .set_len(65536)
-                .unwrap();
+            dir.open("b", OpenMode::CreateNew).unwrap().set_len(65536).unwrap();
             open(&dir, "b").sync(SYNC).unwrap();
             dir.sync(SYNC).unwrap();
             for step in 0..8 {
@@ -151,10 +147,7 @@ fn tears_respect_the_atomic_unit() {
 fn garbage_stays_in_blocks_that_were_cut() {
     let mut hit = BTreeSet::new();
     for seed in 0..300 {
-        let dir = with_file(seed, |_| TearModel {
-            garbage: 4096,
-            ..TearModel::BLOCKS
-        });
+        let dir = with_file(seed, |_| TearModel { garbage: 4096, ..TearModel::BLOCKS });
         // Covers block 2 whole, blocks 1 and 3 in part.
         open(&dir, "a").write_at(&[2; 8192], 4096 + 2048).unwrap();
         dir.lose_power(PowerLoss::Tears);
@@ -179,10 +172,7 @@ fn a_kill_keeps_everything_until_the_power_goes() {
     assert_eq!(dir.lock("lock").err().unwrap().kind(), io::ErrorKind::WouldBlock);
     disk.write_at(&[2; 512], 0).unwrap();
     dir.kill();
-    assert!(
-        disk.write_at(&[3; 512], 0).is_err() && disk.len().is_err(),
-        "handles are void"
-    );
+    assert!(disk.write_at(&[3; 512], 0).is_err() && disk.len().is_err(), "handles are void");
     let again = dir.lock("lock").unwrap();
     drop(lock);
     assert!(dir.lock("lock").is_err(), "an old lock frees nothing");
@@ -210,10 +200,7 @@ fn a_planned_crash_cuts_one_operation_and_fails_the_rest() {
         let all = content(&dir, "a");
         assert_eq!(all[0], 2);
         let count = all.iter().filter(|b| **b == 3).count();
-        assert!(
-            all[512..512 + count].iter().all(|b| *b == 3),
-            "the beginning of it"
-        );
+        assert!(all[512..512 + count].iter().all(|b| *b == 3), "the beginning of it");
         done.insert(if count == 0 {
             0
         } else if count == 2000 {
@@ -261,11 +248,7 @@ fn dropped_and_failed_syncs() {
     assert_eq!(content(&dir, "a")[0], 3);
     dir.lose_power(PowerLoss::LoseAll);
     assert!(!dir.sync_failed());
-    assert_eq!(
-        content(&dir, "a")[0],
-        2,
-        "a sync after a failed one proves nothing"
-    );
+    assert_eq!(content(&dir, "a")[0], 2, "a sync after a failed one proves nothing");
 }
 
 #[test]
@@ -308,14 +291,8 @@ fn backing_space_is_bounded() {
     disk.allocate(0, 8192).unwrap();
     disk.write_at(&[1; 8192], 100).unwrap();
     assert_eq!(disk.backing_available().unwrap(), Some(4096));
-    assert_eq!(
-        disk.allocate(65536, 8192).unwrap_err().kind(),
-        io::ErrorKind::StorageFull
-    );
-    assert_eq!(
-        disk.write_at(&[1; 8192], 65536).unwrap_err().kind(),
-        io::ErrorKind::StorageFull
-    );
+    assert_eq!(disk.allocate(65536, 8192).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(disk.write_at(&[1; 8192], 65536).unwrap_err().kind(), io::ErrorKind::StorageFull);
     dir.remove("a").unwrap();
     let disk = dir.open("b", OpenMode::CreateNew).unwrap();
     assert_eq!(disk.backing_available().unwrap(), Some(16384));
@@ -327,10 +304,7 @@ fn backing_space_is_bounded() {
             && device.write_at(&[0; 2], (1 << 20) - 1).is_err()
     );
     device.write_at(&[0; 65536], 0).unwrap();
-    assert_eq!(
-        (device.len().unwrap(), device.backing_available().unwrap()),
-        (1 << 20, None)
-    );
+    assert_eq!((device.len().unwrap(), device.backing_available().unwrap()), (1 << 20, None));
 }
 
 #[test]

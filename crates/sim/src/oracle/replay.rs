@@ -29,11 +29,7 @@ impl<'a> Replay<'a> {
             self.wrong_sectors.remove(&id);
             return;
         };
-        let wrong = found
-            .sectors
-            .iter()
-            .filter(|(sector, stamp)| volume.sector(**sector) != **stamp)
-            .count();
+        let wrong = found.sectors.iter().filter(|(sector, stamp)| volume.sector(**sector) != **stamp).count();
         self.wrong_sectors.insert(id, wrong as i64);
     }
 
@@ -52,28 +48,20 @@ impl<'a> Replay<'a> {
 
     /// Differences in the range that an effect covers.
     fn wrong_in(&self, effect: &Effect) -> i64 {
-        let (Effect::Write {
-            vol, sector, count, ..
-        }
-        | Effect::Zero { vol, sector, count }) = effect
-        else {
+        let (Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count }) = effect else {
             return 0;
         };
         let (Some(volume), Some(found)) = (self.state.volumes.get(vol), self.found.get(vol)) else {
             return 0;
         };
         let range = found.sectors.range(*sector..sector + count);
-        range
-            .filter(|(sector, stamp)| volume.sector(**sector) != **stamp)
-            .count() as i64
+        range.filter(|(sector, stamp)| volume.sector(**sector) != **stamp).count() as i64
     }
 
     pub(super) fn wrong(&self) -> i64 {
         let volumes = &self.state.volumes;
-        let shapes = volumes
-            .iter()
-            .filter(|(id, v)| self.found.get(id).is_none_or(|f| !v.same_shape(f)))
-            .count();
+        let shapes =
+            volumes.iter().filter(|(id, v)| self.found.get(id).is_none_or(|f| !v.same_shape(f))).count();
         let extra = self.found.keys().filter(|id| !volumes.contains_key(id)).count();
         let sectors: i64 = volumes.keys().filter_map(|id| self.wrong_sectors.get(id)).sum();
         (shapes + extra) as i64 + sectors
@@ -90,10 +78,8 @@ impl<'a> Replay<'a> {
                     volume.name, volume.size, volume.read_only, found.name, found.size, found.read_only
                 );
             }
-            if let Some((sector, stamp)) = found
-                .sectors
-                .iter()
-                .find(|(s, stamp)| volume.sector(**s) != **stamp)
+            if let Some((sector, stamp)) =
+                found.sectors.iter().find(|(s, stamp)| volume.sector(**s) != **stamp)
             {
                 let expected = name_of(volume.sector(*sector));
                 return format!(
@@ -102,12 +88,7 @@ impl<'a> Replay<'a> {
                 );
             }
         }
-        let extra = self
-            .found
-            .iter()
-            .find(|(id, _)| !self.state.volumes.contains_key(id));
-        extra.map_or_else(String::new, |(id, f)| {
-            format!("volume {id} ({}) should not exist", f.name)
-        })
+        let extra = self.found.iter().find(|(id, _)| !self.state.volumes.contains_key(id));
+        extra.map_or_else(String::new, |(id, f)| format!("volume {id} ({}) should not exist", f.name))
     }
 }

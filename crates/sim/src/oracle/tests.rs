@@ -1,12 +1,7 @@
 use super::*;
 
 fn write(sector: u64, count: u64, stamp: u64) -> Effect {
-    Effect::Write {
-        vol: 1,
-        sector,
-        count,
-        stamp,
-    }
+    Effect::Write { vol: 1, sector, count, stamp }
 }
 
 /// What a volume with these (sector, stamp) looks like.
@@ -14,12 +9,7 @@ fn found(sectors: &[(u64, u64)]) -> Vec<FoundVolume> {
     let mut volume = FoundVolume::new(1, "a".into(), 1 << 20, 4096, 512, false);
     let mut data = vec![0; 16 * SECTOR as usize];
     for (sector, stamp) in sectors {
-        fill_sector(
-            &mut data[(sector * SECTOR) as usize..][..SECTOR as usize],
-            1,
-            *sector,
-            *stamp,
-        );
+        fill_sector(&mut data[(sector * SECTOR) as usize..][..SECTOR as usize], 1, *sector, *stamp);
     }
     volume.add(0, &data);
     vec![volume]
@@ -28,12 +18,7 @@ fn found(sectors: &[(u64, u64)]) -> Vec<FoundVolume> {
 fn oracle() -> Oracle {
     let mut oracle = Oracle::default();
     let model = VolumeModel::new("a".into(), 1 << 20, 4096, 512, false);
-    let steps = [
-        Effect::Create(1, model),
-        write(0, 2, 10),
-        write(1, 2, 11),
-        write(0, 1, 12),
-    ];
+    let steps = [Effect::Create(1, model), write(0, 2, 10), write(1, 2, 11), write(0, 1, 12)];
     for (lsn, effect) in steps.into_iter().enumerate() {
         oracle.attempt(std::slice::from_ref(&effect));
         oracle.acknowledge(&[effect], lsn as u64 + 1).unwrap();
@@ -112,10 +97,7 @@ fn reads_are_compared_sector_by_sector() {
 #[test]
 fn a_surprising_lsn_is_an_error() {
     let mut oracle = oracle();
-    assert!(
-        oracle.acknowledge(&[write(0, 1, 20)], 5).is_err(),
-        "something older is open"
-    );
+    assert!(oracle.acknowledge(&[write(0, 1, 20)], 5).is_err(), "something older is open");
     oracle.forget(2);
     oracle.attempt(&[write(0, 1, 20)]);
     assert!(oracle.acknowledge(&[write(0, 1, 20)], 6).is_err());

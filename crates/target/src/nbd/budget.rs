@@ -23,11 +23,7 @@ struct BudgetState {
 impl Budget {
     /// At most `limit` bytes; nobody may ask for more at once.
     pub(super) fn new(limit: u64) -> Arc<Budget> {
-        Arc::new(Budget {
-            limit,
-            state: Mutex::default(),
-            freed: Condvar::new(),
-        })
+        Arc::new(Budget { limit, state: Mutex::default(), freed: Condvar::new() })
     }
 
     fn try_take(&self, bytes: u64) -> bool {
@@ -66,10 +62,7 @@ impl Budget {
     /// Takes bytes until the grant is dropped, waiting for others to give theirs back.
     pub(super) fn grant(self: &Arc<Self>, bytes: u64) -> Grant {
         self.take(bytes);
-        Grant {
-            budget: self.clone(),
-            bytes,
-        }
+        Grant { budget: self.clone(), bytes }
     }
 }
 
@@ -149,10 +142,7 @@ impl Flight {
         state.jobs += 1;
         state.bytes += bytes;
         self.jobs.store(state.jobs, Ordering::Release);
-        Ticket {
-            flight: self.clone(),
-            bytes,
-        }
+        Ticket { flight: self.clone(), bytes }
     }
 
     /// Waits until every job has been answered.

@@ -28,13 +28,7 @@ impl RxBuffer {
     pub(super) fn new(received: &[u8]) -> RxBuffer {
         let mut buf = BytesMut::zeroed(RX_BASE.max(received.len()));
         buf[..received.len()].copy_from_slice(received);
-        RxBuffer {
-            buf,
-            start: 0,
-            end: received.len(),
-            grant: None,
-            retired: Vec::new(),
-        }
+        RxBuffer { buf, start: 0, end: received.len(), grant: None, retired: Vec::new() }
     }
 
     pub(super) fn unread(&self) -> &[u8] {
@@ -72,11 +66,7 @@ impl RxBuffer {
 
     fn grow(&mut self, need: usize, budget: &Arc<Budget>) {
         // Room for two, so that the head of the next request does not have to be moved each time; but not for giants.
-        let len = if need <= MAX_DOUBLED {
-            (2 * need).next_power_of_two()
-        } else {
-            need + RX_BASE
-        };
+        let len = if need <= MAX_DOUBLED { (2 * need).next_power_of_two() } else { need + RX_BASE };
         // Whoever waits holds nothing, or two connections could wait for each other.
         self.grant = None;
         self.grant = Some(budget.grant((len - RX_BASE) as u64));
@@ -107,9 +97,7 @@ impl RxBuffer {
         match lent.try_into_mut() {
             Ok(buf) => self.buf = buf,
             Err(kept) => {
-                let mut buf = self
-                    .reclaim(kept.len())
-                    .unwrap_or_else(|| BytesMut::zeroed(kept.len()));
+                let mut buf = self.reclaim(kept.len()).unwrap_or_else(|| BytesMut::zeroed(kept.len()));
                 buf[self.start..self.end].copy_from_slice(&kept[self.start..self.end]);
                 self.buf = buf;
                 if self.retired.len() == MAX_RETIRED {
@@ -122,10 +110,7 @@ impl RxBuffer {
 
     /// A retired buffer of this length that the device has let go of.
     fn reclaim(&mut self, len: usize) -> Option<BytesMut> {
-        let at = self
-            .retired
-            .iter()
-            .position(|kept| kept.len() == len && kept.is_unique())?;
+        let at = self.retired.iter().position(|kept| kept.len() == len && kept.is_unique())?;
         self.retired.swap_remove(at).try_into_mut().ok()
     }
 
@@ -242,16 +227,10 @@ mod tests {
             rx.give_back(lent);
             assert_eq!(rx.unread(), [round; 188], "the unread rest came along");
             rx.take(188);
-            assert!(
-                kept.iter()
-                    .all(|(round, payload)| payload.iter().all(|b| b == round))
-            );
+            assert!(kept.iter().all(|(round, payload)| payload.iter().all(|b| b == round)));
         }
         kept.clear();
-        assert!(
-            rx.reclaim(RX_BASE).is_some(),
-            "and is reused when the device lets go"
-        );
+        assert!(rx.reclaim(RX_BASE).is_some(), "and is reused when the device lets go");
     }
 
     #[test]

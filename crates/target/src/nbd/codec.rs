@@ -247,13 +247,9 @@ impl ReplyHeader {
             return Ok(None);
         }
         match be32(b, 0) {
-            SIMPLE_REPLY_MAGIC => Ok(Some((
-                ReplyHeader::Simple {
-                    error: be32(b, 4),
-                    cookie: be64(b, 8),
-                },
-                SIMPLE_REPLY_LEN,
-            ))),
+            SIMPLE_REPLY_MAGIC => {
+                Ok(Some((ReplyHeader::Simple { error: be32(b, 4), cookie: be64(b, 8) }, SIMPLE_REPLY_LEN)))
+            }
             STRUCTURED_REPLY_MAGIC if b.len() < CHUNK_HEADER_LEN => Ok(None),
             STRUCTURED_REPLY_MAGIC => {
                 let header = ReplyHeader::Chunk {
@@ -280,13 +276,8 @@ mod tests {
 
     #[test]
     fn request_has_the_documented_layout() {
-        let request = Request {
-            flags: 1,
-            kind: 1,
-            cookie: 0x1122_3344_5566_7788,
-            offset: 0x99,
-            length: 0x1000,
-        };
+        let request =
+            Request { flags: 1, kind: 1, cookie: 0x1122_3344_5566_7788, offset: 0x99, length: 0x1000 };
         let golden = [
             0x25, 0x60, 0x95, 0x13, 0x00, 0x01, 0x00, 0x01, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
             0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x99, 0x00, 0x00, 0x10, 0x00,
@@ -303,22 +294,13 @@ mod tests {
         );
         assert_eq!(
             chunk_header(chunk::DONE, chunk::ERROR, 7, 6),
-            [
-                0x66, 0x8e, 0x33, 0xef, 0, 1, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 6
-            ]
+            [0x66, 0x8e, 0x33, 0xef, 0, 1, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 6]
         );
     }
 
     #[test]
     fn a_wrong_magic_is_refused() {
-        let mut bytes = Request {
-            flags: 0,
-            kind: 0,
-            cookie: 1,
-            offset: 0,
-            length: 512,
-        }
-        .encode();
+        let mut bytes = Request { flags: 0, kind: 0, cookie: 1, offset: 0, length: 512 }.encode();
         bytes[3] ^= 1;
         assert_eq!(Request::decode(&bytes), None);
         assert_eq!(ReplyHeader::decode(&[0; 20]), Err(BadMagic));

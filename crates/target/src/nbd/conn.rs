@@ -112,11 +112,7 @@ impl<T: Transport> Conn<T> {
             if outbox.closed {
                 return;
             }
-            outbox.queue.push_back(Reply {
-                buf,
-                sent: 0,
-                _ticket: ticket,
-            });
+            outbox.queue.push_back(Reply { buf, sent: 0, _ticket: ticket });
             if outbox.sending {
                 return;
             }
@@ -131,11 +127,7 @@ impl<T: Transport> Conn<T> {
                         conn.fail();
                     }
                 };
-                if thread::Builder::new()
-                    .name("nbd-send".into())
-                    .spawn(patient)
-                    .is_err()
-                {
+                if thread::Builder::new().name("nbd-send".into()).spawn(patient).is_err() {
                     self.fail();
                 }
             }
@@ -211,10 +203,7 @@ impl<T: Transport> Conn<T> {
         let conn = self.clone();
         conn.counters.job_started();
         self.shared.pool.submit(Box::new(move || {
-            let mut unanswered = Unanswered {
-                conn: &conn,
-                answered: false,
-            };
+            let mut unanswered = Unanswered { conn: &conn, answered: false };
             let mut out = conn.spare.lock().pop().unwrap_or_default();
             work(&conn, &mut out);
             conn.post(out, ticket);

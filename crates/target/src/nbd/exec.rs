@@ -151,12 +151,7 @@ impl Executor {
             return;
         }
         let text = &message.as_bytes()[..message.floor_char_boundary(MAX_STRING)];
-        out.put(&codec::chunk_header(
-            chunk::DONE,
-            chunk::ERROR,
-            cookie,
-            wire_len(6 + text.len()),
-        ));
+        out.put(&codec::chunk_header(chunk::DONE, chunk::ERROR, cookie, wire_len(6 + text.len())));
         out.put(&(errno as u32).to_be_bytes());
         out.put(&u16::try_from(text.len()).unwrap_or(0).to_be_bytes());
         out.put(text);
@@ -178,11 +173,7 @@ impl Executor {
 
     /// Bytes of reply before a READ's data.
     fn data_head(&self) -> usize {
-        if self.structured {
-            codec::CHUNK_HEADER_LEN + 8
-        } else {
-            codec::SIMPLE_REPLY_LEN
-        }
+        if self.structured { codec::CHUNK_HEADER_LEN + 8 } else { codec::SIMPLE_REPLY_LEN }
     }
 
     /// Reads and replies. `None`, with `out` as it was, if it would have to wait and may not; else whether it worked.
@@ -228,12 +219,7 @@ impl Executor {
         if self.structured {
             let flags = if last { chunk::DONE } else { 0 };
             let (header, rest) = space.split_at_mut(codec::CHUNK_HEADER_LEN);
-            header.copy_from_slice(&codec::chunk_header(
-                flags,
-                chunk::OFFSET_DATA,
-                cookie,
-                8 + length,
-            ));
+            header.copy_from_slice(&codec::chunk_header(flags, chunk::OFFSET_DATA, cookie, 8 + length));
             rest[..8].copy_from_slice(&offset.to_be_bytes());
         } else {
             space[..head].copy_from_slice(&codec::simple_reply(0, cookie));
@@ -244,9 +230,7 @@ impl Executor {
 
     /// Reads a range of which runs of zeros need not be sent.
     fn read_sparse(&self, req: &Request, wait: Wait, out: &mut ReplyBuf) -> hindcast_engine::Result<bool> {
-        let runs = self
-            .device
-            .block_status(req.offset, u64::from(req.length), MAX_READ_RUNS)?;
+        let runs = self.device.block_status(req.offset, u64::from(req.length), MAX_READ_RUNS)?;
         let spans = spans(&runs, req.length);
         let mut offset = req.offset;
         for (n, &(length, hole)) in spans.iter().enumerate() {
@@ -284,8 +268,7 @@ impl Executor {
             Command::Flush => self.device.flush(),
             Command::Trim => self.device.discard(offset, length, fua),
             Command::WriteZeroes => {
-                self.device
-                    .write_zeroes(offset, length, req.flags & cmd_flag::NO_HOLE == 0, fua)
+                self.device.write_zeroes(offset, length, req.flags & cmd_flag::NO_HOLE == 0, fua)
             }
             Command::Cache => self.device.cache(offset, length),
             Command::BlockStatus => return self.block_status(req, out),
@@ -295,11 +278,7 @@ impl Executor {
     }
 
     fn block_status(&self, req: &Request, out: &mut ReplyBuf) -> bool {
-        let max = if req.flags & cmd_flag::REQ_ONE != 0 {
-            1
-        } else {
-            MAX_EXTENTS
-        };
+        let max = if req.flags & cmd_flag::REQ_ONE != 0 { 1 } else { MAX_EXTENTS };
         let runs = match self.device.block_status(req.offset, u64::from(req.length), max) {
             Ok(runs) => runs,
             Err(e) => {
@@ -313,12 +292,7 @@ impl Executor {
             extents.push((req.length, 0)); // "allocated, content unknown" is always true
         }
         let length = wire_len(4 + 8 * extents.len());
-        out.put(&codec::chunk_header(
-            chunk::DONE,
-            chunk::BLOCK_STATUS,
-            req.cookie,
-            length,
-        ));
+        out.put(&codec::chunk_header(chunk::DONE, chunk::BLOCK_STATUS, req.cookie, length));
         out.put(&ALLOCATION_ID.to_be_bytes());
         for (length, flags) in extents {
             out.put(&length.to_be_bytes());
@@ -338,11 +312,7 @@ fn wire_len(len: usize) -> u32 {
 fn spans(runs: &[StatusRun], length: u32) -> Vec<(u32, bool)> {
     let mut spans: Vec<(u32, bool)> = Vec::new();
     let mut left = length;
-    let tail = StatusRun {
-        length: u64::from(length),
-        allocated: true,
-        zero: false,
-    };
+    let tail = StatusRun { length: u64::from(length), allocated: true, zero: false };
     for run in runs.iter().chain([&tail]) {
         let span = u32::try_from(run.length).map_or(left, |l| l.min(left));
         if span == 0 {
@@ -362,27 +332,12 @@ fn spans(runs: &[StatusRun], length: u32) -> Vec<(u32, bool)> {
 mod tests {
     use super::*;
 
-    const INFO: DeviceInfo = DeviceInfo {
-        size: 64 << 20,
-        block_size: 512,
-        preferred_size: 4096,
-        read_only: false,
-        uuid: [0; 16],
-    };
-    const RULES: Rules = Rules {
-        structured: true,
-        allocation: true,
-        max_request: 32 << 20,
-    };
+    const INFO: DeviceInfo =
+        DeviceInfo { size: 64 << 20, block_size: 512, preferred_size: 4096, read_only: false, uuid: [0; 16] };
+    const RULES: Rules = Rules { structured: true, allocation: true, max_request: 32 << 20 };
 
     fn check(kind: Command, flags: u16, offset: u64, length: u32) -> Option<Errno> {
-        let req = Request {
-            flags,
-            kind: kind as u16,
-            cookie: 1,
-            offset,
-            length,
-        };
+        let req = Request { flags, kind: kind as u16, cookie: 1, offset, length };
         RULES.check(&req, &INFO).err().map(|r| r.errno)
     }
 
@@ -401,16 +356,8 @@ mod tests {
             assert_eq!(check(command, 0, end - 512, 512), None, "{command:?}");
             assert_eq!(check(command, 0, end, 512), Some(past_end), "{command:?}");
             assert_eq!(check(command, 0, end - 512, 1024), Some(past_end), "{command:?}");
-            assert_eq!(
-                check(command, 0, u64::MAX - 511, 512),
-                Some(past_end),
-                "{command:?}"
-            );
-            assert_eq!(
-                check(command, 0, u64::MAX, u32::MAX),
-                Some(past_end),
-                "{command:?}"
-            );
+            assert_eq!(check(command, 0, u64::MAX - 511, 512), Some(past_end), "{command:?}");
+            assert_eq!(check(command, 0, u64::MAX, u32::MAX), Some(past_end), "{command:?}");
             assert_eq!(check(command, 0, 0, 0), Some(Errno::Inval), "{command:?}");
             assert_eq!(check(command, 0, 1, 512), Some(Errno::Inval), "{command:?}");
             assert_eq!(check(command, 0, 0, 513), Some(Errno::Inval), "{command:?}");
@@ -448,63 +395,25 @@ mod tests {
                 assert_eq!(check(command, flag, 0, 4096), expected, "{command:?} {flag}");
             }
         }
-        assert_eq!(
-            check(WriteZeroes, NO_HOLE | FAST_ZERO, 0, 4096),
-            Some(Errno::NotSup)
-        );
-        let simple = Rules {
-            structured: false,
-            allocation: false,
-            ..RULES
-        };
-        let df = Request {
-            flags: DF,
-            kind: 0,
-            cookie: 1,
-            offset: 0,
-            length: 512,
-        };
+        assert_eq!(check(WriteZeroes, NO_HOLE | FAST_ZERO, 0, 4096), Some(Errno::NotSup));
+        let simple = Rules { structured: false, allocation: false, ..RULES };
+        let df = Request { flags: DF, kind: 0, cookie: 1, offset: 0, length: 512 };
         assert_eq!(simple.check(&df, &INFO).unwrap_err().errno, Errno::Inval);
-        let status = Request {
-            flags: 0,
-            kind: 7,
-            cookie: 1,
-            offset: 0,
-            length: 512,
-        };
+        let status = Request { flags: 0, kind: 7, cookie: 1, offset: 0, length: 512 };
         assert_eq!(simple.check(&status, &INFO).unwrap_err().errno, Errno::Inval);
     }
 
     #[test]
     fn a_read_only_export_refuses_writes_and_nothing_else() {
-        let info = DeviceInfo {
-            read_only: true,
-            ..INFO
-        };
+        let info = DeviceInfo { read_only: true, ..INFO };
         for command in Command::ALL {
             let length = if command == Command::Flush { 0 } else { 512 };
-            let req = Request {
-                flags: 0,
-                kind: command as u16,
-                cookie: 1,
-                offset: 0,
-                length,
-            };
+            let req = Request { flags: 0, kind: command as u16, cookie: 1, offset: 0, length };
             let writes = matches!(command, Command::Write | Command::Trim | Command::WriteZeroes);
             let expected = if writes { Some(Errno::Perm) } else { None };
-            assert_eq!(
-                RULES.check(&req, &info).err().map(|r| r.errno),
-                expected,
-                "{command:?}"
-            );
+            assert_eq!(RULES.check(&req, &info).err().map(|r| r.errno), expected, "{command:?}");
         }
-        let unknown = Request {
-            flags: 0,
-            kind: 8,
-            cookie: 1,
-            offset: 0,
-            length: 512,
-        };
+        let unknown = Request { flags: 0, kind: 8, cookie: 1, offset: 0, length: 512 };
         assert_eq!(RULES.check(&unknown, &info).unwrap_err().errno, Errno::Inval);
     }
 
@@ -522,20 +431,10 @@ mod tests {
 
     #[test]
     fn only_long_zero_runs_become_holes() {
-        let run = |length, zero: bool| StatusRun {
-            length,
-            allocated: !zero,
-            zero,
-        };
+        let run = |length, zero: bool| StatusRun { length, allocated: !zero, zero };
         assert_eq!(spans(&[], 65536), [(65536, false)]);
-        assert_eq!(
-            spans(&[run(4096, true), run(1 << 40, false)], 65536),
-            [(65536, false)]
-        );
-        assert_eq!(
-            spans(&[run(32768, true), run(4096, false)], 65536),
-            [(32768, true), (32768, false)]
-        );
+        assert_eq!(spans(&[run(4096, true), run(1 << 40, false)], 65536), [(65536, false)]);
+        assert_eq!(spans(&[run(32768, true), run(4096, false)], 65536), [(32768, true), (32768, false)]);
         assert_eq!(spans(&[run(1 << 40, true)], 65536), [(65536, true)]);
     }
 }

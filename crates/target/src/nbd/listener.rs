@@ -39,20 +39,14 @@ impl Listener {
                 let fail = |e| Error::io(format!("listen on {address}"), e);
                 let listener = TcpListener::bind(address).map_err(fail)?;
                 let address = Listen::Tcp(listener.local_addr().map_err(fail)?);
-                Ok(Listener {
-                    kind: Kind::Tcp(listener),
-                    address,
-                })
+                Ok(Listener { kind: Kind::Tcp(listener), address })
             }
             Listen::Unix(path) => {
                 let fail = |e| Error::io(format!("listen on {}", path.display()), e);
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path).map_err(fail)?;
                 let meta = fs::symlink_metadata(path).map_err(fail)?;
-                Ok(Listener {
-                    kind: Kind::Unix(listener, (meta.dev(), meta.ino())),
-                    address: listen.clone(),
-                })
+                Ok(Listener { kind: Kind::Unix(listener, (meta.dev(), meta.ino())), address: listen.clone() })
             }
         }
     }
@@ -72,12 +66,10 @@ impl Listener {
     pub(super) fn accept_loop(&self, stopping: &AtomicBool, admit: impl Fn(Socket, String)) {
         loop {
             let accepted = match &self.kind {
-                Kind::Tcp(listener) => listener
-                    .accept()
-                    .map(|(s, peer)| (Socket::new(s), peer.to_string())),
-                Kind::Unix(listener, _) => listener
-                    .accept()
-                    .map(|(s, _)| (Socket::new(s), UNIX_PEER.to_owned())),
+                Kind::Tcp(listener) => listener.accept().map(|(s, peer)| (Socket::new(s), peer.to_string())),
+                Kind::Unix(listener, _) => {
+                    listener.accept().map(|(s, _)| (Socket::new(s), UNIX_PEER.to_owned()))
+                }
             };
             if stopping.load(Ordering::SeqCst) {
                 return;
@@ -116,12 +108,8 @@ impl Drop for Listener {
 
 /// Removes a Unix socket that nobody listens on; refuses anything else that is in the way.
 fn remove_stale(path: &Path) -> Result<()> {
-    let in_the_way = |why: &str| {
-        Err(Error::new(
-            ErrorKind::Conflict,
-            format!("listen on {}: {why}", path.display()),
-        ))
-    };
+    let in_the_way =
+        |why: &str| Err(Error::new(ErrorKind::Conflict, format!("listen on {}: {why}", path.display())));
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(Error::io(format!("look at {}", path.display()), e)),

@@ -41,11 +41,7 @@ impl<'a> MetaRequest<'a> {
 
     /// Whether LIST_META_CONTEXT shows `base:allocation`: asked for everything, for the namespace, or by name.
     pub fn lists_allocation(&self) -> bool {
-        self.queries.is_empty()
-            || self
-                .queries
-                .iter()
-                .any(|q| *q == "base:" || *q == BASE_ALLOCATION)
+        self.queries.is_empty() || self.queries.iter().any(|q| *q == "base:" || *q == BASE_ALLOCATION)
     }
 
     /// Whether SET_META_CONTEXT selects `base:allocation`: by its full name only.
@@ -137,20 +133,9 @@ mod tests {
 
     #[test]
     fn neighbours_of_one_kind_merge_and_the_limit_cuts() {
-        let run = |length, allocated, zero| StatusRun {
-            length,
-            allocated,
-            zero,
-        };
-        let runs = [
-            run(4096, true, false),
-            run(4096, true, false),
-            run(1 << 40, false, true),
-        ];
-        assert_eq!(
-            extents(&runs, 16384),
-            [(8192, 0), (8192, STATE_HOLE | STATE_ZERO)]
-        );
+        let run = |length, allocated, zero| StatusRun { length, allocated, zero };
+        let runs = [run(4096, true, false), run(4096, true, false), run(1 << 40, false, true)];
+        assert_eq!(extents(&runs, 16384), [(8192, 0), (8192, STATE_HOLE | STATE_ZERO)]);
         assert_eq!(extents(&runs, 4096), [(4096, 0)]);
         assert_eq!(extents(&[], 4096), []);
     }

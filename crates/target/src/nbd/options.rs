@@ -83,10 +83,7 @@ pub struct OptionError {
 
 impl OptionError {
     pub(super) fn new(reply: u32, message: impl Into<String>) -> OptionError {
-        OptionError {
-            reply,
-            message: message.into(),
-        }
+        OptionError { reply, message: message.into() }
     }
 
     fn open(error: &Error) -> OptionError {
@@ -110,10 +107,7 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], OptionError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else {
-            return Err(OptionError::new(
-                rep::ERR_INVALID,
-                "the option's data is too short",
-            ));
+            return Err(OptionError::new(rep::ERR_INVALID, "the option's data is too short"));
         };
         self.rest = rest;
         Ok(head)
@@ -137,10 +131,7 @@ impl<'a> Reader<'a> {
     pub(super) fn end(&self) -> Result<(), OptionError> {
         match self.rest {
             [] => Ok(()),
-            _ => Err(OptionError::new(
-                rep::ERR_INVALID,
-                "the option's data is too long",
-            )),
+            _ => Err(OptionError::new(rep::ERR_INVALID, "the option's data is too long")),
         }
     }
 }
@@ -148,17 +139,11 @@ impl<'a> Reader<'a> {
 /// Checks the protocol's rules for strings.
 fn string(bytes: &[u8]) -> Result<&str, OptionError> {
     if bytes.len() > MAX_STRING {
-        return Err(OptionError::new(
-            rep::ERR_TOO_BIG,
-            "a string is longer than 4096 bytes",
-        ));
+        return Err(OptionError::new(rep::ERR_TOO_BIG, "a string is longer than 4096 bytes"));
     }
     match std::str::from_utf8(bytes) {
         Ok(s) if !s.contains('\0') => Ok(s),
-        _ => Err(OptionError::new(
-            rep::ERR_INVALID,
-            "a string is not UTF-8 without NUL",
-        )),
+        _ => Err(OptionError::new(rep::ERR_INVALID, "a string is not UTF-8 without NUL")),
     }
 }
 
@@ -285,10 +270,7 @@ impl<'a> Negotiator<'a> {
             Phase::Skip { option, left } => {
                 let skipped = left.min(input.len());
                 if skipped < left {
-                    self.phase = Phase::Skip {
-                        option,
-                        left: left - skipped,
-                    };
+                    self.phase = Phase::Skip { option, left: left - skipped };
                     return (skipped, Step::More);
                 }
                 self.phase = Phase::Options;
@@ -331,10 +313,7 @@ impl<'a> Negotiator<'a> {
             if len > MAX_SKIPPED_OPTION || option == opt::EXPORT_NAME || !self.count_option() {
                 return (0, Step::Close);
             }
-            self.phase = Phase::Skip {
-                option,
-                left: len as usize,
-            };
+            self.phase = Phase::Skip { option, left: len as usize };
             return (OPTION_HEADER_LEN, Step::Next);
         }
         let Some(data) = data.get(..len as usize) else {
@@ -465,20 +444,13 @@ impl<'a> Negotiator<'a> {
         let mut reader = Reader::new(data);
         let name = reader.string()?;
         let count = reader.u16()?;
-        let wanted = (0..count)
-            .map(|_| reader.u16())
-            .collect::<Result<Vec<u16>, _>>()?;
+        let wanted = (0..count).map(|_| reader.u16()).collect::<Result<Vec<u16>, _>>()?;
         reader.end()?;
         let device = self.exports.open(name).map_err(|e| OptionError::open(&e))?;
         let shape = device.info();
 
         let mut put = |kind: u16, parts: [&[u8]; 3]| {
-            put_option_reply(
-                out,
-                option,
-                rep::INFO,
-                &[&kind.to_be_bytes(), parts[0], parts[1], parts[2]],
-            );
+            put_option_reply(out, option, rep::INFO, &[&kind.to_be_bytes(), parts[0], parts[1], parts[2]]);
         };
         let flags = transmission_flags(&shape, self.structured).to_be_bytes();
         put(info::EXPORT, [&shape.size.to_be_bytes(), &flags, &[]]);
@@ -488,15 +460,10 @@ impl<'a> Negotiator<'a> {
         if wanted.contains(&info::DESCRIPTION)
             && let Some(text) = self.exports.describe(name)
         {
-            put(
-                info::DESCRIPTION,
-                [&text.as_bytes()[..text.floor_char_boundary(MAX_STRING)], &[], &[]],
-            );
+            put(info::DESCRIPTION, [&text.as_bytes()[..text.floor_char_boundary(MAX_STRING)], &[], &[]]);
         }
         // Unasked too: the sizes are enforced, and a client may learn them as it likes.
-        let preferred = shape
-            .preferred_size
-            .clamp(shape.block_size.max(512), self.policy.max_request);
+        let preferred = shape.preferred_size.clamp(shape.block_size.max(512), self.policy.max_request);
         put(
             info::BLOCK_SIZE,
             [
@@ -514,15 +481,10 @@ impl<'a> Negotiator<'a> {
     /// Decodes a meta context option; the export must exist and structured replies must have been agreed on.
     fn meta_request<'d>(&self, data: &'d [u8]) -> Result<MetaRequest<'d>, OptionError> {
         if !self.structured {
-            return Err(OptionError::new(
-                rep::ERR_INVALID,
-                "structured replies come first",
-            ));
+            return Err(OptionError::new(rep::ERR_INVALID, "structured replies come first"));
         }
         let request = MetaRequest::decode(data)?;
-        self.exports
-            .open(request.export)
-            .map_err(|e| OptionError::open(&e))?;
+        self.exports.open(request.export).map_err(|e| OptionError::open(&e))?;
         Ok(request)
     }
 

@@ -31,15 +31,10 @@ impl Pool {
     /// Starts `threads` threads.
     pub fn start(threads: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared::default());
-        let pool = Pool {
-            shared: Some(shared.clone()),
-            threads: Mutex::default(),
-        };
+        let pool = Pool { shared: Some(shared.clone()), threads: Mutex::default() };
         for n in 0..threads.max(1) {
             let shared = shared.clone();
-            let thread = thread::Builder::new()
-                .name(format!("nbd-work-{n}"))
-                .spawn(move || work(&shared))?;
+            let thread = thread::Builder::new().name(format!("nbd-work-{n}")).spawn(move || work(&shared))?;
             pool.threads.lock().push(thread);
         }
         Ok(pool)
@@ -47,10 +42,7 @@ impl Pool {
 
     /// A pool without threads: a job is done by who submits it. For tests that must be repeatable.
     pub fn inline() -> Pool {
-        Pool {
-            shared: None,
-            threads: Mutex::default(),
-        }
+        Pool { shared: None, threads: Mutex::default() }
     }
 
     pub(super) fn submit(&self, job: Job) {
@@ -72,12 +64,7 @@ impl Drop for Pool {
             shared.wake.notify_all();
         }
         let current = thread::current().id();
-        for thread in self
-            .threads
-            .get_mut()
-            .drain(..)
-            .filter(|t| t.thread().id() != current)
-        {
+        for thread in self.threads.get_mut().drain(..).filter(|t| t.thread().id() != current) {
             let _ = thread.join();
         }
     }

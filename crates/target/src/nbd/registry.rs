@@ -81,12 +81,7 @@ impl Registry {
 
     /// The live records. Not while the lock is held: the last reference to one takes the lock when it goes.
     fn records(&self) -> Vec<Arc<Record>> {
-        self.state
-            .lock()
-            .entries
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect()
+        self.state.lock().entries.values().filter_map(Weak::upgrade).collect()
     }
 
     pub(super) fn stats(&self) -> NbdStats {

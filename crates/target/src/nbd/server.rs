@@ -149,33 +149,19 @@ impl NbdServer {
     pub fn start(config: NbdConfig, exports: Arc<dyn Exports>) -> Result<NbdServer> {
         config.validate()?;
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
-        let listeners = config
-            .listen
-            .iter()
-            .map(|l| Listener::bind(l).map(Arc::new))
-            .collect::<Result<Vec<_>>>()?;
+        let listeners =
+            config.listen.iter().map(|l| Listener::bind(l).map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let pool = Pool::start(config.workers).map_err(|e| Error::io("start NBD workers", e))?;
         let shared = config.shared(pool, Arc::default());
-        let context = Arc::new(Context {
-            config,
-            exports,
-            tls,
-            shared,
-            registry: Arc::default(),
-        });
-        let server = NbdServer {
-            context,
-            listeners,
-            acceptors: Mutex::default(),
-        };
+        let context = Arc::new(Context { config, exports, tls, shared, registry: Arc::default() });
+        let server = NbdServer { context, listeners, acceptors: Mutex::default() };
         for listener in &server.listeners {
             let (listener, context) = (listener.clone(), server.context.clone());
             let acceptor = thread::Builder::new()
                 .name("nbd-accept".into())
                 .spawn(move || {
-                    listener.accept_loop(&context.shared.stopping, |socket, peer| {
-                        admit(&context, socket, peer)
-                    })
+                    listener
+                        .accept_loop(&context.shared.stopping, |socket, peer| admit(&context, socket, peer))
                 })
                 .map_err(|e| Error::io("start an NBD listener", e))?;
             server.acceptors.lock().push(acceptor);
@@ -228,11 +214,7 @@ impl Drop for NbdServer {
 /// Takes in an accepted socket: registers it and gives it a thread.
 fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     let tcp = peer != super::listener::UNIX_PEER;
-    let tuned = if tcp {
-        socket.tune_tcp(context.config.keepalive)
-    } else {
-        Ok(())
-    };
+    let tuned = if tcp { socket.tune_tcp(context.config.keepalive) } else { Ok(()) };
     if let Err(e) = tuned {
         tracing::debug!(%peer, error = %e, "a new connection was already gone");
         return;
@@ -262,10 +244,7 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
 /// One connection, from greeting to end.
 fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<()> {
     let deadline = Instant::now() + context.config.negotiation_timeout;
-    let exports = Watched {
-        exports: &*context.exports,
-        record,
-    };
+    let exports = Watched { exports: &*context.exports, record };
     let policy = Policy {
         tls_available: context.tls.is_some(),
         tls_required: match context.config.tls_required {
@@ -279,11 +258,7 @@ fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<()> {
     let stopping = &context.shared.stopping;
     let plain = SharedSocket(record.socket.clone());
     let outcome = negotiate(&plain, &mut negotiator, &GREETING, deadline, stopping)?;
-    let Some(config) = context
-        .tls
-        .clone()
-        .filter(|_| matches!(outcome, Outcome::StartTls))
-    else {
+    let Some(config) = context.tls.clone().filter(|_| matches!(outcome, Outcome::StartTls)) else {
         return transmit(context, record, plain, outcome);
     };
     let tls = TlsTransport::accept(record.socket.clone(), config, deadline)?;
@@ -311,14 +286,7 @@ fn transmit(
         Outcome::StartTls => return Err(io::Error::new(io::ErrorKind::InvalidData, "TLS twice")),
     };
     record.negotiated.store(true, Ordering::Relaxed);
-    serve(
-        &context.config,
-        &context.shared,
-        Some(record.clone()),
-        transport,
-        negotiated,
-        &received,
-    )
+    serve(&context.config, &context.shared, Some(record.clone()), transport, negotiated, &received)
 }
 
 fn serve(
@@ -330,31 +298,15 @@ fn serve(
     received: &[u8],
 ) -> io::Result<()> {
     transport.set_timeouts(TICK, config.stall_timeout)?;
-    let Negotiated {
-        export,
-        device,
-        structured,
-        allocation,
-    } = negotiated;
+    let Negotiated { export, device, structured, allocation } = negotiated;
     tracing::debug!(export, structured, allocation, "serving");
-    let rules = Rules {
-        structured,
-        allocation,
-        max_request: config.max_request,
-    };
+    let rules = Rules { structured, allocation, max_request: config.max_request };
     let flight = Flight::new(
         shared.reply_budget.clone(),
         config.max_jobs_per_connection,
         config.max_in_flight_per_connection,
     );
-    let conn = Conn::new(
-        transport,
-        Executor { device, structured },
-        rules,
-        shared.clone(),
-        flight,
-        record,
-    );
+    let conn = Conn::new(transport, Executor { device, structured }, rules, shared.clone(), flight, record);
     session::serve(&conn, received, config.stall_timeout)
 }
 
@@ -367,11 +319,7 @@ pub fn serve_transport(
 ) -> io::Result<()> {
     config.validate().map_err(io::Error::other)?;
     let shared = config.shared(pool, Arc::default());
-    let policy = Policy {
-        tls_available: false,
-        tls_required: false,
-        max_request: config.max_request,
-    };
+    let policy = Policy { tls_available: false, tls_required: false, max_request: config.max_request };
     let mut negotiator = Negotiator::new(exports, policy);
     let deadline = Instant::now() + config.negotiation_timeout;
     match negotiate(&transport, &mut negotiator, &GREETING, deadline, &shared.stopping)? {

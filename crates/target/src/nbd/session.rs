@@ -105,10 +105,8 @@ impl Batch {
     }
 }
 
-const SHUTTING_DOWN: Refusal = Refusal {
-    errno: super::codec::Errno::Shutdown,
-    message: "the server is shutting down",
-};
+const SHUTTING_DOWN: Refusal =
+    Refusal { errno: super::codec::Errno::Shutdown, message: "the server is shutting down" };
 
 impl<T: Transport> Session<'_, T> {
     fn run(&mut self) -> io::Result<()> {
@@ -230,18 +228,11 @@ impl<T: Transport> Session<'_, T> {
                 if !is_write {
                     self.refuse(req.cookie, why);
                 } else if req.length <= MAX_DROPPED {
-                    self.dropping = Some(Dropping {
-                        left: req.length as usize,
-                        cookie: req.cookie,
-                        why,
-                    });
+                    self.dropping = Some(Dropping { left: req.length as usize, cookie: req.cookie, why });
                 } else {
                     self.write_batch()?;
                     self.send()?;
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        "a WRITE is absurdly long",
-                    ));
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "a WRITE is absurdly long"));
                 }
                 return Ok(true);
             }
@@ -258,12 +249,7 @@ impl<T: Transport> Session<'_, T> {
             Command::Write => {
                 let payload = self.rx.take(req.length as usize);
                 let fua = req.flags & cmd_flag::FUA != 0;
-                self.writes.push(Write {
-                    cookie: req.cookie,
-                    offset: req.offset,
-                    fua,
-                    payload,
-                });
+                self.writes.push(Write { cookie: req.cookie, offset: req.offset, fua, payload });
             }
             Command::Disc => self.ended = true,
             _ => self.control(command, req)?,
@@ -347,9 +333,7 @@ impl<T: Transport> Session<'_, T> {
         for write in self.writes.drain(..) {
             let batch = if write.fua { &mut durable } else { &mut self.batch };
             batch.cookies.push(write.cookie);
-            batch
-                .ops
-                .push(WriteOp::new(write.offset, lent.slice(write.payload)));
+            batch.ops.push(WriteOp::new(write.offset, lent.slice(write.payload)));
         }
         self.batch.write(self.conn, false, &mut self.out);
         if alone {

@@ -42,8 +42,7 @@ impl Counters {
             }
         }
         self.bytes_read.fetch_add(tally.bytes_read, Ordering::Relaxed);
-        self.bytes_written
-            .fetch_add(tally.bytes_written, Ordering::Relaxed);
+        self.bytes_written.fetch_add(tally.bytes_written, Ordering::Relaxed);
     }
 
     pub(super) fn errors(&self, n: u64) {

@@ -59,11 +59,7 @@ impl TlsConfig {
             }
         };
         let config = config.with_single_cert(certs, key).map_err(|e| {
-            Error::with_source(
-                ErrorKind::Invalid,
-                format!("use TLS certificate {}", self.cert.display()),
-                e,
-            )
+            Error::with_source(ErrorKind::Invalid, format!("use TLS certificate {}", self.cert.display()), e)
         })?;
         Ok(Arc::new(config))
     }
@@ -135,11 +131,7 @@ impl TlsTransport {
         let tls = ServerConnection::new(config).map_err(io::Error::other)?;
         let transport = TlsTransport {
             socket,
-            incoming: Mutex::new(Incoming {
-                bytes: vec![0; RECEIVE],
-                start: 0,
-                end: 0,
-            }),
+            incoming: Mutex::new(Incoming { bytes: vec![0; RECEIVE], start: 0, end: 0 }),
             outgoing: Mutex::default(),
             tls: Mutex::new(tls),
         };
@@ -153,11 +145,9 @@ impl TlsTransport {
             if !transport.tls.lock().is_handshaking() {
                 return Ok(transport);
             }
-            transport
-                .decrypt(&mut transport.incoming.lock())
-                .inspect_err(|_| {
-                    let _ = transport.flush(false); // the alert that says why
-                })?;
+            transport.decrypt(&mut transport.incoming.lock()).inspect_err(|_| {
+                let _ = transport.flush(false); // the alert that says why
+            })?;
         }
     }
 
@@ -172,8 +162,7 @@ impl TlsTransport {
         }
         let mut tls = self.tls.lock();
         incoming.start += tls.read_tls(&mut &incoming.bytes[incoming.start..incoming.end])?;
-        tls.process_new_packets()
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        tls.process_new_packets().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
         Ok(true)
     }
 }

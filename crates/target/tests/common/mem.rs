@@ -84,20 +84,13 @@ fn count(counter: &AtomicU64) {
 
 impl MemDevice {
     pub fn new(size: u64) -> MemDevice {
-        let info = DeviceInfo {
-            size,
-            block_size: 512,
-            preferred_size: 4096,
-            read_only: false,
-            uuid: [7; 16],
-        };
+        let info =
+            DeviceInfo { size, block_size: 512, preferred_size: 4096, read_only: false, uuid: [7; 16] };
         MemDevice::with_info(info)
     }
 
     pub fn with_info(info: DeviceInfo) -> MemDevice {
-        let shards = (0..info.size.div_ceil(SHARD))
-            .map(|_| RwLock::new(None))
-            .collect();
+        let shards = (0..info.size.div_ceil(SHARD)).map(|_| RwLock::new(None)).collect();
         MemDevice {
             info,
             shards,
@@ -120,13 +113,10 @@ impl MemDevice {
     /// Whether two devices of one size have the same content.
     pub fn same_content(&self, other: &MemDevice) -> bool {
         let zeros = vec![0; SHARD as usize];
-        self.shards
-            .iter()
-            .zip(&other.shards)
-            .all(|(a, b)| match (&*a.read(), &*b.read()) {
-                (None, None) => true,
-                (a, b) => a.as_deref().unwrap_or(&zeros) == b.as_deref().unwrap_or(&zeros),
-            })
+        self.shards.iter().zip(&other.shards).all(|(a, b)| match (&*a.read(), &*b.read()) {
+            (None, None) => true,
+            (a, b) => a.as_deref().unwrap_or(&zeros) == b.as_deref().unwrap_or(&zeros),
+        })
     }
 
     fn check(&self, offset: u64, len: u64, write: bool) -> Result<()> {
@@ -151,12 +141,7 @@ impl MemDevice {
         std::iter::from_fn(move || {
             let at = offset + done;
             let n = (SHARD - at % SHARD).min(len - done);
-            let piece = (
-                (at / SHARD) as usize,
-                (at % SHARD) as usize,
-                done as usize,
-                n as usize,
-            );
+            let piece = ((at / SHARD) as usize, (at % SHARD) as usize, done as usize, n as usize);
             done += n;
             (n > 0).then_some(piece)
         })
@@ -279,11 +264,7 @@ impl BlockDevice for MemDevice {
             if runs.len() == max_runs {
                 break;
             }
-            runs.push(StatusRun {
-                length: n as u64,
-                allocated,
-                zero: !allocated,
-            });
+            runs.push(StatusRun { length: n as u64, allocated, zero: !allocated });
         }
         Ok(runs)
     }

@@ -42,18 +42,10 @@ pub fn start(device: MemDevice, change: impl FnOnce(&mut NbdConfig)) -> Fixture 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nbd.sock");
     let device = Arc::new(device);
-    let mut config = NbdConfig {
-        listen: vec![Listen::Unix(path.clone())],
-        ..NbdConfig::default()
-    };
+    let mut config = NbdConfig { listen: vec![Listen::Unix(path.clone())], ..NbdConfig::default() };
     change(&mut config);
     let server = NbdServer::start(config, MemExports::one("vol", device.clone())).unwrap();
-    Fixture {
-        server,
-        device,
-        path,
-        dir,
-    }
+    Fixture { server, device, path, dir }
 }
 
 impl Fixture {
@@ -152,11 +144,7 @@ impl<S: Read + Write> Client<S> {
         assert_eq!(head[..8], 0x0003_e889_0455_65a9u64.to_be_bytes());
         let mut data = vec![0; u32_at(16) as usize];
         self.stream.read_exact(&mut data).unwrap();
-        OptReply {
-            option: u32_at(8),
-            kind: u32_at(12),
-            data,
-        }
+        OptReply { option: u32_at(8), kind: u32_at(12), data }
     }
 
     /// Sends an option and returns all its replies, the final one last.

@@ -19,10 +19,7 @@ pub struct Script {
 impl Script {
     pub fn new(pieces: impl IntoIterator<Item = Vec<u8>>) -> Script {
         let input = pieces.into_iter().filter(|p| !p.is_empty()).collect();
-        Script {
-            input: Arc::new(Mutex::new(input)),
-            output: Arc::default(),
-        }
+        Script { input: Arc::new(Mutex::new(input)), output: Arc::default() }
     }
 }
 
@@ -73,9 +70,7 @@ pub fn go_data(name: &str, wanted: &[u16]) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend_from_slice(name.as_bytes());
     data.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
-    wanted
-        .iter()
-        .for_each(|w| data.extend_from_slice(&w.to_be_bytes()));
+    wanted.iter().for_each(|w| data.extend_from_slice(&w.to_be_bytes()));
     data
 }
 
@@ -104,15 +99,7 @@ pub fn handshake(export: &str, structured: bool) -> Vec<u8> {
 
 /// A request and a WRITE's payload.
 pub fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Request {
-        flags,
-        kind,
-        cookie,
-        offset,
-        length,
-    }
-    .encode()
-    .to_vec();
+    let mut bytes = Request { flags, kind, cookie, offset, length }.encode().to_vec();
     bytes.extend_from_slice(payload);
     bytes
 }

@@ -1,12 +1,8 @@
 use super::*;
 use crate::world::{Rng, SplitMix};
 
-const POLICIES: [CachePolicy; 4] = [
-    CachePolicy::RoundRobin,
-    CachePolicy::Lru,
-    CachePolicy::Lfu,
-    CachePolicy::S3Fifo,
-];
+const POLICIES: [CachePolicy; 4] =
+    [CachePolicy::RoundRobin, CachePolicy::Lru, CachePolicy::Lfu, CachePolicy::S3Fifo];
 
 struct Item {
     key: u64,
@@ -30,14 +26,7 @@ struct Model {
 
 impl Model {
     fn new(policy: CachePolicy, bound: usize) -> Self {
-        Model {
-            policy,
-            bound,
-            now: 0,
-            items: Vec::new(),
-            ghost: Vec::new(),
-            evictions: 0,
-        }
+        Model { policy, bound, now: 0, items: Vec::new(), ghost: Vec::new(), evictions: 0 }
     }
 
     fn bytes(&self) -> usize {
@@ -105,20 +94,10 @@ impl Model {
         }
         self.now += 1;
         let remembered = self.ghost.iter().any(|g| g.0 == key && g.2);
-        self.ghost
-            .iter_mut()
-            .filter(|g| g.0 == key)
-            .for_each(|g| g.2 = false);
+        self.ghost.iter_mut().filter(|g| g.0 == key).for_each(|g| g.2 = false);
         let main = self.policy == CachePolicy::S3Fifo && remembered;
         let uses = u64::from(self.policy == CachePolicy::Lfu);
-        self.items.push(Item {
-            key,
-            value,
-            weight,
-            uses,
-            since: self.now,
-            main,
-        });
+        self.items.push(Item { key, value, weight, uses, since: self.now, main });
     }
 
     fn replace(&mut self, key: u64, value: u64, weight: usize) {
@@ -196,10 +175,7 @@ fn against_the_model(policy: CachePolicy, seed: u64) {
         }
         verify(&shard);
         assert_eq!(shard.bytes, model.bytes(), "{policy:?} seed {seed} step {step}");
-        assert_eq!(
-            shard.evictions, model.evictions,
-            "{policy:?} seed {seed} step {step}"
-        );
+        assert_eq!(shard.evictions, model.evictions, "{policy:?} seed {seed} step {step}");
     }
     for item in &model.items {
         assert_eq!(shard.get(&item.key), Some(item.value));
@@ -228,10 +204,7 @@ fn the_bound_holds_over_all_shards() {
             let stats = cache.stats();
             assert!(stats.bytes <= (bytes + SHARDS * 100) as u64);
             assert_eq!(stats.bytes, stats.entries * 100);
-            assert_eq!(
-                (stats.hits, stats.misses, stats.evictions),
-                (20_000, 0, 20_000 - stats.entries)
-            );
+            assert_eq!((stats.hits, stats.misses, stats.evictions), (20_000, 0, 20_000 - stats.entries));
             assert!(stats.entries >= SHARDS as u64, "all shards are in use");
         }
     }
@@ -245,12 +218,7 @@ fn a_hit_allocates_nothing() {
             shard.insert(key, key, 10);
         }
         let room = |s: &Shard<u64, u64>| {
-            (
-                s.entries.capacity(),
-                s.free.capacity(),
-                s.queues.capacity(),
-                s.free_queues.capacity(),
-            )
+            (s.entries.capacity(), s.free.capacity(), s.queues.capacity(), s.free_queues.capacity())
         };
         let before = room(&shard);
         let rng = SplitMix::new(3);
@@ -285,10 +253,7 @@ fn stale_loads_are_refused() {
     }
     let generation = cache.generation(&1);
     assert!(cache.insert_if(1, 5, 8, generation));
-    assert!(
-        cache.insert_if(1, 6, 8, generation),
-        "loads do not disturb each other"
-    );
+    assert!(cache.insert_if(1, 6, 8, generation), "loads do not disturb each other");
     assert_eq!(cache.get(&1), Some(5));
 }
 
@@ -359,10 +324,7 @@ fn threads_agree_on_what_was_published() {
         });
         for (key, value) in truth.iter().enumerate() {
             let value = *value.lock();
-            assert!(
-                cache.get(&(key as u64)).is_none_or(|held| held == value),
-                "{policy:?}"
-            );
+            assert!(cache.get(&(key as u64)).is_none_or(|held| held == value), "{policy:?}");
         }
     }
 }
