@@ -140,6 +140,27 @@ impl Control {
 mod tests {
     use super::*;
 
+    /// The journal of an older build may hold it.
+    #[test]
+    fn golden_bytes() {
+        let create = Control::CreateVolume {
+            id: 1,
+            branch: 2,
+            uuid: [7; 16],
+            name: "db".into(),
+            size: 1 << 40,
+            chunk_log2: 14,
+            block_size: 512,
+            read_only: true,
+            created: 99,
+        };
+        let hex: String = create.encode().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            "0101000000000000000200000000000000070707070707070707070707070707070200646200000000000100000e000200000163000000000000000000000000"
+        );
+    }
+
     #[test]
     fn round_trips() {
         let all = [
