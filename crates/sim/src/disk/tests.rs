@@ -1,3 +1,5 @@
+//! What a power loss may take and must leave, one property a test.
+
 use super::*;
 
 const SYNC: SyncPurpose = SyncPurpose::Apply;

@@ -1,3 +1,5 @@
+//! What the oracle accepts of a recovered pool and of an answer, and what it objects to.
+
 use super::*;
 
 fn write(sector: u64, count: u64, stamp: u64) -> Effect {

@@ -1,3 +1,5 @@
+//! The cache against a model of each policy, told by its definition.
+
 use super::*;
 use crate::world::{Rng, SplitMix};
 
