@@ -1,6 +1,6 @@
 //! Control operations: everything that changes meaning, as journal records (design section 3).
 
-use super::values::{decode_placement, encode_placement};
+use super::values::{VolumeRecord, decode_placement, encode_placement};
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;
 use crate::pool::Placement;
@@ -8,16 +8,11 @@ use crate::pool::Placement;
 /// One control operation; ids are chosen before it is sequenced and never used twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Control {
+    /// Begins the volume's branch, too.
     CreateVolume {
         id: u64,
-        branch: u64,
-        uuid: [u8; 16],
-        name: String,
-        size: u64,
         chunk_log2: u8,
-        block_size: u32,
-        read_only: bool,
-        created: u64,
+        volume: VolumeRecord,
     },
     /// Shrinking discards the tail.
     ResizeVolume {
@@ -56,19 +51,9 @@ impl Control {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
-            Control::CreateVolume {
-                id,
-                branch,
-                uuid,
-                name,
-                size,
-                chunk_log2,
-                block_size,
-                read_only,
-                created,
-            } => {
-                w.u8(1).u64(*id).u64(*branch).bytes(uuid).string(name).u64(*size);
-                w.u8(*chunk_log2).u32(*block_size).u8(*read_only as u8).u64(*created);
+            Control::CreateVolume { id, chunk_log2, volume: v } => {
+                w.u8(1).u64(*id).u64(v.branch).bytes(&v.uuid).string(&v.name).u64(v.size);
+                w.u8(*chunk_log2).u32(v.block_size).u8(v.read_only as u8).u64(v.created);
             }
             Control::ResizeVolume { id, size } => {
                 w.u8(2).u64(*id).u64(*size);
@@ -104,17 +89,13 @@ impl Control {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Control> {
         let mut r = Reader::new(bytes);
         let control = match r.u8()? {
-            1 => Control::CreateVolume {
-                id: r.u64()?,
-                branch: r.u64()?,
-                uuid: r.array()?,
-                name: r.string()?,
-                size: r.u64()?,
-                chunk_log2: r.u8()?,
-                block_size: r.u32()?,
-                read_only: r.u8()? != 0,
-                created: r.u64()?,
-            },
+            1 => {
+                let (id, branch, uuid, name, size) = (r.u64()?, r.u64()?, r.array()?, r.string()?, r.u64()?);
+                let (chunk_log2, block_size, read_only) = (r.u8()?, r.u32()?, r.u8()? != 0);
+                let created = r.u64()?;
+                let volume = VolumeRecord { uuid, name, size, block_size, read_only, created, branch };
+                Control::CreateVolume { id, chunk_log2, volume }
+            }
             2 => Control::ResizeVolume { id: r.u64()?, size: r.u64()? },
             3 => Control::RenameVolume { id: r.u64()?, name: r.string()? },
             4 => Control::SetReadOnly { id: r.u64()?, read_only: r.u8()? != 0 },
@@ -140,21 +121,23 @@ impl Control {
 mod tests {
     use super::*;
 
-    /// The journal of an older build may hold it.
-    #[test]
-    fn golden_bytes() {
-        let create = Control::CreateVolume {
-            id: 1,
-            branch: 2,
+    fn create_volume() -> Control {
+        let volume = VolumeRecord {
             uuid: [7; 16],
             name: "db".into(),
             size: 1 << 40,
-            chunk_log2: 14,
             block_size: 512,
             read_only: true,
             created: 99,
+            branch: 2,
         };
-        let hex: String = create.encode().iter().map(|b| format!("{b:02x}")).collect();
+        Control::CreateVolume { id: 1, chunk_log2: 14, volume }
+    }
+
+    /// The journal of an older build may hold it.
+    #[test]
+    fn golden_bytes() {
+        let hex: String = create_volume().encode().iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "0101000000000000000200000000000000070707070707070707070707070707070200646200000000000100000e000200000163000000000000000000000000"
@@ -164,17 +147,7 @@ mod tests {
     #[test]
     fn round_trips() {
         let all = [
-            Control::CreateVolume {
-                id: 1,
-                branch: 2,
-                uuid: [7; 16],
-                name: "db".into(),
-                size: 1 << 40,
-                chunk_log2: 14,
-                block_size: 512,
-                read_only: true,
-                created: 99,
-            },
+            create_volume(),
             Control::ResizeVolume { id: 1, size: 5 },
             Control::RenameVolume { id: 1, name: "x".into() },
             Control::SetReadOnly { id: 1, read_only: true },

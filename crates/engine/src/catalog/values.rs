@@ -1,7 +1,7 @@
 //! The catalog's values: small records with a version byte in front and a CRC32C behind.
 
 use crate::codec::{Reader, Writer, crc32c};
-use crate::pool::Placement;
+use crate::pool::{Placement, PoolConfig};
 
 /// Encodes a value: version, fields, sum.
 fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -38,6 +38,17 @@ pub(crate) struct Superblock {
     /// Ids below this are used up, for volumes and branches.
     pub(crate) next_id: u64,
     pub(crate) next_pv: u32,
+}
+
+impl Superblock {
+    pub(crate) fn config(&self) -> PoolConfig {
+        PoolConfig {
+            extent_size: self.extent_size,
+            journal_size: self.journal_size,
+            segment_size: self.segment_size,
+            atomic_unit: self.atomic_unit,
+        }
+    }
 }
 
 impl Value for Superblock {
@@ -188,6 +199,13 @@ pub(crate) struct BranchRecord {
     pub(crate) epoch: u32,
     /// Slots that its map points to.
     pub(crate) slots: u64,
+}
+
+impl BranchRecord {
+    /// A branch that begins, without content.
+    pub(crate) fn new(chunk_log2: u8) -> Self {
+        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0 }
+    }
 }
 
 impl Value for BranchRecord {

@@ -25,30 +25,10 @@ impl Pool {
 
     fn write_control(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
         match operation {
-            Control::CreateVolume {
-                id,
-                branch,
-                uuid,
-                name,
-                size,
-                chunk_log2,
-                block_size,
-                read_only,
-                created,
-            } => {
-                let record = BranchRecord { chunk_log2: *chunk_log2, dead: false, epoch: 1, slots: 0 };
-                txn.put_branch(*branch, &record)?;
-                let volume = VolumeRecord {
-                    uuid: *uuid,
-                    name: name.clone(),
-                    size: *size,
-                    block_size: *block_size,
-                    read_only: *read_only,
-                    created: *created,
-                    branch: *branch,
-                };
-                txn.put_volume(*id, &volume)?;
-                self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(branch + 1))
+            Control::CreateVolume { id, chunk_log2, volume } => {
+                txn.put_branch(volume.branch, &BranchRecord::new(*chunk_log2))?;
+                txn.put_volume(*id, volume)?;
+                self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
             }
             Control::ResizeVolume { id, size } => self.put_volume(txn, *id, |v| v.size = *size),
             Control::RenameVolume { id, name } => self.put_volume(txn, *id, |v| v.name.clone_from(name)),

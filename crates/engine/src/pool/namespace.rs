@@ -169,32 +169,10 @@ impl Namespace {
     /// its record was pushed, and for every such record at recovery.
     pub(crate) fn apply(&mut self, control: &Control, lsn: u64) -> Result<()> {
         match control {
-            Control::CreateVolume {
-                id,
-                branch,
-                uuid,
-                name,
-                size,
-                chunk_log2,
-                block_size,
-                read_only,
-                created,
-            } => {
-                let record = BranchRecord { chunk_log2: *chunk_log2, dead: false, epoch: 1, slots: 0 };
-                self.load_branch(*branch, &record);
-                self.next_id = self.next_id.max(id + 1).max(branch + 1);
-                self.load_volume(
-                    *id,
-                    VolumeRecord {
-                        uuid: *uuid,
-                        name: name.clone(),
-                        size: *size,
-                        block_size: *block_size,
-                        read_only: *read_only,
-                        created: *created,
-                        branch: *branch,
-                    },
-                )?;
+            Control::CreateVolume { id, chunk_log2, volume } => {
+                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2));
+                self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
+                self.load_volume(*id, volume.clone())?;
             }
             Control::ResizeVolume { id, size } => {
                 if let Some(volume) = self.by_id.get(id) {
@@ -278,17 +256,16 @@ impl Namespace {
         if self.by_name.contains_key(&new.name) {
             return Err(conflict(format!("create volume {}: the name is taken", new.name)));
         }
-        Ok(Control::CreateVolume {
-            id: self.next_id,
-            branch: self.next_id + 1,
+        let volume = VolumeRecord {
             uuid,
             name: new.name.clone(),
             size: new.size,
-            chunk_log2: chunk.trailing_zeros() as u8,
             block_size: new.block_size,
             read_only: new.read_only,
             created,
-        })
+            branch: self.next_id + 1,
+        };
+        Ok(Control::CreateVolume { id: self.next_id, chunk_log2: chunk.trailing_zeros() as u8, volume })
     }
 }
 

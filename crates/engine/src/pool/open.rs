@@ -31,8 +31,8 @@ impl Pool {
         Ok(names.iter().any(|n| n == catalog::FILE))
     }
 
-    /// Creates an empty pool: writes its catalog, labels its physical volumes, then gives the catalog its name. [`ErrorKind::Conflict`] when there
-    /// is one already, or a physical volume belongs to another pool.
+    /// Creates an empty pool: writes its catalog, labels its physical volumes, then gives the catalog its name.
+    /// [`ErrorKind::Conflict`] when there is one already, or a physical volume belongs to another pool.
     pub fn create(
         dir: Arc<dyn Dir>,
         world: &World,
@@ -97,12 +97,7 @@ impl Pool {
         let catalog = Arc::new(Catalog::open(&*dir, options.catalog_cache_bytes)?);
         let superblock = catalog.superblock()?;
         let mut committed = catalog.positions()?;
-        let config = PoolConfig {
-            extent_size: superblock.extent_size,
-            journal_size: superblock.journal_size,
-            segment_size: superblock.segment_size,
-            atomic_unit: superblock.atomic_unit,
-        };
+        let config = superblock.config();
         let mut names = load_names(&catalog, &superblock)?;
         let pvs = PvTable::new();
         let mut allocator = Allocator::new(config.extent_size, superblock.placement, catalog.clone());
@@ -116,21 +111,11 @@ impl Pool {
             space.adjust_reserved(slot_log2, slots);
         }
         let cursor = scanned.cursor;
-        committed.incarnation = committed.incarnation.max(scanned.max_incarnation) + 1;
-        committed.synced_lsn = committed.synced_lsn.max(scanned.tail_lsn);
-        committed.time = committed.time.max(scanned.max_time);
-        let mut txn = catalog.begin()?;
-        txn.put_positions(&committed)?;
-        txn.commit()?;
+        begin_incarnation(&catalog, &mut committed, &scanned)?;
 
         let fault = Arc::new(Fault::default());
         let journal = Journal::new(
-            JournalConfig {
-                pool: superblock.pool,
-                segment_size: config.segment_size,
-                max_files: (config.journal_size / config.segment_size) as u32,
-                incarnation: committed.incarnation,
-            },
+            journal_config(&superblock, committed.incarnation),
             dir.clone(),
             world.clock.clone(),
             fault.clone(),
@@ -274,6 +259,25 @@ fn recover_journal(
         Ok(())
     };
     scan(dir, start, true, &mut visit)
+}
+
+/// Commits, before anything is appended, that what the scan found is durable and that another incarnation writes now.
+fn begin_incarnation(catalog: &Catalog, committed: &mut Positions, scanned: &Scanned) -> Result<()> {
+    committed.incarnation = committed.incarnation.max(scanned.max_incarnation) + 1;
+    committed.synced_lsn = committed.synced_lsn.max(scanned.tail_lsn);
+    committed.time = committed.time.max(scanned.max_time);
+    let mut txn = catalog.begin()?;
+    txn.put_positions(committed)?;
+    txn.commit()
+}
+
+fn journal_config(superblock: &Superblock, incarnation: u64) -> JournalConfig {
+    JournalConfig {
+        pool: superblock.pool,
+        segment_size: superblock.segment_size,
+        max_files: (superblock.journal_size / superblock.segment_size) as u32,
+        incarnation,
+    }
 }
 
 pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
