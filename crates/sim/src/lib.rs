@@ -13,20 +13,23 @@ mod disk;
 mod enumerate;
 mod fate;
 mod image;
+mod life;
 mod mutate;
 mod oracle;
 mod perform;
 mod rand;
 mod run;
+mod scripts;
 mod workload;
 
 pub use disk::{Counts, CrashPoint, SimDir};
-pub use enumerate::{Cut, Enumerated, Script, cuts, enumerate, run_script, scripts};
+pub use enumerate::{Cut, Enumerated, cuts, enumerate, run_script};
 pub use fate::{PowerLoss, TearModel};
 pub use mutate::{Caught, mutate};
 pub use oracle::{State, VolId, VolumeModel};
 pub use rand::Rand;
 pub use run::{Outcome, Run, Summary, Trace};
+pub use scripts::{Script, scripts};
 pub use workload::{Crash, Generator, Op, Plan};
 
 use hindcast_engine::disk::SyncPurpose;

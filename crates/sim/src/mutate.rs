@@ -1,7 +1,8 @@
 //! Proof that the simulator would notice: the syncs of one purpose do nothing, and something must fail.
 
-use crate::enumerate::{Cut, enumerate, scripts};
+use crate::enumerate::{Cut, enumerate};
 use crate::random_run;
+use crate::scripts::scripts;
 use hindcast_engine::disk::SyncPurpose;
 
 /// Who noticed that syncs of one purpose were missing.

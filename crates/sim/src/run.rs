@@ -1,15 +1,13 @@
-//! One run: a machine, a pool on it, an oracle beside it, and the lives between crashes.
+//! One run: a machine, a pool on it, an oracle beside it, and what is done to them step by step.
 
 use crate::disk::{CrashPoint, SimDir};
-use crate::fate::{PowerLoss, TearModel};
-use crate::oracle::{Effect, FoundVolume, Oracle, Promise, SECTOR, VolId};
+use crate::fate::TearModel;
+use crate::oracle::{Effect, Oracle, SECTOR, VolId};
 use crate::rand::Rand;
 use crate::workload::{Crash, Generator, Op, Plan};
-use bytes::Bytes;
 use hindcast_engine::Volume;
-use hindcast_engine::check::{CheckOptions, check};
-use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Dir, SyncPurpose};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Health, Pool, Progress, PvSpec};
 use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,11 +71,11 @@ pub struct Run {
     /// Faults are planned or were met in this life of the pool: errors are no surprise.
     pub(crate) faults: bool,
     /// Recovery draws its options, and further crashes, at random.
-    wild: bool,
+    pub(crate) wild: bool,
     /// Background work keeps ahead of requests, as a server's threads do; else a request that finds the journal full
     /// has to help itself.
     helpful: bool,
-    planned: Option<Crash>,
+    pub(crate) planned: Option<Crash>,
     pub(crate) trace: Trace,
     pub(crate) summary: Summary,
 }
@@ -167,40 +165,6 @@ impl Run {
         }
     }
 
-    /// Creates and opens the pool. A crash in the middle must leave something that can be created again, or opened.
-    pub fn create(&mut self) -> Outcome<()> {
-        let pvs = self.plan.pvs.clone();
-        let mut specs: Vec<PvSpec> =
-            pvs.into_iter().map(|(size, device)| self.new_pv(size, device)).collect();
-        self.pvs = specs.iter().map(|spec| spec.path.clone()).collect();
-        let mut cut_short = false;
-        loop {
-            let there = Pool::exists(&self.dir).map_err(|e| format!("look for a pool: {e:?}"))?;
-            let result = if there {
-                Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
-            } else {
-                Pool::create(self.dyn_dir(), &self.world(), &self.plan.config, self.plan.placement, &specs)
-            };
-            match result {
-                Ok(()) => break,
-                Err(_) if self.dir.crashed() => {
-                    self.end_process();
-                    cut_short = true;
-                    // What an unfinished creation left behind belongs to nobody.
-                    specs.iter_mut().for_each(|spec| spec.force = true);
-                }
-                Err(e) if cut_short => {
-                    return Err(format!("a creation that was cut short (there: {there}): {e:?}"));
-                }
-                Err(e) => return Err(format!("create the pool: {e:?}")),
-            }
-        }
-        if self.dir.crashed() {
-            self.end_process();
-        }
-        self.open(Promise::Acknowledged)
-    }
-
     /// Performs one operation, and whatever follows from it.
     pub fn step(&mut self, op: &Op) -> Outcome<()> {
         self.summary.ops += 1;
@@ -227,13 +191,6 @@ impl Run {
         let size = |vol| self.oracle.state().volumes.get(&vol).map(|v| v.size);
         let possible = op.volume().is_none_or(|vol| size(vol).is_some_and(|size| op.end() <= size));
         if possible { self.step(op) } else { Ok(()) }
-    }
-
-    /// A crash between two operations.
-    pub(crate) fn crash(&mut self, how: Crash) -> Outcome<()> {
-        self.planned = Some(how);
-        let promise = self.end_process();
-        self.open(promise)
     }
 
     /// A run of `count` random operations, and a thorough end.
@@ -319,7 +276,7 @@ impl Run {
     }
 
     /// Positions never overtake one another, and what the pool calls durable is held against it.
-    fn check_positions(&mut self) -> Outcome<()> {
+    pub(crate) fn check_positions(&mut self) -> Outcome<()> {
         let stats = self.pool()?.stats();
         let ends = [
             stats.destaged_lsn,
@@ -337,159 +294,13 @@ impl Run {
         Ok(())
     }
 
-    /// I7: a poisoned pool refuses writes, serves reads, and is left by recovery only.
-    fn leave_poisoned(&mut self) -> Outcome<()> {
-        self.say(|| "the pool is poisoned".into());
-        self.dir.clear_faults();
-        let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
-        for vol in ids {
-            if self.oracle.doubtful_volume(vol) {
-                continue;
-            }
-            let before = self.pool()?.stats().sequenced_lsn;
-            let Some(handle) = self.handle(vol)? else { continue };
-            let block = handle.info().block_size as usize;
-            let mut writes = [WriteOp::new(0, Bytes::from(vec![1; block]))];
-            handle.write(&mut writes, false);
-            if writes[0].result.is_ok() || handle.flush().is_ok() {
-                return Err("a poisoned pool accepts writes".into());
-            }
-            if self.pool()?.stats().sequenced_lsn != before {
-                return Err("a poisoned pool sequences records".into());
-            }
-            for (offset, len) in self.oracle.interesting(vol, handle.info().size).into_iter().take(4) {
-                let mut buf = vec![0; len as usize];
-                match handle.read(offset, &mut buf) {
-                    Ok(()) => self.oracle.check_read(vol, offset, &buf)?,
-                    Err(e) => return Err(format!("a poisoned pool does not serve reads: {e:?}")),
-                }
-            }
-        }
-        self.reopen_unclean()
-    }
-
-    /// Ends the process in the planned way, and tells what holds afterwards.
-    pub(crate) fn end_process(&mut self) -> Promise {
-        self.handles.clear();
-        self.pool = None;
-        self.summary.crashes += 1;
-        let how = self.planned.take().unwrap_or(Crash::Kill);
-        self.say(|| format!("crash: {how:?} after {:?}", self.dir.counts()));
-        match how {
-            Crash::Kill => {
-                self.dir.kill();
-                Promise::Acknowledged
-            }
-            Crash::Power(loss) => {
-                self.dir.lose_power(loss);
-                Promise::Durable
-            }
-        }
-    }
-
-    /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way are survived.
-    pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
-        self.faults = false;
-        self.dir.clear_faults();
-        if self.wild && self.rand.percent(10) {
-            // A crash leaves nothing for the offline check to find either.
-            self.inspect()?;
-        }
-        for attempt in 0.. {
-            let failing = self.disturb_recovery(attempt);
-            let opened = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone());
-            let failed = failing && !self.dir.sync_failure_pending();
-            match opened {
-                Ok(_) if failed && !self.dir.crashed() => {
-                    return Err("opened in spite of a failed sync".into());
-                }
-                Ok(pool) if !failed && !self.dir.crashed() => {
-                    self.pool = Some(pool);
-                    break;
-                }
-                Err(e) if !failed && !self.dir.crashed() => return Err(format!("open the pool: {e:?}")),
-                _ => {}
-            }
-            if failed {
-                self.planned = Some(self.any_power_loss());
-            }
-            if self.end_process() == Promise::Durable {
-                promise = Promise::Durable;
-            }
-        }
-        self.dir.clear_faults();
-        self.dir.crash_at(None);
-        self.planned = None;
-        self.compare(promise)
-    }
-
-    /// Now and then plans another crash, or a sync that fails, for the recovery to come; tells whether the latter.
-    fn disturb_recovery(&mut self, attempt: u32) -> bool {
-        if !self.wild {
-            return false;
-        }
-        self.dir.clear_faults();
-        self.plan.options = Plan::options(&mut self.rand);
-        if attempt < 4 && self.rand.percent(25) {
-            let point = CrashPoint::Op(self.dir.counts().ops + self.rand.between(1, 60));
-            let how = Crash::random(&mut self.rand);
-            self.plan_crash(point, how);
-        }
-        let failing = attempt < 2 && self.rand.percent(3);
-        if failing {
-            self.dir.fail_next_sync(self.rand.pick(&SyncPurpose::ALL));
-        }
-        failing
-    }
-
-    fn any_power_loss(&mut self) -> Crash {
-        Crash::Power(self.rand.pick(&PowerLoss::ALL))
-    }
-
-    fn compare(&mut self, promise: Promise) -> Outcome<()> {
-        let pool = self.pool()?;
-        let mut found = Vec::new();
-        for info in pool.volumes() {
-            let Some(id) = self.ids.get(&info.uuid).copied().or(self.unborn) else {
-                return Err(format!("volume {} is none that was ever created", info.name));
-            };
-            self.ids.insert(info.uuid, id);
-            let mut volume = FoundVolume::new(
-                id,
-                info.name.clone(),
-                info.size,
-                info.chunk_size,
-                info.block_size,
-                info.read_only,
-            );
-            for (offset, data) in self.read_everything(id, &info.name, info.size)? {
-                volume.add(offset, &data);
-            }
-            found.push(volume);
-        }
-        self.unborn = None;
-        let stats = pool.stats();
-        let lost = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
-        self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
-        self.summary.lost += lost as u64;
-        self.compare_pvs()?;
-        self.check_positions()
-    }
-
-    fn compare_pvs(&mut self) -> Outcome<()> {
-        let there: BTreeSet<String> = self.pool()?.pvs().into_iter().map(|pv| pv.path).collect();
-        let missing = self.pvs.difference(&there).find(|path| !self.doubtful_pvs.contains(*path));
-        let extra = there.difference(&self.pvs).find(|path| !self.doubtful_pvs.contains(*path));
-        if let Some(path) = missing.or(extra) {
-            return Err(format!("physical volume {path}: should be in {:?}, are {there:?}", self.pvs));
-        }
-        self.pvs = there;
-        self.doubtful_pvs.clear();
-        Ok(())
-    }
-
     /// All that was ever written, and a few places that were not.
-    fn read_everything(&mut self, id: VolId, name: &str, size: u64) -> Outcome<Vec<(u64, Vec<u8>)>> {
+    pub(crate) fn read_everything(
+        &mut self,
+        id: VolId,
+        name: &str,
+        size: u64,
+    ) -> Outcome<Vec<(u64, Vec<u8>)>> {
         let pool = self.pool()?;
         let handle = pool.open_volume(name, true).map_err(|e| format!("open volume {name}: {e:?}"))?;
         let mut ranges = self.oracle.interesting(id, size);
@@ -535,66 +346,6 @@ impl Run {
             Err(_) if self.faults || self.dir.crashed() => Ok(None),
             Err(e) => Err(format!("open volume {}: {e:?}", volume.name)),
         }
-    }
-
-    /// Closes the pool, which makes everything durable. False when a crash or a fault came between.
-    fn close(&mut self) -> Outcome<bool> {
-        self.handles.clear();
-        let Some(pool) = self.pool.take() else {
-            return Ok(false);
-        };
-        let closed = pool.close();
-        self.summary.records += pool.stats().journal_records;
-        drop(pool);
-        if self.dir.crashed() || self.faults {
-            return Ok(false);
-        }
-        closed.map_err(|e| format!("close: {e:?}"))?;
-        self.oracle.all_durable();
-        Ok(true)
-    }
-
-    /// Closes, perhaps loses power, and opens again: after a clean close there is nothing to lose.
-    pub(crate) fn reopen(&mut self, loss: Option<PowerLoss>) -> Outcome<()> {
-        if self.close()? {
-            if let Some(loss) = loss {
-                self.dir.lose_power(loss);
-            }
-            return self.open(Promise::Acknowledged);
-        }
-        self.reopen_unclean()
-    }
-
-    fn reopen_unclean(&mut self) -> Outcome<()> {
-        if self.faults {
-            // After a failed sync the page cache proves nothing.
-            self.planned = Some(self.any_power_loss());
-        }
-        let promise = self.end_process();
-        self.open(promise)
-    }
-
-    /// The offline check finds nothing.
-    fn inspect(&self) -> Outcome<()> {
-        let options = CheckOptions { repair: false };
-        let report = match check(self.dyn_dir(), &options, &mut |_, _| {}) {
-            Err(_) if self.dir.crashed() => return Ok(()),
-            result => result.map_err(|e| format!("check: {e:?}"))?,
-        };
-        match report.findings.first() {
-            None => Ok(()),
-            Some(first) => Err(format!("check finds {} things, the first: {first:?}", report.findings.len())),
-        }
-    }
-
-    /// The offline check of a closed pool finds nothing.
-    pub(crate) fn check_offline(&mut self) -> Outcome<()> {
-        if !self.close()? {
-            return self.reopen_unclean();
-        }
-        self.dir.crash_at(None);
-        self.inspect()?;
-        self.open(Promise::Acknowledged)
     }
 
     /// Background steps until nothing is left to do.

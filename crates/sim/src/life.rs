@@ -1,0 +1,268 @@
+//! Lives of a run's process: how one begins, with creation or recovery held against the oracle, and how it ends, with
+//! a clean close, a kill, or a loss of power.
+
+use crate::disk::CrashPoint;
+use crate::fate::PowerLoss;
+use crate::oracle::{FoundVolume, Promise, VolId};
+use crate::run::{Outcome, Run};
+use crate::workload::{Crash, Plan};
+use bytes::Bytes;
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::pool::{Pool, PvSpec};
+use std::collections::BTreeSet;
+
+impl Run {
+    /// Creates and opens the pool. A crash in the middle must leave something that can be created again, or opened.
+    pub fn create(&mut self) -> Outcome<()> {
+        let pvs = self.plan.pvs.clone();
+        let mut specs: Vec<PvSpec> =
+            pvs.into_iter().map(|(size, device)| self.new_pv(size, device)).collect();
+        self.pvs = specs.iter().map(|spec| spec.path.clone()).collect();
+        let mut cut_short = false;
+        loop {
+            let there = Pool::exists(&self.dir).map_err(|e| format!("look for a pool: {e:?}"))?;
+            let result = if there {
+                Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
+            } else {
+                Pool::create(self.dyn_dir(), &self.world(), &self.plan.config, self.plan.placement, &specs)
+            };
+            match result {
+                Ok(()) => break,
+                Err(_) if self.dir.crashed() => {
+                    self.end_process();
+                    cut_short = true;
+                    // What an unfinished creation left behind belongs to nobody.
+                    specs.iter_mut().for_each(|spec| spec.force = true);
+                }
+                Err(e) if cut_short => {
+                    return Err(format!("a creation that was cut short (there: {there}): {e:?}"));
+                }
+                Err(e) => return Err(format!("create the pool: {e:?}")),
+            }
+        }
+        if self.dir.crashed() {
+            self.end_process();
+        }
+        self.open(Promise::Acknowledged)
+    }
+
+    /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way are survived.
+    pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
+        self.faults = false;
+        self.dir.clear_faults();
+        if self.wild && self.rand.percent(10) {
+            // A crash leaves nothing for the offline check to find either.
+            self.inspect()?;
+        }
+        for attempt in 0.. {
+            let failing = self.disturb_recovery(attempt);
+            let opened = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone());
+            let failed = failing && !self.dir.sync_failure_pending();
+            match opened {
+                Ok(_) if failed && !self.dir.crashed() => {
+                    return Err("opened in spite of a failed sync".into());
+                }
+                Ok(pool) if !failed && !self.dir.crashed() => {
+                    self.pool = Some(pool);
+                    break;
+                }
+                Err(e) if !failed && !self.dir.crashed() => return Err(format!("open the pool: {e:?}")),
+                _ => {}
+            }
+            if failed {
+                self.planned = Some(self.any_power_loss());
+            }
+            if self.end_process() == Promise::Durable {
+                promise = Promise::Durable;
+            }
+        }
+        self.dir.clear_faults();
+        self.dir.crash_at(None);
+        self.planned = None;
+        self.compare(promise)
+    }
+
+    /// Now and then plans another crash, or a sync that fails, for the recovery to come; tells whether the latter.
+    fn disturb_recovery(&mut self, attempt: u32) -> bool {
+        if !self.wild {
+            return false;
+        }
+        self.dir.clear_faults();
+        self.plan.options = Plan::options(&mut self.rand);
+        if attempt < 4 && self.rand.percent(25) {
+            let point = CrashPoint::Op(self.dir.counts().ops + self.rand.between(1, 60));
+            let how = Crash::random(&mut self.rand);
+            self.plan_crash(point, how);
+        }
+        let failing = attempt < 2 && self.rand.percent(3);
+        if failing {
+            self.dir.fail_next_sync(self.rand.pick(&SyncPurpose::ALL));
+        }
+        failing
+    }
+
+    fn any_power_loss(&mut self) -> Crash {
+        Crash::Power(self.rand.pick(&PowerLoss::ALL))
+    }
+
+    fn compare(&mut self, promise: Promise) -> Outcome<()> {
+        let pool = self.pool()?;
+        let mut found = Vec::new();
+        for info in pool.volumes() {
+            let Some(id) = self.ids.get(&info.uuid).copied().or(self.unborn) else {
+                return Err(format!("volume {} is none that was ever created", info.name));
+            };
+            self.ids.insert(info.uuid, id);
+            let mut volume = FoundVolume::new(
+                id,
+                info.name.clone(),
+                info.size,
+                info.chunk_size,
+                info.block_size,
+                info.read_only,
+            );
+            for (offset, data) in self.read_everything(id, &info.name, info.size)? {
+                volume.add(offset, &data);
+            }
+            found.push(volume);
+        }
+        self.unborn = None;
+        let stats = pool.stats();
+        let lost = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
+        self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
+        self.summary.lost += lost as u64;
+        self.compare_pvs()?;
+        self.check_positions()
+    }
+
+    fn compare_pvs(&mut self) -> Outcome<()> {
+        let there: BTreeSet<String> = self.pool()?.pvs().into_iter().map(|pv| pv.path).collect();
+        let missing = self.pvs.difference(&there).find(|path| !self.doubtful_pvs.contains(*path));
+        let extra = there.difference(&self.pvs).find(|path| !self.doubtful_pvs.contains(*path));
+        if let Some(path) = missing.or(extra) {
+            return Err(format!("physical volume {path}: should be in {:?}, are {there:?}", self.pvs));
+        }
+        self.pvs = there;
+        self.doubtful_pvs.clear();
+        Ok(())
+    }
+
+    /// Ends the process in the planned way, and tells what holds afterwards.
+    pub(crate) fn end_process(&mut self) -> Promise {
+        self.handles.clear();
+        self.pool = None;
+        self.summary.crashes += 1;
+        let how = self.planned.take().unwrap_or(Crash::Kill);
+        self.say(|| format!("crash: {how:?} after {:?}", self.dir.counts()));
+        match how {
+            Crash::Kill => {
+                self.dir.kill();
+                Promise::Acknowledged
+            }
+            Crash::Power(loss) => {
+                self.dir.lose_power(loss);
+                Promise::Durable
+            }
+        }
+    }
+
+    /// A crash between two operations.
+    pub(crate) fn crash(&mut self, how: Crash) -> Outcome<()> {
+        self.planned = Some(how);
+        let promise = self.end_process();
+        self.open(promise)
+    }
+
+    /// Closes the pool, which makes everything durable. False when a crash or a fault came between.
+    pub(crate) fn close(&mut self) -> Outcome<bool> {
+        self.handles.clear();
+        let Some(pool) = self.pool.take() else {
+            return Ok(false);
+        };
+        let closed = pool.close();
+        self.summary.records += pool.stats().journal_records;
+        drop(pool);
+        if self.dir.crashed() || self.faults {
+            return Ok(false);
+        }
+        closed.map_err(|e| format!("close: {e:?}"))?;
+        self.oracle.all_durable();
+        Ok(true)
+    }
+
+    /// Closes, perhaps loses power, and opens again: after a clean close there is nothing to lose.
+    pub(crate) fn reopen(&mut self, loss: Option<PowerLoss>) -> Outcome<()> {
+        if self.close()? {
+            if let Some(loss) = loss {
+                self.dir.lose_power(loss);
+            }
+            return self.open(Promise::Acknowledged);
+        }
+        self.reopen_unclean()
+    }
+
+    fn reopen_unclean(&mut self) -> Outcome<()> {
+        if self.faults {
+            // After a failed sync the page cache proves nothing.
+            self.planned = Some(self.any_power_loss());
+        }
+        let promise = self.end_process();
+        self.open(promise)
+    }
+
+    /// I7: a poisoned pool refuses writes, serves reads, and is left by recovery only.
+    pub(crate) fn leave_poisoned(&mut self) -> Outcome<()> {
+        self.say(|| "the pool is poisoned".into());
+        self.dir.clear_faults();
+        let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
+        for vol in ids {
+            if self.oracle.doubtful_volume(vol) {
+                continue;
+            }
+            let before = self.pool()?.stats().sequenced_lsn;
+            let Some(handle) = self.handle(vol)? else { continue };
+            let block = handle.info().block_size as usize;
+            let mut writes = [WriteOp::new(0, Bytes::from(vec![1; block]))];
+            handle.write(&mut writes, false);
+            if writes[0].result.is_ok() || handle.flush().is_ok() {
+                return Err("a poisoned pool accepts writes".into());
+            }
+            if self.pool()?.stats().sequenced_lsn != before {
+                return Err("a poisoned pool sequences records".into());
+            }
+            for (offset, len) in self.oracle.interesting(vol, handle.info().size).into_iter().take(4) {
+                let mut buf = vec![0; len as usize];
+                match handle.read(offset, &mut buf) {
+                    Ok(()) => self.oracle.check_read(vol, offset, &buf)?,
+                    Err(e) => return Err(format!("a poisoned pool does not serve reads: {e:?}")),
+                }
+            }
+        }
+        self.reopen_unclean()
+    }
+
+    /// The offline check finds nothing.
+    fn inspect(&self) -> Outcome<()> {
+        let options = CheckOptions { repair: false };
+        let report = match check(self.dyn_dir(), &options, &mut |_, _| {}) {
+            Err(_) if self.dir.crashed() => return Ok(()),
+            result => result.map_err(|e| format!("check: {e:?}"))?,
+        };
+        match report.findings.first() {
+            None => Ok(()),
+            Some(first) => Err(format!("check finds {} things, the first: {first:?}", report.findings.len())),
+        }
+    }
+
+    /// The offline check of a closed pool finds nothing.
+    pub(crate) fn check_offline(&mut self) -> Outcome<()> {
+        if !self.close()? {
+            return self.reopen_unclean();
+        }
+        self.dir.crash_at(None);
+        self.inspect()?;
+        self.open(Promise::Acknowledged)
+    }
+}
