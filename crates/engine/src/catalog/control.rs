@@ -1,4 +1,4 @@
-//! Control operations: everything that changes meaning, as journal records (design section 3).
+//! Control operations: everything that changes meaning, as journal records.
 
 use super::values::{VolumeRecord, decode_placement, encode_placement};
 use crate::codec::{Reader, Writer, align_up};
@@ -106,6 +106,9 @@ impl Control {
             9 => Control::SetPlacement(decode_placement(r.u8()?)?),
             _ => return None,
         };
+        if matches!(&control, Control::CreateVolume { chunk_log2, .. } if !(9..=30).contains(chunk_log2)) {
+            return None;
+        }
         let mut padding = 0;
         while let Some(byte) = r.u8() {
             padding += 1;

@@ -119,6 +119,11 @@ impl Catalog {
         })
     }
 
+    /// Bytes that the file system under the catalog could still provide; `None` where that has no meaning.
+    pub(crate) fn backing_available(&self) -> std::io::Result<Option<u64>> {
+        self.store.backing_available()
+    }
+
     pub(crate) fn superblock(&self) -> Result<Superblock> {
         self.meta(SUPERBLOCK)
     }

@@ -103,6 +103,10 @@ impl Store {
         }
     }
 
+    pub(super) fn backing_available(&self) -> std::io::Result<Option<u64>> {
+        self.disk.backing_available()
+    }
+
     fn fall_back(&self) -> Result<&Guarded<Database>> {
         let db = guarded("open the catalog again", || {
             let mut builder = Database::builder();

@@ -89,7 +89,7 @@ pub(crate) fn decode_placement(code: u8) -> Option<Placement> {
     }
 }
 
-/// How far the log has been carried out (design section 5).
+/// How far the log has been carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Positions {
     /// Bumped at every open, before the first append.

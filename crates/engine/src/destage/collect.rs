@@ -137,7 +137,8 @@ impl Pool {
     pub(super) fn collect(&self, cursor: &mut Cursor, last: u64, max_bytes: u64) -> Result<Collected> {
         let mut batch = Batch::default();
         let mut alone = None;
-        let names = self.names.read();
+        // Copied, so that control operations need not wait for the journal to be read.
+        let branches = self.names.read().branches.clone();
         self.journal.visit(cursor, last, &mut |located, data| {
             let header = &located.header;
             let begun = batch.records > 0;
@@ -152,7 +153,7 @@ impl Pool {
                 alone = Some(Collected::Control(header.lsn, control));
                 return Ok(true);
             }
-            if let Some(branch) = names.branches.get(&header.branch) {
+            if let Some(branch) = branches.get(&header.branch) {
                 if header.kind == Kind::Discard && whole_chunks(header, branch) > MAX_HOLES {
                     if begun {
                         return Ok(false);

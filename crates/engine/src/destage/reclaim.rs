@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Map pages freed by one commit.
-const PAGES_PER_STEP: usize = 32;
+const PAGES_PER_STEP: usize = 256;
 
 impl Pool {
     /// Carries out a discard record that is too long for a batch. Until its position is committed staging answers for

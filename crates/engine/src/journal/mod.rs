@@ -306,11 +306,9 @@ impl Journal {
     /// Waits until something may have changed for a writer without room, at most a moment.
     pub(crate) fn wait_for_room(&self) {
         let mut state = self.state.lock();
-        if state.free.is_empty() {
-            state.waiters += 1;
-            self.changed.wait_for(&mut state, std::time::Duration::from_millis(20));
-            state.waiters -= 1;
-        }
+        state.waiters += 1;
+        self.changed.wait_for(&mut state, std::time::Duration::from_millis(5));
+        state.waiters -= 1;
     }
 
     fn next_seq(&self) -> u64 {

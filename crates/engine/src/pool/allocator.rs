@@ -120,7 +120,7 @@ impl Allocator {
             let Some(extent) = state.extents.get_mut(id.1 as usize) else {
                 return Err(corrupt(format!("load extent {} of PV {}: it is beyond its end", id.1, id.0)));
             };
-            if record.used > per_extent || record.slot_log2 < 9 {
+            if record.used > per_extent || !(9..=30).contains(&record.slot_log2) {
                 return Err(corrupt(format!(
                     "load extent {} of PV {}: its record makes no sense",
                     id.1, id.0
@@ -171,7 +171,9 @@ impl Allocator {
         let at =
             at.ok_or_else(|| corrupt(format!("locate slot {:#x}: it lies in front of the data", slot.0)))?;
         let index = (at % self.extent_size) >> slot_log2;
-        Ok(((slot.pv(), (at / self.extent_size) as u32), index as u32))
+        let extent = u32::try_from(at / self.extent_size)
+            .map_err(|_| corrupt(format!("locate slot {:#x}: it lies behind every extent", slot.0)))?;
+        Ok(((slot.pv(), extent), index as u32))
     }
 
     fn slot_at(&self, id: ExtentId, index: u32, slot_log2: u8) -> Slot {

@@ -152,10 +152,11 @@ impl Pool {
         Label { pool: self.uuid, pv_uuid: identity, pv: id, extents, extent_size }
             .write(&*disk, &spec.path)?;
         self.dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
-        drop(disk);
         let path = spec.path.clone();
-        let lsn =
-            self.submit(|_| Ok(Control::AddPv { pv: id, uuid: identity, path: path.clone(), extents }))?;
+        // Open from here on: nobody else can claim it before it is carried out.
+        self.pvs.insert(Pv::new(id, path.clone(), extents, disk));
+        let add = || Control::AddPv { pv: id, uuid: identity, path: path.clone(), extents };
+        let lsn = self.submit(|_| Ok(add())).inspect_err(|_| drop(self.pvs.take(id)))?;
         // Slots on it may be committed only after the catalog knows it: its space counts from then on.
         self.destage_to(lsn)?;
         self.pv(id)
@@ -193,13 +194,19 @@ impl Pool {
         let pv = self.names.read().find_pv(wanted)?;
         // Earlier operations on it are carried out first.
         self.destage_to(self.journal.last().0)?;
+        if !draining {
+            // Its space counts again only once that is in the catalog: a promise must hold after a crash too.
+            let lsn = self.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
+            return self.destage_to(lsn);
+        }
         {
             let m = &mut *self.maintenance.lock();
-            let moving = if draining { m.allocator.used_bytes(pv) } else { 0 };
-            let kept = self.apply_draining(m, pv, draining, false);
+            let moving = m.allocator.used_bytes(pv);
+            let was_draining = m.allocator.is_draining(pv);
+            let kept = self.apply_draining(m, pv, true, false);
             if !kept || self.space.totals().available < moving {
-                if kept {
-                    self.apply_draining(m, pv, !draining, true);
+                if kept && !was_draining {
+                    self.apply_draining(m, pv, false, true);
                 }
                 return Err(no_space(format!(
                     "drain {wanted}: the other physical volumes can't hold its data"

@@ -9,7 +9,7 @@ pub struct PoolConfig {
     pub extent_size: u64,
     /// Bytes of journal, in segments; at least four segments.
     pub journal_size: u64,
-    /// Bytes of one journal segment: a power of two, 4 MiB to 256 MiB.
+    /// Bytes of one journal segment: a power of two, 256 KiB to 256 MiB.
     pub segment_size: u64,
     /// What every physical volume writes atomically (512 or 4096): slots overwritten in place never share one.
     pub atomic_unit: u32,
@@ -196,7 +196,7 @@ pub struct PoolInfo {
     pub placement: Placement,
     /// Bytes of all extents that may take data.
     pub capacity: u64,
-    /// Bytes of extents in use.
+    /// Bytes of slots in use.
     pub used: u64,
     /// Bytes that could still be promised to new writes.
     pub available: u64,

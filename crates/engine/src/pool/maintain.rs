@@ -15,6 +15,8 @@ const MAX_STAGED_RECORDS: u64 = 512 << 10;
 /// Bytes of the data directory's file system that new extents never take: the catalog grows there.
 const BACKING_MARGIN: u64 = 64 << 20;
 
+/// Nothing new is promised while the catalog's file system has less than this, in bytes: every commit must fit.
+const CATALOG_MARGIN: u64 = 16 << 20;
 /// Steps of freeing dead branches that a write without space waits for.
 const RECLAIM_STEPS: u32 = 64;
 
@@ -84,8 +86,8 @@ impl Pool {
         Ok(Progress::Idle)
     }
 
-    /// Destage is lazy, so that writes coalesce: it begins when a share of the journal is in use, when a control
-    /// operation waits, or when nothing was written since the last idle step.
+    /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the bound on staged
+    /// records) is in use, or when nothing was written since the last idle step.
     fn wants_destage(&self, m: &Maintenance) -> bool {
         let written = self.journal.written();
         if written < m.cursor.lsn {
@@ -116,6 +118,7 @@ impl Pool {
         loop {
             let m = &mut *self.maintenance.lock();
             self.check_usable()?;
+            self.poll_retired(m)?;
             if m.destaged >= lsn || !self.destage(m)? {
                 return Ok(());
             }
@@ -176,8 +179,10 @@ impl Pool {
         }
         self.positions.preserved.store(preserved, Ordering::Relaxed);
         self.positions.destaged.store(destaged, Ordering::Relaxed);
+        // What was retired here may still be in the map cache and in staging: nothing is polled before the caller has
+        // published and unstaged, and so turned away every new reader.
         self.refresh_reclaimable(m);
-        self.poll_retired(m)
+        Ok(())
     }
 
     fn refresh_reclaimable(&self, m: &Maintenance) {
@@ -186,11 +191,15 @@ impl Pool {
     }
 
     /// Reuses what no reader can hold any more, and measures the backing space.
-    fn poll_retired(&self, m: &mut Maintenance) -> Result<()> {
-        for file in m.retired_files.poll(&self.readers) {
+    /// True when there was anything.
+    fn poll_retired(&self, m: &mut Maintenance) -> Result<bool> {
+        let files = m.retired_files.poll(&self.readers);
+        let mut any = !files.is_empty();
+        for file in files {
             self.journal.recycle(file);
         }
         let slots = m.retired_slots.poll(&self.readers);
+        any |= !slots.is_empty();
         if !slots.is_empty() {
             let change = m.allocator.reuse(&slots).map_err(|e| self.fault.poison(&e))?;
             self.space.settle(&change, &[]);
@@ -199,7 +208,7 @@ impl Pool {
             m.evacuated = false;
         }
         self.measure_backing(m);
-        Ok(())
+        Ok(any)
     }
 
     /// Asks the file systems under sparse physical volumes what they can still provide.
@@ -207,7 +216,10 @@ impl Pool {
         // The journal's files that do not exist yet take space from the same file system.
         let margin = BACKING_MARGIN + self.journal.uncreated_bytes();
         // Where the host can't tell, the last answer stands.
-        if let Ok(extents) = m.allocator.backed_extents(margin) {
+        let catalog = self.catalog.backing_available().unwrap_or(None);
+        if catalog.is_some_and(|bytes| bytes < CATALOG_MARGIN) {
+            self.space.set_backed(0);
+        } else if let Ok(extents) = m.allocator.backed_extents(margin) {
             self.space.set_backed(extents);
         }
     }
@@ -222,17 +234,20 @@ impl Pool {
             Room::Full => {
                 self.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
                 self.kick();
+                let mut progress = false;
                 if let Some(mut m) = self.maintenance.try_lock() {
                     let m = &mut *m;
                     self.poll_retired(m)?;
-                    if !self.destage(m)? {
+                    progress = self.destage(m)?;
+                    if !progress {
                         self.checkpoint(m)?;
                     }
-                    self.poll_retired(m)
-                } else {
-                    self.journal.wait_for_room();
-                    Ok(())
+                    progress |= self.poll_retired(m)?;
                 }
+                if !progress {
+                    self.journal.wait_for_room();
+                }
+                Ok(())
             }
         }
     }

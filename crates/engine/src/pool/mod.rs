@@ -162,7 +162,9 @@ impl Pool {
 
     /// A handle for a target. `read_only` makes the handle read-only, whatever the volume is.
     pub fn open_volume(self: &Arc<Self>, name: &str, read_only: bool) -> Result<Arc<Volume>> {
-        let state = self.names.read().volume(name)?.clone();
+        // Counted as a user before the names are let go of: an unforced deletion sees it.
+        let names = self.names.read();
+        let state = names.volume(name)?.clone();
         Ok(Arc::new(Volume::new(self.clone(), state, read_only)))
     }
 

@@ -58,7 +58,9 @@ pub(crate) struct VolumeState {
     pub(crate) counters: VolumeCounters,
 }
 
+/// Apart from what every request reads: counting must not take those lines from other processors.
 #[derive(Default)]
+#[repr(align(128))]
 pub(crate) struct VolumeCounters {
     pub(crate) reads: AtomicU64,
     pub(crate) read_bytes: AtomicU64,

@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const LOCK_FILE: &str = "pool.lock";
+pub(crate) const LOCK_FILE: &str = "pool.lock";
 
 impl Pool {
     /// Is there a pool in `dir`?
@@ -98,6 +98,8 @@ impl Pool {
         let superblock = catalog.superblock()?;
         let mut committed = catalog.positions()?;
         let config = superblock.config();
+        check_config(&config)
+            .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
         let mut names = load_names(&catalog, &superblock)?;
         let pvs = PvTable::new();
         let mut allocator = Allocator::new(config.extent_size, superblock.placement, catalog.clone());
@@ -123,6 +125,7 @@ impl Pool {
         );
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id).collect();
+        open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let pool = Arc::new(Pool {
             uuid: superblock.pool,
@@ -185,6 +188,9 @@ fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
     let mut names =
         Namespace::new(superblock.atomic_unit, superblock.placement, superblock.next_id, superblock.next_pv);
     for (id, record) in catalog.branches()? {
+        if !(9..=30).contains(&record.chunk_log2) {
+            return Err(corrupt(format!("load branch {id}: its chunk size makes no sense")));
+        }
         names.load_branch(id, &record);
     }
     for (id, record) in catalog.volumes()? {
@@ -211,6 +217,16 @@ fn load_pvs(
         space.change_capacity(total, &change, true);
     }
     space.change_capacity(0, &allocator.load()?, true);
+    Ok(())
+}
+
+/// Opens the physical volumes whose addition is still in the journal: one that is missing is told now, not when its
+/// record is carried out.
+fn open_added(dir: &dyn Dir, names: &Namespace, superblock: &Superblock, table: &PvTable) -> Result<()> {
+    for (id, record) in names.pvs.iter().filter(|(id, _)| table.held(**id).is_none()) {
+        let (pool, extent_size) = (superblock.pool, superblock.extent_size);
+        table.insert(open_known(dir, pool, extent_size, *id, record, OpenMode::Existing)?);
+    }
     Ok(())
 }
 

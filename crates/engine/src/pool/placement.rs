@@ -1,5 +1,5 @@
-//! Placement: which extent a new slot comes from. A pure function of what is free, the slot size, and a wish (I1 of
-//! nothing: no state, no randomness), so that policies can be compared and tested without a pool.
+//! Placement: which extent a new slot comes from. A pure function of what is free, the slot size, and a wish: no
+//! state, no randomness, so that policies can be compared and tested without a pool.
 
 use super::Placement;
 

@@ -21,6 +21,13 @@ pub(crate) struct Pv {
     pub(crate) used_extents: AtomicU64,
 }
 
+impl Pv {
+    pub(crate) fn new(id: u32, path: String, extents: u32, disk: Arc<dyn Disk>) -> Arc<Pv> {
+        disk.advise_random();
+        Arc::new(Pv { id, path, extents, disk, used_extents: AtomicU64::new(0) })
+    }
+}
+
 /// Open PVs by number, read without a lock. Numbers are never used twice.
 pub(crate) struct PvTable(Box<[ArcSwapOption<Pv>]>);
 
@@ -109,14 +116,7 @@ pub(crate) fn open_known(
     if extents_on(size, extent_size, path)? < record.extents {
         return Err(corrupt(format!("open physical volume {path}: it has shrunk to {size} bytes")));
     }
-    disk.advise_random();
-    Ok(Arc::new(Pv {
-        id,
-        path: path.clone(),
-        extents: record.extents,
-        disk,
-        used_extents: AtomicU64::new(0),
-    }))
+    Ok(Pv::new(id, path.clone(), record.extents, disk))
 }
 
 /// Opens or creates the disk of a new PV and refuses one that is somebody's; nothing is written yet. `known` tells
@@ -131,6 +131,9 @@ pub(crate) fn open_new(
     let path = &spec.path;
     if path.is_empty() || path.len() > 4096 {
         return Err(invalid("use a physical volume: its path must have 1 to 4096 bytes"));
+    }
+    if is_own_file(path) {
+        return Err(conflict(format!("use {path}: a pool's own files have such names")));
     }
     let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
     let disk = match dir.open(path, OpenMode::Existing) {
@@ -158,6 +161,9 @@ pub(crate) fn open_new(
                 "use {path}: it carries the label of another pool; force to overwrite it"
             )));
         }
+        Found::None if !spec.force && !is_blank(&*disk).map_err(fail)? => {
+            return Err(conflict(format!("use {path}: it holds something; force to overwrite it")));
+        }
         _ => {}
     }
     let mut size = disk.len().map_err(fail)?;
@@ -174,4 +180,17 @@ pub(crate) fn open_new(
         }
     }
     Ok((disk, extents_on(size, extent_size, path)?))
+}
+
+/// Is it a name that the engine gives to files of its own?
+fn is_own_file(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.starts_with(crate::catalog::FILE) || name.starts_with("journal-") || name == super::open::LOCK_FILE
+}
+
+/// Is there nothing in front of where data would begin? (A file system, a partition table or an image would be.)
+fn is_blank(disk: &dyn Disk) -> std::io::Result<bool> {
+    let mut head = vec![0u8; disk.len()?.min(super::label::DATA_START) as usize];
+    disk.read_at(&mut head, 0)?;
+    Ok(head.iter().all(|b| *b == 0))
 }

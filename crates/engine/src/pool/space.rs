@@ -74,6 +74,9 @@ impl Space {
 
     /// Promises `slots` slots of size `1 << slot_log2`, or says that it can't.
     pub(crate) fn try_reserve(&self, slot_log2: u8, slots: u64) -> bool {
+        if slots == 0 {
+            return true;
+        }
         let mut inner = self.inner.lock();
         inner.classes[slot_log2 as usize].reserved += slots;
         inner.recount(self.extent_log2, slot_log2);

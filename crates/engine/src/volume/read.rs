@@ -19,8 +19,9 @@ impl Volume {
     /// The grace period keeps every slot and journal segment found here readable until the end. A write that is
     /// destaged meanwhile is found in staging or in the map: it leaves the one only after it has entered the other.
     pub(super) fn read_into(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
-        self.check_range(offset, buf.len() as u64)?;
         let _reading = self.pool.readers.enter();
+        // Checked inside the grace period: what a deletion frees after this stays readable until the end.
+        self.check_range(offset, buf.len() as u64)?;
         if self.state.branch.staging.is_empty() {
             return self.read_below(offset, buf, may_block);
         }

@@ -66,18 +66,22 @@ impl Volume {
         while chunk < chunks.end {
             let (number, index) = MapPage::locate(chunk);
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
-                // Pages that do not exist are skipped at one look.
-                let found =
-                    self.pool.catalog.page_numbers(branch.id, number, (chunks.end - 1) / CHUNKS, 1)?;
-                let next = found.first().map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
-                if next > chunk {
-                    if !runs.push(self.bytes_between(chunk, next, offset, end), HOLE) {
-                        break;
+                let key = (branch.id, number);
+                page = self.pool.map.cached(key).map(|page| (number, page));
+                if page.is_none() {
+                    // Pages that do not exist are skipped at one look.
+                    let found =
+                        self.pool.catalog.page_numbers(branch.id, number, (chunks.end - 1) / CHUNKS, 1)?;
+                    let next = found.first().map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
+                    if next > chunk {
+                        if !runs.push(self.bytes_between(chunk, next, offset, end), HOLE) {
+                            break;
+                        }
+                        chunk = next;
+                        continue;
                     }
-                    chunk = next;
-                    continue;
+                    page = Some((number, self.pool.map.load(key)?));
                 }
-                page = Some((number, self.pool.map.load((branch.id, number))?));
             }
             let slot = page.as_ref().and_then(|(_, p)| p.get(index)).map(|e| e.slot);
             let kind = if slot.is_some_and(|s| s != Slot::HOLE) { DATA } else { HOLE };

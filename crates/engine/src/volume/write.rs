@@ -13,6 +13,9 @@ use std::collections::BTreeSet;
 /// Times that a write without space waits for what is pending to be carried out, before it is refused.
 const RECLAIM_TRIES: u32 = 3;
 
+/// Chunks of a request whose need is decided exactly: that takes time under the sequencing lock.
+const MAX_EXACT: u64 = 64 << 10;
+
 /// What a request does to a range, before it is cut into records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change<'a> {
@@ -119,14 +122,16 @@ impl Volume {
         self.reserve(held, &mut request)?;
         let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         let mut last = 0;
+        let mut checked = false;
         let sequenced: Result<()> = request.records.into_iter().try_for_each(|record| {
             loop {
                 let fresh = held.is_none();
                 let sequencing = held.get_or_insert_with(|| journal.sequence());
-                if fresh {
-                    // The size, and whether the volume is there at all, may have changed without the lock.
+                if fresh || !checked {
+                    // The size, and whether the volume may be written to at all, count at this instant.
+                    self.check_writable()?;
                     self.check_range(request.offset, request.len)?;
-                    self.pool.check_usable()?;
+                    checked = true;
                 }
                 let room = match sequencing.room(record.data.len() as u64, false) {
                     Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
@@ -159,6 +164,9 @@ impl Volume {
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         if wanted == 0 || self.pool.space.try_reserve(slot_log2, wanted) {
             return Ok(());
+        }
+        if wanted > MAX_EXACT {
+            return Err(full());
         }
         let journal = &self.pool.journal;
         let mut tries = 0;
@@ -202,7 +210,13 @@ impl Volume {
                     need += 1;
                     continue;
                 }
-                if !counted.insert(chunk) || branch.staging.touches(start, end) || self.has_slot(chunk)? {
+                // The map is asked before staging, because that is quicker, and after, because a destage moves chunks
+                // from there to here.
+                let known = !counted.insert(chunk)
+                    || self.has_slot(chunk)?
+                    || branch.staging.touches(start, end)
+                    || self.has_slot(chunk)?;
+                if known {
                     continue;
                 }
                 need += 1;
