@@ -83,18 +83,21 @@ enum Extent {
     Burst,
     /// The whole volume once.
     Volume,
+    /// The whole volume once, with the default sizes twice the journal.
+    Twice,
     /// Four times the journal: what a load without end meets.
     Sustained,
 }
 
 /// (name, fio's rw, request size, depth, extent, flush).
-const WORKLOADS: [(&str, &str, u64, u32, Extent, Flush); 7] = [
+const WORKLOADS: [(&str, &str, u64, u32, Extent, Flush); 8] = [
     ("random read 4 KiB, depth 32", "randread", 4 << 10, 32, Extent::Time, Flush::Never),
     ("random write 4 KiB, depth 32, final flush", "randwrite", 4 << 10, 32, Extent::Burst, Flush::AtEnd),
     ("random read 4 KiB, depth 1", "randread", 4 << 10, 1, Extent::Time, Flush::Never),
     ("random write 4 KiB, depth 1, flush each", "randwrite", 4 << 10, 1, Extent::Time, Flush::Each),
-    ("sequential write 1 MiB, depth 8, final flush", "write", 1 << 20, 8, Extent::Volume, Flush::AtEnd),
+    ("sequential write 1 MiB, depth 8, final flush", "write", 1 << 20, 8, Extent::Burst, Flush::AtEnd),
     ("sequential read 1 MiB, depth 8", "read", 1 << 20, 8, Extent::Volume, Flush::Never),
+    ("sustained sequential write 1 MiB, depth 8", "write", 1 << 20, 8, Extent::Twice, Flush::AtEnd),
     ("sustained random write 4 KiB, depth 32", "randwrite", 4 << 10, 32, Extent::Sustained, Flush::AtEnd),
 ];
 
@@ -102,7 +105,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
     let amount = |extent| match (extent, args.quick) {
         (Extent::Time, quick) => Amount::Seconds(if quick { 1 } else { 5 }),
         (Extent::Burst, quick) => Amount::Bytes(if quick { 128 << 20 } else { 512 << 20 }),
-        (Extent::Volume, _) => Amount::Bytes(args.size),
+        (Extent::Volume | Extent::Twice, _) => Amount::Bytes(args.size),
         (Extent::Sustained, quick) => Amount::Bytes(if quick { args.journal } else { args.journal * 4 }),
     };
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
@@ -112,7 +115,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         .map(|(name, rw, block, depth, extent, flush)| Workload {
             name,
             job: Job { rw, block, depth, amount: amount(extent), flush, seed: 0, once: false },
-            pair_only: matches!(extent, Extent::Sustained),
+            pair_only: matches!(extent, Extent::Sustained | Extent::Twice),
         })
         .collect()
 }

@@ -48,7 +48,7 @@ impl Default for PoolOptions {
             catalog_cache_bytes: 64 << 20,
             destage_threads: 2,
             batch_bytes: 64 << 20,
-            destage_start_percent: 25,
+            destage_start_percent: 60,
             low_space_percent: 10,
         }
     }
