@@ -10,6 +10,26 @@ fn random_runs_pass() {
     }
 }
 
+/// Seeds that found bugs once. While the workload keeps its draws, each still walks the path that was wrong.
+#[test]
+fn seeds_that_found_bugs() {
+    let seeds = [
+        (6, "a creation that was cut short was taken for a pool"),
+        (41, "restarts in a row used up the journal's segments"),
+        (47, "a removal in the journal did not count after a restart"),
+        (200, "the contiguous policy opened extents that others were promised"),
+        (337, "the store panicked over a damaged catalog"),
+        (384, "a neighbour's staged sectors passed for the chunk's own"),
+        (1039, "the store panicked when it was dropped"),
+        (2628, "a poisoned pool did not serve reads"),
+        (5971, "a leftover segment with the right number was taken for the start of the log"),
+        (6833, "extents opened by a batch were not counted before its commit"),
+    ];
+    for (seed, what) in seeds {
+        random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
+    }
+}
+
 #[test]
 fn a_seed_repeats_itself() {
     for seed in 100..105 {
