@@ -9,6 +9,7 @@ use hindcast_engine::device::BlockDevice;
 use std::sync::Arc;
 
 pub mod nbd;
+pub mod scsi;
 
 /// What a target may tell about an export without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
