@@ -11,6 +11,7 @@
 
 pub mod chap;
 mod config;
+mod params;
 pub mod pdu;
 mod server;
 mod stats;
