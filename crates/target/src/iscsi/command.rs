@@ -93,7 +93,11 @@ fn unsolicited(conn: &Conn, bhs: &Bhs, request: &Request) -> Result<Option<u32>,
 }
 
 fn start(nexus: &Arc<Nexus>, bhs: &Bhs, asked: &Asked) -> Command {
-    nexus.start(asked.request.lun, asked.long_cdb.as_deref().unwrap_or(&bhs.0[32..48]))
+    nexus.start(
+        asked.request.lun,
+        asked.long_cdb.as_deref().unwrap_or(&bhs.0[32..48]),
+        u64::from(asked.request.expects_out),
+    )
 }
 
 fn terms(conn: &Conn) -> Terms {
