@@ -459,7 +459,8 @@ fn discovery_shows_targets_and_nothing_else() {
     assert_eq!((rejected.opcode(), rejected.bhs.u8(2)), (opcode::REJECT, RejectReason::ProtocolError as u8));
     wire.ping();
     assert_eq!(fixture.server.sessions()[0].target, None);
-    assert_eq!(wire.logout(0, 0).bhs.u8(2), 0);
+    let answer = wire.logout(0, 0);
+    assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::LOGOUT_RESPONSE, 0));
     assert!(wire.is_closed());
 }
 

@@ -396,7 +396,7 @@ impl Serving<'_> {
 
 /// Carries out a request that had to wait for its turn; on a worker.
 pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
-    if held.bhs.opcode() != pdu::opcode::SCSI_COMMAND {
+    if held.bhs.opcode() != pdu::opcode::SCSI_COMMAND || conn.session.nexus.is_none() {
         let mut out = conn.outbox.spare();
         let then = super::manage::serve(conn, &held.bhs, &held.data, &mut out);
         conn.outbox.post(out, held.ticket);

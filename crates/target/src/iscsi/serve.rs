@@ -228,13 +228,13 @@ impl Serving<'_> {
             opcode::SCSI_COMMAND if !discovery => self.scsi_command(bhs, ahs, data),
             opcode::DATA_OUT if !discovery => self.data_out(bhs, Some(data)),
             opcode::NOP_OUT if bhs.itt() == NO_TAG => Ok(()), // the answer to a ping: that it came is enough
-            opcode::TASK_MANAGEMENT if !discovery => self.manage(bhs, data),
             opcode::NOP_OUT | opcode::TEXT | opcode::LOGOUT => self.manage(bhs, data),
+            opcode::TASK_MANAGEMENT | opcode::SCSI_COMMAND => self.manage(bhs, data),
             opcode::SNACK => {
                 self.reject(bhs, RejectReason::SnackReject); // nothing to recover at level 0
                 Ok(())
             }
-            opcode::LOGIN | opcode::SCSI_COMMAND | opcode::DATA_OUT | opcode::TASK_MANAGEMENT => {
+            opcode::LOGIN | opcode::DATA_OUT => {
                 self.reject(bhs, RejectReason::ProtocolError);
                 Ok(())
             }
