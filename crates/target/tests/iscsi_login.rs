@@ -155,7 +155,8 @@ fn refusal(fixture: &Fixture, flags: u8, keys: &[(&str, &str)]) -> u16 {
 #[test]
 fn what_does_not_fit_is_refused() {
     let fixture = Fixture::new();
-    let cases: &[(u8, &[(&str, &str)], u16)] = &[
+    type Case<'a> = (u8, &'a [(&'a str, &'a str)], u16);
+    let cases: &[Case<'_>] = &[
         (0x87, &[("TargetName", TARGET)], 0x0207),
         (0x87, &[("InitiatorName", NAME)], 0x0207),
         (0x87, &[("InitiatorName", "somebody"), ("TargetName", TARGET)], 0x0200),

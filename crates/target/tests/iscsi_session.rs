@@ -1,4 +1,4 @@
-//! Sessions: data transfer, sequence numbers, digests, task management, and sessions that come and go.
+//! Sessions: data transfer, digests, and sessions that come and go.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/initiator.rs"]
@@ -8,7 +8,7 @@ mod mem;
 
 use hindcast_target::iscsi::pdu::{Bhs, FINAL, NO_TAG, RejectReason, opcode};
 use hindcast_target::scsi::{LogicalUnit, LuOptions};
-use initiator::{BLOCK, Fixture, Pdu, SIZE, Wire, encode, pattern};
+use initiator::{ABORT_TASK, Fixture, SIZE, SOLICITED, encode, pattern};
 use mem::MemDevice;
 use std::io::Write;
 use std::sync::Arc;
@@ -16,8 +16,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const DIGESTS: [(&str, &str); 2] = [("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
-/// No data without an R2T.
-const SOLICITED: [(&str, &str); 2] = [("InitialR2T", "Yes"), ("ImmediateData", "No")];
 /// Unsolicited data of 2 KiB, bursts of 4 KiB.
 const SMALL: [(&str, &str); 4] = [
     ("InitialR2T", "No"),
@@ -25,29 +23,6 @@ const SMALL: [(&str, &str); 4] = [
     ("MaxBurstLength", "4096"),
     ("MaxOutstandingR2T", "2"),
 ];
-
-const ABORT_TASK: u8 = 1;
-const ABORT_TASK_SET: u8 = 2;
-const CLEAR_ACA: u8 = 3;
-const CLEAR_TASK_SET: u8 = 4;
-const LUN_RESET: u8 = 5;
-const WARM_RESET: u8 = 6;
-const COLD_RESET: u8 = 7;
-const REASSIGN: u8 = 8;
-
-fn reject_of(pdu: &Pdu) -> u8 {
-    assert_eq!((pdu.opcode(), pdu.bhs.itt()), (opcode::REJECT, NO_TAG));
-    assert_eq!(pdu.data.len(), 48, "the rejected header comes along");
-    pdu.bhs.u8(2)
-}
-
-/// Receives an R2T: its tag, offset and length.
-fn r2t(wire: &mut Wire, command: &Bhs, r2t_sn: u32) -> (u32, u32, u32) {
-    let pdu = wire.receive();
-    assert_eq!((pdu.opcode(), pdu.bhs.itt(), pdu.bhs.u32(36)), (opcode::R2T, command.itt(), r2t_sn));
-    assert_eq!(pdu.bhs.lun(), command.lun());
-    (pdu.bhs.ttt(), pdu.bhs.u32(40), pdu.bhs.u32(44))
-}
 
 #[test]
 fn data_comes_in_pieces_that_the_initiator_takes() {
@@ -119,13 +94,13 @@ fn solicited_data_is_asked_for_burst_by_burst() {
     ]);
     let command = wire.write_command(0, 20);
     wire.send(&command, &[]);
-    let (first, at0, len0) = r2t(&mut wire, &command, 0);
-    let (second, at1, len1) = r2t(&mut wire, &command, 1);
+    let (first, at0, len0) = wire.r2t(&command, 0);
+    let (second, at1, len1) = wire.r2t(&command, 1);
     assert_eq!([(at0, len0), (at1, len1)], [(0, 4096), (4096, 4096)]);
     wire.expect_silence(); // not more than were agreed on
     wire.send_data(&command, first, 0, 0, false, &data[..1000]);
     wire.send_data(&command, first, 1, 1000, true, &data[1000..4096]);
-    let (third, at2, len2) = r2t(&mut wire, &command, 2);
+    let (third, at2, len2) = wire.r2t(&command, 2);
     assert_eq!((at2, len2), (8192, 2048));
     wire.send_data(&command, second, 0, 4096, true, &data[4096..8192]);
     wire.send_data(&command, third, 0, 8192, true, &data[8192..]);
@@ -146,7 +121,7 @@ fn unsolicited_data_then_solicited() {
         wire.send(&command, &data[..1024]);
         wire.send_data(&command, NO_TAG, 0, 1024, false, &data[1024..1536]);
         wire.send_data(&command, NO_TAG, 1, 1536, true, &data[1536..2048]);
-        let (ttt, at, len) = r2t(&mut wire, &command, 0);
+        let (ttt, at, len) = wire.r2t(&command, 0);
         assert_eq!((at, len), (2048, 4096));
         wire.send_data(&command, ttt, 0, 2048, true, &data[2048..]);
         assert_eq!(wire.receive().status(), 0);
@@ -194,7 +169,7 @@ fn data_out_of_order_fails_the_command_when_all_has_come() {
     ] {
         let command = wire.write_command(0, 4);
         wire.send(&command, &[]);
-        let (ttt, _, _) = r2t(&mut wire, &command, 0);
+        let (ttt, _, _) = wire.r2t(&command, 0);
         wire.send_data(&command, ttt, halves[0].0, halves[0].1, false, &data[..1024]);
         wire.send_data(&command, ttt, halves[1].0, halves[1].1, true, &data[1024..]);
         assert_eq!(wire.receive().sense(), (0x0b, 0x47, 0x05), "{halves:?}");
@@ -203,7 +178,7 @@ fn data_out_of_order_fails_the_command_when_all_has_come() {
     for (len, expected) in [(3072, (0x0b, 0x0c, 0x0c)), (1024, (0x0b, 0x0c, 0x0d))] {
         let command = wire.write_command(0, 4);
         wire.send(&command, &[]);
-        let (ttt, _, _) = r2t(&mut wire, &command, 0);
+        let (ttt, _, _) = wire.r2t(&command, 0);
         wire.send_data(&command, ttt, 0, 0, true, &pattern(1, len));
         assert_eq!(wire.receive().sense(), expected);
     }
@@ -220,11 +195,11 @@ fn data_for_nobody_is_dropped_and_misplaced_data_is_rejected() {
     wire.ping();
     let command = wire.write_command(0, 1);
     wire.send(&command, &[]);
-    let (ttt, _, _) = r2t(&mut wire, &command, 0);
+    let (ttt, _, _) = wire.r2t(&command, 0);
     wire.send_data(&command, ttt + 1, 0, 0, true, &[1; 512]);
-    assert_eq!(reject_of(&wire.receive()), RejectReason::InvalidPduField as u8);
+    assert_eq!(wire.receive().reject(), RejectReason::InvalidPduField as u8);
     wire.send_data(&command, NO_TAG, 0, 0, true, &[1; 512]);
-    assert_eq!(reject_of(&wire.receive()), RejectReason::InvalidPduField as u8);
+    assert_eq!(wire.receive().reject(), RejectReason::InvalidPduField as u8);
     wire.send_data(&command, ttt, 0, 0, true, &[1; 512]);
     assert_eq!(wire.receive().status(), 0);
 }
@@ -290,7 +265,7 @@ fn damaged_data_is_rejected_and_the_command_can_be_sent_again() {
     let mut bad = good.clone();
     bad[60] ^= 0x80;
     wire.stream.write_all(&bad).unwrap();
-    assert_eq!(reject_of(&wire.receive()), RejectReason::DataDigestError as u8);
+    assert_eq!(wire.receive().reject(), RejectReason::DataDigestError as u8);
     wire.stream.write_all(&good).unwrap();
     assert_eq!(wire.receive().status(), 0, "its CmdSN was not used up");
     assert_eq!(wire.read(0, 1), data);
@@ -303,257 +278,17 @@ fn damaged_data_out_fails_the_command_when_all_has_come() {
     let data = pattern(4, 1024);
     let command = wire.write_command(0, 2);
     wire.send(&command, &[]);
-    let (ttt, _, _) = r2t(&mut wire, &command, 0);
+    let (ttt, _, _) = wire.r2t(&command, 0);
     let mut bhs = wire.data_out(&command, ttt, 0, 0, false);
     bhs.set_data_len(512);
     let mut bytes = wire.bytes(&bhs, &data[..512]);
     *bytes.last_mut().unwrap() ^= 1;
     wire.stream.write_all(&bytes).unwrap();
-    assert_eq!(reject_of(&wire.receive()), RejectReason::DataDigestError as u8);
+    assert_eq!(wire.receive().reject(), RejectReason::DataDigestError as u8);
     wire.expect_silence();
     wire.send_data(&command, ttt, 1, 512, true, &data[512..]);
     assert_eq!(wire.receive().sense(), (0x0b, 0x47, 0x05));
     assert_eq!(wire.read(0, 2), [0; 1024]);
-}
-
-// --- sequence numbers ---
-
-#[test]
-fn commands_outside_the_window_are_ignored() {
-    let fixture = Fixture::with(|c| c.queue_depth = 4);
-    let mut wire = fixture.session();
-    let next = wire.cmd_sn;
-    for cmd_sn in [next.wrapping_sub(1), next + 4, next.wrapping_add(1 << 31)] {
-        let mut bhs = wire.read_command(0, 1);
-        bhs.put_u32(24, cmd_sn);
-        wire.send(&bhs, &[]);
-    }
-    wire.cmd_sn = next;
-    wire.ping();
-    assert_eq!(wire.read(0, 1).len(), BLOCK);
-    assert_eq!(wire.max_cmd_sn, next + 4);
-}
-
-#[test]
-fn the_window_closes_while_commands_are_under_way() {
-    let fixture = Fixture::with(|c| c.queue_depth = 4);
-    let mut wire = fixture.session_with(&SOLICITED);
-    let commands: Vec<Bhs> = (0..4).map(|n| wire.write_command(n, 1)).collect();
-    let mut tags = Vec::new();
-    for command in &commands {
-        wire.send(command, &[]);
-        tags.push(r2t(&mut wire, command, 0).0);
-    }
-    assert_eq!(wire.max_cmd_sn, wire.cmd_sn.wrapping_sub(1), "closed");
-    let late = wire.read_command(0, 1);
-    wire.send(&late, &[]);
-    wire.expect_silence();
-    wire.send_data(&commands[0], tags[0], 0, 0, true, &[1; 512]);
-    assert_eq!(wire.receive().status(), 0);
-    wire.send(&late, &[]);
-    assert_eq!(wire.collect(late.itt()).len(), BLOCK, "open again");
-}
-
-#[test]
-fn immediate_commands_overtake() {
-    let fixture = Fixture::new();
-    let mut wire = fixture.session();
-    let mut gap = wire.read_command(0, 1);
-    let held = wire.read_command(0, 1);
-    wire.send(&held, &[]); // one CmdSN is missing before it
-    wire.expect_silence();
-    let mut bhs = wire.request(opcode::SCSI_COMMAND | 0x40, FINAL | 0x40);
-    bhs.put_u32(20, 512).put(32, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
-    wire.send(&bhs, &[]);
-    wire.collect(bhs.itt());
-    gap.put_u32(28, wire.exp_stat_sn);
-    wire.send(&gap, &[]);
-    let mut tags = [wire.receive().bhs.itt(), wire.receive().bhs.itt()];
-    tags.sort_unstable();
-    assert_eq!(tags, [gap.itt(), held.itt()]);
-}
-
-#[test]
-fn ordered_tasks_wait_and_are_waited_for() {
-    let fixture = Fixture::new();
-    let mut wire = fixture.session_with(&SOLICITED);
-    let first = wire.write_command(0, 1);
-    wire.send(&first, &[]);
-    let (ttt, _, _) = r2t(&mut wire, &first, 0);
-    let mut ordered = wire.read_command(0, 1);
-    ordered.0[1] |= 2;
-    wire.send(&ordered, &[]);
-    let after = wire.read_command(0, 1);
-    wire.send(&after, &[]);
-    let mut urgent = wire.read_command(0, 1);
-    urgent.0[1] |= 3; // head of queue
-    wire.send(&urgent, &[]);
-    assert_eq!(wire.collect(urgent.itt()), [0; 512]);
-    wire.expect_silence();
-    wire.send_data(&first, ttt, 0, 0, true, &[7; 512]);
-    assert_eq!(wire.receive().bhs.itt(), first.itt());
-    assert_eq!(wire.collect(ordered.itt()), [7; 512]);
-    assert_eq!(wire.collect(after.itt()), [7; 512]);
-}
-
-// --- task management ---
-
-/// A write that waits for its data.
-fn waiting(wire: &mut Wire) -> (Bhs, u32) {
-    let command = wire.write_command(0, 1);
-    wire.send(&command, &[]);
-    let (ttt, _, _) = r2t(wire, &command, 0);
-    (command, ttt)
-}
-
-#[test]
-fn a_task_is_aborted_and_never_answered() {
-    let fixture = Fixture::new();
-    let mut wire = fixture.session_with(&SOLICITED);
-    let (command, ttt) = waiting(&mut wire);
-    assert_eq!(wire.manage(ABORT_TASK, 1, command.itt()), 1, "not at this logical unit");
-    assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 0);
-    wire.send_data(&command, ttt, 0, 0, true, &[1; 512]);
-    wire.ping();
-    assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 1, "it is gone");
-    assert_eq!(wire.manage(ABORT_TASK, 0, 0x1234), 1);
-    assert_eq!(wire.read(0, 1), [0; 512]);
-    assert_eq!(wire.max_cmd_sn.wrapping_sub(wire.cmd_sn), 127, "its place in the window is free");
-}
-
-#[test]
-fn an_abort_is_answered_when_the_task_has_ended() {
-    let fixture = Fixture::new();
-    let mut wire = fixture.session();
-    fixture.device.cold.store(true, Ordering::Relaxed);
-    fixture.device.blocked.close();
-    let (one, two) = (wire.read_command(0, 1), wire.read_command(0, 1));
-    let both = [wire.bytes(&one, &[]), wire.bytes(&two, &[])].concat();
-    wire.stream.write_all(&both).unwrap();
-    fixture.device.blocked.wait_for(2);
-    let request = wire.task_management(ABORT_TASK, 0, one.itt(), one.cmd_sn());
-    wire.expect_silence();
-    fixture.device.blocked.open();
-    let mut answers = [wire.receive(), wire.receive()];
-    answers.sort_by_key(Pdu::opcode);
-    assert_eq!(
-        (answers[0].opcode(), answers[0].bhs.itt()),
-        (opcode::TASK_MANAGEMENT_RESPONSE, request.itt())
-    );
-    assert_eq!(answers[0].bhs.u8(2), 0);
-    assert_eq!(answers[1].bhs.itt(), two.itt());
-    wire.ping();
-}
-
-#[test]
-fn a_command_still_on_its_way_can_be_aborted() {
-    let fixture = Fixture::new();
-    let mut wire = fixture.session();
-    let lost = wire.read_command(0, 1);
-    let held = wire.read_command(0, 1);
-    wire.send(&held, &[]);
-    let request = wire.task_management(ABORT_TASK, 0, lost.itt(), lost.cmd_sn());
-    let mut answers = [wire.receive(), wire.receive()];
-    answers.sort_by_key(Pdu::opcode);
-    assert_eq!((answers[0].bhs.itt(), answers[0].bhs.u8(2)), (request.itt(), 0));
-    assert_eq!(answers[1].bhs.itt(), held.itt(), "its number no longer is missing");
-    wire.send(&lost, &[]);
-    wire.ping();
-}
-
-#[test]
-fn task_sets_are_aborted_by_logical_unit() {
-    let fixture = Fixture::new();
-    for function in [ABORT_TASK_SET, CLEAR_TASK_SET, LUN_RESET, WARM_RESET] {
-        let mut wire = fixture.session_with(&SOLICITED);
-        let (zero, ttt0) = waiting(&mut wire);
-        let mut one = wire.write_command(0, 1);
-        one.0[9] = 1;
-        wire.send(&one, &[]);
-        let (ttt1, _, _) = r2t(&mut wire, &one, 0);
-        assert_eq!(wire.manage(function, 9, 0), if function == WARM_RESET { 0 } else { 2 }, "no such LUN");
-        assert_eq!(wire.manage(function, 0, 0), 0);
-        wire.send_data(&zero, ttt0, 0, 0, true, &[1; 512]);
-        wire.send_data(&one, ttt1, 0, 0, true, &[1; 512]);
-        if function != WARM_RESET {
-            assert_eq!(wire.receive().bhs.itt(), one.itt(), "the other logical unit's task lives");
-        }
-        wire.clear_attentions();
-        assert_eq!(wire.read(0, 1), [0; 512]);
-        wire.logout(0, 0);
-    }
-}
-
-#[test]
-fn resets_end_the_tasks_of_others_and_tell_them() {
-    let fixture = Fixture::new();
-    for (function, attention) in
-        [(CLEAR_TASK_SET, (6, 0x2f, 0)), (LUN_RESET, (6, 0x29, 3)), (WARM_RESET, (6, 0x29, 3))]
-    {
-        let mut one = fixture.session();
-        let mut two = fixture.connect();
-        two.isid[5] = 2;
-        two.login(&SOLICITED);
-        two.clear_attentions();
-        let (command, ttt) = waiting(&mut two);
-        assert_eq!(one.manage(function, 0, 0), 0);
-        two.send_data(&command, ttt, 0, 0, true, &[1; 512]);
-        let answer = two.run(0, &[0; 6], 0, &[]);
-        assert_eq!(answer.sense(), attention, "{function}");
-        two.clear_attentions();
-        two.logout(0, 0);
-        one.clear_attentions();
-        one.logout(0, 0);
-    }
-}
-
-#[test]
-fn a_cold_reset_ends_all_sessions_of_the_target() {
-    let fixture = Fixture::new();
-    let mut one = fixture.session();
-    let mut two = fixture.connect();
-    two.isid[5] = 2;
-    two.login(&[]);
-    assert_eq!(one.manage(COLD_RESET, 0, 0), 0);
-    assert!(one.is_closed());
-    assert!(two.is_closed());
-    drop((one, two));
-    fixture.wait_for("the sessions to end", || fixture.server.stats().sessions == 0);
-    fixture.session().ping();
-}
-
-#[test]
-fn what_is_not_supported_is_said_so() {
-    let fixture = Fixture::new();
-    let mut wire = fixture.session();
-    assert_eq!(wire.manage(REASSIGN, 0, 1), 4);
-    assert_eq!(wire.manage(CLEAR_ACA, 0, 0), 5);
-    assert_eq!(wire.manage(0x55, 0, 0), 255);
-    let snack = wire.request(opcode::SNACK | 0x40, FINAL);
-    wire.send(&snack, &[]);
-    assert_eq!(reject_of(&wire.receive()), RejectReason::SnackReject as u8);
-    let strange = wire.request(0x1c | 0x40, FINAL);
-    wire.send(&strange, &[]);
-    let rejected = wire.receive();
-    assert_eq!(rejected.data, strange.0);
-    assert_eq!(reject_of(&rejected), RejectReason::CommandNotSupported as u8);
-    let login = wire.login_request(0x87, &[]);
-    wire.send(&login, &[]);
-    assert_eq!(reject_of(&wire.receive()), RejectReason::ProtocolError as u8);
-    wire.ping();
-}
-
-#[test]
-fn a_task_tag_in_use_is_refused() {
-    let fixture = Fixture::new();
-    let mut wire = fixture.session_with(&SOLICITED);
-    let (command, ttt) = waiting(&mut wire);
-    let mut again = wire.write_command(0, 1);
-    again.put_u32(16, command.itt());
-    wire.send(&again, &[]);
-    assert_eq!(reject_of(&wire.receive()), RejectReason::TaskInProgress as u8);
-    wire.send_data(&command, ttt, 0, 0, true, &[1; 512]);
-    assert_eq!(wire.receive().status(), 0);
 }
 
 // --- sessions that come and go ---
@@ -562,7 +297,7 @@ fn a_task_tag_in_use_is_refused() {
 fn a_session_is_reinstated() {
     let fixture = Fixture::new();
     let mut old = fixture.session_with(&SOLICITED);
-    let (command, _) = waiting(&mut old);
+    let (command, _) = old.waiting();
     let tsih = old.tsih;
     let mut new = fixture.session();
     assert_ne!(new.tsih, tsih);
@@ -586,7 +321,7 @@ fn a_connection_lost_in_the_middle_of_a_write_writes_nothing() {
     let mut wire = fixture.session_with(&SOLICITED);
     let command = wire.write_command(0, 4);
     wire.send(&command, &[]);
-    let (ttt, _, _) = r2t(&mut wire, &command, 0);
+    let (ttt, _, _) = wire.r2t(&command, 0);
     wire.send_data(&command, ttt, 0, 0, false, &[1; 1024]);
     let mut half = wire.data_out(&command, ttt, 1, 1024, true);
     half.set_data_len(1024);
@@ -605,7 +340,7 @@ fn logouts() {
     let mut wire = fixture.session();
     assert_eq!(wire.logout(2, 0).bhs.u8(2), 2, "no recovery at level 0");
     assert_eq!(wire.logout(1, 77).bhs.u8(2), 1, "no such connection");
-    assert_eq!(reject_of(&wire.logout(5, 0)), RejectReason::InvalidPduField as u8);
+    assert_eq!(wire.logout(5, 0).reject(), RejectReason::InvalidPduField as u8);
     let answer = wire.logout(0, 0);
     assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::LOGOUT_RESPONSE, 0));
     assert!(wire.is_closed());
