@@ -1,4 +1,5 @@
 //! EXTENDED COPY with RECEIVE COPY RESULTS, and SANITIZE.
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 #[path = "common/mem.rs"]
 mod mem;
@@ -116,32 +117,32 @@ fn blocks_are_copied() {
 #[test]
 fn a_list_that_is_not_understood_copies_nothing() {
     let rig = Rig::new();
-    let target = target_descriptor(&rig.a, 0, 512);
-    let fine = segment(0, 0, 1, 0, 1);
+    let target = [target_descriptor(&rig.a, 0, 512)];
+    let fine = [segment(0, 0, 1, 0, 1)];
     let refuse = |targets: &[Vec<u8>], segments: &[Vec<u8>], asc| {
         let (cdb, list) = copy(1, targets, segments);
         bad(&rig.a, &cdb, &list, SenseKey::IllegalRequest, asc);
     };
     let changed = |at: usize, value: u8| {
-        let mut target = target.clone();
+        let mut target = target[0].clone();
         target[at] = value;
         target
     };
-    refuse(&[changed(0, 0xe0)], &[fine.clone()], Asc::UNSUPPORTED_TARGET_DESCRIPTOR);
-    refuse(&[changed(1, 1)], &[fine.clone()], Asc::INVALID_FIELD_IN_PARAMETER_LIST);
-    refuse(&[changed(30, 4)], &[fine.clone()], Asc::INVALID_FIELD_IN_PARAMETER_LIST);
-    let mut stream = fine.clone();
+    refuse(&[changed(0, 0xe0)], &fine, Asc::UNSUPPORTED_TARGET_DESCRIPTOR);
+    refuse(&[changed(1, 1)], &fine, Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+    refuse(&[changed(30, 4)], &fine, Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+    let mut stream = fine[0].clone();
     stream[0] = 3;
-    refuse(&[target.clone()], &[stream], Asc::UNSUPPORTED_SEGMENT_DESCRIPTOR);
-    let mut long = fine.clone();
+    refuse(&target, &[stream], Asc::UNSUPPORTED_SEGMENT_DESCRIPTOR);
+    let mut long = fine[0].clone();
     long[3] = 25;
-    refuse(&[target.clone()], &[long], Asc::INVALID_FIELD_IN_PARAMETER_LIST);
-    refuse(&vec![target.clone(); 17], &[fine.clone()], Asc::TOO_MANY_TARGET_DESCRIPTORS);
-    refuse(&[target.clone()], &vec![fine.clone(); 17], Asc::TOO_MANY_SEGMENT_DESCRIPTORS);
-    refuse(&vec![target.clone(); 17], &vec![fine.clone(); 17], Asc::PARAMETER_LIST_LENGTH_ERROR);
-    refuse(&[target[..31].to_vec()], &[fine.clone()], Asc::INVALID_FIELD_IN_PARAMETER_LIST);
-    refuse(&[target.clone()], &[fine[..27].to_vec()], Asc::PARAMETER_LIST_LENGTH_ERROR);
-    let (_, list) = copy(1, &[target.clone()], &[fine.clone()]);
+    refuse(&target, &[long], Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+    refuse(&vec![target[0].clone(); 17], &fine, Asc::TOO_MANY_TARGET_DESCRIPTORS);
+    refuse(&target, &vec![fine[0].clone(); 17], Asc::TOO_MANY_SEGMENT_DESCRIPTORS);
+    refuse(&vec![target[0].clone(); 17], &vec![fine[0].clone(); 17], Asc::PARAMETER_LIST_LENGTH_ERROR);
+    refuse(&[target[0][..31].to_vec()], &fine, Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+    refuse(&target, &[fine[0][..27].to_vec()], Asc::PARAMETER_LIST_LENGTH_ERROR);
+    let (_, list) = copy(1, &target, &fine);
     for len in [1, 15, 16, 47, 75] {
         bad(&rig.a, &copy_cdb(len), &list[..len], SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
     }
@@ -189,7 +190,7 @@ fn a_copy_that_fails_says_how_far_it_came() {
     assert_eq!(abort(&[segment(0, 0, 2, u64::MAX, 0)], Asc::NONE), 0);
     assert_eq!(abort(&[segment(0, 1, 7, 0, 0)], Asc::NONE), 0, "no whole blocks");
     *rig.device.failure.lock() = Some(ErrorKind::Io);
-    assert_eq!(abort(&[fine.clone()], Asc::THIRD_PARTY_DEVICE_FAILURE), 0);
+    assert_eq!(abort(std::slice::from_ref(&fine), Asc::THIRD_PARTY_DEVICE_FAILURE), 0);
     *rig.device.failure.lock() = None;
     // What the initiator may not do it may not do in this way either.
     let (cdb, list) = copy(3, &unknown, &[segment(0, 1, 8, 0, 0)]);

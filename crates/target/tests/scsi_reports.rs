@@ -1,5 +1,6 @@
 //! What a logical unit and a target say of themselves: INQUIRY, mode pages, supported commands, logical units, port
 //! groups, and unit attentions.
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 #[path = "common/mem.rs"]
 mod mem;
@@ -109,7 +110,7 @@ fn supported_commands_are_told_truly() {
         assert_eq!(one[..2], [0, 3]);
         assert_eq!((len, len), (usize::from(descriptor[7]), one.len() - 4));
         assert_eq!(one[4], code);
-        assert_eq!(u16::from(one[5] & 0x1f) == action || !has_action, true);
+        assert!(u16::from(one[5] & 0x1f) == action || !has_action);
         assert_eq!(one[4 + len - 1], 4, "NACA is looked at");
         assert_eq!(good(&rig.a, &rsoc(3, code, action), &[]), one);
         bad_field(&rig.a, &rsoc(3 - option, code, action), &[]);

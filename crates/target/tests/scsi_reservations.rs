@@ -1,4 +1,5 @@
 //! Reservations as initiators see them: PERSISTENT RESERVE IN and OUT, RESERVE(6) and RELEASE(6).
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 #[path = "common/mem.rs"]
 mod mem;
