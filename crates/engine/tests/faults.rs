@@ -12,6 +12,7 @@ use hindcast_engine::{ErrorKind, Volume};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -29,11 +30,13 @@ enum Failing {
 struct FaultyDir {
     inner: MemDir,
     failing: Arc<Mutex<Option<Failing>>>,
+    /// Bytes written to the journal's files.
+    journaled: Arc<AtomicU64>,
 }
 
 impl FaultyDir {
     fn new() -> FaultyDir {
-        FaultyDir { inner: MemDir::new(), failing: Arc::default() }
+        FaultyDir { inner: MemDir::new(), failing: Arc::default(), journaled: Arc::default() }
     }
 
     fn fail(&self, what: Failing) {
@@ -105,6 +108,9 @@ impl Disk for FaultyDisk {
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.check_write()?;
+        if self.name.starts_with("journal") {
+            self.dir.journaled.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        }
         self.inner.write_at(buf, offset)
     }
     fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -225,6 +231,25 @@ fn a_failed_journal_sync_poisons() {
     pool.close().unwrap();
     drop(pool);
     assert!(check(Arc::new(dir), &CheckOptions::default(), &mut |_, _| {}).unwrap().is_clean());
+}
+
+#[test]
+fn what_was_not_known_to_be_durable_is_written_again_at_open() {
+    let (dir, pool, volume) = fixture();
+    write(&volume, 0, 2, 64 * KIB).unwrap();
+    volume.flush().unwrap();
+    // Its record says what the flush made durable.
+    write(&volume, 4096, 3, 4096).unwrap();
+    dir.fail(Failing::Syncs(SyncPurpose::Journal));
+    assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+    dir.heal();
+    drop((volume, pool));
+    let before = dir.journaled.load(Ordering::Relaxed);
+    let pool = open(&dir);
+    let again = dir.journaled.load(Ordering::Relaxed) - before;
+    assert!((4096..16 * KIB).contains(&again), "{again}: the second record and nothing else");
+    let volume = pool.open_volume("a", false).unwrap();
+    assert_eq!(read(&volume, 4096, 4096).unwrap(), vec![3; 4096]);
 }
 
 #[test]
