@@ -131,7 +131,7 @@ impl Conn {
             let mut out = conn.outbox.spare();
             let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);
             conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
-            conn.session.finish(&active, || conn.outbox.post(out, Some(ticket)));
+            conn.session.finish(&active, || conn.outbox.post(out, Some(ticket))).run();
             unanswered.answered = true;
         }));
     }
@@ -181,7 +181,7 @@ struct Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.conn.session.finish(self.active, || ());
+            self.conn.session.finish(self.active, || ()).run();
             self.conn.abort();
         }
     }

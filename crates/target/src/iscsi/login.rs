@@ -25,7 +25,6 @@ pub(super) enum Status {
     UnsupportedVersion = 0x0205,
     TooManyConnections = 0x0206,
     MissingParameter = 0x0207,
-    CantInclude = 0x0208,
     SessionTypeNotSupported = 0x0209,
     SessionDoesNotExist = 0x020a,
     InvalidDuringLogin = 0x020b,
