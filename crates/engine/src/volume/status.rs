@@ -123,16 +123,20 @@ impl Volume {
         let (number, index) = MapPage::locate(chunk);
         let page = self.pool.map.load((branch.id, number))?;
         let mapped = page.get(index).is_some_and(|e| e.slot != Slot::HOLE);
-        for at in bytes.step_by(SECTOR as usize) {
-            let source = sources[(at / BLOCK - blocks.start) as usize][(at % BLOCK / SECTOR) as usize];
-            let kind = match source {
-                Source::Below if mapped => DATA,
-                Source::Below => HOLE,
-                Source::Journal(_) => DATA,
-                Source::Zeros(keeps_space) => (keeps_space || mapped, true),
-            };
-            if !runs.push(SECTOR, kind) {
-                return Ok(false);
+        let kind = |source: &Source| match source {
+            Source::Below if mapped => DATA,
+            Source::Below => HOLE,
+            Source::Journal(_) => DATA,
+            Source::Zeros(keeps_space) => (*keeps_space || mapped, true),
+        };
+        for (block, sources) in blocks.zip(&sources) {
+            let start = bytes.start.max(block * BLOCK);
+            let end = bytes.end.min((block + 1) * BLOCK);
+            let sectors = &sources[(start % BLOCK / SECTOR) as usize..][..((end - start) / SECTOR) as usize];
+            for run in sectors.chunk_by(|a, b| kind(a) == kind(b)) {
+                if !runs.push(run.len() as u64 * SECTOR, kind(&run[0])) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)
