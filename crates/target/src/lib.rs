@@ -8,6 +8,7 @@ use hindcast_engine::Result;
 use hindcast_engine::device::BlockDevice;
 use std::sync::Arc;
 
+pub mod iscsi;
 pub mod nbd;
 
 /// What a target may tell about an export without opening it.

@@ -1,0 +1,3 @@
+//! The iSCSI target (RFC 7143).
+
+pub mod access;
