@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 pub mod iscsi;
 pub mod nbd;
+pub mod scsi;
 
 /// What a target may tell about an export without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
