@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 pub mod iscsi;
 pub mod nbd;
+mod net;
 pub mod scsi;
 
 /// What a target may tell about an export without opening it.

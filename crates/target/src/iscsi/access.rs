@@ -12,13 +12,7 @@ use std::str::FromStr;
 
 /// Longest iSCSI name in bytes (RFC 7143 4.2.7.1).
 pub const MAX_NAME: usize = 223;
-/// Shortest and longest CHAP secret in bytes. RFC 7143 9.2.1 asks for at least 96 random bits where nothing else
-/// protects the connection; the length has to fit CHAP's one-byte length (RFC 1994 4.1).
-pub const SECRET_LEN: std::ops::RangeInclusive<usize> = 12..=255;
-/// The highest LUN that can be masked or mapped: the flat space of SAM-5 4.7.7.4.
-pub const MAX_LUN: u16 = 0x3fff;
-
-/// Why a name, pattern, range or secret was refused.
+/// Why a name, pattern or range was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused(String);
 
@@ -351,77 +345,6 @@ pub fn decide(
     }
     let rule = own.iter().chain(all).find(|rule| rule.matches(initiator, address))?;
     rule.permit.clone()
-}
-
-/// A CHAP secret. Neither `Debug` nor anything else shows it; it can only be asked for.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Vec<u8>);
-
-impl Secret {
-    /// Checks the length: [`SECRET_LEN`].
-    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, Refused> {
-        let bytes = bytes.into();
-        if !SECRET_LEN.contains(&bytes.len()) {
-            return refuse(format!(
-                "a CHAP secret has {} to {} bytes, not {}",
-                SECRET_LEN.start(),
-                SECRET_LEN.end(),
-                bytes.len()
-            ));
-        }
-        Ok(Secret(bytes))
-    }
-
-    /// The secret itself, for the computation of a response.
-    pub fn expose(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-/// A CHAP name with its secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Account {
-    /// CHAP_N.
-    pub user: String,
-    /// What CHAP_R is computed from.
-    pub secret: Secret,
-}
-
-impl Account {
-    /// Checks both. CHAP_N is a text value (RFC 7143 12.1.3).
-    pub fn new(user: impl Into<String>, secret: Secret) -> Result<Self, Refused> {
-        let user = user.into();
-        if user.is_empty() || user.len() > 255 || user.chars().any(char::is_control) {
-            return refuse("a CHAP user has 1 to 255 bytes and no control characters");
-        }
-        Ok(Account { user, secret })
-    }
-}
-
-/// What CHAP proves, to whom.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chap {
-    /// The initiator proves to know this.
-    pub incoming: Account,
-    /// The target proves to know this, if the initiator asks it to.
-    pub mutual: Option<Account>,
-}
-
-impl Chap {
-    /// Refuses one secret for both directions: whoever could make us answer a challenge would have the answer to ours
-    /// (RFC 7143 9.2.1).
-    pub fn new(incoming: Account, mutual: Option<Account>) -> Result<Self, Refused> {
-        if mutual.as_ref().is_some_and(|m| m.secret == incoming.secret) {
-            return refuse("the two directions of CHAP must not share a secret");
-        }
-        Ok(Chap { incoming, mutual })
-    }
 }
 
 #[cfg(test)]

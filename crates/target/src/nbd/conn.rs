@@ -1,12 +1,12 @@
 //! What a connection's thread and the workers share: the way out, and what is in flight.
 
-use super::budget::{Budget, Flight, Ticket};
-use super::buffers::ReplyBuf;
+use crate::net::budget::{Budget, Flight, Ticket};
+use crate::net::buffers::ReplyBuf;
 use super::exec::{Executor, Rules};
-use super::pool::Pool;
+use crate::net::pool::Pool;
 use super::registry::Record;
 use super::stats::Counters;
-use super::transport::{Transport, send_all};
+use crate::net::transport::{Transport, send_all};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

@@ -3,7 +3,7 @@
 //! The same code serves requests on the connection's thread and on the workers; the only difference is whether a read
 //! may wait.
 
-use super::buffers::ReplyBuf;
+use crate::net::buffers::ReplyBuf;
 use super::codec::{self, Command, Errno, Request, chunk, cmd_flag};
 use super::meta_context::{ALLOCATION_ID, extents};
 use super::options::MAX_STRING;

@@ -33,7 +33,7 @@ pub trait Transport: Send + Sync + 'static {
 }
 
 /// Sends all of `bytes`.
-pub(super) fn send_all(transport: &impl Transport, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn send_all(transport: &impl Transport, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let sent = transport.send(&[IoSlice::new(bytes)], true)?;
         bytes = &bytes[sent..];
@@ -43,15 +43,15 @@ pub(super) fn send_all(transport: &impl Transport, mut bytes: &[u8]) -> io::Resu
 
 /// A TCP or Unix stream socket.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
-    pub(super) fn new(fd: impl Into<OwnedFd>) -> Socket {
+    pub(crate) fn new(fd: impl Into<OwnedFd>) -> Socket {
         Socket(fd.into())
     }
 
     /// Small replies must not wait for more, and a peer that vanished must be noticed.
-    pub(super) fn tune_tcp(&self, keepalive: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn tune_tcp(&self, keepalive: Option<Duration>) -> io::Result<()> {
         sockopt::set_tcp_nodelay(&self.0, true)?;
         if let Some(idle) = keepalive {
             sockopt::set_socket_keepalive(&self.0, true)?;
@@ -63,7 +63,7 @@ impl Socket {
     }
 
     /// No more requests: what has arrived can still be received, then the stream ends.
-    pub(super) fn stop_receiving(&self) {
+    pub(crate) fn stop_receiving(&self) {
         let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
     }
 }
