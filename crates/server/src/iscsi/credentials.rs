@@ -1,17 +1,18 @@
 //! CHAP credentials as they are set and kept: their rules, and no way to see a secret by accident.
 
 use hindcast_engine::{Error, ErrorKind, Result};
-use hindcast_target::iscsi::{AuthPolicy, ChapUser};
+use hindcast_target::iscsi::{self, AuthPolicy, ChapUser};
 use std::fmt;
 
 /// Shortest and longest CHAP secret in bytes. RFC 7143 9.2.1 asks for at least 96 random bits where nothing else
 /// protects the connection; the length has to fit CHAP's one-byte length (RFC 1994 4.1).
 const SECRET_LEN: std::ops::RangeInclusive<usize> = 12..=255;
+
 fn refuse<T>(why: impl fmt::Display) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, format!("set CHAP: {why}")))
 }
 
-/// A CHAP secret. Neither `Debug` nor anything else shows it; it can only be asked for.
+/// A CHAP secret that is long enough. Neither `Debug` nor anything else shows it; it can only be asked for.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Vec<u8>);
 
@@ -26,7 +27,7 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// The secret itself, for the computation of a response.
+    /// The secret itself, for the file that keeps it.
     pub(crate) fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -81,7 +82,7 @@ impl Chap {
     pub(crate) fn policy(&self) -> AuthPolicy {
         let user = |account: &Account| ChapUser {
             name: account.user.clone(),
-            secret: hindcast_target::iscsi::Secret::new(account.secret.0.clone()),
+            secret: iscsi::Secret::new(account.secret.0.clone()),
         };
         AuthPolicy::Chap { users: vec![user(&self.incoming)], mutual: self.mutual.as_ref().map(user) }
     }

@@ -1,17 +1,18 @@
 //! What is known of targets beyond the volumes themselves: targets that were created, access rules, CHAP, and files that
 //! are exported. Kept in one durable file; every change is a copy that is written before it counts.
 
+use super::credentials::Chap;
 use super::stored;
 use crate::durable::DurableFile;
 use crate::passthrough::FileSpec;
 use hindcast_engine::{Error, ErrorKind, Result};
-use super::credentials::Chap;
 use hindcast_target::iscsi::access::Rule;
-use hindcast_target::scsi::MAX_LUN;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// The highest logical unit number: what flat space addressing can say (SAM-5 4.7.3).
+pub(crate) const MAX_LUN: u16 = 0x3fff;
 /// Rules of one target; more are a mistake, and each is asked at a login.
 const MAX_RULES: usize = 1024;
 
@@ -195,26 +196,19 @@ impl Registry {
             .collect()
     }
 
-    /// Forgets volumes that are gone: their mappings and the settings of their own targets. Tells whether there were any.
-    pub(crate) fn forget_volumes(&mut self, exists: impl Fn(&Uuid) -> bool) -> bool {
-        let mut changed = false;
+    /// Forgets volumes that are gone: their mappings and the settings of their own targets.
+    pub(crate) fn forget_volumes(&mut self, exists: impl Fn(&Uuid) -> bool) {
         let files = &self.files;
         for (name, target) in &mut self.named {
             target.luns.retain(|lun, uuid| {
                 let keep = files.contains_key(uuid) || exists(uuid);
                 if !keep {
-                    tracing::warn!(target = name, lun, "the volume of a LUN is gone; the LUN is removed");
-                    changed = true;
+                    tracing::info!(target = name, lun, "the volume of a LUN is gone; the LUN is removed");
                 }
                 keep
             });
         }
-        self.volumes.retain(|uuid, _| {
-            let keep = exists(uuid);
-            changed |= !keep;
-            keep
-        });
-        changed
+        self.volumes.retain(|uuid, _| exists(uuid));
     }
 }
 

@@ -3,14 +3,14 @@
 //! What is read is checked as if somebody had just typed it; what a check refuses is damage, because only checked values
 //! are ever written.
 
-use super::registry::{Guard, Named, Registry, Settings, Uuid};
+use super::credentials::{Account, Chap, Secret};
+use super::registry::{Guard, MAX_LUN, Named, Registry, Settings, Uuid};
 use crate::http::convert::uuid;
 use crate::passthrough::FileSpec;
 use hindcast_engine::{Error, ErrorKind, Result};
-use hindcast_target::iscsi::access::{
-    Account, Chap, IscsiName, LunMask, MAX_LUN, Permit, Refused, Rule, Secret,
-};
+use hindcast_target::iscsi::access::{IscsiName, LunMask, Permit, Rule};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Name in the data directory.
 pub(crate) const FILE: &str = "targets.json";
@@ -166,7 +166,7 @@ fn registry(stored: StoredRegistry) -> Read<Registry> {
     let mut registry = Registry { all: read_guard(stored.all)?, ..Registry::default() };
     for file in stored.files {
         let spec = FileSpec {
-            uuid: unhex(&file.uuid)?.try_into().map_err(|_| format!("{:?} is no identity", file.uuid))?,
+            uuid: read_uuid(&file.uuid)?,
             path: file.path,
             read_only: file.read_only,
             block_size: file.block_size,
@@ -181,7 +181,7 @@ fn registry(stored: StoredRegistry) -> Read<Registry> {
     }
     for target in stored.targets {
         let name: IscsiName = target.name.parse().map_err(text)?;
-        let mut luns = std::collections::BTreeMap::new();
+        let mut luns = BTreeMap::new();
         for (lun, backing) in target.luns {
             if lun > MAX_LUN || luns.insert(lun, read_uuid(&backing)?).is_some() {
                 return Err(format!("{name} can't have LUN {lun}, or has it twice"));
@@ -195,8 +195,8 @@ fn registry(stored: StoredRegistry) -> Read<Registry> {
     Ok(registry)
 }
 
-fn text(refused: Refused) -> String {
-    refused.to_string()
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }
 
 fn read_settings(stored: StoredSettings) -> Read<Settings> {

@@ -1,0 +1,1 @@
+//! Targets over a real pool.
