@@ -77,7 +77,12 @@ impl Algorithm {
     /// The response to a challenge (RFC 1994, 4.1).
     pub fn response(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         fn hash<D: Digest>(identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
-            D::new().chain_update([identifier]).chain_update(&secret.0).chain_update(challenge).finalize().to_vec()
+            D::new()
+                .chain_update([identifier])
+                .chain_update(&secret.0)
+                .chain_update(challenge)
+                .finalize()
+                .to_vec()
         }
         match self {
             Algorithm::Md5 => hash::<Md5>(identifier, secret, challenge),
@@ -161,7 +166,10 @@ mod tests {
         assert!(!challenge.answered_by(&secret, &answer[..31]));
         assert!(!challenge.answered_by(&secret, &[]));
         assert!(challenge.is_reflected_by(challenge.bytes()));
-        assert!(!Challenge::new(Algorithm::Sha256).unwrap().is_reflected_by(challenge.bytes()), "they are random");
+        assert!(
+            !Challenge::new(Algorithm::Sha256).unwrap().is_reflected_by(challenge.bytes()),
+            "they are random"
+        );
     }
 
     #[test]

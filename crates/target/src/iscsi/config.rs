@@ -121,7 +121,8 @@ impl IscsiConfig {
         if self.max_recv_data_segment < 8192 {
             return invalid("max_recv_data_segment is less than 8192, which login PDUs may have");
         }
-        let zero = [self.max_connections, self.max_sessions, self.max_jobs_per_connection, self.workers].contains(&0);
+        let zero = [self.max_connections, self.max_sessions, self.max_jobs_per_connection, self.workers]
+            .contains(&0);
         if zero || self.max_connections_per_session == 0 || self.max_outstanding_r2t == 0 {
             return invalid("a limit is zero");
         }

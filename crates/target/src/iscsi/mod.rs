@@ -12,6 +12,7 @@
 pub mod access;
 pub mod chap;
 mod config;
+mod params;
 pub mod pdu;
 mod server;
 mod stats;

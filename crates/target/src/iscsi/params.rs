@@ -115,7 +115,11 @@ impl Params {
         if (phase == Phase::FullFeature && !changeable) || (phase == Phase::Joining && session_wide) {
             return Answer::Value(REJECT.into());
         }
-        if discovery && session_wide && !matches!(key, "DefaultTime2Wait" | "DefaultTime2Retain") && is_operational(key) {
+        if discovery
+            && session_wide
+            && !matches!(key, "DefaultTime2Wait" | "DefaultTime2Retain")
+            && is_operational(key)
+        {
             return Answer::Value(IRRELEVANT.into());
         }
         self.operational(key, value, wishes).unwrap_or_else(|| Answer::Value(REJECT.into()))
@@ -176,8 +180,10 @@ impl Params {
 
     /// What does not fit together at the end of a negotiation.
     pub(super) fn settle(&mut self, wishes: &Wishes) -> Result<(), &'static str> {
-        let missing = |policy, on| policy == DigestPolicy::Required && !on;
-        if missing(wishes.header_digest, self.digests.header) || missing(wishes.data_digest, self.digests.data) {
+        let missing = |policy, on: bool| policy == DigestPolicy::Required && !on;
+        if missing(wishes.header_digest, self.digests.header)
+            || missing(wishes.data_digest, self.digests.data)
+        {
             return Err("a digest is required");
         }
         // The lesser holds where an initiator offered a first burst that exceeds its own MaxBurstLength.

@@ -52,7 +52,17 @@ macro_rules! counters {
     };
 }
 
-counters!(commands, reads, writes, errors, task_management, bytes_read, bytes_written, digest_errors, rejects);
+counters!(
+    commands,
+    reads,
+    writes,
+    errors,
+    task_management,
+    bytes_read,
+    bytes_written,
+    digest_errors,
+    rejects
+);
 
 /// A server's totals since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

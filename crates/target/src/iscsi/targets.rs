@@ -67,7 +67,10 @@ pub struct Grant {
 
 impl fmt::Debug for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grant").field("target", &self.target).field("access", &self.access).finish_non_exhaustive()
+        f.debug_struct("Grant")
+            .field("target", &self.target)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
     }
 }
 

@@ -152,7 +152,9 @@ pub fn to_hex(bytes: &[u8]) -> String {
 /// Whether it has the form of an iSCSI name (RFC 7143, 4.2.7; RFC 3720's `naa.` and `eui.` too): at most 223 bytes, in
 /// lower case after preparation.
 pub fn is_name(name: &str) -> bool {
-    let digits = |rest: &str, lens: &[usize]| lens.contains(&rest.len()) && rest.bytes().all(|b| b.is_ascii_hexdigit());
+    let digits = |rest: &str, lens: &[usize]| {
+        lens.contains(&rest.len()) && rest.bytes().all(|b| b.is_ascii_hexdigit())
+    };
     if let Some(rest) = name.strip_prefix("eui.") {
         return digits(rest, &[16]);
     }
@@ -171,8 +173,12 @@ mod tests {
     fn pairs_are_split() {
         let text = b"InitiatorName=iqn.a:b\0SessionType=Normal\0\0\0X-com.example.k=a=b\0Empty=\0";
         let pairs = parse(text).unwrap();
-        let expected =
-            [("InitiatorName", "iqn.a:b"), ("SessionType", "Normal"), ("X-com.example.k", "a=b"), ("Empty", "")];
+        let expected = [
+            ("InitiatorName", "iqn.a:b"),
+            ("SessionType", "Normal"),
+            ("X-com.example.k", "a=b"),
+            ("Empty", ""),
+        ];
         assert_eq!(pairs, expected);
         assert_eq!(parse(b"A=b").unwrap(), [("A", "b")]);
         assert_eq!(parse(b"").unwrap(), []);
@@ -205,7 +211,8 @@ mod tests {
         assert_eq!(binary("0bAQL/", 3).unwrap(), [1, 2, 255]);
         assert_eq!(binary("0bAQI=", 3).unwrap(), [1, 2]);
         assert_eq!(binary("0bAQ==", 3).unwrap(), [1]);
-        for bad in ["", "0", "01", "0x", "0xzz", "0b", "0bA", "0bA===", "0bA=Q=", "0bAQI", "0x01020304", "é1"] {
+        for bad in ["", "0", "01", "0x", "0xzz", "0b", "0bA", "0bA===", "0bA=Q=", "0bAQI", "0x01020304", "é1"]
+        {
             assert_eq!(binary(bad, 3), None, "{bad}");
         }
         assert_eq!(binary(&to_hex(&[0, 171]), 9).unwrap(), [0, 171]);
@@ -213,7 +220,12 @@ mod tests {
 
     #[test]
     fn names() {
-        for good in ["iqn.2026-11.io.hindcast:vol", "iqn.1993-08.org.debian:01:ab", "eui.02004567A425678D", "naa.52004567BA64678D"] {
+        for good in [
+            "iqn.2026-11.io.hindcast:vol",
+            "iqn.1993-08.org.debian:01:ab",
+            "eui.02004567A425678D",
+            "naa.52004567BA64678D",
+        ] {
             assert!(is_name(good), "{good}");
         }
         let long = format!("iqn.{}", "a".repeat(220));

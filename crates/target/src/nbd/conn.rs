@@ -1,11 +1,11 @@
 //! What a connection's thread and the workers share: the way out, and what is in flight.
 
-use crate::net::budget::{Budget, Flight, Ticket};
-use crate::net::buffers::ReplyBuf;
 use super::exec::{Executor, Rules};
-use crate::net::pool::Pool;
 use super::registry::Record;
 use super::stats::Counters;
+use crate::net::budget::{Budget, Flight, Ticket};
+use crate::net::buffers::ReplyBuf;
+use crate::net::pool::Pool;
 use crate::net::transport::{Transport, send_all};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

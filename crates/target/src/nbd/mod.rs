@@ -18,8 +18,8 @@ mod session;
 mod stats;
 mod tls;
 
-pub use codec::Command;
 pub use crate::net::{Listen, Pool, Transport};
+pub use codec::Command;
 pub use server::{NbdConfig, NbdServer, TlsRequired, serve_transport};
 pub use stats::{ConnectionInfo, NbdStats, Traffic};
 pub use tls::TlsConfig;

@@ -1,19 +1,19 @@
 //! Listeners, connections, and the handle that the daemon holds.
 
-use crate::net::budget::{Budget, Flight};
-use crate::net::buffers::{RX_BASE, rx_budget_floor};
 use super::conn::{Conn, Shared};
 use super::exec::{Executor, Rules};
 use super::handshake::{Outcome, negotiate};
-use crate::net::listener::{Listen, Listener};
 use super::options::{GREETING, Negotiated, Negotiator, Policy};
-use crate::net::pool::Pool;
 use super::registry::{Record, Registry};
 use super::session::{self, TICK};
 use super::stats::{ConnectionInfo, NbdStats};
 use super::tls::{TlsConfig, TlsTransport};
-use crate::net::transport::{Socket, Transport};
 use crate::Exports;
+use crate::net::budget::{Budget, Flight};
+use crate::net::buffers::{RX_BASE, rx_budget_floor};
+use crate::net::listener::{Listen, Listener};
+use crate::net::pool::Pool;
+use crate::net::transport::{Socket, Transport};
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ServerConfig;

@@ -1,10 +1,10 @@
 //! The transmission phase of one connection, on its own thread: receive, serve everything that came, answer at once.
 
-use crate::net::buffers::{ReplyBuf, RxBuffer};
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
 use super::conn::Conn;
 use super::exec::{Refusal, Wait};
 use super::stats::Tally;
+use crate::net::buffers::{ReplyBuf, RxBuffer};
 use crate::net::transport::Transport;
 use hindcast_engine::device::{DeviceInfo, WriteOp};
 use std::io;
