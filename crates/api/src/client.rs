@@ -4,8 +4,8 @@
 //! stale one.
 
 use crate::{
-    API_V1, AddLun, AddPv, AddRule, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health, PatchPool, PatchPv,
-    PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
+    API_V1, AddLun, AddPv, AddRule, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health, PatchPool,
+    PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;

@@ -188,6 +188,7 @@ impl Hindcast {
             .arg(&self.data)
             .arg(format!("--nbd=unix:{}", socket.display()))
             .args(&self.args)
+            .env("HINDCAST_ISCSI", "none")
             .stdout(log.try_clone().context("share the log")?)
             .stderr(log);
         Server::start("hindcast", &mut command, uri(&socket, export))

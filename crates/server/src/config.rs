@@ -400,7 +400,8 @@ mod tests {
     fn portals_have_groups_and_other_addresses() {
         let config = parse(&["--data", "d"]).resolve().unwrap();
         assert_eq!(config.iscsi.portals, [Portal::new("127.0.0.1:3260".parse().unwrap())]);
-        let args = &["--data", "d", "--iscsi", "10.0.0.5:3260/2,[::1]:1", "--iscsi", "0.0.0.0:9=san.example:3260"];
+        let args =
+            &["--data", "d", "--iscsi", "10.0.0.5:3260/2,[::1]:1", "--iscsi", "0.0.0.0:9=san.example:3260"];
         let portals = parse(args).resolve().unwrap().iscsi.portals;
         let expected = |listen: &str, group, advertise: Option<&str>| Portal {
             listen: listen.parse().unwrap(),
@@ -416,7 +417,9 @@ mod tests {
             ]
         );
         assert!(parse(&["--data", "d", "--iscsi", "none"]).resolve().unwrap().iscsi.portals.is_empty());
-        for bad in ["1.2.3.4", "unix:/x", "1.2.3.4:1/0", "1.2.3.4:1/70000", "1.2.3.4:1/x", "1.2.3.4:1=", "none,none"] {
+        for bad in
+            ["1.2.3.4", "unix:/x", "1.2.3.4:1/0", "1.2.3.4:1/70000", "1.2.3.4:1/x", "1.2.3.4:1=", "none,none"]
+        {
             assert!(refused(&["--data", "d", "--iscsi", bad]).contains("--iscsi"), "{bad}");
         }
         let config = parse(&["--data", "d", "--iscsi-digests", "required"]).resolve().unwrap();

@@ -112,7 +112,10 @@ impl FileDevice {
     fn check_writable(&self, offset: u64, len: u64) -> Result<()> {
         self.check(offset, len)?;
         if self.spec.read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("write to {}: it is read-only", self.spec.path)));
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!("write to {}: it is read-only", self.spec.path),
+            ));
         }
         self.check_trusted()?;
         // A file that was cut off behind our back would silently grow again.
@@ -222,9 +225,10 @@ impl BlockDevice for FileDevice {
             // A block that is a hole in part is data; a file that was cut off reads as nothing, not as zeros.
             let to = if data { to.div_ceil(unit).saturating_mul(unit) } else { to - to % unit };
             let (to, data) = if to <= at { (at + unit, true) } else { (to.min(end), data) };
+            let full = runs.len() == max_runs;
             match runs.last_mut() {
                 Some(last) if last.allocated == data => last.length += to - at,
-                _ if runs.len() == max_runs => break,
+                _ if full => break,
                 _ => runs.push(StatusRun { length: to - at, allocated: data, zero: !data }),
             }
             at = to;
@@ -297,7 +301,9 @@ mod tests {
         device.discard(0, 64 * K, false).unwrap();
         device.write_zeroes(128 * K, 64 * K, false, true).unwrap();
         let all = read(&device, 0, 256 << 10);
-        let zero = |range: std::ops::Range<u64>| all[range.start as usize..range.end as usize].iter().all(|b| *b == 0);
+        let zero = |range: std::ops::Range<u64>| {
+            all[range.start as usize..range.end as usize].iter().all(|b| *b == 0)
+        };
         assert!(zero(0..64 * K) && zero(128 * K..192 * K) && all[64 << 10] == 1 && all[192 << 10] == 1);
 
         let runs = device.block_status(0, 256 * K, 100).unwrap();

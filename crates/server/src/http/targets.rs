@@ -5,9 +5,7 @@ use super::routes::{DeleteQuery, Shared};
 use super::{App, blocking};
 use axum::extract::State;
 use axum::http::StatusCode;
-use hindcast_api::{
-    AddLun, AddRule, CreateTarget, ErrorBody, PatchTarget, SetChap, Target, TargetDefaults,
-};
+use hindcast_api::{AddLun, AddRule, CreateTarget, ErrorBody, PatchTarget, SetChap, Target, TargetDefaults};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -10,6 +10,7 @@ use crate::passthrough::{FileDevice, FileSpec, canonical};
 use hindcast_api as api;
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
@@ -73,7 +74,8 @@ impl IscsiTarget {
         if sessions == 0 {
             return Ok(());
         }
-        let message = format!("{verb} {}: {sessions} initiators are logged in; force to cut them off", found.name);
+        let message =
+            format!("{verb} {}: {sessions} initiators are logged in; force to cut them off", found.name);
         Err(Error::new(ErrorKind::Busy, message))
     }
 
@@ -148,13 +150,13 @@ impl IscsiTarget {
             true if !kind.is_block_device() => {
                 return Err(invalid(format!("export {path}: it is not a block device")));
             }
-            false if !kind.is_file() => return Err(invalid(format!("export {path}: it is not a plain file"))),
+            false if !kind.is_file() => {
+                return Err(invalid(format!("export {path}: it is not a plain file")));
+            }
             _ => {}
         }
         let own = |pv: &str| self.data.join(pv).canonicalize().is_ok_and(|own| own == *path);
-        if path.starts_with(self.data.to_str().unwrap_or("\0"))
-            && std::path::Path::new(&path).starts_with(&self.data)
-            || self.exports.pool.pvs().iter().any(|pv| own(&pv.path))
+        if Path::new(&path).starts_with(&self.data) || self.exports.pool.pvs().iter().any(|pv| own(&pv.path))
         {
             return Err(conflict(format!("export {path}: it belongs to the pool")));
         }
@@ -179,7 +181,9 @@ impl IscsiTarget {
     pub(crate) fn remove_lun(&self, name: &str, lun: u16, force: bool) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let found = self.named(name, "remove a LUN from")?;
-        if !force && self.exports.store.get().named.get(&found.name).is_some_and(|t| t.luns.contains_key(&lun)) {
+        if !force
+            && self.exports.store.get().named.get(&found.name).is_some_and(|t| t.luns.contains_key(&lun))
+        {
             self.check_no_sessions(&found, "remove a LUN from")?;
         }
         let file = self.exports.store.update(|registry| registry.remove_lun(&found.name, lun))?;

@@ -112,8 +112,7 @@ impl Exports {
             Ok(())
         })?;
         let registry = self.store.get();
-        let known: HashSet<String> =
-            volumes.iter().chain(registry.files.keys()).map(lu_file_name).collect();
+        let known: HashSet<String> = volumes.iter().chain(registry.files.keys()).map(lu_file_name).collect();
         let names = self.dir.list().map_err(|e| Error::io("list the data directory", e))?;
         for name in names.iter().filter(|n| n.starts_with("lu-") && n.ends_with(".state")) {
             if !known.contains(name) {
@@ -247,7 +246,10 @@ impl Exports {
         {
             // The name belonged to a volume that was renamed, and whose sessions go on.
             if !old.target.nexuses().is_empty() {
-                return Err(Error::new(ErrorKind::Busy, format!("open {}: its old sessions go on", found.name)));
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("open {}: its old sessions go on", found.name),
+                ));
             }
             live.targets.remove(&found.name);
         }
@@ -281,15 +283,17 @@ impl Exports {
             }
         }
         if found.volume.is_some() && target.inventory().is_empty() {
-            return Err(Error::new(ErrorKind::Busy, format!("open {}: its volume can't be opened", found.name)));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("open {}: its volume can't be opened", found.name),
+            ));
         }
         Ok(target)
     }
 
     /// Brings a target that was created in line with what is mapped now; its initiators learn of it.
     pub(crate) fn realign(&self, name: &str) {
-        let found =
-            Found { name: name.to_owned(), scope: Scope::Named(name.to_owned()), volume: None };
+        let found = Found { name: name.to_owned(), scope: Scope::Named(name.to_owned()), volume: None };
         if let Err(error) = self.target(&found) {
             tracing::warn!(target = name, %error, "a target can't be opened");
         }
@@ -384,11 +388,7 @@ impl Exports {
 
 impl Found {
     fn of_volume(volume: VolumeInfo) -> Found {
-        Found {
-            name: names::of_volume(&volume),
-            scope: Scope::Volume(volume.uuid),
-            volume: Some(volume),
-        }
+        Found { name: names::of_volume(&volume), scope: Scope::Volume(volume.uuid), volume: Some(volume) }
     }
 }
 

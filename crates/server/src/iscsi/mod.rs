@@ -22,6 +22,7 @@ use registry::{Scope, Store};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Sessions that have to end get this long; the answer to the request that ends them waits for it.
@@ -37,8 +38,36 @@ pub(crate) struct IscsiTarget {
     data: PathBuf,
     /// One change of targets at a time, also across the pool and the registry.
     changing: Mutex<()>,
-    /// Ends the thread that looks at files when it goes.
-    _watch: Sender<()>,
+    _watch: Watch,
+}
+
+/// The thread that looks at exported files; ends when this goes.
+struct Watch {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(exports: Arc<Exports>) -> Result<Watch> {
+        let (stop, stopped) = mpsc::channel();
+        let run = move || {
+            while matches!(stopped.recv_timeout(REFRESH), Err(RecvTimeoutError::Timeout)) {
+                exports.refresh_files();
+            }
+        };
+        let thread = std::thread::Builder::new().name("iscsi-files".into()).spawn(run);
+        let thread = thread.map_err(|e| Error::io("start a thread", e))?;
+        Ok(Watch { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that looks at exported files had ended by a defect");
+        }
+    }
 }
 
 impl IscsiTarget {
@@ -53,16 +82,7 @@ impl IscsiTarget {
         let exports = Exports::new(pool, dir, store, otherwise, groups);
         exports.begin()?;
         let server = IscsiServer::start(config.clone(), exports.clone())?;
-        let (watch, ended) = mpsc::channel();
-        let watched = exports.clone();
-        std::thread::Builder::new()
-            .name("iscsi-files".into())
-            .spawn(move || {
-                while matches!(ended.recv_timeout(REFRESH), Err(RecvTimeoutError::Timeout)) {
-                    watched.refresh_files();
-                }
-            })
-            .map_err(|e| Error::io("start a thread", e))?;
+        let watch = Watch::start(exports.clone())?;
         let data = std::fs::canonicalize(data).map_err(|e| Error::io("find the data directory", e))?;
         Ok(IscsiTarget { exports, server, data, changing: Mutex::new(()), _watch: watch })
     }

@@ -116,7 +116,10 @@ impl Registry {
         self.change(scope, |settings| {
             let rules = &mut settings.guard.rules;
             if rules.len() >= MAX_RULES {
-                return Err(Error::new(ErrorKind::Invalid, format!("add a rule: there are {MAX_RULES} already")));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("add a rule: there are {MAX_RULES} already"),
+                ));
             }
             let last = rules.len() + 1;
             match at.unwrap_or(last) {
@@ -147,17 +150,26 @@ impl Registry {
     pub(crate) fn add_lun(&mut self, name: &str, lun: Option<u16>, backing: Uuid) -> Result<u16> {
         let luns = &mut self.named_mut(name)?.luns;
         if let Some((lun, _)) = luns.iter().find(|(_, uuid)| **uuid == backing) {
-            return Err(Error::new(ErrorKind::Conflict, format!("add a LUN to {name}: that is its LUN {lun}")));
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("add a LUN to {name}: that is its LUN {lun}"),
+            ));
         }
         let lun = match lun {
             Some(lun) => lun,
             None => (0..=MAX_LUN).find(|lun| !luns.contains_key(lun)).unwrap_or(MAX_LUN),
         };
         if lun > MAX_LUN {
-            return Err(Error::new(ErrorKind::Invalid, format!("add LUN {lun}: LUNs go from 0 to {MAX_LUN}")));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("add LUN {lun}: LUNs go from 0 to {MAX_LUN}"),
+            ));
         }
         if luns.contains_key(&lun) {
-            return Err(Error::new(ErrorKind::Conflict, format!("add LUN {lun} to {name}: the number is taken")));
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("add LUN {lun} to {name}: the number is taken"),
+            ));
         }
         luns.insert(lun, backing);
         Ok(lun)
@@ -181,7 +193,8 @@ impl Registry {
 
     fn forget_files(&mut self) -> Vec<Uuid> {
         let used: BTreeSet<Uuid> = self.named.values().flat_map(|t| t.luns.values()).copied().collect();
-        let (kept, gone) = std::mem::take(&mut self.files).into_iter().partition(|(uuid, _)| used.contains(uuid));
+        let (kept, gone) =
+            std::mem::take(&mut self.files).into_iter().partition(|(uuid, _)| used.contains(uuid));
         self.files = kept;
         gone.into_keys().collect()
     }

@@ -102,22 +102,30 @@ struct StoredAccount {
 pub(crate) fn encode(registry: &Registry) -> Result<Vec<u8>> {
     let stored = StoredRegistry {
         all: guard(&registry.all),
-        targets: registry.named.iter().map(|(name, target)| StoredTarget {
-            name: name.clone(),
-            settings: settings(&target.settings),
-            luns: target.luns.iter().map(|(lun, backing)| (*lun, uuid(backing))).collect(),
-        }).collect(),
+        targets: registry
+            .named
+            .iter()
+            .map(|(name, target)| StoredTarget {
+                name: name.clone(),
+                settings: settings(&target.settings),
+                luns: target.luns.iter().map(|(lun, backing)| (*lun, uuid(backing))).collect(),
+            })
+            .collect(),
         volumes: registry
             .volumes
             .iter()
             .map(|(id, s)| StoredVolume { uuid: uuid(id), settings: settings(s) })
             .collect(),
-        files: registry.files.values().map(|file| StoredFile {
-            uuid: uuid(&file.uuid),
-            path: file.path.clone(),
-            read_only: file.read_only,
-            block_size: file.block_size,
-        }).collect(),
+        files: registry
+            .files
+            .values()
+            .map(|file| StoredFile {
+                uuid: uuid(&file.uuid),
+                path: file.path.clone(),
+                read_only: file.read_only,
+                block_size: file.block_size,
+            })
+            .collect(),
     };
     serde_json::to_vec_pretty(&stored)
         .map_err(|e| Error::with_source(ErrorKind::Invalid, format!("write {FILE}"), e))
@@ -133,17 +141,21 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Registry> {
 fn guard(guard: &Guard) -> StoredGuard {
     let account = |a: &Account| StoredAccount { user: a.user.clone(), secret: hex(a.secret.expose()) };
     StoredGuard {
-        rules: guard.rules.iter().map(|rule| StoredRule {
-            initiator: rule.initiator.to_string(),
-            address: rule.address.map(|a| a.to_string()),
-            permit: rule.permit.as_ref().map(|permit| StoredPermit {
-                read_only: permit.read_only,
-                luns: match &permit.luns {
-                    LunMask::All => None,
-                    LunMask::Only(luns) => Some(luns.clone()),
-                },
-            }),
-        }).collect(),
+        rules: guard
+            .rules
+            .iter()
+            .map(|rule| StoredRule {
+                initiator: rule.initiator.to_string(),
+                address: rule.address.map(|a| a.to_string()),
+                permit: rule.permit.as_ref().map(|permit| StoredPermit {
+                    read_only: permit.read_only,
+                    luns: match &permit.luns {
+                        LunMask::All => None,
+                        LunMask::Only(luns) => Some(luns.clone()),
+                    },
+                }),
+            })
+            .collect(),
         chap: guard.chap.as_ref().map(|chap| StoredChap {
             incoming: account(&chap.incoming),
             mutual: chap.mutual.as_ref().map(account),
@@ -152,11 +164,7 @@ fn guard(guard: &Guard) -> StoredGuard {
 }
 
 fn settings(settings: &Settings) -> StoredSettings {
-    StoredSettings {
-        enabled: settings.enabled,
-        alias: settings.alias.clone(),
-        guard: guard(&settings.guard),
-    }
+    StoredSettings { enabled: settings.enabled, alias: settings.alias.clone(), guard: guard(&settings.guard) }
 }
 
 /// What is wrong with a file whose checksum matches.

@@ -122,7 +122,9 @@ pub(super) fn parse_rule(new: &api::AddRule) -> Result<Rule> {
         Some(_) if new.access == api::Access::Denied => {
             return Err(invalid("a refused initiator sees no LUN, so none can be named".into()));
         }
-        Some(luns) if luns.is_empty() => return Err(invalid("name at least one LUN, or leave them out".into())),
+        Some(luns) if luns.is_empty() => {
+            return Err(invalid("name at least one LUN, or leave them out".into()));
+        }
         Some(luns) => LunMask::only(luns.clone()),
         None => LunMask::All,
     };
@@ -149,9 +151,8 @@ pub(super) fn nexus(target: &Target, session: &SessionInfo) -> Option<Arc<Nexus>
 }
 
 fn session(info: &SessionInfo, read_only: bool) -> api::TargetSession {
-    let sum = |value: fn(&IscsiTraffic) -> u64| -> u64 {
-        info.connections.iter().map(|c| value(&c.traffic)).sum()
-    };
+    let sum =
+        |value: fn(&IscsiTraffic) -> u64| -> u64 { info.connections.iter().map(|c| value(&c.traffic)).sum() };
     api::TargetSession {
         initiator: info.initiator.clone(),
         isid: isid(info),

@@ -93,7 +93,8 @@ fn is_qualified(rest: &str) -> bool {
     let date_fits = match date.as_bytes() {
         [y1, y2, y3, y4, b'-', m1, m2] => {
             let month = [*m1, *m2];
-            [y1, y2, y3, y4].iter().all(|b| b.is_ascii_digit()) && (*b"01"..=*b"12").contains(&month)
+            [y1, y2, y3, y4].iter().all(|b| b.is_ascii_digit())
+                && (*b"01"..=*b"12").contains(&month)
                 && month[1].is_ascii_digit()
         }
         _ => false,
@@ -239,7 +240,9 @@ impl FromStr for AddressRange {
                 Ok(v4) if width == 32 => IpAddr::from(v4.to_be_bytes()),
                 _ => IpAddr::V6(Ipv6Addr::from_bits(kept)),
             };
-            return refuse(format!("{text:?} has bits behind its prefix: {whole}/{prefix}, or the address alone?"));
+            return refuse(format!(
+                "{text:?} has bits behind its prefix: {whole}/{prefix}, or the address alone?"
+            ));
         }
         Ok(AddressRange { network, prefix })
     }

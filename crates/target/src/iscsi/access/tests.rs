@@ -128,9 +128,19 @@ fn ranges_are_cidr() {
     ] {
         assert_eq!(range(r).contains(ip(address)), inside, "{address} in {r}");
     }
-    for bad in
-        ["", "10", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/+8", "10.0.0.1/8", "::/129", "::1/64", "host", "fe80::1%eth0"]
-    {
+    for bad in [
+        "",
+        "10",
+        "10.0.0.0/",
+        "10.0.0.0/33",
+        "10.0.0.0/-1",
+        "10.0.0.0/+8",
+        "10.0.0.1/8",
+        "::/129",
+        "::1/64",
+        "host",
+        "fe80::1%eth0",
+    ] {
         assert!(bad.parse::<AddressRange>().is_err(), "{bad:?} was accepted");
     }
     assert!("10.0.0.1/8".parse::<AddressRange>().unwrap_err().to_string().contains("10.0.0.0/8"));
@@ -147,9 +157,9 @@ fn the_first_rule_that_matches_decides() {
         rule("iqn.1993-08.org.debian:*", Some("10.0.0.0/8"), Some(Permit::full())),
         rule("iqn.1993-08.org.debian:*", None, Some(read_only())),
     ];
-    let all = [rule("*", Some("10.9.0.0/16"), Some(Permit { read_only: false, luns: LunMask::only(vec![0]) }))];
-    let decide =
-        |initiator, address| decide(&own, &all, Otherwise::Open, initiator, ip(address));
+    let all =
+        [rule("*", Some("10.9.0.0/16"), Some(Permit { read_only: false, luns: LunMask::only(vec![0]) }))];
+    let decide = |initiator, address| decide(&own, &all, Otherwise::Open, initiator, ip(address));
     assert_eq!(decide("iqn.1993-08.org.debian:01:BAD", "10.0.0.1"), None, "refused before it is allowed");
     assert_eq!(decide(HOST, "10.0.0.1"), Some(Permit::full()));
     assert_eq!(decide(HOST, "::ffff:10.0.0.1"), Some(Permit::full()));
@@ -203,7 +213,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
 
 fn any_peer() -> impl Strategy<Value = (&'static str, IpAddr)> {
     let names = prop::sample::select(vec!["iqn.2026-11.x:a", "iqn.2026-11.x:b", "eui.0123456789abcdef"]);
-    let addresses = prop::sample::select(vec!["10.0.0.1", "10.1.0.1", "11.0.0.1", "fd00::1", "::ffff:10.1.0.1"]);
+    let addresses =
+        prop::sample::select(vec!["10.0.0.1", "10.1.0.1", "11.0.0.1", "fd00::1", "::ffff:10.1.0.1"]);
     (names, addresses.prop_map(ip))
 }
 
