@@ -64,91 +64,72 @@ fn a_target_from_creation_to_deletion() {
     std::fs::remove_file(image).unwrap();
 }
 
-#[test]
-fn rules_and_secrets_survive_a_kill() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path());
+/// A server with a volume that has rules and CHAP.
+fn guarded(dir: &std::path::Path) -> Server {
+    let server = Server::start(dir);
     server.ok(&["volume", "create", "db", "--size", "8M"]);
-    server.ok(&[
-        "target",
-        "allow",
-        "db",
-        "--initiator",
-        "IQN.2026-11.x:*",
-        "--address",
-        "10.0.0.0/8",
-        "--lun",
-        "0,3",
-    ]);
+    let first = ["--initiator", "IQN.2026-11.x:*", "--address", "10.0.0.0/8", "--lun", "0,3"];
+    server.ok(&[&["target", "allow", "db"], &first[..]].concat());
     server.ok(&["target", "allow", "db", "--initiator", "eui.*", "--read-only"]);
     server.ok(&["target", "deny", "db", "--address", "10.6.6.6", "--at", "1"]);
     server.ok(&["target", "allow", "--all", "--address", "fd00::/8"]);
-    let secret = dir.path().join("secret");
-    std::fs::write(&secret, "correct-horse\n").unwrap();
-    let mutual = dir.path().join("mutual");
-    std::fs::write(&mutual, "battery-staple\n").unwrap();
-    let (secret, mutual) = (secret.to_str().unwrap(), mutual.to_str().unwrap());
-    server.ok(&[
-        "target",
-        "chap",
-        "db",
-        "--user",
-        "alice",
-        "--secret-file",
-        secret,
-        "--mutual-user",
-        "server",
-        "--mutual-secret-file",
-        mutual,
-    ]);
-    server.ok(&["target", "chap", "--all", "--user", "bob", "--secret-file", secret]);
-    let all =
-        |server: &Server| [server.json(&["target", "show", "db"]), server.json(&["target", "show", "--all"])];
-    let before = all(&server);
-    let [db, defaults] = &before;
-    assert_eq!(
-        db["rules"][0],
-        json!({"initiator": "*", "address": "10.6.6.6", "access": "denied", "luns": null})
-    );
-    assert_eq!(
-        db["rules"][1],
-        json!({
-            "initiator": "iqn.2026-11.x:*", "address": "10.0.0.0/8", "access": "read_write", "luns": [0, 3],
-        })
-    );
-    assert_eq!(db["rules"][2]["access"], "read_only");
-    assert_eq!(
-        (&db["unmatched"], &db["chap"]),
-        (&json!("refused"), &json!({"user": "alice", "mutual_user": "server"}))
-    );
-    assert_eq!(
-        (&defaults["rules"][0]["address"], &defaults["chap"]["user"]),
-        (&json!("fd00::/8"), &json!("bob"))
-    );
-    let shown = server.ok(&["target", "show", "db"]) + &server.ok(&["target", "show", "--all"]);
-    assert!(shown.contains("as alice, mutual as server") && shown.contains("0,3"), "{shown}");
+    let file = |name: &str, content: &str| {
+        let path = dir.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (secret, mutual) = (file("secret", "correct-horse\n"), file("mutual", "battery-staple\n"));
+    let incoming = ["--user", "alice", "--secret-file", &secret];
+    let outgoing = ["--mutual-user", "server", "--mutual-secret-file", &mutual];
+    server.ok(&[&["target", "chap", "db"], &incoming[..], &outgoing[..]].concat());
+    server.ok(&["target", "chap", "--all", "--user", "bob", "--secret-file", &secret]);
+    server
+}
 
-    let kept = dir.path().join("targets.json");
-    assert_eq!(std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(server.stop("-KILL"), None);
-    let server = Server::start(dir.path());
-    assert_eq!(all(&server), before);
-    for text in [shown, format!("{before:?}"), server.http("GET", "/api/v1/targets", "").1] {
-        assert!(!text.contains("horse") && !text.contains("staple"), "{text}");
-    }
+fn guards(server: &Server) -> [Value; 2] {
+    [server.json(&["target", "show", "db"]), server.json(&["target", "show", "--all"])]
+}
+
+#[test]
+fn rules_and_chap_are_shown_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = guarded(dir.path());
+    let [db, defaults] = guards(&server);
+    let rule = |initiator: &str, address: Value, access: &str, luns: Value| json!({"initiator": initiator, "address": address, "access": access, "luns": luns});
+    assert_eq!(db["rules"][0], rule("*", json!("10.6.6.6"), "denied", Value::Null));
+    assert_eq!(db["rules"][1], rule("iqn.2026-11.x:*", json!("10.0.0.0/8"), "read_write", json!([0, 3])));
+    assert_eq!(db["rules"][2], rule("eui.*", Value::Null, "read_only", Value::Null));
+    assert_eq!(db["unmatched"], "refused");
+    assert_eq!(db["chap"], json!({"user": "alice", "mutual_user": "server"}));
+    assert_eq!(defaults["rules"][0], rule("*", json!("fd00::/8"), "read_write", Value::Null));
+    assert_eq!(defaults["chap"]["user"], "bob");
 
     server.ok(&["target", "disallow", "db", "--rule", "2"]);
     server.ok(&["target", "disallow", "--all", "--rule", "1"]);
     server.ok(&["target", "chap", "db", "--off"]);
     server.ok(&["target", "set", "db", "--disabled", "--alias", "x"]);
-    let [db, defaults] = all(&server);
-    assert_eq!(
-        (db["rules"].as_array().unwrap().len(), &db["chap"], &db["enabled"]),
-        (2, &Value::Null, &json!(false))
-    );
-    assert_eq!(defaults["rules"], json!([]));
+    let [db, defaults] = guards(&server);
+    assert_eq!((db["rules"].as_array().unwrap().len(), &db["chap"]), (2, &Value::Null));
+    assert_eq!((&db["enabled"], &defaults["rules"]), (&json!(false), &json!([])));
     server.ok(&["target", "set", "db", "--enabled"]);
     assert_eq!(server.json(&["target", "show", "db"])["alias"], "x");
+}
+
+#[test]
+fn rules_and_secrets_survive_a_kill_and_are_not_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = guarded(dir.path());
+    let before = guards(&server);
+    let kept = dir.path().join("targets.json");
+    assert_eq!(std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(server.stop("-KILL"), None);
+    let server = Server::start(dir.path());
+    assert_eq!(guards(&server), before);
+    let shown = server.ok(&["target", "show", "db"]) + &server.ok(&["target", "show", "--all"]);
+    assert!(shown.contains("as alice, mutual as server") && shown.contains("0,3"), "{shown}");
+    for text in [shown, format!("{before:?}"), server.http("GET", "/api/v1/targets", "").1] {
+        assert!(!text.contains("horse") && !text.contains("staple"), "{text}");
+    }
 }
 
 #[test]

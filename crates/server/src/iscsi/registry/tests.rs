@@ -42,7 +42,7 @@ fn sample() -> Registry {
             Ok(())
         })
         .unwrap();
-    registry.change(&Scope::Volume(B), |s| Ok(s.guard.rules.push(rule("eui.*")))).unwrap();
+    registry.add_rule(&Scope::Volume(B), rule("eui.*"), None).unwrap();
     let file = FileSpec { uuid: FILE, path: "/srv/cd.iso".into(), read_only: true, block_size: 4096 };
     registry.files.insert(FILE, file);
     registry
@@ -155,7 +155,11 @@ fn a_change_counts_when_it_is_written() {
     let dir: Arc<dyn Dir> = Arc::new(MemDir::new());
     let file = || DurableFile::new(dir.clone(), "t", "targets", 1);
     let store = Store::open(file()).unwrap();
-    store.update(|r| Ok(*r = sample())).unwrap();
+    let fill = |registry: &mut Registry| {
+        *registry = sample();
+        Ok(())
+    };
+    store.update(fill).unwrap();
     assert!(
         store
             .update(|r| -> Result<()> {
@@ -167,7 +171,6 @@ fn a_change_counts_when_it_is_written() {
     assert_eq!(*store.get(), sample(), "a change that failed is none");
     assert_eq!(*Store::open(file()).unwrap().get(), sample());
 
-    // A directory where the temporary file has to be: writing fails, and nothing changes.
     let disk = dir.open("t", OpenMode::Existing).unwrap();
     disk.write_at(b"!", 20).unwrap();
     assert_eq!(Store::open(file()).map(|_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
