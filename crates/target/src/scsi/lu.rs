@@ -1,13 +1,20 @@
 //! A logical unit: a block device with a SCSI identity and the state that SCSI keeps for it. One per device, shared by
 //! all targets that map it.
 
+use super::alua::PortGroup;
+use super::copy::Records;
+use super::log;
+use super::mode::Modes;
 use super::nexus::{Event, LuNexus};
+use super::persist::Saved;
+use super::reservation::Reservations;
+use super::sanitize::Sanitize;
 use super::sense::{Asc, Sense, SenseKey};
-use hindcast_engine::Result;
 use hindcast_engine::device::{BlockDevice, DeviceInfo, WriteOp};
+use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::{Mutex, RwLock};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Keeps what a logical unit must remember across restarts: persistent reservations with APTPL, saved mode pages.
@@ -39,11 +46,22 @@ pub struct LuOptions {
     pub serial: Option<String>,
     /// Space left, if the device is thinly provisioned and can tell.
     pub space: Option<Arc<dyn Fn() -> Space + Send + Sync>>,
+    /// The longest write in bytes that is all there or not at all after a power loss; 0 if nothing is promised.
+    pub atomic_bytes: u32,
+    /// How fast SANITIZE writes over everything, in bytes a second: other logical units want the disks too.
+    pub sanitize_rate: u64,
 }
 
 impl Default for LuOptions {
     fn default() -> LuOptions {
-        LuOptions { product: "VOLUME".into(), revision: "1".into(), serial: None, space: None }
+        LuOptions {
+            product: "VOLUME".into(),
+            revision: "1".into(),
+            serial: None,
+            space: None,
+            atomic_bytes: 0,
+            sanitize_rate: 128 << 20,
+        }
     }
 }
 
@@ -69,6 +87,10 @@ pub(crate) mod gate {
     pub(crate) const SANITIZE: u32 = 1 << 5;
     /// D_SENSE in the control mode page.
     pub(crate) const DESCRIPTOR_SENSE: u32 = 1 << 6;
+    /// Some target port group is not active.
+    pub(crate) const PORT_GROUPS: u32 = 1 << 7;
+    /// Those that say how, rather than whether, a command is carried out.
+    pub(crate) const MANNERS: u32 = WRITE_THROUGH | DESCRIPTOR_SENSE;
 }
 
 /// A logical unit.
@@ -81,6 +103,18 @@ pub struct LogicalUnit {
     /// Plain writes share it; a command that reads, decides and writes (COMPARE AND WRITE, ORWRITE) holds it alone.
     serial: RwLock<()>,
     paths: Mutex<Vec<Weak<LuNexus>>>,
+    pub(crate) reservations: Mutex<Reservations>,
+    /// The holder of RESERVE(6): [`LuNexus::number`].
+    pub(crate) reserved_by: Mutex<Option<u64>>,
+    pub(crate) modes: Mutex<Modes>,
+    pub(crate) sanitize: Sanitize,
+    pub(crate) copies: Mutex<Records>,
+    /// Empty for a lone server.
+    pub(crate) port_groups: RwLock<Vec<PortGroup>>,
+    /// What the store holds.
+    saved: Mutex<Saved>,
+    /// The threshold of available space has been passed and reported.
+    low_space: AtomicBool,
 }
 
 impl fmt::Debug for LogicalUnit {
@@ -97,8 +131,12 @@ impl LogicalUnit {
         options: LuOptions,
         store: Option<Arc<dyn LuStore>>,
     ) -> Result<Arc<LogicalUnit>> {
+        let stored = store.as_ref().map(|store| store.load()).transpose()?.flatten();
+        let saved = stored.map(|bytes| Saved::decode(&bytes)).transpose()?.unwrap_or_default();
+        let reservations = saved.reservations.clone().unwrap_or_default();
+        let modes = saved.modes.clone().unwrap_or_default();
         let block_size = device.info().block_size;
-        Ok(Arc::new(LogicalUnit {
+        let lu = LogicalUnit {
             device,
             options,
             store,
@@ -106,7 +144,20 @@ impl LogicalUnit {
             block_size,
             serial: RwLock::new(()),
             paths: Mutex::default(),
-        }))
+            reserved_by: Mutex::default(),
+            modes: Mutex::new(modes.clone()),
+            sanitize: if saved.sanitizing { Sanitize::interrupted() } else { Sanitize::default() },
+            copies: Mutex::default(),
+            port_groups: RwLock::default(),
+            low_space: AtomicBool::new(false),
+            saved: Mutex::new(saved.clone()),
+            reservations: Mutex::default(),
+        };
+        lu.set_gate(gate::PERSISTENT, !reservations.registrations.is_empty());
+        lu.set_gate(gate::SANITIZE, saved.sanitizing);
+        *lu.reservations.lock() = reservations;
+        lu.apply_modes(&modes);
+        Ok(Arc::new(lu))
     }
 
     /// The device behind it. Read through it; write by [`LogicalUnit::write`].
@@ -134,10 +185,32 @@ impl LogicalUnit {
         self.device.read(offset, buf)
     }
 
-    /// Writes a batch in one call of the device, not in the middle of a command that reads, decides and writes.
+    /// Writes a batch in one call of the device, not in the middle of a command that reads, decides and writes, nor of
+    /// a sanitize operation.
     pub fn write(&self, ops: &mut [WriteOp], fua: bool) {
         let _shared = self.serial.read();
-        self.device.write(ops, fua);
+        match self.not_sanitizing() {
+            Ok(()) => self.device.write(ops, fua),
+            Err(error) => ops.iter_mut().for_each(|op| op.result = Err(error.clone())),
+        }
+    }
+
+    /// Zeroes a range, freeing space if it may, under the same conditions as a write.
+    pub(crate) fn zero(&self, offset: u64, len: u64, unmap: bool, fua: bool) -> Result<()> {
+        let _shared = self.serial.read();
+        self.not_sanitizing()?;
+        match unmap {
+            true => self.device.discard(offset, len, fua),
+            false => self.device.write_zeroes(offset, len, false, fua),
+        }
+    }
+
+    /// A write that was let in before a sanitize operation began comes too late.
+    fn not_sanitizing(&self) -> Result<()> {
+        match self.gates() & gate::SANITIZE {
+            0 => Ok(()),
+            _ => Err(Error::new(ErrorKind::Busy, "write while a sanitize operation runs")),
+        }
     }
 
     /// Runs `f` while no write is under way.
@@ -160,14 +233,86 @@ impl LogicalUnit {
         }
     }
 
+    /// Lets what depends on changed mode parameters follow them.
+    pub(crate) fn apply_modes(&self, modes: &Modes) {
+        self.set_gate(gate::WRITE_THROUGH, !modes.write_cache);
+        self.set_gate(gate::SOFT_PROTECTED, modes.protected);
+        self.set_gate(gate::DESCRIPTOR_SENSE, modes.descriptor_sense);
+    }
+
+    /// Saved mode parameters, or the defaults.
+    pub(crate) fn saved_modes(&self) -> Modes {
+        self.saved.lock().modes.clone().unwrap_or_default()
+    }
+
+    /// Changes what is kept across restarts. Without a store nothing is.
+    pub(crate) fn keep(&self, change: impl FnOnce(&mut Saved)) -> Result<()> {
+        let mut saved = self.saved.lock();
+        let mut changed = saved.clone();
+        change(&mut changed);
+        if let Some(store) = &self.store
+            && changed != *saved
+        {
+            store.save(&changed.encode())?;
+        }
+        *saved = changed;
+        Ok(())
+    }
+
+    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT: what is written without reading first.
+    pub(crate) fn physical_exponent(&self) -> u32 {
+        let physical = self.device.info().preferred_size.min(4096).max(self.block_size);
+        (physical / self.block_size).trailing_zeros()
+    }
+
+    /// MAXIMUM ATOMIC TRANSFER LENGTH, in bytes.
+    pub(crate) fn atomic_bytes(&self) -> u64 {
+        u64::from(self.options.atomic_bytes) / self.block_size() * self.block_size()
+    }
+
+    /// RELEASE(6), or the end of the nexus that reserved.
+    pub(crate) fn release_by(&self, number: u64) {
+        let mut holder = self.reserved_by.lock();
+        if *holder == Some(number) {
+            *holder = None;
+            self.set_gate(gate::RESERVED, false);
+        }
+    }
+
+    /// Tells of groups of target ports and their states, for a pool that several servers can serve. An empty list is a
+    /// lone server.
+    pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
+        let inactive = groups.iter().any(|g| super::alua::sense(g.state).is_some());
+        *self.port_groups.write() = groups;
+        self.set_gate(gate::PORT_GROUPS, inactive);
+        self.establish(Asc::ASYMMETRIC_ACCESS_STATE_CHANGED, |_| true);
+    }
+
+    /// Compares space with the threshold that the initiators set, and tells them when it is passed. To be called now
+    /// and then, and after a write that found no space.
+    pub fn check_thresholds(&self) {
+        let Some(space) = &self.options.space else {
+            return;
+        };
+        let (enabled, threshold) = {
+            let modes = self.modes.lock();
+            (modes.threshold_enabled, modes.threshold)
+        };
+        let low = enabled && log::sets(self, space().available) <= threshold;
+        if !self.low_space.swap(low, Ordering::AcqRel) && low {
+            self.establish(Asc::THIN_PROVISIONING_THRESHOLD, |_| true);
+        }
+    }
+
     pub(crate) fn add_path(&self, path: &Arc<LuNexus>) {
         let mut paths = self.paths.lock();
         paths.retain(|p| p.strong_count() > 0);
         paths.push(Arc::downgrade(path));
     }
 
-    /// The I_T_L nexus is gone.
+    /// The I_T_L nexus is gone, and what it reserved by RESERVE(6) with it.
     pub(crate) fn remove_path(&self, path: &LuNexus) {
+        self.release_by(path.number);
         self.paths.lock().retain(|p| p.upgrade().is_some_and(|p| !std::ptr::eq(&*p, path)));
     }
 
@@ -197,6 +342,8 @@ impl LogicalUnit {
     /// LOGICAL UNIT RESET by `by`, or a target reset (SAM-5 6.3.3): tasks of others are aborted, everybody else
     /// learns of it. The caller aborts the tasks of `by` itself.
     pub(crate) fn reset(&self, by: Option<&LuNexus>) {
+        *self.reserved_by.lock() = None;
+        self.set_gate(gate::RESERVED | gate::STOPPED, false);
         for path in self.paths() {
             if by.is_none_or(|by| !std::ptr::eq(by, &*path)) {
                 path.events.event(Event::AbortTasks { lun: path.lun });

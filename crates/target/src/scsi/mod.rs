@@ -6,21 +6,35 @@
 //!   └─ attach(initiator port) -> Nexus ── start(lun, cdb) -> Command ── run(data out) -> Outcome
 //! ```
 //!
-//! [`opcodes`] is the single table of commands: decoding, reservations, write protection, REPORT SUPPORTED OPERATION
+//! `table` is the single table of commands: decoding, reservations, write protection, REPORT SUPPORTED OPERATION
 //! CODES and its usage bitmaps all come from it.
 
+mod alua;
 mod cdb;
 mod command;
+mod copy;
 mod inquiry;
+mod log;
 mod lu;
 mod medium;
+mod mode;
 mod nexus;
 mod opcodes;
+mod persist;
+mod provisioning;
+mod reports;
+mod reservation;
+mod reserve;
+mod sanitize;
 mod sense;
+mod table;
 mod target;
+mod transport_id;
+mod verify;
 
+pub use alua::{AccessState, PortGroup};
 pub use command::{Command, Outcome, ReadCommand, Status, Task, WriteCommand};
 pub use lu::{LogicalUnit, LuOptions, LuStore, Space};
 pub use nexus::{Access, Event, Nexus, NexusEvents};
 pub use sense::{Asc, Sense, SenseKey};
-pub use target::{Target, TargetPort, lun_from_wire, lun_to_wire};
+pub use target::{MAX_LUN, Target, TargetPort, lun_from_wire, lun_to_wire};

@@ -3,15 +3,16 @@
 use super::cdb::{Blocks, Cdb};
 use super::command::{Command, Outcome, ReadCommand, Status, Task, WriteCommand};
 use super::lu::{LogicalUnit, gate};
-use super::opcodes::{self, Kind, Op};
+use super::opcodes::{self, Kind, Op, Reserve};
+use super::reservation::{Name, Want};
 use super::sense::{Asc, Sense, SenseKey};
 use super::target::{Target, TargetPort, lun_from_wire};
-use super::{inquiry, target};
+use super::{alua, inquiry, reports, target};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Unit attentions kept for one I_T_L nexus; of more, the oldest stay.
 const MAX_ATTENTIONS: usize = 16;
@@ -64,6 +65,8 @@ impl NexusEvents for () {
 
 /// An I_T_L nexus: one initiator port, one target port, one logical unit.
 pub(crate) struct LuNexus {
+    /// Unlike names, never used twice.
+    pub(crate) number: u64,
     pub(crate) initiator: Arc<str>,
     pub(crate) port: Arc<TargetPort>,
     pub(crate) lun: u16,
@@ -111,6 +114,19 @@ impl LuNexus {
         self.attentive.store(!attentions.is_empty(), Ordering::Release);
     }
 
+    /// The names of the two ports.
+    pub(crate) fn name(&self) -> Name {
+        Name { initiator: self.initiator.clone(), port: self.port.name().into() }
+    }
+
+    /// Whether reservations of others let it do so.
+    pub(crate) fn allowed(&self, want: Want) -> bool {
+        let gates = self.lu.gates();
+        let reserved =
+            gates & gate::RESERVED != 0 && self.lu.reserved_by.lock().is_some_and(|n| n != self.number);
+        !reserved && (gates & gate::PERSISTENT == 0 || self.lu.reservations.lock().allows(&self.name(), want))
+    }
+
     /// CHECK CONDITION in the sense format that the control mode page asks for.
     pub(crate) fn check(&self, mut sense: Sense) -> Outcome {
         sense.descriptor_format = self.lu.gates() & gate::DESCRIPTOR_SENSE != 0;
@@ -142,7 +158,7 @@ impl Nexus {
         access: Access,
         events: Arc<dyn NexusEvents>,
     ) -> Arc<Nexus> {
-        let initiator = initiator.into();
+        let initiator = initiator.to_ascii_lowercase().into();
         let (access, luns) = (RwLock::new(access), RwLock::default());
         let nexus = Arc::new(Nexus { target, initiator, port, access, events, luns });
         nexus.sync_luns(false);
@@ -172,28 +188,31 @@ impl Nexus {
 
     /// Brings the logical units that are seen in line with the target's inventory and the access rules.
     pub(crate) fn sync_luns(&self, notify: bool) {
-        let access = self.access.read();
+        let access = self.access.read().clone();
         let wanted = self.target.inventory();
+        let (mut gone, mut added) = (Vec::new(), false);
         let mut luns = self.luns.write();
-        let mut changed = false;
         luns.retain(|lun, path| {
             let keep = access.sees(*lun) && wanted.get(lun).is_some_and(|lu| Arc::ptr_eq(lu, &path.lu));
             if !keep {
-                path.events.event(Event::AbortTasks { lun: *lun });
-                path.lu.remove_path(path);
-                changed = true;
+                gone.push(path.clone());
             }
             keep
         });
         for (lun, lu) in wanted.iter().filter(|(lun, _)| access.sees(**lun)) {
             let path = luns.entry(*lun).or_insert_with(|| {
-                changed = true;
+                added = true;
                 self.new_path(*lun, lu)
             });
             path.read_only.store(access.read_only, Ordering::Release);
         }
-        if changed && notify {
-            for path in luns.values() {
+        drop(luns);
+        for path in &gone {
+            path.lu.remove_path(path);
+            path.events.event(Event::AbortTasks { lun: path.lun });
+        }
+        if notify && (added || !gone.is_empty()) {
+            for path in self.paths() {
                 path.establish(Sense::new(SenseKey::UnitAttention, Asc::REPORTED_LUNS_DATA_CHANGED));
             }
         }
@@ -201,7 +220,9 @@ impl Nexus {
 
     fn new_path(&self, lun: u16, lu: &Arc<LogicalUnit>) -> Arc<LuNexus> {
         let power_on = Sense::new(SenseKey::UnitAttention, Asc::POWER_ON_OR_RESET);
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let path = Arc::new(LuNexus {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             initiator: self.initiator.clone(),
             port: self.port.clone(),
             lun,
@@ -229,14 +250,15 @@ impl Nexus {
     }
 
     /// Begins a command: finds the logical unit (`lun` as it is on the wire), reports a unit attention, checks
-    /// reservations, access, protection and range. What is left is to move data and to do it.
-    pub fn start(self: &Arc<Self>, lun: u64, cdb: &[u8]) -> Command {
+    /// reservations, access, protection and range. What is left is to move data and to do it. `data_out` is how much
+    /// the initiator says that it will send: some commands insist on what their CDB implies.
+    pub fn start(self: &Arc<Self>, lun: u64, cdb: &[u8], data_out: u64) -> Command {
         let cdb = Cdb::new(cdb);
         let Some(path) = self.path(lun) else {
             return Command::Done(target::without_lu(self, &cdb));
         };
         match self.check(&path, &cdb) {
-            Ok(op) => self.accept(path, op, cdb),
+            Ok(op) => self.accept(path, op, cdb, data_out),
             Err(outcome) => Command::Done(outcome),
         }
     }
@@ -250,35 +272,31 @@ impl Nexus {
             return Err(path.check(attention));
         }
         let op = op.map_err(|sense| path.check(sense))?;
-        if cdb.u8(op.len() - 1) & 0x04 != 0 {
-            return Err(path.check(Sense::cdb_bit(op.len() - 1, 2))); // NACA
+        if !reports::has(&path.lu, op) {
+            return Err(path.check(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE)));
         }
         let gates = path.lu.gates();
-        if gates & !(gate::DESCRIPTOR_SENSE | gate::WRITE_THROUGH) != 0 {
-            self.check_gates(path, op, cdb, gates)?;
+        if gates & !gate::MANNERS != 0 {
+            check_gates(path, op, cdb, gates)?;
         }
         if op.has(opcodes::WRITES) {
-            let read_only = path.read_only.load(Ordering::Acquire) || path.lu.info().read_only;
-            if read_only {
+            if path.read_only.load(Ordering::Acquire) || path.lu.info().read_only {
                 return Err(path.check(Sense::new(SenseKey::DataProtect, Asc::WRITE_PROTECTED)));
             }
+            if gates & gate::SOFT_PROTECTED != 0 {
+                return Err(path.check(Sense::new(SenseKey::DataProtect, Asc::SOFTWARE_WRITE_PROTECTED)));
+            }
+        }
+        let control = op.len() - 1;
+        if cdb.u8(control) & 0x04 != 0 {
+            return Err(path.check(Sense::cdb_bit(control, 2))); // NACA
         }
         Ok(op)
     }
 
-    fn check_gates(&self, path: &LuNexus, op: &Op, _cdb: &Cdb, gates: u32) -> Result<(), Outcome> {
-        if gates & gate::STOPPED != 0 && op.has(opcodes::MEDIUM) {
-            return Err(path.check(Sense::new(SenseKey::NotReady, Asc::INITIALIZING_COMMAND_REQUIRED)));
-        }
-        if gates & gate::SOFT_PROTECTED != 0 && op.has(opcodes::WRITES) {
-            return Err(path.check(Sense::new(SenseKey::DataProtect, Asc::SOFTWARE_WRITE_PROTECTED)));
-        }
-        Ok(())
-    }
-
     /// Checks the fields that many commands share, and sorts out the fast path.
-    fn accept(self: &Arc<Self>, path: Arc<LuNexus>, op: &'static Op, cdb: Cdb) -> Command {
-        match self.try_accept(&path, op, &cdb) {
+    fn accept(self: &Arc<Self>, path: Arc<LuNexus>, op: &'static Op, cdb: Cdb, data_out: u64) -> Command {
+        match try_accept(&path, op, &cdb, data_out) {
             Ok(Some((offset, len))) if op.kind == Kind::Read => {
                 Command::Read(ReadCommand { path, offset, len })
             }
@@ -288,35 +306,6 @@ impl Nexus {
             }
             Ok(None) => Command::Other(Task::new(self.clone(), path, op, cdb)),
             Err(outcome) => Command::Done(outcome),
-        }
-    }
-
-    /// The range for the fast path, if it is a command for it.
-    fn try_accept(&self, path: &LuNexus, op: &Op, cdb: &Cdb) -> Result<Option<(u64, u32)>, Outcome> {
-        let fail = |sense| Err(path.check(sense));
-        if op.has(opcodes::PROTECT) && cdb.u8(1) & 0xe0 != 0 {
-            return fail(Sense::cdb_bit(1, 7)); // there is no protection information
-        }
-        let info = path.lu.info();
-        let mut range = (0, 0);
-        if op.has(opcodes::RANGE) {
-            range = match Blocks::of(cdb).on(info.size, info.block_size) {
-                Ok(range) => range,
-                Err(sense) => return fail(sense),
-            };
-        }
-        let moved = op.data_out.bytes(cdb, path.lu.block_size());
-        if moved.max(if op.kind == Kind::Read { range.1 } else { 0 }) > inquiry::MAX_TRANSFER_BYTES {
-            return fail(Sense::illegal(Asc::INVALID_FIELD_IN_CDB));
-        }
-        let fua_read = op.kind == Kind::Read && cdb.group_len() > 6 && cdb.bit(1, 3);
-        if op.kind == Kind::Task || fua_read {
-            return Ok(None);
-        }
-        match u32::try_from(range.1) {
-            Ok(0) => Err(Outcome::good()),
-            Ok(len) => Ok(Some((range.0, len))),
-            Err(_) => fail(Sense::illegal(Asc::INVALID_FIELD_IN_CDB)),
         }
     }
 
@@ -361,5 +350,90 @@ impl Nexus {
         for path in luns.values() {
             path.lu.remove_path(path);
         }
+    }
+}
+
+/// Whether reservations, a sanitize operation, or the state of the unit or port stand in the way.
+fn check_gates(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> Result<(), Outcome> {
+    if gates & (gate::PERSISTENT | gate::RESERVED) != 0 && conflicts(path, op, cdb, gates) {
+        return Err(Outcome::status(Status::ReservationConflict));
+    }
+    if gates & gate::SANITIZE != 0 && !op.has(opcodes::SANITIZING) {
+        let again = op.code() == 0x48 && path.lu.sanitize.may_try_again();
+        if let Some(sense) = path.lu.sanitize.sense().filter(|_| !again) {
+            return Err(path.check(sense));
+        }
+    }
+    if gates & gate::PORT_GROUPS != 0 && op.has(opcodes::MEDIUM) {
+        let groups = path.lu.port_groups.read();
+        let own = groups.iter().find(|g| g.ports.contains(&path.port.relative_id));
+        if let Some(sense) = own.and_then(|group| alua::sense(group.state)) {
+            return Err(path.check(sense));
+        }
+    }
+    if gates & gate::STOPPED != 0 && op.has(opcodes::MEDIUM) {
+        return Err(path.check(Sense::new(SenseKey::NotReady, Asc::INITIALIZING_COMMAND_REQUIRED)));
+    }
+    Ok(())
+}
+
+/// RESERVATION CONFLICT (SPC-4 table 48, SBC-3 table 6; SPC-2 table 10).
+fn conflicts(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> bool {
+    if gates & gate::RESERVED != 0 {
+        // PREVENT is let in only to allow.
+        let free = op.has(opcodes::UNRESERVED) && !(op.code() == 0x1e && cdb.u8(4) & 3 != 0);
+        let own = path.lu.reserved_by.lock().is_none_or(|number| number == path.number);
+        if !own && !free || own && op.code() == 0x5f {
+            return true;
+        }
+    }
+    if gates & gate::PERSISTENT == 0 {
+        return false;
+    }
+    let starts = cdb.bit(4, 0) && cdb.u8(4) >> 4 == 0;
+    let want = match op.reserve {
+        Reserve::Free => return false,
+        Reserve::Start if starts => return false,
+        Reserve::Prevent if cdb.u8(4) & 3 == 0 => return false,
+        Reserve::Read => Want::Read,
+        Reserve::Registered => Want::Registered,
+        Reserve::Write | Reserve::Start | Reserve::Prevent => Want::Write,
+    };
+    !path.lu.reservations.lock().allows(&path.name(), want)
+}
+
+/// Checks the fields that many commands share. The range for the fast path, if it is a command for it.
+fn try_accept(path: &LuNexus, op: &Op, cdb: &Cdb, data_out: u64) -> Result<Option<(u64, u32)>, Outcome> {
+    let fail = |sense| Err(path.check(sense));
+    if op.has(opcodes::PROTECT) && cdb.u8(1) & 0xe0 != 0 {
+        return fail(Sense::cdb_bit(1, 7)); // there is no protection information
+    }
+    if op.has(opcodes::STRICT)
+        && let Some(byte) =
+            (1..op.len()).find(|&n| cdb.u8(n) & !(op.usage[n] | if n == 1 { 0x1f } else { 0 }) != 0)
+    {
+        return fail(Sense::cdb_field(byte));
+    }
+    let info = path.lu.info();
+    let mut range = (0, 0);
+    if op.has(opcodes::RANGE) {
+        range = match Blocks::of(cdb).on(info.size, info.block_size) {
+            Ok(range) => range,
+            Err(sense) => return fail(sense),
+        };
+    }
+    let taken = op.data_out.bytes(cdb, path.lu.block_size());
+    let sent = if op.kind == Kind::Read { range.1 } else { 0 };
+    if taken.max(sent) > inquiry::MAX_TRANSFER_BYTES || op.has(opcodes::EXACT) && taken != data_out {
+        return fail(Sense::illegal(Asc::INVALID_FIELD_IN_CDB));
+    }
+    let durable_read = op.kind == Kind::Read && op.len() > 6 && cdb.bit(1, 3);
+    if op.kind == Kind::Task || durable_read {
+        return Ok(None);
+    }
+    match u32::try_from(range.1) {
+        Ok(0) => Err(Outcome::good()),
+        Ok(len) => Ok(Some((range.0, len))),
+        Err(_) => fail(Sense::illegal(Asc::INVALID_FIELD_IN_CDB)),
     }
 }

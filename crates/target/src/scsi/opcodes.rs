@@ -1,10 +1,10 @@
-//! The table of commands: the one place that says which exist, what their CDBs look like, where data goes, and what they
-//! need to be let in.
+//! What a command is, and how its entry in the [table](super::table) finds it: decoding, direction of data, and what it
+//! needs to be let in.
 
 use super::cdb::{Blocks, Cdb};
 use super::command::{Reply, Task};
 use super::sense::{Asc, Sense};
-use super::{inquiry, medium};
+use super::table::TABLE;
 use bytes::Bytes;
 
 /// How a command is carried out.
@@ -32,11 +32,19 @@ pub(crate) const ANY_TIME: u16 = 1 << 4;
 pub(crate) const MEDIUM: u16 = 1 << 5;
 /// It is allowed while a sanitize operation runs or has failed (SBC-3 4.11.2).
 pub(crate) const SANITIZING: u16 = 1 << 6;
+/// The initiator has to send exactly what the CDB implies; for others the transport reports a residual.
+pub(crate) const EXACT: u16 = 1 << 7;
+/// It may take a minute rather than seconds: its timeouts say so.
+pub(crate) const LONG: u16 = 1 << 8;
+/// Bits that are not looked at have to be zero: what it does cannot be undone.
+pub(crate) const STRICT: u16 = 1 << 10;
+/// It is allowed to everybody while RESERVE(6) is in force (SPC-2 table 10).
+pub(crate) const UNRESERVED: u16 = 1 << 9;
 
-/// Whether a command conflicts with a reservation held by others (SPC-4 table 48, SBC-3 table 6).
+/// Whether a command conflicts with a persistent reservation held by others (SPC-4 table 48, SBC-3 table 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// Never.
+    /// Never; PERSISTENT RESERVE OUT has its own rules.
     Free,
     /// With exclusive access.
     Read,
@@ -44,6 +52,10 @@ pub(crate) enum Reserve {
     Write,
     /// With any reservation, unless the initiator is registered.
     Registered,
+    /// START STOP UNIT: like `Write`, unless it starts the unit.
+    Start,
+    /// PREVENT ALLOW MEDIUM REMOVAL: like `Write`, unless it allows.
+    Prevent,
 }
 
 /// How many bytes a command moves, from its CDB.
@@ -75,9 +87,8 @@ impl Length {
 /// One command.
 #[derive(Debug)]
 pub(crate) struct Op {
-    pub(crate) name: &'static str,
     /// CDB USAGE DATA (SPC-4 6.35.3): the operation code, the service action in its place, and ones where bits are
-    /// looked at.
+    /// looked at. Its length is the CDB's.
     pub(crate) usage: &'static [u8],
     /// The service action, for operation codes that have them.
     pub(crate) service_action: Option<u16>,
@@ -90,6 +101,34 @@ pub(crate) struct Op {
 }
 
 impl Op {
+    /// A command that moves no data.
+    pub(crate) const fn new(
+        usage: &'static [u8],
+        flags: u16,
+        reserve: Reserve,
+        run: fn(&Task, &Bytes) -> Reply,
+    ) -> Op {
+        let (data_in, data_out) = (Length::None, Length::None);
+        Op { usage, service_action: None, kind: Kind::Task, flags, reserve, data_in, data_out, run }
+    }
+
+    /// With a service action in byte 1.
+    pub(crate) const fn action(self) -> Op {
+        Op { service_action: Some((self.usage[1] & 0x1f) as u16), ..self }
+    }
+
+    pub(crate) const fn reads(self, data_in: Length) -> Op {
+        Op { data_in, ..self }
+    }
+
+    pub(crate) const fn takes(self, data_out: Length) -> Op {
+        Op { data_out, ..self }
+    }
+
+    pub(crate) const fn kind(self, kind: Kind) -> Op {
+        Op { kind, ..self }
+    }
+
     pub(crate) fn code(&self) -> u8 {
         self.usage[0]
     }
@@ -104,137 +143,19 @@ impl Op {
     }
 }
 
-/// A command that moves no data.
-const fn op(
-    name: &'static str,
-    usage: &'static [u8],
-    flags: u16,
-    reserve: Reserve,
-    run: fn(&Task, &Bytes) -> Reply,
-) -> Op {
-    let (data_in, data_out) = (Length::None, Length::None);
-    Op { name, usage, service_action: None, kind: Kind::Task, flags, reserve, data_in, data_out, run }
+/// All service actions of an operation code; one entry if it has none; nothing if it is not supported.
+pub(crate) fn all_of(code: u8) -> &'static [Op] {
+    let first = TABLE.partition_point(|op| op.code() < code);
+    let count = TABLE[first..].iter().take_while(|op| op.code() == code).count();
+    &TABLE[first..first + count]
 }
-
-impl Op {
-    const fn action(self, service_action: u16) -> Op {
-        Op { service_action: Some(service_action), ..self }
-    }
-
-    const fn data_in(self, data_in: Length) -> Op {
-        Op { data_in, ..self }
-    }
-
-    #[allow(dead_code)]
-    const fn data_out(self, data_out: Length) -> Op {
-        Op { data_out, ..self }
-    }
-}
-
-const fn read(name: &'static str, usage: &'static [u8]) -> Op {
-    let flags = PROTECT_UNLESS_SIX[(usage[0] < 0x20) as usize] | RANGE | MEDIUM;
-    Op { kind: Kind::Read, data_in: Length::Blocks, ..op(name, usage, flags, Reserve::Read, medium::read) }
-}
-
-const fn write(name: &'static str, usage: &'static [u8]) -> Op {
-    let flags = PROTECT_UNLESS_SIX[(usage[0] < 0x20) as usize] | RANGE | MEDIUM | WRITES;
-    Op {
-        kind: Kind::Write,
-        data_out: Length::Blocks,
-        ..op(name, usage, flags, Reserve::Write, medium::write)
-    }
-}
-
-/// The 6-byte forms have address bits where the others have protection.
-const PROTECT_UNLESS_SIX: [u16; 2] = [PROTECT, 0];
-
-use Length::Field;
-use Reserve::*;
-
-/// All commands, by operation code and service action.
-pub(crate) static TABLE: &[Op] = &[
-    op("TEST UNIT READY", &[0x00, 0, 0, 0, 0, 0x04], QUICK | MEDIUM, Free, medium::nothing),
-    op(
-        "REQUEST SENSE",
-        &[0x03, 0x01, 0, 0, 0xff, 0x04],
-        QUICK | ANY_TIME | SANITIZING,
-        Free,
-        inquiry::request_sense,
-    )
-    .data_in(Field(4, 1)),
-    read("READ(6)", &[0x08, 0x1f, 0xff, 0xff, 0xff, 0x04]),
-    write("WRITE(6)", &[0x0a, 0x1f, 0xff, 0xff, 0xff, 0x04]),
-    op(
-        "INQUIRY",
-        &[0x12, 0x01, 0xff, 0xff, 0xff, 0x04],
-        QUICK | ANY_TIME | SANITIZING,
-        Free,
-        inquiry::inquiry,
-    )
-    .data_in(Field(3, 2)),
-    op(
-        "READ CAPACITY(10)",
-        &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0x04],
-        QUICK | MEDIUM,
-        Free,
-        medium::read_capacity10,
-    )
-    .data_in(Length::By(|_, _| 8)),
-    read("READ(10)", &[0x28, 0xf8, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0x04]),
-    write("WRITE(10)", &[0x2a, 0xf8, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0x04]),
-    op(
-        "SYNCHRONIZE CACHE(10)",
-        &[0x35, 0x02, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0x04],
-        RANGE | MEDIUM,
-        Write,
-        medium::synchronize_cache,
-    ),
-    read(
-        "READ(16)",
-        &[0x88, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0x04],
-    ),
-    write(
-        "WRITE(16)",
-        &[0x8a, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0x04],
-    ),
-    op(
-        "SYNCHRONIZE CACHE(16)",
-        &[0x91, 0x02, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0x04],
-        RANGE | MEDIUM,
-        Write,
-        medium::synchronize_cache,
-    ),
-    op(
-        "READ CAPACITY(16)",
-        &[0x9e, 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0x04],
-        QUICK | MEDIUM,
-        Free,
-        medium::read_capacity16,
-    )
-    .action(0x10)
-    .data_in(Field(10, 4)),
-    op(
-        "REPORT LUNS",
-        &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0x04],
-        QUICK | ANY_TIME | SANITIZING,
-        Free,
-        inquiry::report_luns,
-    )
-    .data_in(Field(6, 4)),
-    read("READ(12)", &[0xa8, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0x04]),
-    write("WRITE(12)", &[0xaa, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0x04]),
-];
 
 /// The command that a CDB asks for. An operation code without such a service action is a bad field, not a bad code.
 pub(crate) fn find(cdb: &Cdb) -> Result<&'static Op, Sense> {
-    let mut bad = Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
-    let first = TABLE.partition_point(|op| op.code() < cdb.code());
-    for op in TABLE[first..].iter().take_while(|op| op.code() == cdb.code()) {
-        match op.service_action {
-            None => return Ok(op),
-            Some(action) if action == u16::from(cdb.u8(1) & 0x1f) => return Ok(op),
-            Some(_) => bad = Sense::cdb_bit(1, 4),
-        }
+    let ops = all_of(cdb.code());
+    if ops.is_empty() {
+        return Err(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
     }
-    Err(bad)
+    let action = u16::from(cdb.u8(1) & 0x1f);
+    ops.iter().find(|op| op.service_action.is_none_or(|a| a == action)).ok_or_else(|| Sense::cdb_bit(1, 4))
 }

@@ -36,6 +36,10 @@ pub struct Asc(pub u8, pub u8);
 #[allow(missing_docs)] // the names are the standard's own
 impl Asc {
     pub const NONE: Asc = Asc(0x00, 0x00);
+    pub const ACCESS_STATE_TRANSITION: Asc = Asc(0x04, 0x0a);
+    pub const TARGET_PORT_IN_STANDBY: Asc = Asc(0x04, 0x0b);
+    pub const TARGET_PORT_UNAVAILABLE: Asc = Asc(0x04, 0x0c);
+    pub const UNREACHABLE_COPY_TARGET: Asc = Asc(0x08, 0x04);
     pub const SANITIZE_IN_PROGRESS: Asc = Asc(0x04, 0x1b);
     pub const NOT_READY_MANUAL_INTERVENTION: Asc = Asc(0x04, 0x03);
     pub const INITIALIZING_COMMAND_REQUIRED: Asc = Asc(0x04, 0x02);

@@ -5,7 +5,7 @@ use super::command::Outcome;
 use super::inquiry;
 use super::lu::LogicalUnit;
 use super::nexus::{Access, Nexus, NexusEvents};
-use super::sense::{Asc, Sense, SenseKey};
+use super::sense::{Asc, Sense};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -114,7 +114,7 @@ impl Target {
     }
 
     /// A session begins. `initiator` is the SCSI initiator port's name, `iqn,i,0xISID`. `None` if the target has no
-    /// port in that portal group. The session must [`Nexus::detach`] at its end.
+    /// port in that portal group, or the name is none. The session must [`Nexus::detach`] at its end.
     pub fn attach(
         self: &Arc<Self>,
         initiator: &str,
@@ -122,6 +122,9 @@ impl Target {
         access: Access,
         events: Arc<dyn NexusEvents>,
     ) -> Option<Arc<Nexus>> {
+        if initiator.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return None;
+        }
         let port = self.ports.read().iter().find(|p| p.portal_group == portal_group)?.clone();
         let nexus = Nexus::new(self.clone(), initiator, port, access, events);
         self.nexuses.lock().push(Arc::downgrade(&nexus));
@@ -168,6 +171,3 @@ pub(crate) fn report_luns(nexus: &Nexus, cdb: &Cdb) -> Result<Vec<u8>, Sense> {
     }
     Ok(data)
 }
-
-/// Not used by a present logical unit, which reports its own.
-pub(crate) const NO_SENSE: Sense = Sense::new(SenseKey::NoSense, Asc::NONE);
