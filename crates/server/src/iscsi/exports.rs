@@ -220,7 +220,9 @@ impl Exports {
             used: pool.volume(&watched.name()).map_or(0, |v| v.allocated),
             available: pool.info().available,
         };
-        let options = LuOptions { space: Some(Arc::new(space)), ..LuOptions::default() };
+        // What fits a journal record is there as a whole after a crash, or not at all.
+        let atomic_bytes = u32::try_from(self.pool.max_record_bytes()).unwrap_or(0);
+        let options = LuOptions { space: Some(Arc::new(space)), atomic_bytes, ..LuOptions::default() };
         LogicalUnit::new(volume, options, Some(store))
     }
 
@@ -370,14 +372,16 @@ impl Exports {
         }
     }
 
-    /// Looks whether exported files have another length now, and tells initiators.
-    pub(crate) fn refresh_files(&self) {
-        let files: Vec<(Arc<LogicalUnit>, Arc<FileDevice>)> = {
+    /// Looks for what nobody tells: that an exported file has another length now, that space has become scarce. Tells
+    /// initiators.
+    pub(crate) fn look_around(&self) {
+        let units: Vec<(Arc<LogicalUnit>, Option<Arc<FileDevice>>)> = {
             let live = self.live.lock();
-            live.units.values().filter_map(|u| Some((u.lu.clone(), u.file.clone()?))).collect()
+            live.units.values().map(|unit| (unit.lu.clone(), unit.file.clone())).collect()
         };
-        for (lu, file) in files {
-            match file.refresh() {
+        for (lu, file) in units {
+            lu.check_thresholds();
+            match file.map_or(Ok(false), |file| file.refresh()) {
                 Ok(true) => lu.notify_resized(),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, "an exported file can't be looked at"),

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 /// Sessions that have to end get this long; the answer to the request that ends them waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
-/// Between looks at the length of exported files.
-const REFRESH: Duration = Duration::from_secs(5);
+/// Between looks at the length of exported files, and at the space that is left.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// The running target; one that listens nowhere where `--iscsi none` was said.
 pub(crate) struct IscsiTarget {
@@ -41,7 +41,7 @@ pub(crate) struct IscsiTarget {
     _watch: Watch,
 }
 
-/// The thread that looks at exported files; ends when this goes.
+/// The thread that looks for what nobody tells; ends when this goes.
 struct Watch {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -51,11 +51,11 @@ impl Watch {
     fn start(exports: Arc<Exports>) -> Result<Watch> {
         let (stop, stopped) = mpsc::channel();
         let run = move || {
-            while matches!(stopped.recv_timeout(REFRESH), Err(RecvTimeoutError::Timeout)) {
-                exports.refresh_files();
+            while matches!(stopped.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                exports.look_around();
             }
         };
-        let thread = std::thread::Builder::new().name("iscsi-files".into()).spawn(run);
+        let thread = std::thread::Builder::new().name("iscsi-watch".into()).spawn(run);
         let thread = thread.map_err(|e| Error::io("start a thread", e))?;
         Ok(Watch { stop: Some(stop), thread: Some(thread) })
     }
@@ -65,7 +65,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that looks at exported files had ended by a defect");
+            tracing::error!("the thread that watches exported files had ended by a defect");
         }
     }
 }

@@ -343,7 +343,7 @@ fn files_are_exported_as_they_are() {
     assert_eq!(kind(add("u", as_device)), ErrorKind::Invalid);
 
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8 * M).unwrap();
-    f.target.exports.refresh_files();
+    f.target.exports.look_around();
     assert_eq!(f.target.target("t").unwrap().luns[0].size, Some(8 * M));
 
     let serial = f.target.target("t").unwrap().luns[0].uuid.clone();
