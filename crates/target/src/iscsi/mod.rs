@@ -10,17 +10,31 @@
 //! threads and is answered out of order.
 
 pub mod access;
+mod auth;
 pub mod chap;
+mod command;
 mod config;
+mod conn;
+mod discovery;
+mod login;
+mod manage;
 mod params;
 pub mod pdu;
+mod registry;
+mod reply;
+mod serve;
 mod server;
+mod session;
 mod stats;
 mod targets;
 pub mod text;
+mod transfer;
+mod window;
+mod work;
 
+pub use crate::net::{Pool, Transport};
 pub use chap::Secret;
 pub use config::{DigestPolicy, IscsiConfig, Portal};
-pub use server::IscsiServer;
+pub use server::{IscsiServer, serve_transport};
 pub use stats::{ConnectionInfo, IscsiStats, IscsiTraffic, SessionInfo};
 pub use targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, TargetEntry, Targets};

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 /// What a connection and its session agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Params {
+pub(super) struct Params {
     /// HeaderDigest and DataDigest.
     pub digests: Digests,
     /// MaxConnections.
@@ -95,8 +95,6 @@ pub(super) enum Answer {
     Value(String),
     /// Not at all: it is a declaration.
     Declared,
-    /// The negotiation as a whole has failed.
-    Failed(&'static str),
 }
 
 impl Params {
@@ -111,7 +109,7 @@ impl Params {
         wishes: &Wishes,
     ) -> Answer {
         let session_wide = is_session_wide(key);
-        let changeable = key == "MaxRecvDataSegmentLength" || !is_known(key);
+        let changeable = key == "MaxRecvDataSegmentLength" || !Params::is_known(key);
         if (phase == Phase::FullFeature && !changeable) || (phase == Phase::Joining && session_wide) {
             return Answer::Value(REJECT.into());
         }
@@ -178,6 +176,13 @@ impl Params {
         Some(Answer::Value(value))
     }
 
+    /// Whether a key is an operational one of the standard's.
+    pub(super) fn is_known(key: &str) -> bool {
+        let others = ["MaxRecvDataSegmentLength", "HeaderDigest", "DataDigest"];
+        let obsolete = ["IFMarker", "OFMarker", "IFMarkInt", "OFMarkInt"];
+        is_session_wide(key) || others.contains(&key) || obsolete.contains(&key)
+    }
+
     /// What does not fit together at the end of a negotiation.
     pub(super) fn settle(&mut self, wishes: &Wishes) -> Result<(), &'static str> {
         let missing = |policy, on: bool| policy == DigestPolicy::Required && !on;
@@ -235,11 +240,6 @@ fn is_session_wide(key: &str) -> bool {
 /// Session-wide keys without a meaning in discovery sessions (13.2 and others: "Irrelevant when SessionType=Discovery").
 fn is_operational(key: &str) -> bool {
     !matches!(key, "ErrorRecoveryLevel" | "iSCSIProtocolLevel")
-}
-
-fn is_known(key: &str) -> bool {
-    let others = ["HeaderDigest", "DataDigest", "IFMarker", "OFMarker", "IFMarkInt", "OFMarkInt"];
-    is_session_wide(key) || others.contains(&key)
 }
 
 /// A number in a range.

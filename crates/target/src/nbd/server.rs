@@ -245,7 +245,7 @@ fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<()> {
     };
     let mut negotiator = Negotiator::new(&exports, policy);
     let stopping = &context.shared.stopping;
-    let plain = SharedSocket(record.socket.clone());
+    let plain = record.socket.clone();
     let outcome = negotiate(&plain, &mut negotiator, &GREETING, deadline, stopping)?;
     let Some(config) = context.tls.clone().filter(|_| matches!(outcome, Outcome::StartTls)) else {
         return transmit(context, record, plain, outcome);
@@ -342,30 +342,5 @@ impl Exports for Watched<'_> {
 
     fn describe(&self, name: &str) -> Option<String> {
         self.exports.describe(name)
-    }
-}
-
-/// A socket that the registry holds too, to break it off.
-struct SharedSocket(Arc<Socket>);
-
-impl Transport for SharedSocket {
-    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.receive(buf)
-    }
-
-    fn send(&self, bufs: &[io::IoSlice<'_>], wait: bool) -> io::Result<usize> {
-        self.0.send(bufs, wait)
-    }
-
-    fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()> {
-        self.0.set_timeouts(receive, send)
-    }
-
-    fn close(&self) {
-        self.0.close();
-    }
-
-    fn abort(&self) {
-        self.0.abort();
     }
 }

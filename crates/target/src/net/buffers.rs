@@ -43,6 +43,11 @@ impl RxBuffer {
         at..at + n
     }
 
+    /// What [`RxBuffer::take`] told the place of, until the next [`RxBuffer::make_room`].
+    pub(crate) fn taken(&self, range: &std::ops::Range<usize>) -> &[u8] {
+        &self.buf[range.clone()]
+    }
+
     /// Makes room for `need` unread bytes in one piece and at least one byte more than there is. Waits for `budget` if
     /// the buffer has to grow.
     pub(crate) fn make_room(&mut self, need: usize, budget: &Arc<Budget>) {
@@ -149,6 +154,10 @@ impl ReplyBuf {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[..self.len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[..self.len]
     }
 
     /// `n` bytes after the end, with whatever is in them; [`ReplyBuf::commit`] makes them part of the reply.

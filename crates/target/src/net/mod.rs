@@ -3,6 +3,7 @@
 pub(crate) mod budget;
 pub(crate) mod buffers;
 pub(crate) mod listener;
+pub(crate) mod outbox;
 pub(crate) mod pool;
 pub(crate) mod transport;
 

@@ -339,16 +339,16 @@ impl LogicalUnit {
         self.establish(Asc::INQUIRY_DATA_CHANGED, |_| true);
     }
 
-    /// LOGICAL UNIT RESET by `by`, or a target reset (SAM-5 6.3.3): tasks of others are aborted, everybody else
-    /// learns of it. The caller aborts the tasks of `by` itself.
-    pub(crate) fn reset(&self, by: Option<&LuNexus>) {
+    /// LOGICAL UNIT RESET, or a target reset (SAM-5 6.3.3): everybody learns of it, and the tasks of all but `by` are
+    /// aborted here; those of `by` are its session's.
+    pub(crate) fn reset(&self, by: &LuNexus) {
         *self.reserved_by.lock() = None;
         self.set_gate(gate::RESERVED | gate::STOPPED, false);
         for path in self.paths() {
-            if by.is_none_or(|by| !std::ptr::eq(by, &*path)) {
+            if !std::ptr::eq(by, &*path) {
                 path.events.event(Event::AbortTasks { lun: path.lun });
-                path.establish(Sense::new(SenseKey::UnitAttention, Asc::BUS_DEVICE_RESET));
             }
+            path.establish(Sense::new(SenseKey::UnitAttention, Asc::BUS_DEVICE_RESET));
         }
     }
 }

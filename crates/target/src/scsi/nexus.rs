@@ -313,7 +313,7 @@ impl Nexus {
     pub fn reset_lu(&self, lun: u64) -> bool {
         let path = self.path(lun);
         if let Some(path) = &path {
-            path.lu.reset(Some(path));
+            path.lu.reset(path);
         }
         path.is_some()
     }
@@ -334,7 +334,7 @@ impl Nexus {
     /// TARGET WARM or COLD RESET (RFC 7143 11.5.1): every logical unit of the target is reset.
     pub fn reset_target(&self) {
         for path in self.paths() {
-            path.lu.reset(Some(&path));
+            path.lu.reset(&path);
         }
     }
 
