@@ -9,16 +9,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A test that needs a client fails without it: `./dev test` installs it.
-fn require(program: &str) {
+pub(crate) fn require(program: &str, packages: &str) {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     assert!(
         found.is_ok_and(|output| output.status.success()),
-        "{program} is needed: apt-get install libnbd-bin"
+        "{program} is needed: apt-get install {packages}"
     );
 }
 
 /// Bytes that are neither zero nor repeat soon.
-fn pattern(len: u32) -> Vec<u8> {
+pub(crate) fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
@@ -219,8 +219,8 @@ fn tcp_asks_for_the_token() {
 
 #[test]
 fn every_volume_is_an_export() {
-    require("nbdinfo");
-    require("nbdcopy");
+    require("nbdinfo", "libnbd-bin");
+    require("nbdcopy", "libnbd-bin");
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(dir.path(), &["--nbd", "127.0.0.1:0"]);
     let address = nbd_address(&server);
@@ -271,7 +271,7 @@ fn a_directory_without_room_is_out_of_space() {
 
 #[test]
 fn a_full_pool_refuses_writes_until_it_grows() {
-    require("nbdcopy");
+    require("nbdcopy", "libnbd-bin");
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(dir.path(), &["--nbd", "127.0.0.1:0"]);
     server.ok(&["volume", "create", "a", "--size", "96M"]);

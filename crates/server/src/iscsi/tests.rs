@@ -6,7 +6,7 @@ use hindcast_api as api;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
 use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, Portal, Targets};
-use hindcast_target::scsi::Nexus;
+use hindcast_target::scsi::{Command, Nexus, Status};
 
 const HOST: &str = "iqn.1993-08.org.debian:01:abc";
 const M: u64 = 1 << 20;
@@ -402,6 +402,53 @@ fn everything_survives_a_restart() {
     assert_eq!(f.target.target("t").unwrap().luns.len(), 1);
     assert!(f.target.exports.store.get().volumes.is_empty());
     assert!(!f.dir.path().join(format!("lu-{}.state", crate::http::convert::uuid(&id))).exists());
+}
+
+/// Runs a command that carries `data` and tells what it answers.
+fn command(nexus: &Arc<Nexus>, cdb: &[u8], data: Vec<u8>) -> Vec<u8> {
+    let outcome = match nexus.start(0, cdb, data.len() as u64) {
+        Command::Other(task) => task.run(&data.into()),
+        Command::Done(outcome) => outcome,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(outcome.status, Status::Good, "{cdb:x?}: {outcome:?}");
+    outcome.data_in.to_vec()
+}
+
+/// A session that has heard of the power on.
+fn session(f: &Fixture, target: &str) -> Arc<Nexus> {
+    let nexus = f.attach(target);
+    assert!(matches!(nexus.start(0, &[0; 6], 0), Command::Done(o) if o.status == Status::CheckCondition));
+    nexus
+}
+
+/// PERSISTENT RESERVE IN, READ KEYS (SPC-4 6.15.2).
+const READ_KEYS: [u8; 10] = [0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0];
+
+#[test]
+fn reservations_survive_a_restart_and_go_with_their_volume() {
+    let f = local();
+    let id = f.volume("db");
+    let state = |f: &Fixture| f.dir.path().join(format!("lu-{}.state", crate::http::convert::uuid(&id)));
+    let nexus = session(&f, "db");
+    // REGISTER with APTPL: the key is 0x0123456789abcdef.
+    let mut parameters = vec![0; 24];
+    parameters[8..16].copy_from_slice(&0x0123_4567_89ab_cdef_u64.to_be_bytes());
+    parameters[20] = 1;
+    command(&nexus, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], parameters);
+    assert!(state(&f).exists());
+    nexus.detach();
+    drop(nexus);
+
+    let f = f.restart();
+    f.pool().rename_volume("db", "db2").unwrap();
+    let nexus = session(&f, "db2");
+    let keys = command(&nexus, &READ_KEYS, Vec::new());
+    assert_eq!(keys[4..], [0, 0, 0, 8, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
+    nexus.detach();
+    drop(nexus);
+    f.target.delete_volume("db2", false).unwrap();
+    assert!(!state(&f).exists());
 }
 
 #[test]
