@@ -1,6 +1,6 @@
 //! The routes of iSCSI targets.
 
-use super::error::{ApiError, Json, Path, Query};
+use super::error::{ApiError, Confidential, Json, Path, Query};
 use super::routes::{DeleteQuery, Shared};
 use super::{App, blocking};
 use axum::extract::State;
@@ -145,7 +145,7 @@ async fn remove_rule(
 async fn set_chap(
     State(app): Shared,
     Path(name): Path<String>,
-    Json(chap): Json<SetChap>,
+    Confidential(chap): Confidential<SetChap>,
 ) -> Result<Json<Target>, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.set_chap(Some(&name), chap)?;
@@ -201,7 +201,7 @@ async fn remove_default_rule(State(app): Shared, Path(number): Path<usize>) -> R
 #[utoipa::path(put, path = "/target-defaults/chap", request_body = SetChap, responses((status = OK, body = TargetDefaults), (status = "default", body = ErrorBody)))]
 async fn set_default_chap(
     State(app): Shared,
-    Json(chap): Json<SetChap>,
+    Confidential(chap): Confidential<SetChap>,
 ) -> Result<Json<TargetDefaults>, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.set_chap(None, chap)?;

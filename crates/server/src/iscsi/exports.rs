@@ -119,8 +119,8 @@ impl Exports {
                 DurableFile::new(self.dir.clone(), name, LU_KIND, LU_VERSION).remove()?;
             }
         }
-        for name in registry.named.keys() {
-            self.realign(name);
+        if !self.groups.is_empty() {
+            registry.named.keys().for_each(|name| self.realign(name));
         }
         Ok(())
     }

@@ -422,6 +422,39 @@ fn session(f: &Fixture, target: &str) -> Arc<Nexus> {
     nexus
 }
 
+/// The additional sense code that TEST UNIT READY meets.
+fn attention(nexus: &Arc<Nexus>) -> Option<String> {
+    match nexus.start(0, &[0; 6], 0) {
+        Command::Done(outcome) => outcome.sense.map(|sense| format!("{:?}", sense.asc)),
+        Command::Other(task) => task.run(&Vec::new().into()).sense.map(|sense| format!("{:?}", sense.asc)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn initiators_are_told_of_changes() {
+    let f = local();
+    f.volume("db");
+    f.volume("log");
+    f.create("t");
+    f.map("t", "db").unwrap();
+    let nexus = session(&f, "t");
+    assert_eq!(attention(&nexus), None);
+    f.target.change_volume("db", |pool| pool.resize_volume("db", 2 * M, false)).unwrap();
+    let resized = attention(&nexus);
+    assert!(resized.is_some() && attention(&nexus).is_none(), "{resized:?}");
+    f.target.change_volume("db", |pool| pool.resize_volume("db", 2 * M, false)).unwrap();
+    assert_eq!(attention(&nexus), None, "nothing has changed");
+    f.target.change_volume("db", |pool| pool.set_read_only("db", true)).unwrap();
+    let read_only = attention(&nexus);
+    assert!(read_only.is_some() && read_only != resized, "{read_only:?}");
+    f.map("t", "log").unwrap();
+    let mapped = attention(&nexus);
+    assert!(mapped.is_some() && mapped != resized && mapped != read_only, "{mapped:?}");
+    assert_eq!(nexus.luns(), [0, 1]);
+    nexus.detach();
+}
+
 /// PERSISTENT RESERVE IN, READ KEYS (SPC-4 6.15.2).
 const READ_KEYS: [u8; 10] = [0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0];
 
