@@ -66,7 +66,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     groups.dedup();
     let target = Target::new(NAME, &groups);
     let device = Arc::new(mem::MemDevice::new(size << 20));
-    target.set_lun(0, Some(LogicalUnit::new(device, LuOptions::default(), None)?));
+    target.set_lun(
+        0,
+        Some(LogicalUnit::new(device, LuOptions { atomic_bytes: 128 << 10, ..LuOptions::default() }, None)?),
+    );
     let auth = if users.is_empty() { AuthPolicy::None } else { AuthPolicy::Chap { users, mutual } };
     let server = IscsiServer::start(config, Arc::new(One { target, auth }))?;
     // Serves until standard input ends.

@@ -304,7 +304,9 @@ fn capacity_is_told() {
     let long = good(&rig.a, &cdb, &[]);
     assert_eq!(long.len(), 32);
     assert_eq!(long[..12], [[0, 0, 0, 0], [0, 0, 0x1f, 0xff], [0, 0, 2, 0]].concat());
-    assert_eq!(long[12..16], [0, 3, 0xc0, 0], "4 KiB physical blocks, LBPME, LBPRZ");
+    assert_eq!(long[12..16], [0, 0, 0xc0, 0], "LBPME, LBPRZ");
+    let options = LuOptions { physical_block_size: 4096, ..LuOptions::default() };
+    assert_eq!(good(&Rig::with(info(1 << 20), options).a, &cdb, &[])[13], 3);
     for n in 0..34 {
         cdb[13] = n;
         assert_eq!(good(&rig.a, &cdb, &[])[..], long[..usize::from(n).min(32)]);

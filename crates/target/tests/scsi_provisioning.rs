@@ -101,14 +101,14 @@ fn write_same_repeats_a_block() {
         assert_eq!(at(&rig, 17, 5000), block.repeat(5000));
         assert_eq!(at(&rig, 16, 1), [0; BLOCK]);
         // Zeros that may be unmapped are; others are written.
-        good(&rig.a, &blocks(code, 0x08, 0, 0), &[0; BLOCK]);
+        good(&rig.a, &blocks(code, 0x08, 0, LAST), &[0; BLOCK]);
         assert_eq!(status(&rig, 0, 1000), [(0, LAST as u32, false)]);
         good(&rig.a, &blocks(code, 0, 0, UNIT), &[0; BLOCK]);
         assert_eq!(status(&rig, 0, 24), [(0, UNIT as u32, true)]);
         // Data that is not zero is written even if it might be unmapped.
         good(&rig.a, &blocks(code, 0x08, 5, 2), &block);
         assert_eq!(at(&rig, 5, 2), block.repeat(2));
-        good(&rig.a, &blocks(code, 0x08, 0, 0), &[0; BLOCK]);
+        good(&rig.a, &blocks(code, 0x08, 0, LAST), &[0; BLOCK]);
     }
     // NDOB: no data at all.
     good(&rig.a, &blocks(0x93, 0, 0, 4), &block);
@@ -125,6 +125,7 @@ fn write_same_refuses_what_it_must() {
         for flags in [0x10, 0x18, 0x02, 0x04] {
             bad_field(&rig.a, &blocks(code, flags, 0, 1), &[0; BLOCK]); // ANCHOR, LBDATA, PBDATA
         }
+        bad_field(&rig.a, &blocks(code, 0, 0, 0), &[0; BLOCK]);
         for len in [0, BLOCK / 2, 2 * BLOCK] {
             bad_field(&rig.a, &blocks(code, 0x08, 0, 1), &vec![0; len]);
         }

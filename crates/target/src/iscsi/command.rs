@@ -231,7 +231,9 @@ impl Serving<'_> {
     ) -> io::Result<()> {
         let quick = match &work {
             Work::Done(..) => true,
-            Work::Other(task, _) => task.is_quick() || (active.is_none() && self.is_alone()),
+            Work::Other(task, _) => {
+                task.is_quick() || (active.is_none() && !task.may_take_long() && self.is_alone())
+            }
             Work::Read(_) | Work::Write(..) => false,
         };
         match (work, active) {

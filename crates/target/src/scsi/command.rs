@@ -193,6 +193,11 @@ impl Task {
         self.op.has(super::opcodes::QUICK)
     }
 
+    /// It may run for minutes: never on a thread that others wait for.
+    pub fn may_take_long(&self) -> bool {
+        self.op.has(super::opcodes::LONG)
+    }
+
     /// Lets a [`Task::run`] that takes long end soon; its outcome is nobody's then. Without effect on others.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);

@@ -149,11 +149,8 @@ fn targets(task: &Task, list: &List<'_>) -> Result<Vec<Option<Arc<LuNexus>>>, Se
         if descriptor[0] != 0xe4 {
             return Err(Sense::illegal(Asc::UNSUPPORTED_TARGET_DESCRIPTOR));
         }
-        if descriptor[1] >> 6 != 0 {
-            return Err(Sense::parameter_field(at + 1)); // LU ID TYPE
-        }
-        let null = descriptor[1] & 0x20 != 0;
-        if !null && descriptor[1] & 0x1f != 0 {
+        // LU ID TYPE and NUL are obsolete, and ignored.
+        if descriptor[1] & 0x1f != 0 {
             return Err(Sense::parameter_field(at + 1)); // not a block device
         }
         let len = usize::from(descriptor[7]);
@@ -161,7 +158,7 @@ fn targets(task: &Task, list: &List<'_>) -> Result<Vec<Option<Arc<LuNexus>>>, Se
         let named = |path: &&Arc<LuNexus>| {
             inquiry::is_designated(&path.lu, descriptor[4] & 0x0f, descriptor[5], designator)
         };
-        let path = reachable.iter().find(named).filter(|_| !null && len <= 20).cloned();
+        let path = reachable.iter().find(named).filter(|_| len <= 20).cloned();
         if let Some(path) = &path
             && be(&descriptor[29..32]) != path.lu.block_size()
         {

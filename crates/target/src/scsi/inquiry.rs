@@ -187,10 +187,10 @@ fn third_party_copy(lu: &LogicalUnit) -> Vec<u8> {
 fn block_limits(lu: &LogicalUnit) -> Vec<u8> {
     let blocks = |bytes: u64| u32::try_from(bytes / lu.block_size()).unwrap_or(u32::MAX).to_be_bytes();
     let granularity = u64::from(lu.info().preferred_size);
-    let physical = lu.block_size() << lu.physical_exponent();
     let mut data = vec![0; 60];
+    data[0] = 0x01; // WSNZ
     data[1] = verify::MAX_COMPARE_AND_WRITE;
-    data[2..4].copy_from_slice(&blocks(physical)[2..]);
+    data[2..4].copy_from_slice(&blocks(granularity.min(1 << 20))[2..]);
     data[4..8].copy_from_slice(&blocks(MAX_TRANSFER_BYTES));
     data[8..12].copy_from_slice(&blocks(OPTIMAL_TRANSFER_BYTES));
     data[16..20].copy_from_slice(&[0xff; 4]); // UNMAP of any length

@@ -46,6 +46,9 @@ pub struct LuOptions {
     pub serial: Option<String>,
     /// Space left, if the device is thinly provisioned and can tell.
     pub space: Option<Arc<dyn Fn() -> Space + Send + Sync>>,
+    /// The physical block size that is reported: what is written without reading first, a power of two. By default
+    /// the logical block size, because no write tears its neighbours.
+    pub physical_block_size: u32,
     /// The longest write in bytes that is all there or not at all after a power loss; 0 if nothing is promised.
     pub atomic_bytes: u32,
     /// How fast SANITIZE writes over everything, in bytes a second: other logical units want the disks too.
@@ -59,6 +62,7 @@ impl Default for LuOptions {
             revision: "1".into(),
             serial: None,
             space: None,
+            physical_block_size: 0,
             atomic_bytes: 0,
             sanitize_rate: 128 << 20,
         }
@@ -259,10 +263,9 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT: what is written without reading first.
+    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
     pub(crate) fn physical_exponent(&self) -> u32 {
-        let physical = self.device.info().preferred_size.min(4096).max(self.block_size);
-        (physical / self.block_size).trailing_zeros()
+        (self.options.physical_block_size.max(self.block_size) / self.block_size).ilog2().min(15)
     }
 
     /// MAXIMUM ATOMIC TRANSFER LENGTH, in bytes.

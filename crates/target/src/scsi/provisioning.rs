@@ -51,7 +51,8 @@ pub(crate) fn unmap(task: &Task, list: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// WRITE SAME (SBC-3 5.44, 5.45). NUMBER OF LOGICAL BLOCKS zero means to the end of the medium (WSNZ is 0).
+/// WRITE SAME (SBC-3 5.44, 5.45). No blocks at all would mean everything to the end of the medium, which is too easily
+/// said by mistake: WSNZ is set.
 pub(crate) fn write_same(task: &Task, data: &Bytes) -> Reply {
     let cdb = &task.cdb;
     let (anchor, unmap) = (cdb.bit(1, 4), cdb.bit(1, 3));
@@ -62,16 +63,13 @@ pub(crate) fn write_same(task: &Task, data: &Bytes) -> Reply {
     if cdb.u8(1) & 0x06 != 0 {
         return Err(Sense::cdb_bit(1, 2).into()); // PBDATA, LBDATA: obsolete
     }
-    let (offset, mut len) = range(task)?;
-    if Blocks::of(cdb).count == 0 {
-        len = task.lu().info().size.saturating_sub(offset);
+    let (offset, len) = range(task)?;
+    if len == 0 {
+        return Err(Sense::cdb_field(if task.op.len() == 10 { 7 } else { 10 }).into());
     }
     let block = usize::try_from(task.lu().block_size()).unwrap_or(usize::MAX);
     if !no_data && data.len() != block {
         return Err(Sense::illegal(Asc::INVALID_FIELD_IN_CDB).into());
-    }
-    if len == 0 {
-        return Ok(Vec::new());
     }
     let durable = task.lu().gates() & super::lu::gate::WRITE_THROUGH != 0;
     if data.iter().all(|&b| b == 0) || no_data {
