@@ -1,7 +1,7 @@
 //! Serves memory over iSCSI: the target alone, for trying initiators and measuring the protocol's own cost.
 //!
-//! `iscsiserve SIZE_MIB ADDRESS:PORT[/GROUP]...`, optionally with `user=NAME:SECRET`, `mutual=NAME:SECRET` and
-//! `digests=required`. The target is `iqn.2026-11.io.hindcast:mem`, LUN 0.
+//! `iscsiserve SIZE_MIB ADDRESS:PORT[/GROUP]...`, optionally with `user=NAME:SECRET`, `mutual=NAME:SECRET`,
+//! `header_digest=required` and `data_digest=required`. The target is `iqn.2026-11.io.hindcast:mem`, LUN 0.
 
 #[path = "../tests/common/mem.rs"]
 mod mem;
@@ -53,8 +53,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             users.push(user(arg)?);
         } else if let Some(arg) = arg.strip_prefix("mutual=") {
             mutual = Some(user(arg)?);
-        } else if arg == "digests=required" {
-            (config.header_digest, config.data_digest) = (DigestPolicy::Required, DigestPolicy::Required);
+        } else if arg == "header_digest=required" {
+            config.header_digest = DigestPolicy::Required;
+        } else if arg == "data_digest=required" {
+            config.data_digest = DigestPolicy::Required;
         } else {
             let (address, group) = arg.split_once('/').unwrap_or((&arg, "1"));
             let (listen, group) = (address.parse()?, group.parse()?);
