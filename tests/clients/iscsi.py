@@ -78,8 +78,8 @@ class Tgt(Daemon):
         super().__init__(directory)
         need("tgtd", "tgtadm")
         self.ports = free_ports(portals)
-        # Names its control socket; pids of this machine are small enough for it.
-        self.control = os.getpid()
+        # Below 2^15; it only names a socket.
+        self.control = self.ports[0] & 0x7FFF
         self.volumes = []
 
     def start(self, wait=True):

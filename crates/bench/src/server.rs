@@ -115,8 +115,8 @@ fn free_port() -> Result<u16> {
 pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<Server> {
     const TARGET: &str = "iqn.2026-11.io.hindcast.bench:tgt";
     let port = free_port()?;
-    // The control port only names a socket; ours are as good as unique.
-    let control = port.to_string();
+    // The control port, below 2^15, only names a socket; ours are as good as unique.
+    let control = (port & 0x7fff).to_string();
     let log = std::fs::File::create(dir.join(format!("{name}.log"))).context("create a log")?;
     let mut command = Command::new("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal=127.0.0.1:{port}")]);
@@ -128,6 +128,9 @@ pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<S
         |args: &[&str]| run(Command::new("tgtadm").args(["-C", &control, "--lld", "iscsi"]).args(args));
     let start = Instant::now();
     while let Err(error) = admin(&["--op", "show", "--mode", "system"]) {
+        if let Some(status) = server.child.try_wait().context("look after tgtd")? {
+            bail!("tgtd ended at once: {status}");
+        }
         ensure!(start.elapsed() < START_LIMIT, "tgtd does not answer: {error}");
         std::thread::sleep(Duration::from_millis(20));
     }
