@@ -102,6 +102,7 @@ class Tgt(Daemon):
             self.admin("update", "target", "--tid", tid, "--name", key, "--value", "None,CRC32C")
         # LUN 0 is tgt's own controller.
         self.admin("new", "logicalunit", "--tid", tid, "--lun", 1, "-b", self.dir / name)
+        self.admin("update", "logicalunit", "--tid", tid, "--lun", 1, "--params", "thin_provisioning=1")
         self.admin("bind", "target", "--tid", tid, "-I", "ALL")
 
     def url(self, volume, portal=0):
