@@ -257,6 +257,7 @@ impl Hindcast {
                 None => "--iscsi=none".to_owned(),
             })
             .args(&self.args)
+            .env("HINDCAST_ISCSI", "none")
             .stdout(log.try_clone().context("share the log")?)
             .stderr(log);
         Server::start("hindcast", &mut command, uri(&socket, export))

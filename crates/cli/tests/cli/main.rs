@@ -6,3 +6,4 @@
 mod commands;
 mod daemon;
 mod server;
+mod targets;
