@@ -70,6 +70,25 @@ class IscsiHindcast(Hindcast):
         super().create(name, size, chunk, *flags)
         return self.url(name)
 
+    def target(self, *args, code=DONE):
+        """`hindcast target ...`."""
+        return self.cli("target", *args, code=code)
+
+    def ask_for_chap(self, target, user, secret, mutual=None):
+        """Sets CHAP for a target, or with `--all` for all; `mutual` is (user, secret)."""
+        files = []
+
+        def stored(text):
+            files.append(self.dir.parent / f"secret{len(files)}")
+            files[-1].write_text(text + "\n")
+            return files[-1]
+        args = ["--user", user, "--secret-file", stored(secret)]
+        if mutual:
+            args += ["--mutual-user", mutual[0], "--mutual-secret-file", stored(mutual[1])]
+        self.target("chap", target, *args)
+        for file in files:
+            file.unlink()
+
 
 class Tgt(Daemon):
     """Debian's `tgt`: one sparse file for each volume. It forgets its targets when it ends, so they are made again."""

@@ -147,11 +147,10 @@ def with_mutual_chap(t):
     """Nobody gets in without the secrets, and with them everything passes."""
     served = server(t)
     served.create("v", SIZE)
-    target = served.url("v").target
     secrets = {"LIBISCSI_CHAP_USERNAME": "alice", "LIBISCSI_CHAP_PASSWORD": "initiator-secret-1",
                "LIBISCSI_CHAP_TARGET_USERNAME": "server", "LIBISCSI_CHAP_TARGET_PASSWORD": "target-secret-22"}
-    require_chap(t, served, target, secrets)
-    refused = subprocess.run(["iscsi-inq", str(served.url("v"))], capture_output=True, text=True, timeout=30)
+    served.ask_for_chap("v", "alice", "initiator-secret-1", ("server", "target-secret-22"))
+    refused = run("iscsi-inq", served.url("v"), check=False)
     assert refused.returncode != 0, f"let in without a secret:\n{refused.stdout}"
     judge(t, suite(t, "mutual CHAP", both_portals(served), "ALL", secrets), 225)
     log = served.log_tail()
@@ -163,7 +162,7 @@ def write_protected(t):
     """The tests that run only on a unit that can't be written, on a target that is read-only for its initiators."""
     served = server(t)
     served.create("v", SIZE)
-    make_read_only(t, served, "v")
+    served.target("allow", "v", "--read-only")
     ran = suite(t, "write-protected", [served.url("v")], "ALL.ReadOnly,ALL.TestUnitReady,ALL.Read16", sanitize=False)
     judge(t, ran, 2)
     assert "ReadOnly.ReadOnlySBC" not in ran.skips(), "the unit is not write-protected"
