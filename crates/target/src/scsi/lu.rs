@@ -13,6 +13,7 @@ use super::sense::{Asc, Sense, SenseKey};
 use hindcast_engine::device::{BlockDevice, DeviceInfo, WriteOp};
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -97,6 +98,15 @@ pub(crate) mod gate {
     pub(crate) const MANNERS: u32 = WRITE_THROUGH | DESCRIPTOR_SENSE;
 }
 
+/// Initiators that are remembered.
+const MAX_KNOWN: usize = 4096;
+
+/// What an initiator is remembered by. Not by its port: many initiators make up a new one for each session.
+fn acquaintance(path: &LuNexus) -> (String, Arc<str>) {
+    let device = path.initiator.split_once(",i,").map_or(&*path.initiator, |(device, _)| device);
+    (device.to_owned(), path.port.name().into())
+}
+
 /// A logical unit.
 pub struct LogicalUnit {
     device: Arc<dyn BlockDevice>,
@@ -107,6 +117,8 @@ pub struct LogicalUnit {
     /// Plain writes share it; a command that reads, decides and writes (COMPARE AND WRITE, ORWRITE) holds it alone.
     serial: RwLock<()>,
     paths: Mutex<Vec<Weak<LuNexus>>>,
+    /// Initiator devices, by name and target port, that came by before, and whether one lost its RESERVE(6) since.
+    known: Mutex<BTreeMap<(String, Arc<str>), bool>>,
     pub(crate) reservations: Mutex<Reservations>,
     /// The holder of RESERVE(6): [`LuNexus::number`].
     pub(crate) reserved_by: Mutex<Option<u64>>,
@@ -148,6 +160,7 @@ impl LogicalUnit {
             block_size,
             serial: RwLock::new(()),
             paths: Mutex::default(),
+            known: Mutex::default(),
             reserved_by: Mutex::default(),
             modes: Mutex::new(modes.clone()),
             sanitize: if saved.sanitizing { Sanitize::interrupted() } else { Sanitize::default() },
@@ -274,12 +287,14 @@ impl LogicalUnit {
     }
 
     /// RELEASE(6), or the end of the nexus that reserved.
-    pub(crate) fn release_by(&self, number: u64) {
+    pub(crate) fn release_by(&self, number: u64) -> bool {
         let mut holder = self.reserved_by.lock();
-        if *holder == Some(number) {
+        let held = *holder == Some(number);
+        if held {
             *holder = None;
             self.set_gate(gate::RESERVED, false);
         }
+        held
     }
 
     /// Tells of groups of target ports and their states, for a pool that several servers can serve. An empty list is a
@@ -307,7 +322,22 @@ impl LogicalUnit {
         }
     }
 
+    /// A new I_T_L nexus. To an initiator that is new the logical unit has just been powered on; one that comes again
+    /// learns what it lost.
     pub(crate) fn add_path(&self, path: &Arc<LuNexus>) {
+        {
+            let mut known = self.known.lock();
+            if known.len() >= MAX_KNOWN {
+                known.clear(); // a power on too many does no harm
+            }
+            let news = match known.insert(acquaintance(path), false) {
+                None => Some(Asc::POWER_ON_OR_RESET),
+                Some(lost) => lost.then_some(Asc::NEXUS_LOSS),
+            };
+            if let Some(asc) = news {
+                path.establish_silently(Sense::new(SenseKey::UnitAttention, asc));
+            }
+        }
         let mut paths = self.paths.lock();
         paths.retain(|p| p.strong_count() > 0);
         paths.push(Arc::downgrade(path));
@@ -315,7 +345,9 @@ impl LogicalUnit {
 
     /// The I_T_L nexus is gone, and what it reserved by RESERVE(6) with it.
     pub(crate) fn remove_path(&self, path: &LuNexus) {
-        self.release_by(path.number);
+        if self.release_by(path.number) {
+            self.known.lock().insert(acquaintance(path), true);
+        }
         self.paths.lock().retain(|p| p.upgrade().is_some_and(|p| !std::ptr::eq(&*p, path)));
     }
 

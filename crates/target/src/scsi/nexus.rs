@@ -85,15 +85,19 @@ impl fmt::Debug for LuNexus {
 }
 
 impl LuNexus {
-    /// Adds a unit attention condition unless it is pending already.
+    /// Adds a unit attention condition unless it is pending already, and tells the session.
     pub(crate) fn establish(&self, sense: Sense) {
+        self.establish_silently(sense.clone());
+        self.events.event(Event::UnitAttention { lun: self.lun, sense });
+    }
+
+    /// The same, while the session is being made.
+    pub(crate) fn establish_silently(&self, sense: Sense) {
         let mut attentions = self.attentions.lock();
         if attentions.len() < MAX_ATTENTIONS && !attentions.iter().any(|a| a.asc == sense.asc) {
-            attentions.push_back(sense.clone());
+            attentions.push_back(sense);
         }
         self.attentive.store(true, Ordering::Release);
-        drop(attentions);
-        self.events.event(Event::UnitAttention { lun: self.lun, sense });
     }
 
     /// Takes the oldest unit attention.
@@ -219,7 +223,6 @@ impl Nexus {
     }
 
     fn new_path(&self, lun: u16, lu: &Arc<LogicalUnit>) -> Arc<LuNexus> {
-        let power_on = Sense::new(SenseKey::UnitAttention, Asc::POWER_ON_OR_RESET);
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let path = Arc::new(LuNexus {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -229,8 +232,8 @@ impl Nexus {
             lu: lu.clone(),
             read_only: AtomicBool::new(true),
             events: self.events.clone(),
-            attentive: AtomicBool::new(true),
-            attentions: Mutex::new(VecDeque::from([power_on])),
+            attentive: AtomicBool::new(false),
+            attentions: Mutex::default(),
         });
         lu.add_path(&path);
         path
