@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes shared by all connections of a server. Handed out in the order asked for, so that a large request is not
 /// starved by small ones.
-pub(super) struct Budget {
+pub(crate) struct Budget {
     limit: u64,
     state: Mutex<BudgetState>,
     freed: Condvar,
@@ -22,7 +22,7 @@ struct BudgetState {
 
 impl Budget {
     /// At most `limit` bytes; nobody may ask for more at once.
-    pub(super) fn new(limit: u64) -> Arc<Budget> {
+    pub(crate) fn new(limit: u64) -> Arc<Budget> {
         Arc::new(Budget { limit, state: Mutex::default(), freed: Condvar::new() })
     }
 
@@ -36,7 +36,7 @@ impl Budget {
     }
 
     /// Somebody waits.
-    pub(super) fn contended(&self) -> bool {
+    pub(crate) fn contended(&self) -> bool {
         let state = self.state.lock();
         state.next != state.turn
     }
@@ -60,14 +60,14 @@ impl Budget {
     }
 
     /// Takes bytes until the grant is dropped, waiting for others to give theirs back.
-    pub(super) fn grant(self: &Arc<Self>, bytes: u64) -> Grant {
+    pub(crate) fn grant(self: &Arc<Self>, bytes: u64) -> Grant {
         self.take(bytes);
         Grant { budget: self.clone(), bytes }
     }
 }
 
 /// Bytes taken from a budget.
-pub(super) struct Grant {
+pub(crate) struct Grant {
     budget: Arc<Budget>,
     bytes: u64,
 }
@@ -79,7 +79,7 @@ impl Drop for Grant {
 }
 
 /// One connection's requests that are being worked on elsewhere than on its own thread.
-pub(super) struct Flight {
+pub(crate) struct Flight {
     budget: Arc<Budget>,
     max_jobs: usize,
     max_bytes: u64,
@@ -96,7 +96,7 @@ struct FlightState {
 }
 
 impl Flight {
-    pub(super) fn new(budget: Arc<Budget>, max_jobs: usize, max_bytes: u64) -> Arc<Flight> {
+    pub(crate) fn new(budget: Arc<Budget>, max_jobs: usize, max_bytes: u64) -> Arc<Flight> {
         Arc::new(Flight {
             budget,
             max_jobs,
@@ -108,12 +108,12 @@ impl Flight {
     }
 
     /// Jobs that have not been answered.
-    pub(super) fn jobs(&self) -> usize {
+    pub(crate) fn jobs(&self) -> usize {
         self.jobs.load(Ordering::Acquire)
     }
 
     /// Enters a job that needs `bytes` of memory if that is possible at once.
-    pub(super) fn try_enter(self: &Arc<Self>, bytes: u64) -> Option<Ticket> {
+    pub(crate) fn try_enter(self: &Arc<Self>, bytes: u64) -> Option<Ticket> {
         let mut state = self.state.lock();
         if !self.has_room(&state, bytes) || !self.budget.try_take(bytes) {
             return None;
@@ -122,7 +122,7 @@ impl Flight {
     }
 
     /// Enters a job, waiting for others of this connection, then for other connections.
-    pub(super) fn enter(self: &Arc<Self>, bytes: u64) -> Ticket {
+    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Ticket {
         let mut state = self.state.lock();
         while !self.has_room(&state, bytes) {
             self.landed.wait(&mut state);
@@ -146,7 +146,7 @@ impl Flight {
     }
 
     /// Waits until every job has been answered.
-    pub(super) fn wait_idle(&self) {
+    pub(crate) fn wait_idle(&self) {
         let mut state = self.state.lock();
         while state.jobs > 0 {
             self.landed.wait(&mut state);
@@ -155,7 +155,7 @@ impl Flight {
 }
 
 /// A job in flight, until its reply has been sent or given up.
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     flight: Arc<Flight>,
     bytes: u64,
 }

@@ -2,8 +2,9 @@
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny};
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -30,10 +31,43 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Breaks the stream off; receivers and senders return.
     fn abort(&self);
+
+    /// No more requests: what has arrived can still be received, then the stream ends.
+    fn stop_receiving(&self) {}
+}
+
+impl<T: Transport + ?Sized> Transport for std::sync::Arc<T> {
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        (**self).receive(buf)
+    }
+
+    fn send(&self, bufs: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        (**self).send(bufs, wait)
+    }
+
+    fn flush(&self, wait: bool) -> io::Result<()> {
+        (**self).flush(wait)
+    }
+
+    fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()> {
+        (**self).set_timeouts(receive, send)
+    }
+
+    fn close(&self) {
+        (**self).close();
+    }
+
+    fn abort(&self) {
+        (**self).abort();
+    }
+
+    fn stop_receiving(&self) {
+        (**self).stop_receiving();
+    }
 }
 
 /// Sends all of `bytes`.
-pub(super) fn send_all(transport: &impl Transport, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn send_all(transport: &impl Transport, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let sent = transport.send(&[IoSlice::new(bytes)], true)?;
         bytes = &bytes[sent..];
@@ -43,15 +77,15 @@ pub(super) fn send_all(transport: &impl Transport, mut bytes: &[u8]) -> io::Resu
 
 /// A TCP or Unix stream socket.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
-    pub(super) fn new(fd: impl Into<OwnedFd>) -> Socket {
+    pub(crate) fn new(fd: impl Into<OwnedFd>) -> Socket {
         Socket(fd.into())
     }
 
     /// Small replies must not wait for more, and a peer that vanished must be noticed.
-    pub(super) fn tune_tcp(&self, keepalive: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn tune_tcp(&self, keepalive: Option<Duration>) -> io::Result<()> {
         sockopt::set_tcp_nodelay(&self.0, true)?;
         if let Some(idle) = keepalive {
             sockopt::set_socket_keepalive(&self.0, true)?;
@@ -62,9 +96,12 @@ impl Socket {
         Ok(())
     }
 
-    /// No more requests: what has arrived can still be received, then the stream ends.
-    pub(super) fn stop_receiving(&self) {
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+    /// The peer's address and the own one.
+    pub(crate) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        let none = || io::Error::other("a socket without an IP address");
+        let tcp = |address: SocketAddrAny| SocketAddr::try_from(address).map_err(|_| none());
+        let peer = rustix::net::getpeername(&self.0)?.ok_or_else(none)?;
+        Ok((tcp(peer)?, tcp(rustix::net::getsockname(&self.0)?)?))
     }
 }
 
@@ -112,5 +149,9 @@ impl Transport for Socket {
 
     fn abort(&self) {
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+
+    fn stop_receiving(&self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
     }
 }

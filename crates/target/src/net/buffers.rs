@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 
 /// The receive buffer of a connection that gets no large writes.
-pub(super) const RX_BASE: usize = 256 << 10;
+pub(crate) const RX_BASE: usize = 256 << 10;
 /// An unread rest up to this length is moved to the buffer's start, to keep using memory that is in the CPU's cache.
 const CHEAP_MOVE: usize = 8 << 10;
 /// Lent buffers that the device has not let go of yet, kept to be used again.
@@ -13,7 +13,7 @@ const MAX_RETIRED: usize = 4;
 
 /// Received bytes. The whole buffer is initialised once and then reused: it is lent to the device as [`Bytes`], so
 /// that a write's payload is not copied, and taken back when the device has let go of it.
-pub(super) struct RxBuffer {
+pub(crate) struct RxBuffer {
     /// `start..end` has been received and not been taken.
     buf: BytesMut,
     start: usize,
@@ -25,27 +25,32 @@ pub(super) struct RxBuffer {
 
 impl RxBuffer {
     /// A buffer that already holds `received`.
-    pub(super) fn new(received: &[u8]) -> RxBuffer {
+    pub(crate) fn new(received: &[u8]) -> RxBuffer {
         let mut buf = BytesMut::zeroed(RX_BASE.max(received.len()));
         buf[..received.len()].copy_from_slice(received);
         RxBuffer { buf, start: 0, end: received.len(), grant: None, retired: Vec::new() }
     }
 
-    pub(super) fn unread(&self) -> &[u8] {
+    pub(crate) fn unread(&self) -> &[u8] {
         &self.buf[self.start..self.end]
     }
 
     /// Takes `n` unread bytes and tells where in the buffer they are.
-    pub(super) fn take(&mut self, n: usize) -> std::ops::Range<usize> {
+    pub(crate) fn take(&mut self, n: usize) -> std::ops::Range<usize> {
         let at = self.start;
         assert!(n <= self.end - at);
         self.start += n;
         at..at + n
     }
 
+    /// What [`RxBuffer::take`] told the place of, until the next [`RxBuffer::make_room`].
+    pub(crate) fn taken(&self, range: &std::ops::Range<usize>) -> &[u8] {
+        &self.buf[range.clone()]
+    }
+
     /// Makes room for `need` unread bytes in one piece and at least one byte more than there is. Waits for `budget` if
     /// the buffer has to grow.
-    pub(super) fn make_room(&mut self, need: usize, budget: &Arc<Budget>) {
+    pub(crate) fn make_room(&mut self, need: usize, budget: &Arc<Budget>) {
         let unread = self.end - self.start;
         if self.grant.is_some() && unread <= RX_BASE && budget.contended() {
             // A connection with much to do must not keep the others waiting: back into the queue with it.
@@ -77,23 +82,23 @@ impl RxBuffer {
     }
 
     /// Where to receive to.
-    pub(super) fn space(&mut self) -> &mut [u8] {
+    pub(crate) fn space(&mut self) -> &mut [u8] {
         &mut self.buf[self.end..]
     }
 
     /// `n` bytes were received into [`RxBuffer::space`].
-    pub(super) fn received(&mut self, n: usize) {
+    pub(crate) fn received(&mut self, n: usize) {
         self.end += n;
         assert!(self.end <= self.buf.len());
     }
 
     /// Lends the whole buffer; [`RxBuffer::give_back`] must follow before anything else.
-    pub(super) fn lend(&mut self) -> Bytes {
+    pub(crate) fn lend(&mut self) -> Bytes {
         std::mem::take(&mut self.buf).freeze()
     }
 
     /// Takes the buffer back. If the device kept a part of it, another buffer takes over.
-    pub(super) fn give_back(&mut self, lent: Bytes) {
+    pub(crate) fn give_back(&mut self, lent: Bytes) {
         match lent.try_into_mut() {
             Ok(buf) => self.buf = buf,
             Err(kept) => {
@@ -115,7 +120,7 @@ impl RxBuffer {
     }
 
     /// The connection is idle: gives back what exceeds the base.
-    pub(super) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         if self.start == self.end && self.buf.len() > RX_BASE {
             *self = RxBuffer::new(&[]);
         }
@@ -126,33 +131,37 @@ impl RxBuffer {
 const MAX_DOUBLED: usize = 4 << 20;
 
 /// What the receive budget must at least allow, for one request of `max_request` bytes.
-pub(super) fn rx_budget_floor(max_request: u32) -> u64 {
+pub(crate) fn rx_budget_floor(max_request: u32) -> u64 {
     u64::from(max_request).max(2 * MAX_DOUBLED as u64) + 2 * RX_BASE as u64
 }
 
 /// Replies that are being built, headers and data in one piece. Reused: its memory stays initialised.
 #[derive(Default)]
-pub(super) struct ReplyBuf {
+pub(crate) struct ReplyBuf {
     buf: Vec<u8>,
     len: usize,
 }
 
 impl ReplyBuf {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Bytes of memory it holds on to.
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.buf.len()
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[..self.len]
     }
 
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[..self.len]
+    }
+
     /// `n` bytes after the end, with whatever is in them; [`ReplyBuf::commit`] makes them part of the reply.
-    pub(super) fn space(&mut self, n: usize) -> &mut [u8] {
+    pub(crate) fn space(&mut self, n: usize) -> &mut [u8] {
         let end = self.len + n;
         if self.buf.is_empty() {
             self.buf = vec![0; end.next_multiple_of(4096)]; // zeroed by the system, if it is large
@@ -162,23 +171,23 @@ impl ReplyBuf {
         &mut self.buf[self.len..end]
     }
 
-    pub(super) fn commit(&mut self, n: usize) {
+    pub(crate) fn commit(&mut self, n: usize) {
         self.len += n;
         assert!(self.len <= self.buf.len());
     }
 
-    pub(super) fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.space(bytes.len()).copy_from_slice(bytes);
         self.len += bytes.len();
     }
 
     /// Forgets what came after the first `len` bytes.
-    pub(super) fn truncate(&mut self, len: usize) {
+    pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
     /// Frees memory beyond `max` bytes; the buffer must be empty.
-    pub(super) fn shrink(&mut self, max: usize) {
+    pub(crate) fn shrink(&mut self, max: usize) {
         if self.len == 0 && self.buf.len() > max {
             self.buf = Vec::new();
         }

@@ -28,13 +28,13 @@ struct State {
 }
 
 impl Pool {
-    /// Starts `threads` threads.
-    pub fn start(threads: usize) -> std::io::Result<Pool> {
+    /// Starts `threads` threads, called `name` and a number.
+    pub fn start(name: &str, threads: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared::default());
         let pool = Pool { shared: Some(shared.clone()), threads: Mutex::default() };
         for n in 0..threads.max(1) {
             let shared = shared.clone();
-            let thread = thread::Builder::new().name(format!("nbd-work-{n}")).spawn(move || work(&shared))?;
+            let thread = thread::Builder::new().name(format!("{name}-{n}")).spawn(move || work(&shared))?;
             pool.threads.lock().push(thread);
         }
         Ok(pool)
@@ -45,7 +45,7 @@ impl Pool {
         Pool { shared: None, threads: Mutex::default() }
     }
 
-    pub(super) fn submit(&self, job: Job) {
+    pub(crate) fn submit(&self, job: Job) {
         match &self.shared {
             None => job(),
             Some(shared) => {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn jobs_are_done_even_after_a_panic_and_at_the_end() {
-        let pool = Pool::start(2).unwrap();
+        let pool = Pool::start("test", 2).unwrap();
         let done = Arc::new(AtomicUsize::new(0));
         for n in 0..100 {
             let done = done.clone();

@@ -1,22 +1,30 @@
 //! Binding addresses and accepting from them.
 
-use super::server::Listen;
 use super::transport::Socket;
 use hindcast_engine::{Error, ErrorKind, Result};
 use rustix::net::Shutdown;
 use std::fs;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+/// Where to listen, or where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A Unix socket. A stale one is replaced; one that is in use, or any other file, is left alone and an error.
+    Unix(PathBuf),
+}
+
 /// How a client on a Unix socket is called.
-pub(super) const UNIX_PEER: &str = "unix";
+pub(crate) const UNIX_PEER: &str = "unix";
 /// Pause after an error of `accept`, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -27,13 +35,13 @@ enum Kind {
 }
 
 /// A bound address. A Unix socket's file goes with it.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     kind: Kind,
     address: Listen,
 }
 
 impl Listener {
-    pub(super) fn bind(listen: &Listen) -> Result<Listener> {
+    pub(crate) fn bind(listen: &Listen) -> Result<Listener> {
         match listen {
             Listen::Tcp(address) => {
                 let fail = |e| Error::io(format!("listen on {address}"), e);
@@ -51,7 +59,7 @@ impl Listener {
         }
     }
 
-    pub(super) fn address(&self) -> &Listen {
+    pub(crate) fn address(&self) -> &Listen {
         &self.address
     }
 
@@ -63,7 +71,7 @@ impl Listener {
     }
 
     /// Accepts until [`Listener::stop`].
-    pub(super) fn accept_loop(&self, stopping: &AtomicBool, admit: impl Fn(Socket, String)) {
+    pub(crate) fn accept_loop(&self, stopping: &AtomicBool, admit: impl Fn(Socket, String)) {
         loop {
             let accepted = match &self.kind {
                 Kind::Tcp(listener) => listener.accept().map(|(s, peer)| (Socket::new(s), peer.to_string())),
@@ -78,7 +86,7 @@ impl Listener {
                 Ok((socket, peer)) => admit(socket, peer),
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(e) => {
-                    tracing::warn!(error = %e, "accept an NBD connection");
+                    tracing::warn!(error = %e, "accept a connection");
                     thread::sleep(ACCEPT_PAUSE);
                 }
             }
@@ -86,7 +94,7 @@ impl Listener {
     }
 
     /// Ends the accept loop. Shutting a listening socket down wakes `accept` up on Linux.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
         self.remove_file();
     }
