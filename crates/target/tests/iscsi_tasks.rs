@@ -72,6 +72,20 @@ fn immediate_commands_overtake() {
 }
 
 #[test]
+fn what_waits_for_its_turn_does_not_outlive_its_session() {
+    let fixture = Fixture::new();
+    for opcode in [opcode::NOP_OUT, opcode::SCSI_COMMAND] {
+        let mut wire = fixture.session();
+        let _gap = wire.read_command(0, 1);
+        let held = wire.request(opcode, FINAL);
+        wire.send(&held, &[]);
+        wire.expect_silence();
+        drop(wire);
+        fixture.wait_for("the connection to be let go of", || fixture.server.stats().connections == 0);
+    }
+}
+
+#[test]
 fn ordered_tasks_wait_and_are_waited_for() {
     let fixture = Fixture::new();
     let mut wire = fixture.session_with(&SOLICITED);

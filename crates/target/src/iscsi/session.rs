@@ -356,6 +356,8 @@ impl Session {
         let nobody = OnEnd::new(|| ());
         if last {
             self.abort_tasks(|_, _| true, &nobody);
+            // What waits holds on to its connection, and the connection to the session.
+            drop(self.with_window(Window::clear));
             if let Some(registry) = self.registry.upgrade() {
                 registry.forget(self);
             }

@@ -176,6 +176,12 @@ impl<H> Window<H> {
         self.held.insert(cmd_sn, None);
     }
 
+    /// Takes out everything that waits: the session has ended.
+    pub(super) fn clear(&mut self) -> Vec<H> {
+        let held = std::mem::take(&mut self.held).into_values().flatten();
+        held.chain(std::mem::take(&mut self.fenced)).map(|item| item.item).collect()
+    }
+
     /// Takes out what waits and is to be aborted. What is taken from behind a fence gives its place in the window back:
     /// with [`Window::ended`], as many commands as this gives.
     pub(super) fn drop_where(&mut self, which: impl Fn(&H) -> bool) -> (Vec<H>, Vec<H>) {
@@ -292,5 +298,11 @@ mod tests {
         assert_eq!(window.next(), None);
         assert_eq!(window.numbers().0, 6);
         assert_eq!(window.ended(1, 1), [3, 4]);
+        assert_eq!(window.admit(scsi(9), || 9), Kept);
+        assert_eq!(window.admit(Ticketed { cmd_sn: Some(8), attribute: None }, || 8), Kept);
+        let mut rest = window.clear();
+        rest.sort_unstable();
+        assert_eq!(rest, [8, 9]);
+        assert!(window.clear().is_empty());
     }
 }
