@@ -363,24 +363,3 @@ fn many_writers_at_once() {
     f.pool.drain().unwrap();
     assert_eq!(f.pool.stats().staged_pieces, 0);
 }
-
-#[test]
-fn a_write_that_fits_one_record_is_one() {
-    let fixture = Fixture::new(64);
-    let volume = fixture.volume("whole", MIB, 16 * KIB);
-    let most = fixture.pool.max_record_bytes();
-    let records = |offset: u64, len: u64| {
-        let before = fixture.pool.stats().sequenced_lsn;
-        let mut ops = [WriteOp::new(offset, Bytes::from(vec![7; len as usize]))];
-        volume.write(&mut ops, false);
-        ops[0].result.as_ref().unwrap();
-        fixture.pool.stats().sequenced_lsn - before
-    };
-    assert_eq!(records(512, most), 1, "across a multiple of its length");
-    assert_eq!(records(0, most), 1);
-    assert_eq!(records(most - 512, 1024), 1);
-    assert_eq!(records(512, most + 512), 2);
-    let mut read = vec![0; most as usize + 1024];
-    volume.read(0, &mut read).unwrap();
-    assert!(read.iter().all(|&b| b == 7));
-}

@@ -388,8 +388,6 @@ impl Run {
 
 /// The records that a write becomes: cut at multiples of `most` bytes of the volume.
 pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
-    // What fits one record is one, wherever it lies.
-    let most = if len <= most { u64::MAX } else { most };
     cut(offset, len, most)
         .map(|(at, len)| Effect::Write { vol, sector: at / SECTOR, count: len / SECTOR, stamp })
         .collect()

@@ -168,8 +168,7 @@ impl Pool {
         Ok(Arc::new(Volume::new(self.clone(), state, read_only)))
     }
 
-    /// The largest data of one journal record. A write of up to this length survives a crash whole or not at all; a
-    /// longer one may survive in part.
+    /// The largest data of one journal record: a longer write may survive a crash in part.
     pub fn max_record_bytes(&self) -> u64 {
         crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)
     }

@@ -87,9 +87,7 @@ impl Volume {
         let mut at = offset;
         let end = offset + len;
         while at < end {
-            // Data that fits one record stays whole wherever it lies: it survives a crash whole, or not at all.
-            let whole = matches!(change, Change::Data(_)) && len <= max;
-            let next = if whole || max == u64::MAX { end } else { ((at / max + 1) * max).min(end) };
+            let next = if max == u64::MAX { end } else { ((at / max + 1) * max).min(end) };
             let part = next - at;
             let (kind, data) = match change {
                 Change::Data(data) => {
