@@ -9,6 +9,7 @@
 //! device with payloads that point into the receive buffer, and one send answers. What may block goes to a few worker
 //! threads and is answered out of order.
 
+pub mod access;
 mod auth;
 pub mod chap;
 mod command;
