@@ -38,6 +38,13 @@ class Disk:
         self.mounted = True
         return self.mount_dir
 
+    def mount_checked(self):
+        """Mounts after a crash. That replays ext4's own journal; then it must be clean without repair."""
+        self.mount()
+        self.unmount()
+        run("e2fsck", "-fn", self.device, timeout=600)
+        return self.mount()
+
     def unmount(self):
         # Processes that have just been stopped may hold it for a moment.
         wait_for("umount", lambda: run("umount", self.mount_dir, check=False).returncode == 0, limit=20, step=0.2)

@@ -55,10 +55,7 @@ def ext4_survives_kills(t):
         disk.tear_down()
         server.start()
         disk.attach()
-        disk.mount()
-        disk.unmount()
-        run("e2fsck", "-fn", disk.device, timeout=600)
-        disk.mount()
+        disk.mount_checked()
         for name, expected in synced.items():
             assert (root / name).exists(), f"kill {turn + 1}: {name} is gone"
             assert sha256(root / name) == expected, f"kill {turn + 1}: {name} differs"

@@ -199,11 +199,7 @@ def every_commit_survives_kills(t):
 
         server.start()
         disk.attach()
-        # Mounting replays ext4's own journal; then it must be clean without repair.
-        disk.mount()
-        disk.unmount()
-        run("e2fsck", "-fn", disk.device, timeout=600)
-        disk.mount()
+        disk.mount_checked()
         postgres.start()
         total = verify(t, postgres, recorded)
         t.say(f"kill {kill + 1}: {len(recorded[kill])} transactions seen committed in this run, {total} in all: all there")

@@ -58,6 +58,18 @@ impl Rng for SplitMix {
     }
 }
 
+/// The usual form of a UUID: 8-4-4-4-12 hexadecimal digits.
+pub fn uuid_text(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
 /// A random (version 4) UUID.
 pub(crate) fn uuid(rng: &dyn Rng) -> [u8; 16] {
     let mut bytes = [0u8; 16];
@@ -75,4 +87,15 @@ pub struct World {
     pub clock: std::sync::Arc<dyn Clock>,
     /// Identities.
     pub rng: std::sync::Arc<dyn Rng>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_reads_as_usual() {
+        let bytes: [u8; 16] = std::array::from_fn(|i| u8::try_from(i * 16 + i).unwrap());
+        assert_eq!(uuid_text(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
+    }
 }

@@ -328,6 +328,8 @@ fn physical_volumes_drain_and_leave() {
     f.pool.add_pv(&pv("pv-1.img", 16)).unwrap();
     assert_eq!(f.pool.remove_pv("pv-0.img").unwrap_err().kind(), ErrorKind::Conflict);
     f.pool.drain_pv("pv-0.img", true).unwrap();
+    let stranded = f.pool.remove_pv("pv-1.img").unwrap_err();
+    assert_eq!(stranded.kind(), ErrorKind::Conflict, "nothing else takes data");
     write(&v, 256 * KIB, 2, 512 * KIB).unwrap();
     f.idle();
     f.idle();

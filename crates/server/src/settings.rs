@@ -180,7 +180,7 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DESTAGE_BATCH", value_name = "SIZE", help_heading = "Tuning")]
     pub destage_batch: Option<Size>,
 
-    /// Start moving when this share of the journal is in use, in per cent [default: 25]
+    /// Start moving when this share of the journal is in use, in per cent [default: 60]
     #[arg(long, env = "HINDCAST_DESTAGE_START", value_name = "PERCENT", help_heading = "Tuning")]
     pub destage_start: Option<u8>,
 

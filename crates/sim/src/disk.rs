@@ -7,8 +7,8 @@
 mod machine;
 
 use crate::fate::{PowerLoss, TearModel};
-use crate::image::PAGE;
 use crate::rand::Rand;
+use hindcast_engine::disk::IMAGE_PAGE as PAGE;
 use hindcast_engine::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use machine::{Change, File, Go, Machine, crashed, eio, index};
 use parking_lot::{Mutex, MutexGuard};

@@ -1,7 +1,7 @@
 //! What becomes of unsynced changes when the power goes.
 
-use crate::image::Image;
 use crate::rand::Rand;
+use hindcast_engine::disk::Image;
 use std::collections::BTreeMap;
 
 /// The way a power loss treats what was not synced. Changes are independent unless said otherwise: a later one can

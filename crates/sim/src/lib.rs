@@ -12,7 +12,6 @@ mod damage;
 mod disk;
 mod enumerate;
 mod fate;
-mod image;
 mod life;
 mod mutate;
 mod oracle;

@@ -149,8 +149,6 @@ fn the_api_describes_itself_and_refuses_politely() {
         assert_eq!((actual, &answer["kind"]), (code, &json!(kind)), "{method} {path}: {text}");
         assert!(!answer["message"].as_str().unwrap().is_empty());
     }
-    let (_, text) = server.http("PUT", "/api/v1/targets/a/chap", r#"{"user":"u","secret":123456789012345}"#);
-    assert!(text.contains("invalid") && !text.contains("12345"), "a secret is repeated: {text}");
     let long = format!(r#"{{"name":"{}","size":1}}"#, "x".repeat(100_000));
     let (_, text) = server.http("POST", "/api/v1/volumes", &long);
     assert!(text.contains("\"kind\":\"invalid\""), "{text}");

@@ -133,6 +133,24 @@ fn rules_and_secrets_survive_a_kill_and_are_not_told() {
 }
 
 #[test]
+fn a_secret_is_not_repeated_in_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for path in ["/api/v1/target-defaults/chap", "/api/v1/targets/none/chap"] {
+        for body in [
+            r#"{"user":"u","secret":123456789012345}"#,
+            r#"{"user":"u","secret":"123456789012345","secrat":1}"#,
+            r#"{"user":"u","secret":"123456789012345""#,
+            r#"{"user":"u","secret":"12345"}"#,
+            r#""123456789012345""#,
+        ] {
+            let (code, text) = server.http("PUT", path, body);
+            assert!(matches!(code, 400 | 404) && !text.contains("12345"), "{body}: {code}: {text}");
+        }
+    }
+}
+
+#[test]
 fn exit_codes_tell_what_went_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());

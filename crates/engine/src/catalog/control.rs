@@ -137,19 +137,8 @@ mod tests {
         Control::CreateVolume { id: 1, chunk_log2: 14, volume }
     }
 
-    /// The journal of an older build may hold it.
-    #[test]
-    fn golden_bytes() {
-        let hex: String = create_volume().encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(
-            hex,
-            "0101000000000000000200000000000000070707070707070707070707070707070200646200000000000100000e000200000163000000000000000000000000"
-        );
-    }
-
-    #[test]
-    fn round_trips() {
-        let all = [
+    fn every_kind() -> [Control; 9] {
+        [
             create_volume(),
             Control::ResizeVolume { id: 1, size: 5 },
             Control::RenameVolume { id: 1, name: "x".into() },
@@ -159,8 +148,30 @@ mod tests {
             Control::SetDraining { pv: 3, draining: true },
             Control::RemovePv { pv: 3 },
             Control::SetPlacement(Placement::Contiguous),
+        ]
+    }
+
+    /// The journal of an older build may hold them.
+    #[test]
+    fn golden_bytes() {
+        let hex = |c: &Control| c.encode().iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let golden = [
+            "0101000000000000000200000000000000070707070707070707070707070707070200646200000000000100000e000200000163000000000000000000000000",
+            "020100000000000000050000000000000000000000000000",
+            "03010000000000000001007800000000",
+            "04010000000000000001000000000000",
+            "05010000000000000000000000000000",
+            "0603000000010101010101010101010101010101010a002f6465762f6c6f6f70370c000000000000",
+            "0703000000010000",
+            "0803000000000000",
+            "0901000000000000",
         ];
-        for control in all {
+        assert_eq!(every_kind().each_ref().map(hex), golden);
+    }
+
+    #[test]
+    fn round_trips() {
+        for control in every_kind() {
             let bytes = control.encode();
             assert_eq!(bytes.len() % RECORD_ALIGN as usize, 0);
             assert_eq!(Control::decode(&bytes), Some(control.clone()));

@@ -106,6 +106,12 @@ impl Catalog {
         Self::on(disk, cache_bytes)
     }
 
+    /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in memory.
+    pub(crate) fn open_untouched(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
+        let disk = dir.open(FILE, OpenMode::ReadOnly).map_err(|e| Error::io("open the catalog", e))?;
+        Ok(Catalog { store: Store::open_untouched(disk, cache_bytes)?, commits: AtomicU64::new(0) })
+    }
+
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
         Ok(Txn { catalog: self, txn: Guarded::new(self.store.begin_write()?) })
     }

@@ -73,14 +73,31 @@ impl<T> Drop for Guarded<T> {
 
 impl Store {
     pub(super) fn open(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
-        let db = guarded("open the catalog", || {
+        let db = Self::database("open the catalog", &disk, cache_bytes, DiskBackend::new(disk.clone()))?;
+        Ok(Store { disk, db, fallback: OnceLock::new() })
+    }
+
+    /// Opens without ever writing to `disk`.
+    pub(super) fn open_untouched(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
+        let overlay = Overlay::new(disk.clone()).map_err(|e| Error::io("open the catalog", e))?;
+        let db = Self::database("open the catalog", &disk, cache_bytes, overlay)?;
+        Ok(Store { disk, db, fallback: OnceLock::new() })
+    }
+
+    fn database(
+        what: &str,
+        disk: &Arc<dyn Disk>,
+        cache_bytes: usize,
+        backend: impl redb::StorageBackend,
+    ) -> Result<Guarded<Database>> {
+        let db = guarded(what, || {
             let mut builder = Database::builder();
             builder.set_cache_size(cache_bytes);
-            let len = disk.len().map_err(|e| Error::io("open the catalog", e))?;
+            let len = disk.len().map_err(|e| Error::io(what, e))?;
             builder.set_check_integrity_on_open((1..=VERIFIED_WHOLE).contains(&len));
-            Ok(db!("open the catalog", builder.create_with_backend(DiskBackend::new(disk.clone()))))
+            Ok(db!(what, builder.create_with_backend(backend)))
         })?;
-        Ok(Store { disk, db: Guarded::new(db), fallback: OnceLock::new() })
+        Ok(Guarded::new(db))
     }
 
     pub(super) fn begin_write(&self) -> Result<WriteTransaction> {
@@ -108,13 +125,9 @@ impl Store {
     }
 
     fn fall_back(&self) -> Result<&Guarded<Database>> {
-        let db = guarded("open the catalog again", || {
-            let mut builder = Database::builder();
-            builder.set_cache_size(FALLBACK_CACHE);
-            let overlay =
-                db!("open the catalog again", Overlay::new(self.disk.clone()).map_err(redb::Error::Io));
-            Ok(db!("open the catalog again", builder.create_with_backend(overlay)))
-        })?;
-        Ok(self.fallback.get_or_init(|| Guarded::new(db)))
+        let what = "open the catalog again";
+        let overlay = Overlay::new(self.disk.clone()).map_err(|e| Error::io(what, e))?;
+        let db = Self::database(what, &self.disk, FALLBACK_CACHE, overlay)?;
+        Ok(self.fallback.get_or_init(|| db))
     }
 }

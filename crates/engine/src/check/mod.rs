@@ -53,7 +53,7 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Findings that are not listed.
     pub unlisted: u64,
-    /// The pool's UUID, as 32 hex digits.
+    /// The pool's UUID.
     pub pool: String,
     /// Physical volumes.
     pub pvs: u64,
@@ -113,9 +113,11 @@ pub fn check(
 ) -> Result<CheckReport> {
     let _lock = crate::pool::lock(&*dir)?;
     let mut report = CheckReport::default();
-    let tables = match Catalog::open(&*dir, CACHE).and_then(|c| Ok((read_tables(&c)?, c))) {
+    // A check that repairs nothing leaves every byte as it was.
+    let open = if options.repair { Catalog::open } else { Catalog::open_untouched };
+    let tables = match open(&*dir, CACHE).and_then(|c| Ok((read_tables(&c)?, c))) {
         Ok((tables, catalog)) => {
-            report.pool = tables.superblock.pool.iter().map(|b| format!("{b:02x}")).collect();
+            report.pool = crate::world::uuid_text(&tables.superblock.pool);
             check_tables(&tables, &mut report);
             check_pvs(&*dir, &tables, &mut report);
             check_journal(&*dir, &tables, &mut report);

@@ -58,6 +58,24 @@ fn a_sound_pool_is_clean() {
 }
 
 #[test]
+fn a_check_that_repairs_nothing_writes_nothing() {
+    let dir = pool();
+    let content = || {
+        dir.list().unwrap().into_iter().map(|name| {
+            let disk = dir.open(&name, OpenMode::ReadOnly).unwrap();
+            let mut bytes = vec![0; disk.len().unwrap() as usize];
+            disk.read_at(&mut bytes, 0).unwrap();
+            (name, bytes)
+        })
+    };
+    let before: Vec<_> = content().collect();
+    assert!(run(&dir, false).is_clean());
+    for ((name, was), (_, is)) in before.into_iter().zip(content()) {
+        assert!(was == is, "{name} changed");
+    }
+}
+
+#[test]
 fn leaks_and_counts_are_found_and_repaired() {
     let dir = pool();
     damage(&dir, |catalog, txn| {

@@ -1,13 +1,11 @@
 //! Disks in memory, for tests and fuzzing: sparse, shared by clones of their directory, and durable at once.
 
+use super::image::Image;
 use super::{Dir, Disk, OpenMode, SyncPurpose};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-
-/// Unit of storage in bytes. Pages that were never written take no memory.
-const PAGE: u64 = 4096;
 
 /// A directory in memory. Clones share it, which is how a test closes and opens again.
 #[derive(Debug, Clone, Default)]
@@ -15,7 +13,7 @@ pub struct MemDir(Arc<Mutex<Names>>);
 
 #[derive(Debug, Default)]
 struct Names {
-    disks: BTreeMap<String, Arc<RwLock<Content>>>,
+    disks: BTreeMap<String, Arc<RwLock<Image>>>,
     locked: BTreeSet<String>,
 }
 
@@ -78,80 +76,6 @@ impl Drop for Lock {
     }
 }
 
-#[derive(Debug, Default)]
-struct Content {
-    len: u64,
-    /// By page number. A page past `len` does not exist, nor does a non-zero byte past `len`.
-    pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
-}
-
-/// Splits `offset..offset + len` at page borders: (page, first byte in it, number of bytes).
-fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
-    let mut at = offset;
-    let end = offset + len as u64;
-    std::iter::from_fn(move || {
-        (at < end).then(|| {
-            let start = (at % PAGE) as usize;
-            let count = (PAGE - at % PAGE).min(end - at) as usize;
-            let piece = (at / PAGE, start, count);
-            at += count as u64;
-            piece
-        })
-    })
-}
-
-impl Content {
-    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let mut rest = buf;
-        for (page, start, count) in pieces(offset, rest.len()) {
-            let (now, later) = rest.split_at_mut(count);
-            match self.pages.get(&page) {
-                Some(bytes) => now.copy_from_slice(&bytes[start..start + count]),
-                None => now.fill(0),
-            }
-            rest = later;
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let end = end(offset, buf.len() as u64)?;
-        let mut rest = buf;
-        for (page, start, count) in pieces(offset, buf.len()) {
-            let (now, later) = rest.split_at(count);
-            let bytes = self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE as usize]));
-            bytes[start..start + count].copy_from_slice(now);
-            rest = later;
-        }
-        if !buf.is_empty() {
-            self.len = self.len.max(end);
-        }
-        Ok(())
-    }
-
-    fn zero(&mut self, from: u64, to: u64) {
-        let (first, last) = (from.div_ceil(PAGE), to / PAGE);
-        if first < last {
-            let mut tail = self.pages.split_off(&first);
-            self.pages.append(&mut tail.split_off(&last));
-        }
-        // What is left are the parts of pages at both ends.
-        for (page, start, end) in [
-            (from / PAGE, from % PAGE, if from / PAGE == to / PAGE { to % PAGE } else { PAGE }),
-            (to / PAGE, if from / PAGE == to / PAGE { from % PAGE } else { 0 }, to % PAGE),
-        ] {
-            if start < end
-                && let Some(bytes) = self.pages.get_mut(&page)
-            {
-                bytes[start as usize..end as usize].fill(0);
-            }
-        }
-    }
-}
-
 /// The end of a range to be written. Files of the operating system end at `i64::MAX`, so these do.
 fn end(offset: u64, len: u64) -> io::Result<u64> {
     offset
@@ -161,19 +85,24 @@ fn end(offset: u64, len: u64) -> io::Result<u64> {
 }
 
 struct MemDisk {
-    content: Arc<RwLock<Content>>,
+    content: Arc<RwLock<Image>>,
     writable: bool,
 }
 
 impl MemDisk {
-    fn for_writing(&self) -> io::Result<parking_lot::RwLockWriteGuard<'_, Content>> {
+    fn for_writing(&self) -> io::Result<parking_lot::RwLockWriteGuard<'_, Image>> {
         if self.writable { Ok(self.content.write()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 }
 
 impl Disk for MemDisk {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.content.read().read(buf, offset)
+        let content = self.content.read();
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        content.read(buf, offset);
+        Ok(())
     }
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
@@ -181,15 +110,19 @@ impl Disk for MemDisk {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.for_writing()?.write(buf, offset)
+        let mut content = self.for_writing()?;
+        end(offset, buf.len() as u64)?;
+        content.write(buf, offset);
+        Ok(())
     }
 
     fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
         let mut content = self.for_writing()?;
         let mut at = offset;
         for buf in bufs.iter() {
-            content.write(buf, at)?;
-            at += buf.len() as u64;
+            let next = end(at, buf.len() as u64)?;
+            content.write(buf, at);
+            at = next;
         }
         Ok(())
     }
@@ -199,32 +132,26 @@ impl Disk for MemDisk {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.content.read().len)
+        Ok(self.content.read().len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut content = self.for_writing()?;
-        let len = end(len, 0)?;
-        let old = content.len;
-        if len < old {
-            content.zero(len, old.next_multiple_of(PAGE));
-        }
-        content.len = len;
+        content.set_len(end(len, 0)?);
         Ok(())
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut content = self.for_writing()?;
-        content.len = content.len.max(end(offset, len)?);
+        let end = end(offset, len)?.max(content.len());
+        content.set_len(end);
         Ok(())
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut content = self.for_writing()?;
-        let to = end(offset, len)?.min(content.len);
-        if offset < to {
-            content.zero(offset, to);
-        }
+        let to = end(offset, len)?.min(content.len());
+        content.zero(offset, to.saturating_sub(offset));
         Ok(())
     }
 
@@ -241,6 +168,7 @@ impl Disk for MemDisk {
 
 #[cfg(test)]
 mod tests {
+    use super::super::image::PAGE;
     use super::*;
     use crate::world::{Rng, SplitMix};
 
@@ -270,7 +198,7 @@ mod tests {
         assert_eq!(&buf, b"\0x\0");
         assert!(disk.write_at(b"x", u64::MAX).is_err());
         assert!(disk.read_at(&mut buf, u64::MAX).is_err());
-        assert_eq!(dir.0.lock().disks["a"].read().pages.len(), 1);
+        assert_eq!(dir.0.lock().disks["a"].read().pages_in(0..1 << 60).count(), 1);
     }
 
     #[test]

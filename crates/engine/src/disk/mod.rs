@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 mod counting;
 mod file;
+mod image;
 mod memory;
 
 pub(crate) use counting::CountingDir;
 pub use file::FileDir;
+pub use image::{Image, PAGE as IMAGE_PAGE};
 pub use memory::MemDir;
 
 /// Why a sync is issued. Shown in metrics; the simulator drops syncs by purpose to prove that each one is needed.

@@ -9,8 +9,9 @@ use super::ChainSegment;
 use super::cursor::{Cursor, Located};
 use super::record::{HEADER_LEN, Header, RECORD_ALIGN};
 use super::segment::{FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_index};
-use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -45,6 +46,21 @@ pub(crate) struct Scanned {
     pub(crate) next_seq: u64,
     /// The record after `destaged_lsn`.
     pub(crate) cursor: Cursor,
+    /// Everything up to here was durable once: the catalog says so, or a record.
+    synced_lsn: u64,
+    /// The records after that.
+    unsynced: VecDeque<Cursor>,
+}
+
+impl Scanned {
+    /// Takes note of the record at `cursor`, and of what it says to have been durable when it was written.
+    fn note_unsynced(&mut self, header: &Header, cursor: Cursor) {
+        self.unsynced.push_back(cursor);
+        self.synced_lsn = self.synced_lsn.max(header.synced_lsn);
+        while self.unsynced.front().is_some_and(|c| c.lsn <= self.synced_lsn) {
+            self.unsynced.pop_front();
+        }
+    }
 }
 
 /// Scans the journal; `visit` sees every record above `destaged_lsn`, in order, with its data.
@@ -65,6 +81,8 @@ pub(crate) fn scan(
         max_incarnation: 0,
         next_seq: start.seq,
         cursor: Cursor { seq: start.seq, at: FIRST_RECORD, lsn: start.destaged_lsn + 1 },
+        synced_lsn: start.synced_lsn,
+        unsynced: VecDeque::new(),
     };
     while let Some(index) = next_in_chain(&candidates, &scanned, start.incarnation) {
         let candidate = candidates.swap_remove(index);
@@ -95,13 +113,36 @@ pub(crate) fn scan(
 
 /// Makes what a scan found durable, before anything acts on it: after a mere kill it may still be in the page cache
 /// only.
+///
+/// What is not known to have been durable is written again first. If the former life ended in a failed sync, the kernel may
+/// hold those pages and believe that they are on disk: a sync alone would write nothing, and report nothing.
 pub(crate) fn make_durable(dir: &dyn Dir, scanned: &Scanned) -> Result<()> {
+    let first = scanned.unsynced.front();
     for segment in &scanned.chain {
         let name = super::segment::file_name(segment.file.index);
+        if let Some(first) = first.filter(|first| first.seq <= segment.header.seq) {
+            // The segment's own header was written with its first record.
+            let inside = first.seq == segment.header.seq && first.at > FIRST_RECORD;
+            let from = if inside { first.at } else { 0 };
+            write_again(&*segment.file.disk, from, segment.end)
+                .map_err(|e| Error::io(format!("write {name} again"), e))?;
+        }
         let synced = segment.file.disk.sync(SyncPurpose::JournalOpen);
         synced.map_err(|e| Error::io(format!("sync {name}"), e))?;
     }
     dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
+}
+
+fn write_again(disk: &dyn Disk, from: u64, end: u64) -> std::io::Result<()> {
+    let mut buffer = vec![0u8; (end - from).min(1 << 20) as usize];
+    let mut at = from;
+    while at < end {
+        let part = &mut buffer[..(end - at).min(1 << 20) as usize];
+        disk.read_at(part, at)?;
+        disk.write_at(part, at)?;
+        at += part.len() as u64;
+    }
+    Ok(())
 }
 
 struct Candidate {
@@ -162,6 +203,7 @@ fn follow(
     while let Some(found) =
         reader.next_record(at, |h| h.lsn == lsn && h.incarnation == header.incarnation).map_err(fail)?
     {
+        scanned.note_unsynced(&found.header, Cursor { seq: header.seq, at, lsn });
         at = found.next;
         lsn += 1;
         scanned.max_time = scanned.max_time.max(found.header.time);

@@ -151,7 +151,10 @@ impl Pool {
         let identity = uuid(&*self.world.rng);
         Label { pool: self.uuid, pv_uuid: identity, pv: id, extents, extent_size }
             .write(&*disk, &spec.path)?;
-        self.dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
+        // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
+        self.dir
+            .sync(SyncPurpose::Dir)
+            .map_err(|e| self.fault.poison(&Error::io("sync the data directory", e)))?;
         let path = spec.path.clone();
         // Open from here on: nobody else can claim it before it is carried out.
         self.pvs.insert(Pv::new(id, path.clone(), extents, disk));
@@ -232,8 +235,10 @@ impl Pool {
                     "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
                 )));
             }
-            if self.names.read().pvs.len() == 1 {
-                return Err(conflict(format!("remove {wanted}: it is the pool's last physical volume")));
+            if !self.names.read().pvs.iter().any(|(id, other)| *id != pv && !other.draining) {
+                return Err(conflict(format!(
+                    "remove {wanted}: no other physical volume takes data; add one, or stop draining one"
+                )));
             }
             // From here on nothing new is placed on it.
             if !self.apply_draining(m, pv, true, false) {

@@ -107,13 +107,14 @@ impl Pool {
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
 
         let mut reserved = BTreeMap::new();
-        let scanned = recover_journal(&*dir, &superblock, &committed, &mut names, &mut reserved)?;
+        let mut scanned = recover_journal(&*dir, &superblock, &committed, &mut names, &mut reserved)?;
         make_durable(&*dir, &scanned)?;
         for (slot_log2, slots) in reserved {
             space.adjust_reserved(slot_log2, slots);
         }
         let cursor = scanned.cursor;
         begin_incarnation(&catalog, &mut committed, &scanned)?;
+        scanned.max_time = committed.time;
 
         let fault = Arc::new(Fault::default());
         let journal = Journal::new(
@@ -121,7 +122,7 @@ impl Pool {
             dir.clone(),
             world.clock.clone(),
             fault.clone(),
-            Scanned { max_time: committed.time, ..scanned },
+            scanned,
         );
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id).collect();

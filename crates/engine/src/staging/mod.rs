@@ -24,7 +24,7 @@ const SHARDS: usize = 16;
 const BLOCKS_PER_STRIPE: u64 = 256;
 
 /// A staged part of one block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) lsn: u64,
     /// Journal file that holds it.

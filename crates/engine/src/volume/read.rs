@@ -7,10 +7,59 @@ use crate::error::{Error, Result, corrupt};
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{MapPage, Slot};
 use crate::staging::{Piece, SECTORS, Source};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A read-ahead by [`Volume::load_range`] stops here: it is a hint.
 const MAX_CACHED: u64 = 16 << 20;
+
+/// Pieces read together: 256 KiB.
+const MAX_PIECES: usize = 64;
+
+/// A range of the volume that one read of a disk may serve: all of it below staging, or all of it in `pieces`, which lie
+/// one after another in one journal file.
+struct Gathered {
+    range: Range<u64>,
+    pieces: [Piece; MAX_PIECES],
+    count: usize,
+}
+
+impl Gathered {
+    fn new(start: u64) -> Self {
+        Gathered { range: start..start, pieces: [Piece::default(); MAX_PIECES], count: 0 }
+    }
+
+    fn restart(&mut self, start: u64) {
+        self.range = start..start;
+        self.count = 0;
+    }
+
+    /// Extends the range by the `len` bytes of `source` that follow it; false where they have to be read apart.
+    fn add(&mut self, len: u64, source: Source) -> bool {
+        let fits = match source {
+            Source::Below => self.count == 0,
+            // A part of a piece can't be verified.
+            Source::Journal(piece) if piece.len() as u64 != len => false,
+            Source::Journal(piece) => match self.pieces[..self.count].last() {
+                None => self.range.is_empty(),
+                Some(last) => {
+                    self.count < MAX_PIECES
+                        && last.file == piece.file
+                        && last.at as usize + last.len() == piece.at as usize
+                }
+            },
+            Source::Zeros(_) => false,
+        };
+        if fits {
+            if let Source::Journal(piece) = source {
+                self.pieces[self.count] = piece;
+                self.count += 1;
+            }
+            self.range.end += len;
+        }
+        fits
+    }
+}
 
 impl Volume {
     /// Fills `buf`. With `may_block` false it returns `Ok(false)` where a disk (or the catalog) would have to be waited
@@ -26,35 +75,49 @@ impl Volume {
             return self.read_below(offset, buf, may_block);
         }
         let end = offset + buf.len() as u64;
-        // Consecutive sectors that are not staged are read together.
-        let mut below = offset..offset;
+        let mut gathered = Gathered::new(offset);
         for block in offset / BLOCK..end.div_ceil(BLOCK) {
             let sources = self.state.branch.staging.resolve(block);
             let mut sector = (offset.max(block * BLOCK) - block * BLOCK) / SECTOR;
             let last = (end.min((block + 1) * BLOCK) - block * BLOCK) / SECTOR;
             while sector < last {
-                let run = run_length(&sources, sector as usize, last as usize) as u64;
+                let source = sources[sector as usize];
                 let at = block * BLOCK + sector * SECTOR;
-                let run_end = at + run * SECTOR;
-                if sources[sector as usize] == Source::Below {
-                    below.end = run_end;
-                } else {
-                    if !self.read_below(below.start, slice(buf, offset, below.clone()), may_block)? {
+                let len = run_length(&sources, sector as usize, last as usize) as u64 * SECTOR;
+                if !gathered.add(len, source) {
+                    if !self.read_gathered(&gathered, offset, buf, may_block)? {
                         return Ok(false);
                     }
-                    below = run_end..run_end;
-                    let part = slice(buf, offset, at..run_end);
-                    if !self.read_staged(sources[sector as usize], sector, part, may_block)? {
-                        return Ok(false);
+                    gathered.restart(at);
+                    if !gathered.add(len, source) {
+                        let part = slice(buf, offset, at..at + len);
+                        if !self.read_staged(source, sector, part, may_block)? {
+                            return Ok(false);
+                        }
+                        gathered.restart(at + len);
                     }
                 }
-                sector += run;
+                sector += len / SECTOR;
             }
         }
-        self.read_below(below.start, slice(buf, offset, below), may_block)
+        self.read_gathered(&gathered, offset, buf, may_block)
     }
 
-    /// Reads from staging's `source`; `sector` is where `out` starts inside the block.
+    /// Reads what was gathered into its part of `buf`, which starts at volume byte `offset`.
+    fn read_gathered(&self, of: &Gathered, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        let out = slice(buf, offset, of.range.clone());
+        let pieces = &of.pieces[..of.count];
+        if pieces.is_empty() {
+            return self.read_below(of.range.start, out, may_block);
+        }
+        if !self.read_pieces(pieces, out, may_block)? {
+            return Ok(false);
+        }
+        self.count(&self.state.counters.staged_read_bytes, out.len() as u64);
+        Ok(true)
+    }
+
+    /// Reads zeros, or a part of a piece; `sector` is where `out` starts inside the block.
     fn read_staged(&self, source: Source, sector: u64, out: &mut [u8], may_block: bool) -> Result<bool> {
         let Source::Journal(piece) = source else {
             out.fill(0);
@@ -62,35 +125,36 @@ impl Volume {
         };
         // The whole piece is read, for its checksum.
         let skip = (sector as usize - piece.start as usize) * SECTOR as usize;
-        if skip == 0 && out.len() == piece.len() {
-            if !self.read_piece(&piece, out, may_block)? {
-                return Ok(false);
-            }
-        } else {
-            let mut whole = [0u8; BLOCK as usize];
-            let whole = &mut whole[..piece.len()];
-            if !self.read_piece(&piece, whole, may_block)? {
-                return Ok(false);
-            }
-            out.copy_from_slice(&whole[skip..skip + out.len()]);
+        let mut whole = [0u8; BLOCK as usize];
+        let whole = &mut whole[..piece.len()];
+        if !self.read_pieces(&[piece], whole, may_block)? {
+            return Ok(false);
         }
+        out.copy_from_slice(&whole[skip..skip + out.len()]);
         self.count(&self.state.counters.staged_read_bytes, out.len() as u64);
         Ok(true)
     }
 
-    fn read_piece(&self, piece: &Piece, out: &mut [u8], may_block: bool) -> Result<bool> {
-        let Some(file) = self.pool.journal.file(piece.file) else {
-            return Err(corrupt(format!("read LSN {}: journal file {} is missing", piece.lsn, piece.file)));
+    /// Reads whole pieces that lie one after another in a journal file, and verifies each.
+    fn read_pieces(&self, pieces: &[Piece], out: &mut [u8], may_block: bool) -> Result<bool> {
+        let Some(first) = pieces.first() else { return Ok(true) };
+        let Some(file) = self.pool.journal.file(first.file) else {
+            return Err(corrupt(format!("read LSN {}: journal file {} is missing", first.lsn, first.file)));
         };
-        let name = || format!("read LSN {} from journal file {}", piece.lsn, piece.file);
-        if !read_disk(&file.disk, out, piece.at as u64, may_block, name)? {
+        let name = || format!("read LSN {} from journal file {}", first.lsn, first.file);
+        if !read_disk(&file.disk, out, first.at as u64, may_block, name)? {
             return Ok(false);
         }
-        if crc32c(out) != piece.crc {
-            return Err(corrupt(format!(
-                "verify LSN {}: its data in journal file {} is damaged",
-                piece.lsn, piece.file
-            )));
+        let mut rest = &*out;
+        for piece in pieces {
+            let (data, after) = rest.split_at(piece.len());
+            if crc32c(data) != piece.crc {
+                return Err(corrupt(format!(
+                    "verify LSN {}: its data in journal file {} is damaged",
+                    piece.lsn, piece.file
+                )));
+            }
+            rest = after;
         }
         Ok(true)
     }
@@ -173,7 +237,7 @@ fn read_disk(
 }
 
 /// The part of `buf`, which starts at volume byte `offset`, that holds `range` of the volume.
-fn slice(buf: &mut [u8], offset: u64, range: std::ops::Range<u64>) -> &mut [u8] {
+fn slice(buf: &mut [u8], offset: u64, range: Range<u64>) -> &mut [u8] {
     &mut buf[(range.start - offset) as usize..(range.end - offset) as usize]
 }
 

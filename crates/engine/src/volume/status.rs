@@ -123,18 +123,22 @@ impl Volume {
         let (number, index) = MapPage::locate(chunk);
         let page = self.pool.map.load((branch.id, number))?;
         let mapped = page.get(index).is_some_and(|e| e.slot != Slot::HOLE);
-        for at in bytes.step_by(SECTOR as usize) {
-            let source = sources[(at / BLOCK - blocks.start) as usize][(at % BLOCK / SECTOR) as usize];
-            let kind = match source {
-                Source::Below if mapped => DATA,
-                Source::Below => HOLE,
-                Source::Journal(_) => DATA,
-                // A discard counts from its acknowledgement; that the slot goes later is nobody's business. Of a part of
-                // a chunk it may turn out then that the space stays.
-                Source::Zeros(keeps_space) => (keeps_space, true),
-            };
-            if !runs.push(SECTOR, kind) {
-                return Ok(false);
+        let kind = |source: &Source| match source {
+            Source::Below if mapped => DATA,
+            Source::Below => HOLE,
+            Source::Journal(_) => DATA,
+            // A discard counts from its acknowledgement; that the slot goes later is nobody's business. Of a part of a
+            // chunk it may turn out then that the space stays.
+            Source::Zeros(keeps_space) => (*keeps_space, true),
+        };
+        for (block, sources) in blocks.zip(&sources) {
+            let start = bytes.start.max(block * BLOCK);
+            let end = bytes.end.min((block + 1) * BLOCK);
+            let sectors = &sources[(start % BLOCK / SECTOR) as usize..][..((end - start) / SECTOR) as usize];
+            for run in sectors.chunk_by(|a, b| kind(a) == kind(b)) {
+                if !runs.push(run.len() as u64 * SECTOR, kind(&run[0])) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

@@ -2,6 +2,7 @@
 
 use hindcast_api as api;
 use hindcast_engine::pool::{self, Health, Placement, PoolInfo, PoolStats, PvInfo, VolumeInfo};
+use hindcast_engine::world::uuid_text;
 use jiff::Timestamp;
 
 pub(crate) fn health(health: &Health) -> api::Health {
@@ -25,7 +26,7 @@ pub(super) fn placement(placement: api::Placement) -> Placement {
 
 pub(super) fn pool(info: &PoolInfo, stats: &PoolStats) -> api::Pool {
     api::Pool {
-        uuid: uuid(&info.uuid),
+        uuid: uuid_text(&info.uuid),
         extent_size: info.config.extent_size,
         atomic_unit: info.config.atomic_unit,
         placement: match info.placement {
@@ -69,7 +70,7 @@ pub(crate) fn hit_rate(stats: &PoolStats) -> Option<f64> {
 pub(super) fn pv(info: &PvInfo) -> api::Pv {
     api::Pv {
         id: info.id,
-        uuid: uuid(&info.uuid),
+        uuid: uuid_text(&info.uuid),
         path: info.path.clone(),
         size: info.size,
         used: info.used,
@@ -91,7 +92,7 @@ pub(super) fn volume(info: &VolumeInfo) -> api::Volume {
     } = info.stats;
     api::Volume {
         name: info.name.clone(),
-        uuid: uuid(&info.uuid),
+        uuid: uuid_text(&info.uuid),
         size: info.size,
         chunk_size: info.chunk_size,
         block_size: info.block_size,
@@ -110,28 +111,5 @@ pub(super) fn volume(info: &VolumeInfo) -> api::Volume {
             staged_read_bytes,
             errors,
         },
-    }
-}
-
-/// The usual form: 8-4-4-4-12 hexadecimal digits.
-pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_uuid_reads_as_usual() {
-        let bytes: [u8; 16] = std::array::from_fn(|i| u8::try_from(i * 16 + i).unwrap());
-        assert_eq!(uuid(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
     }
 }

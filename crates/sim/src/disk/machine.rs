@@ -2,9 +2,9 @@
 
 use super::{Counts, CrashPoint};
 use crate::fate::{Fates, PowerLoss, TearModel};
-use crate::image::{Image, PAGE};
 use crate::rand::Rand;
 use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::disk::{IMAGE_PAGE as PAGE, Image};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;

@@ -1,14 +1,14 @@
-//! Sparse disk content that shares pages between copies.
+//! Sparse disk content in memory that shares pages between copies: what [`super::MemDir`] and the simulator keep.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Unit of sharing in bytes.
-pub(crate) const PAGE: u64 = 4096;
+/// Unit of storage and sharing in bytes. Pages that were never written take no memory.
+pub const PAGE: u64 = 4096;
 
 /// The content of a disk. Cloning copies references to pages; a page is copied when one of its owners writes to it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Image {
+pub struct Image {
     len: u64,
     /// By page number; an absent page is zeros. No byte past `len` is other than zero.
     pages: BTreeMap<u64, Arc<[u8; PAGE as usize]>>,
@@ -30,12 +30,18 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
 }
 
 impl Image {
-    pub(crate) fn len(&self) -> u64 {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
         self.len
     }
 
+    /// Nothing at all, not even zeros.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Fills `buf`; what lies past the end reads as zeros.
-    pub(crate) fn read(&self, buf: &mut [u8], offset: u64) {
+    pub fn read(&self, buf: &mut [u8], offset: u64) {
         let mut rest = buf;
         for (page, start, count) in pieces(offset, rest.len() as u64) {
             let (now, later) = rest.split_at_mut(count);
@@ -48,7 +54,7 @@ impl Image {
     }
 
     /// Writes, growing as needed.
-    pub(crate) fn write(&mut self, buf: &[u8], offset: u64) {
+    pub fn write(&mut self, buf: &[u8], offset: u64) {
         let mut rest = buf;
         for (page, start, count) in pieces(offset, buf.len() as u64) {
             let (now, later) = rest.split_at(count);
@@ -62,7 +68,7 @@ impl Image {
     }
 
     /// Zeroes a range without changing the length.
-    pub(crate) fn zero(&mut self, offset: u64, len: u64) {
+    pub fn zero(&mut self, offset: u64, len: u64) {
         let first = offset / PAGE;
         let last = (offset + len).div_ceil(PAGE);
         let touched: Vec<u64> = self.pages.range(first..last).map(|(page, _)| *page).collect();
@@ -78,7 +84,7 @@ impl Image {
     }
 
     /// Cuts, or extends with zeros.
-    pub(crate) fn set_len(&mut self, len: u64) {
+    pub fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.zero(len, self.len - len);
         }
@@ -86,12 +92,12 @@ impl Image {
     }
 
     /// Numbers of the pages that exist in a range of bytes.
-    pub(crate) fn pages_in(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+    pub fn pages_in(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
         self.pages.range(range.start / PAGE..range.end.div_ceil(PAGE)).map(|(page, _)| *page)
     }
 
     /// Takes over one page, and nothing else, from `other`.
-    pub(crate) fn copy_page(&mut self, other: &Image, page: u64) {
+    pub fn copy_page(&mut self, other: &Image, page: u64) {
         match other.pages.get(&page) {
             Some(bytes) => drop(self.pages.insert(page, bytes.clone())),
             None => drop(self.pages.remove(&page)),
@@ -102,20 +108,20 @@ impl Image {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rand::Rand;
+    use crate::world::{Rng, SplitMix};
 
     #[test]
     fn agrees_with_a_plain_vector_and_shares_nothing_it_should_not() {
-        let mut rand = Rand::new(1);
+        let rng = SplitMix::new(1);
+        let below = |n: u64| rng.next() % n;
         let mut image = Image::default();
         let mut model: Vec<u8> = Vec::new();
         let mut old = (image.clone(), model.clone());
         for step in 0..2000 {
-            let (at, len) = (rand.below(4 * PAGE), rand.below(2 * PAGE));
-            match rand.below(4) {
+            let (at, len) = (below(4 * PAGE), below(2 * PAGE));
+            match below(4) {
                 0 | 1 => {
-                    let mut data = vec![0; len as usize];
-                    rand.fill(&mut data);
+                    let data: Vec<u8> = (0..len).map(|_| below(256) as u8).collect();
                     image.write(&data, at);
                     if len > 0 {
                         model.resize(model.len().max((at + len) as usize), 0);
@@ -141,7 +147,7 @@ mod tests {
                 assert_eq!(back[..model.len()], model[..], "step {step}");
                 assert!(back[model.len()..].iter().all(|b| *b == 0));
             }
-            if rand.percent(5) {
+            if below(100) < 5 {
                 old = (image.clone(), model.clone());
             }
         }

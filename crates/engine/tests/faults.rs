@@ -1,0 +1,352 @@
+//! What a pool does when its disks fail (I7): errors reach the client, a failed sync or a lost write ends trust, and
+//! nothing unverified is served.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use bytes::Bytes;
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::{ErrorKind, Volume};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What is to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failing {
+    Reads(&'static str),
+    Writes(&'static str),
+    Syncs(SyncPurpose),
+}
+
+/// A directory in memory whose disks fail on demand, until told otherwise.
+#[derive(Clone)]
+struct FaultyDir {
+    inner: MemDir,
+    failing: Arc<Mutex<Option<Failing>>>,
+    /// Bytes written to the journal's files.
+    journaled: Arc<AtomicU64>,
+}
+
+impl FaultyDir {
+    fn new() -> FaultyDir {
+        FaultyDir { inner: MemDir::new(), failing: Arc::default(), journaled: Arc::default() }
+    }
+
+    fn fail(&self, what: Failing) {
+        *self.failing.lock().unwrap() = Some(what);
+    }
+
+    fn heal(&self) {
+        *self.failing.lock().unwrap() = None;
+    }
+
+    fn check(&self, matches: impl Fn(Failing) -> bool) -> io::Result<()> {
+        match *self.failing.lock().unwrap() {
+            Some(failing) if matches(failing) => Err(io::Error::other("injected")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.check(|f| f == Failing::Syncs(purpose))
+    }
+}
+
+impl Dir for FaultyDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open(name, mode)?;
+        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
+    }
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.inner.lock(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.inner.list()
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.check_sync(purpose)?;
+        self.inner.sync(purpose)
+    }
+}
+
+struct FaultyDisk {
+    inner: Arc<dyn Disk>,
+    dir: FaultyDir,
+    name: String,
+}
+
+impl FaultyDisk {
+    fn check_read(&self) -> io::Result<()> {
+        self.dir.check(|f| matches!(f, Failing::Reads(prefix) if self.name.starts_with(prefix)))
+    }
+    fn check_write(&self) -> io::Result<()> {
+        self.dir.check(|f| matches!(f, Failing::Writes(prefix) if self.name.starts_with(prefix)))
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check_read()?;
+        self.inner.read_at(buf, offset)
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.check_read()?;
+        self.inner.try_read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.check_write()?;
+        if self.name.starts_with("journal") {
+            self.dir.journaled.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        }
+        self.inner.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.check_write()?;
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.dir.check_sync(purpose)?;
+        self.inner.sync(purpose)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.punch(offset, len)
+    }
+    fn backing_available(&self) -> io::Result<Option<u64>> {
+        self.inner.backing_available()
+    }
+    fn advise_random(&self) {}
+    fn is_block_device(&self) -> bool {
+        false
+    }
+}
+
+fn world() -> World {
+    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
+}
+
+fn pv(path: &str) -> PvSpec {
+    PvSpec { path: path.into(), size: Some(4 * MIB), force: false }
+}
+
+fn open(dir: &FaultyDir) -> Arc<Pool> {
+    Pool::open(Arc::new(dir.clone()), world(), PoolOptions::default()).unwrap()
+}
+
+/// A pool with a volume whose first 64 KiB hold ones, in place.
+fn fixture() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
+    let dir = FaultyDir::new();
+    let config = PoolConfig {
+        extent_size: 64 * KIB,
+        journal_size: 4 * MIB,
+        segment_size: 512 * KIB,
+        atomic_unit: 4096,
+    };
+    Pool::create(Arc::new(dir.clone()), &world(), &config, Placement::Anywhere, &[pv("pv-0.img")]).unwrap();
+    let pool = open(&dir);
+    let new = NewVolume { name: "a".into(), size: MIB, chunk_size: 4096, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    let volume = pool.open_volume("a", false).unwrap();
+    write(&volume, 0, 1, 64 * KIB).unwrap();
+    pool.drain().unwrap();
+    (dir, pool, volume)
+}
+
+fn write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<(), ErrorKind> {
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result.map_err(|e| e.kind())
+}
+
+fn read(volume: &Volume, offset: u64, len: u64) -> Result<Vec<u8>, ErrorKind> {
+    let mut buf = vec![0xEE; len as usize];
+    volume.read(offset, &mut buf).map_err(|e| e.kind())?;
+    Ok(buf)
+}
+
+/// Writes and everything else that changes are refused, reads go on, and it says so.
+fn assert_poisoned(pool: &Pool, volume: &Volume) {
+    assert!(matches!(pool.health(), Health::Poisoned(_)), "{:?}", pool.health());
+    assert_eq!(write(volume, 0, 9, 512), Err(ErrorKind::Poisoned));
+    assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(volume.discard(0, 4096, false).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(pool.resize_volume("a", 2 * MIB, false).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(pool.add_pv(&pv("pv-9.img")).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(read(volume, 32 * KIB, 4096).unwrap(), vec![1; 4096]);
+}
+
+/// Opens again with healthy disks: what was durable is there, and the pool is sound.
+fn recovers(dir: &FaultyDir, pool: Arc<Pool>, volume: Arc<Volume>) -> (Arc<Pool>, Arc<Volume>) {
+    drop((pool, volume));
+    dir.heal();
+    let pool = open(dir);
+    let volume = pool.open_volume("a", false).unwrap();
+    assert_eq!(read(&volume, 32 * KIB, 4096).unwrap(), vec![1; 4096]);
+    write(&volume, 0, 5, 512).unwrap();
+    volume.flush().unwrap();
+    assert_eq!(read(&volume, 0, 512).unwrap(), vec![5; 512]);
+    assert_eq!(pool.health(), Health::Healthy);
+    (pool, volume)
+}
+
+#[test]
+fn a_failed_journal_sync_poisons() {
+    let (dir, pool, volume) = fixture();
+    write(&volume, 0, 2, 4096).unwrap();
+    volume.flush().unwrap();
+    write(&volume, 4096, 3, 4096).unwrap();
+    dir.fail(Failing::Syncs(SyncPurpose::Journal));
+    assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+    // Syncing again and believing it would be the mistake: the kernel reports a lost write once.
+    dir.heal();
+    assert_poisoned(&pool, &volume);
+    // Acknowledged and read before: still served, from the journal.
+    assert_eq!(read(&volume, 4096, 4096).unwrap(), vec![3; 4096]);
+    let (pool, volume) = recovers(&dir, pool, volume);
+    assert_eq!(read(&volume, 512, 512).unwrap(), vec![2; 512], "flushed before the failure");
+    pool.drain().unwrap();
+    drop(volume);
+    pool.close().unwrap();
+    drop(pool);
+    assert!(check(Arc::new(dir), &CheckOptions::default(), &mut |_, _| {}).unwrap().is_clean());
+}
+
+#[test]
+fn what_was_not_known_to_be_durable_is_written_again_at_open() {
+    let (dir, pool, volume) = fixture();
+    write(&volume, 0, 2, 64 * KIB).unwrap();
+    volume.flush().unwrap();
+    // Its record says what the flush made durable.
+    write(&volume, 4096, 3, 4096).unwrap();
+    dir.fail(Failing::Syncs(SyncPurpose::Journal));
+    assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+    dir.heal();
+    drop((volume, pool));
+    let before = dir.journaled.load(Ordering::Relaxed);
+    let pool = open(&dir);
+    let again = dir.journaled.load(Ordering::Relaxed) - before;
+    assert!((4096..16 * KIB).contains(&again), "{again}: the second record and nothing else");
+    let volume = pool.open_volume("a", false).unwrap();
+    assert_eq!(read(&volume, 4096, 4096).unwrap(), vec![3; 4096]);
+}
+
+#[test]
+fn a_failed_write_of_the_journal_poisons_and_is_not_acknowledged() {
+    let (dir, pool, volume) = fixture();
+    dir.fail(Failing::Writes("journal"));
+    assert_eq!(write(&volume, 0, 2, 4096), Err(ErrorKind::Poisoned));
+    dir.heal();
+    assert_poisoned(&pool, &volume);
+    assert_eq!(read(&volume, 0, 4096).unwrap(), vec![1; 4096]);
+    recovers(&dir, pool, volume);
+}
+
+#[test]
+fn whatever_fails_in_a_destage_poisons_and_loses_nothing() {
+    for failing in [
+        Failing::Writes("pv-0.img"),
+        Failing::Writes("catalog"),
+        Failing::Reads("journal"),
+        Failing::Syncs(SyncPurpose::Preserve),
+        Failing::Syncs(SyncPurpose::Apply),
+        Failing::Syncs(SyncPurpose::Catalog),
+    ] {
+        let (dir, pool, volume) = fixture();
+        // One chunk that is in place, one that gets a slot.
+        write(&volume, 0, 2, 4096).unwrap();
+        write(&volume, 128 * KIB, 3, 4096).unwrap();
+        volume.flush().unwrap();
+        dir.fail(failing);
+        assert!(pool.drain().is_err(), "{failing:?}");
+        dir.heal();
+        assert_poisoned(&pool, &volume);
+        assert_eq!(read(&volume, 0, 4096).unwrap(), vec![2; 4096], "{failing:?}");
+        assert_eq!(read(&volume, 128 * KIB, 4096).unwrap(), vec![3; 4096], "{failing:?}");
+        let (pool, volume) = recovers(&dir, pool, volume);
+        pool.drain().unwrap();
+        assert_eq!(read(&volume, 512, 3584).unwrap(), vec![2; 3584], "{failing:?}");
+        assert_eq!(read(&volume, 128 * KIB, 4096).unwrap(), vec![3; 4096], "{failing:?}");
+    }
+}
+
+#[test]
+fn a_failed_read_fails_that_read_only() {
+    let (dir, pool, volume) = fixture();
+    write(&volume, 4096, 2, 4096).unwrap();
+    dir.fail(Failing::Reads("pv-0.img"));
+    assert_eq!(read(&volume, 0, 4096), Err(ErrorKind::Io));
+    assert_eq!(read(&volume, 4096, 4096).unwrap(), vec![2; 4096], "staged: not on that disk");
+    assert_eq!(read(&volume, 512 * KIB, 4096).unwrap(), vec![0; 4096], "nowhere");
+    write(&volume, 0, 4, 4096).unwrap();
+    dir.heal();
+    assert_eq!(read(&volume, 0, 4096).unwrap(), vec![4; 4096]);
+    assert_eq!(pool.health(), Health::Healthy);
+}
+
+#[test]
+fn a_directory_that_cannot_be_synced_ends_trust_in_the_journals_names() {
+    let (dir, pool, volume) = fixture();
+    dir.fail(Failing::Syncs(SyncPurpose::Dir));
+    assert_eq!(pool.add_pv(&pv("pv-1.img")).unwrap_err().kind(), ErrorKind::Poisoned);
+    dir.heal();
+    assert_poisoned(&pool, &volume);
+    let (pool, _volume) = recovers(&dir, pool, volume);
+    assert_eq!(pool.pvs().len(), 1);
+}
+
+#[test]
+fn damaged_staged_data_is_an_error_and_never_data() {
+    let (dir, pool, volume) = fixture();
+    write(&volume, 0, 0xAB, 4096).unwrap();
+    write(&volume, 8192, 0xCD, 8192).unwrap();
+    let flipped = flip_in_journal(&dir, &[0xAB; 512]);
+    assert_eq!(flipped, 1);
+    assert_eq!(read(&volume, 0, 512), Err(ErrorKind::Corrupt), "also a part of the piece that is whole");
+    assert_eq!(read(&volume, 0, 16 * KIB), Err(ErrorKind::Corrupt));
+    assert_eq!(read(&volume, 8192, 8192).unwrap(), vec![0xCD; 8192]);
+    assert_eq!(read(&volume, 4096, 4096).unwrap(), vec![1; 4096]);
+    // Nor is it moved to its place.
+    volume.flush().unwrap();
+    assert!(pool.drain().is_err());
+    assert!(matches!(pool.health(), Health::Poisoned(_)));
+    assert_eq!(read(&volume, 0, 4096), Err(ErrorKind::Corrupt));
+}
+
+/// Flips a bit in the last sector of the first run of `pattern` in each journal file; returns in how many.
+fn flip_in_journal(dir: &FaultyDir, pattern: &[u8]) -> usize {
+    let names = dir.list().unwrap().into_iter().filter(|n| n.starts_with("journal"));
+    names
+        .filter(|name| {
+            let disk = dir.inner.open(name, OpenMode::Existing).unwrap();
+            let mut content = vec![0; disk.len().unwrap() as usize];
+            disk.read_at(&mut content, 0).unwrap();
+            let Some(at) = content.windows(pattern.len()).position(|w| w == pattern) else { return false };
+            let at = at + 4095;
+            assert_eq!(content[at], pattern[0]);
+            disk.write_at(&[content[at] ^ 4], at as u64).unwrap();
+            true
+        })
+        .count()
+}
