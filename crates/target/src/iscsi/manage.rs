@@ -78,13 +78,19 @@ fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
         CLOSE_SESSION => {
             session.abort_tasks(|_, _| true, &OnEnd::new(|| ()));
             for other in session.conns().iter().filter(|other| !Arc::ptr_eq(other, conn)) {
+                other.log_out();
                 other.abort();
             }
+            conn.log_out();
             (CLOSED, Then::Close)
         }
-        CLOSE_CONNECTION if cid == conn.cid => (CLOSED, Then::Close),
+        CLOSE_CONNECTION if cid == conn.cid => {
+            conn.log_out();
+            (CLOSED, Then::Close)
+        }
         CLOSE_CONNECTION => match session.conn(cid) {
             Some(other) => {
+                other.log_out();
                 other.abort();
                 (CLOSED, Then::GoOn)
             }

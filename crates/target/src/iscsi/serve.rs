@@ -39,10 +39,14 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> io::Result<()> {
         served: 0,
         closing: false,
         heard: Instant::now(),
+        watched: Instant::now(),
         ping: None,
         began: None,
     };
     let result = prepared.and_then(|()| serving.run());
+    if result.is_err() {
+        conn.abort(); // nobody waits for a peer that is given up
+    }
     serving.tell_window().run();
     conn.count(&serving.tally);
     drop(serving);
@@ -70,6 +74,8 @@ pub(super) struct Serving<'a> {
     closing: bool,
     /// When something came last.
     heard: Instant,
+    /// When it was last looked for transfers that do not go on.
+    watched: Instant,
     /// When a NOP-In was sent that nothing has come after.
     ping: Option<Instant>,
     /// When the PDU that is incomplete began to arrive.
@@ -112,7 +118,12 @@ impl Serving<'_> {
                 Ok(0) => return Ok(false),
                 Ok(n) => {
                     self.rx.received(n);
-                    self.heard = Instant::now();
+                    let now = Instant::now();
+                    if now.duration_since(self.watched) >= TICK {
+                        self.watched = now;
+                        self.watch_transfers()?;
+                    }
+                    self.heard = now;
                     self.ping = None;
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {

@@ -340,8 +340,8 @@ impl Session {
         Ok(conns.insert(conn.cid, conn.clone()))
     }
 
-    /// A connection is gone: its tasks are lost with it, and with the last connection the session ends (error recovery
-    /// level 0 knows nothing else).
+    /// A connection is gone, and its tasks with it. With the last connection the session ends; and, unless the
+    /// connection was logged out, the others end too: error recovery level 0 recovers sessions and nothing less (7.1.5).
     pub(super) fn leave(&self, conn: &Arc<Conn>) {
         let last = {
             let mut conns = self.conns.lock();
@@ -362,9 +362,8 @@ impl Session {
             if let Some(nexus) = &self.nexus {
                 nexus.detach();
             }
-        } else {
-            let lost = conn.transfer_tags();
-            self.abort_tasks(|itt, _| lost.contains(&itt), &nobody);
+        } else if !conn.is_logged_out() {
+            self.abort();
         }
     }
 
