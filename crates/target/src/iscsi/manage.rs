@@ -141,7 +141,8 @@ fn task_management(conn: &Arc<Conn>, bhs: &Bhs) {
             return;
         }
         Some(TaskFunction::ClearTaskSet) => {
-            session.abort_tasks(|_, l| l == lun, &complete(conn));
+            let waiter = complete(conn); // not answered before others' tasks are aborted too
+            session.abort_tasks(|_, l| l == lun, &waiter);
             nexus.clear_task_set(lun);
             return;
         }
