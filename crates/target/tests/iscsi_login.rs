@@ -155,7 +155,8 @@ fn refusal(fixture: &Fixture, flags: u8, keys: &[(&str, &str)]) -> u16 {
 #[test]
 fn what_does_not_fit_is_refused() {
     let fixture = Fixture::new();
-    let cases: &[(u8, &[(&str, &str)], u16)] = &[
+    type Case<'a> = (u8, &'a [(&'a str, &'a str)], u16);
+    let cases: &[Case<'_>] = &[
         (0x87, &[("TargetName", TARGET)], 0x0207),
         (0x87, &[("InitiatorName", NAME)], 0x0207),
         (0x87, &[("InitiatorName", "somebody"), ("TargetName", TARGET)], 0x0200),
@@ -459,7 +460,8 @@ fn discovery_shows_targets_and_nothing_else() {
     assert_eq!((rejected.opcode(), rejected.bhs.u8(2)), (opcode::REJECT, RejectReason::ProtocolError as u8));
     wire.ping();
     assert_eq!(fixture.server.sessions()[0].target, None);
-    assert_eq!(wire.logout(0, 0).bhs.u8(2), 0);
+    let answer = wire.logout(0, 0);
+    assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::LOGOUT_RESPONSE, 0));
     assert!(wire.is_closed());
 }
 

@@ -1,4 +1,5 @@
 //! Reading, writing, comparing: the commands about the medium.
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 #[path = "common/mem.rs"]
 mod mem;

@@ -1,4 +1,5 @@
 //! UNMAP, WRITE SAME, GET LBA STATUS, thresholds and the log page about space.
+#![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 #[path = "common/mem.rs"]
 mod mem;

@@ -264,7 +264,7 @@ impl Serving<'_> {
     /// A known task ended on this thread; its response begins at `at`, and is taken back if it was aborted.
     fn finish(&mut self, active: &Arc<Active>, at: usize, ok: bool) {
         let mut answered = false;
-        self.conn.session.finish(active, || answered = true);
+        self.ready.and(self.conn.session.finish(active, || answered = true));
         if !answered {
             self.out.truncate(at);
         }
@@ -396,7 +396,7 @@ impl Serving<'_> {
 
 /// Carries out a request that had to wait for its turn; on a worker.
 pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
-    if held.bhs.opcode() != pdu::opcode::SCSI_COMMAND {
+    if held.bhs.opcode() != pdu::opcode::SCSI_COMMAND || conn.session.nexus.is_none() {
         let mut out = conn.outbox.spare();
         let then = super::manage::serve(conn, &held.bhs, &held.data, &mut out);
         conn.outbox.post(out, held.ticket);
@@ -406,14 +406,14 @@ pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
         return;
     }
     let Ok(asked) = asked(&held.bhs, &held.ahs) else {
-        conn.session.ended(1, u32::from(!held.bhs.immediate()));
+        conn.session.ended(1, u32::from(!held.bhs.immediate())).run();
         conn.post(pdu::reject(RejectReason::InvalidPduField), &held.bhs.0);
         return;
     };
     let request = asked.request;
     conn.count(&IscsiTraffic { commands: 1, bytes_written: held.data.len() as u64, ..Default::default() });
     let Some(active) = conn.session.begin(request.itt, request.lun, conn.cid, request.counted) else {
-        conn.session.ended(1, u32::from(request.counted));
+        conn.session.ended(1, u32::from(request.counted)).run();
         conn.post(pdu::reject(RejectReason::TaskInProgress), &held.bhs.0);
         return;
     };
@@ -468,5 +468,5 @@ fn submit_held(conn: &Arc<Conn>, request: Request, active: Arc<Active>, work: Wo
     }
     let mut out = conn.outbox.spare();
     put_outcome(&mut out, conn.shape(), &request, &Outcome::status(Status::TaskSetFull), 0);
-    conn.session.finish(&active, || conn.outbox.post(out, None));
+    conn.session.finish(&active, || conn.outbox.post(out, None)).run();
 }

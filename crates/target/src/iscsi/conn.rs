@@ -16,7 +16,6 @@ use crate::net::outbox::{Outbox, Stamp};
 use crate::net::pool::Pool;
 use crate::net::transport::Transport;
 use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -66,6 +65,8 @@ pub(super) struct Conn {
     pub(super) flight: Arc<Flight>,
     pub(super) gathering: Arc<Flight>,
     pub(super) transfers: Mutex<Transfers>,
+    /// It was logged out, by itself, by another connection, or by one that takes its place.
+    logged_out: AtomicBool,
     /// The text exchange under way.
     pub(super) text: Mutex<Exchange>,
     /// Last, so that the device is let go of before the connection counts as gone.
@@ -84,14 +85,17 @@ impl Conn {
         let numbering = Numbering { session: session.clone(), stat_sn, digests: params.digests };
         let config = &shared.config;
         let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
+        // An initiator that asks to write and does not must not have more than a part of what there is for all.
+        let gathered = bytes.min(config.max_in_flight / 16);
         Arc::new(Conn {
             cid,
             session,
             segment: AtomicU32::new(params.max_send_data_segment),
             outbox: Outbox::new(record.transport.clone(), numbering),
             flight: Flight::new(shared.reply_budget.clone(), jobs, bytes),
-            gathering: Flight::new(shared.gather_budget.clone(), usize::MAX, bytes),
+            gathering: Flight::new(shared.gather_budget.clone(), usize::MAX, gathered),
             transfers: Mutex::default(),
+            logged_out: AtomicBool::new(false),
             text: Mutex::default(),
             params,
             shared,
@@ -131,7 +135,7 @@ impl Conn {
             let mut out = conn.outbox.spare();
             let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);
             conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
-            conn.session.finish(&active, || conn.outbox.post(out, Some(ticket)));
+            conn.session.finish(&active, || conn.outbox.post(out, Some(ticket))).run();
             unanswered.answered = true;
         }));
     }
@@ -147,16 +151,21 @@ impl Conn {
         drop(forgotten);
     }
 
-    pub(super) fn transfer_tags(&self) -> HashSet<u32> {
-        self.transfers.lock().tags()
-    }
-
     pub(super) fn count(&self, traffic: &IscsiTraffic) {
         self.record.counters.add(traffic);
     }
 
     pub(super) fn abort(&self) {
         self.outbox.transport.abort();
+    }
+
+    /// The connection is logged out: its end is no failure.
+    pub(super) fn log_out(&self) {
+        self.logged_out.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_logged_out(&self) -> bool {
+        self.logged_out.load(Ordering::Acquire)
     }
 
     /// The connection's end: waits for what workers still do, and leaves the session.
@@ -181,7 +190,7 @@ struct Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.conn.session.finish(self.active, || ());
+            self.conn.session.finish(self.active, || ()).run();
             self.conn.abort();
         }
     }

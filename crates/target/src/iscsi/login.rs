@@ -25,7 +25,6 @@ pub(super) enum Status {
     UnsupportedVersion = 0x0205,
     TooManyConnections = 0x0206,
     MissingParameter = 0x0207,
-    CantInclude = 0x0208,
     SessionTypeNotSupported = 0x0209,
     SessionDoesNotExist = 0x020a,
     InvalidDuringLogin = 0x020b,
@@ -328,13 +327,17 @@ impl<'a> Login<'a> {
         pdu
     }
 
-    /// The last word: a session was made, or joined. Tells the numbers to go on with too.
-    pub(super) fn accept(&mut self, tsih: u16, exp_cmd_sn: u32, max_cmd_sn: u32) -> (Vec<u8>, u32) {
+    /// StatSN of the first response after the last word.
+    pub(super) fn next_stat_sn(&self) -> u32 {
+        self.numbers.stat_sn.wrapping_add(1)
+    }
+
+    /// The last word: a session was made, or joined.
+    pub(super) fn accept(&mut self, tsih: u16, exp_cmd_sn: u32, max_cmd_sn: u32) -> Vec<u8> {
         self.numbers.exp_cmd_sn = exp_cmd_sn;
         self.numbers.max_cmd_sn = max_cmd_sn;
         let flags = self.request.u8(1) & 0x8f;
-        let pdu = self.respond(flags, Status::Success, tsih);
-        (pdu, self.numbers.stat_sn)
+        self.respond(flags, Status::Success, tsih)
     }
 
     /// The last word: no.

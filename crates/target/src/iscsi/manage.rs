@@ -26,11 +26,17 @@ pub(super) fn serve(conn: &Arc<Conn>, bhs: &Bhs, data: &[u8], out: &mut ReplyBuf
     match bhs.opcode() {
         opcode::NOP_OUT => nop_out(conn, bhs, data, out),
         opcode::TEXT => text(conn, bhs, data, out),
-        opcode::TASK_MANAGEMENT => task_management(conn, bhs),
+        opcode::TASK_MANAGEMENT if conn.session.nexus.is_some() => task_management(conn, bhs),
         opcode::LOGOUT => return logout(conn, bhs, out),
-        _ => {}
+        // In a discovery session (4.3); its CmdSN is used up all the same.
+        _ => refuse(conn, bhs, RejectReason::ProtocolError, out),
     }
     Then::GoOn
+}
+
+fn refuse(conn: &Conn, bhs: &Bhs, reason: RejectReason, out: &mut ReplyBuf) {
+    conn.count(&IscsiTraffic { rejects: 1, ..Default::default() });
+    put(out, reject(reason), &bhs.0, conn.params.digests);
 }
 
 /// The ping's data come back, as far as they fit into one PDU.
@@ -48,10 +54,7 @@ fn text(conn: &Conn, bhs: &Bhs, data: &[u8], out: &mut ReplyBuf) {
         Ok(Reply::Last(data)) => (FINAL, NO_TAG, data),
         Ok(Reply::Part(ttt, data)) => (CONTINUE, ttt, data),
         Ok(Reply::GoOn(ttt)) => (0, ttt, Vec::new()),
-        Err(reason) => {
-            conn.count(&IscsiTraffic { rejects: 1, ..Default::default() });
-            return put(out, reject(reason), &bhs.0, shape.digests);
-        }
+        Err(reason) => return refuse(conn, bhs, reason, out),
     };
     let mut answer = response(opcode::TEXT_RESPONSE, flags, bhs.itt());
     answer.put(8, &bhs.lun()).put_u32(20, ttt);
@@ -75,13 +78,19 @@ fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
         CLOSE_SESSION => {
             session.abort_tasks(|_, _| true, &OnEnd::new(|| ()));
             for other in session.conns().iter().filter(|other| !Arc::ptr_eq(other, conn)) {
+                other.log_out();
                 other.abort();
             }
+            conn.log_out();
             (CLOSED, Then::Close)
         }
-        CLOSE_CONNECTION if cid == conn.cid => (CLOSED, Then::Close),
+        CLOSE_CONNECTION if cid == conn.cid => {
+            conn.log_out();
+            (CLOSED, Then::Close)
+        }
         CLOSE_CONNECTION => match session.conn(cid) {
             Some(other) => {
+                other.log_out();
                 other.abort();
                 (CLOSED, Then::GoOn)
             }
@@ -89,7 +98,7 @@ fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
         },
         FOR_RECOVERY => (RECOVERY_NOT_SUPPORTED, Then::GoOn),
         _ => {
-            put(out, reject(RejectReason::InvalidPduField), &bhs.0, conn.params.digests);
+            refuse(conn, bhs, RejectReason::InvalidPduField, out);
             return Then::GoOn;
         }
     };

@@ -5,6 +5,7 @@ use super::conn::Conn;
 use super::manage::{self, Then};
 use super::pdu::{Bhs, Layout, NO_TAG, RejectReason, nop_in, opcode, reject};
 use super::reply;
+use super::session::Ready;
 use super::stats::IscsiTraffic;
 use super::window::{Admission, Attribute, Ticketed};
 use crate::net::buffers::{ReplyBuf, RxBuffer};
@@ -33,15 +34,20 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> io::Result<()> {
         writes: Vec::new(),
         ops: Vec::new(),
         ended: (0, 0),
+        ready: Ready::default(),
         tally: IscsiTraffic::default(),
         served: 0,
         closing: false,
         heard: Instant::now(),
+        watched: Instant::now(),
         ping: None,
         began: None,
     };
     let result = prepared.and_then(|()| serving.run());
-    serving.tell_window();
+    if result.is_err() {
+        conn.abort(); // nobody waits for a peer that is given up
+    }
+    serving.tell_window().run();
     conn.count(&serving.tally);
     drop(serving);
     conn.finish();
@@ -60,12 +66,16 @@ pub(super) struct Serving<'a> {
     pub(super) ops: Vec<WriteOp>,
     /// SCSI commands that ended and that the window was not told of: all, and those that have a place in it.
     pub(super) ended: (usize, u32),
+    /// Others whose turn has come, when the responses have been sent.
+    pub(super) ready: Ready,
     pub(super) tally: IscsiTraffic,
     /// Requests of this receive.
     pub(super) served: usize,
     closing: bool,
     /// When something came last.
     heard: Instant,
+    /// When it was last looked for transfers that do not go on.
+    watched: Instant,
     /// When a NOP-In was sent that nothing has come after.
     ping: Option<Instant>,
     /// When the PDU that is incomplete began to arrive.
@@ -108,7 +118,12 @@ impl Serving<'_> {
                 Ok(0) => return Ok(false),
                 Ok(n) => {
                     self.rx.received(n);
-                    self.heard = Instant::now();
+                    let now = Instant::now();
+                    if now.duration_since(self.watched) >= TICK {
+                        self.watched = now;
+                        self.watch_transfers()?;
+                    }
+                    self.heard = now;
                     self.ping = None;
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -224,13 +239,13 @@ impl Serving<'_> {
             opcode::SCSI_COMMAND if !discovery => self.scsi_command(bhs, ahs, data),
             opcode::DATA_OUT if !discovery => self.data_out(bhs, Some(data)),
             opcode::NOP_OUT if bhs.itt() == NO_TAG => Ok(()), // the answer to a ping: that it came is enough
-            opcode::TASK_MANAGEMENT if !discovery => self.manage(bhs, data),
             opcode::NOP_OUT | opcode::TEXT | opcode::LOGOUT => self.manage(bhs, data),
+            opcode::TASK_MANAGEMENT | opcode::SCSI_COMMAND => self.manage(bhs, data),
             opcode::SNACK => {
                 self.reject(bhs, RejectReason::SnackReject); // nothing to recover at level 0
                 Ok(())
             }
-            opcode::LOGIN | opcode::SCSI_COMMAND | opcode::DATA_OUT | opcode::TASK_MANAGEMENT => {
+            opcode::LOGIN | opcode::DATA_OUT => {
                 self.reject(bhs, RejectReason::ProtocolError);
                 Ok(())
             }
@@ -310,22 +325,25 @@ impl Serving<'_> {
             && self.conn.transfers.lock().is_empty()
     }
 
-    pub(super) fn tell_window(&mut self) {
+    fn tell_window(&mut self) -> Ready {
+        let mut ready = std::mem::take(&mut self.ready);
         let (commands, counted) = std::mem::take(&mut self.ended);
         if commands > 0 {
-            self.conn.session.ended(commands, counted);
+            ready.and(self.conn.session.ended(commands, counted));
         }
+        ready
     }
 
     /// Does what is left to do, and sends what there is.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.write_batch()?;
-        self.tell_window();
+        let ready = self.tell_window();
         self.conn.count(&std::mem::take(&mut self.tally));
         if self.out.len() > 0 {
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);
         }
+        ready.run();
         Ok(())
     }
 }

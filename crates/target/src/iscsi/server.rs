@@ -303,16 +303,19 @@ fn establish(
             None => return refuse(Status::SessionDoesNotExist, "there is no such session"),
         }
     };
-    let (exp, max) = session.numbers();
-    let (pdu, stat_sn) = login.accept(session.tsih, exp, max);
-    let conn = Conn::new(cid, session.clone(), params, stat_sn, shared.clone(), record.clone());
+    let conn = Conn::new(cid, session.clone(), params, login.next_stat_sn(), shared.clone(), record.clone());
     match session.join(&conn, first) {
         Ok(None) => {}
-        Ok(Some(old)) => old.abort(), // connection reinstatement: the old one is logged out
+        Ok(Some(old)) => {
+            old.log_out(); // connection reinstatement (6.3.4)
+            old.abort();
+        }
         Err(()) => {
             return refuse(Status::TooManyConnections, "the session has as many connections as it may");
         }
     }
+    let (exp, max) = session.numbers();
+    let pdu = login.accept(session.tsih, exp, max);
     if send_all(&record.transport, &pdu).is_err() || shared.stopping.load(Ordering::Relaxed) {
         conn.finish();
         return Err(None);

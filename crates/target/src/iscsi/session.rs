@@ -26,6 +26,23 @@ pub(super) struct Held {
     pub(super) ticket: Option<Ticket>,
 }
 
+/// Requests whose turn has come.
+#[derive(Default)]
+pub(super) struct Ready(Vec<Held>);
+
+impl Ready {
+    pub(super) fn and(&mut self, others: Ready) {
+        self.0.extend(others.0);
+    }
+
+    /// Carries them out, on workers.
+    pub(super) fn run(self) {
+        for held in self.0 {
+            held.conn.clone().run_held(held);
+        }
+    }
+}
+
 /// Called when the last of those who wait for something is done.
 pub(super) struct OnEnd(Option<Box<dyn FnOnce() + Send>>);
 
@@ -223,21 +240,16 @@ impl Session {
         }
     }
 
-    /// SCSI commands have ended; `counted` of them had a place in the window.
-    pub(super) fn ended(&self, commands: usize, counted: u32) {
-        for held in self.with_window(|window| window.ended(commands, counted)) {
-            held.conn.clone().run_held(held);
-        }
+    /// SCSI commands have ended; `counted` of them had a place in the window. Whoever may begin now is to be run, after
+    /// what has ended was answered.
+    #[must_use]
+    pub(super) fn ended(&self, commands: usize, counted: u32) -> Ready {
+        Ready(self.with_window(|window| window.ended(commands, counted)))
     }
 
     /// Whether immediate commands have gone too far beyond the window.
     pub(super) fn is_flooded(&self) -> bool {
         self.tasks.lock().len() > 2 * self.depth as usize
-    }
-
-    /// Commands that have begun or wait to.
-    pub(super) fn open_commands(&self) -> usize {
-        self.window.lock().open()
     }
 
     /// Enters a task; `None` if its tag is in use.
@@ -249,24 +261,22 @@ impl Session {
         }
     }
 
-    pub(super) fn is_active(&self, itt: u32) -> bool {
-        self.tasks.lock().contains_key(&itt)
-    }
-
     /// A task ends: its place in the window is free, and it is answered unless it was aborted.
-    pub(super) fn finish(&self, active: &Arc<Active>, answer: impl FnOnce()) {
+    #[must_use]
+    pub(super) fn finish(&self, active: &Arc<Active>, answer: impl FnOnce()) -> Ready {
         let mut state = active.state.lock();
         if std::mem::replace(&mut state.over, true) {
-            return;
+            return Ready::default();
         }
         self.tasks.lock().remove(&active.itt);
-        self.ended(1, u32::from(active.counted));
+        let ready = self.ended(1, u32::from(active.counted));
         if !state.aborted {
             answer();
         }
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
         drop(waiters);
+        ready
     }
 
     /// Aborts the tasks that `which` chooses by tag and logical unit, those that wait included. `waiter` is let go of
@@ -283,7 +293,7 @@ impl Session {
                     if let Some(conn) = self.conn(task.cid) {
                         conn.forget_transfer(task.itt);
                     }
-                    self.finish(&task, || ());
+                    self.finish(&task, || ()).run();
                 }
             }
             count += 1;
@@ -293,7 +303,7 @@ impl Session {
         count += held.len() + fenced.len();
         if !fenced.is_empty() {
             let counted = fenced.iter().filter(|h| !h.bhs.immediate()).count();
-            self.ended(0, u32::try_from(counted).unwrap_or(0));
+            self.ended(0, u32::try_from(counted).unwrap_or(0)).run();
         }
         count
     }
@@ -330,8 +340,8 @@ impl Session {
         Ok(conns.insert(conn.cid, conn.clone()))
     }
 
-    /// A connection is gone: its tasks are lost with it, and with the last connection the session ends (error recovery
-    /// level 0 knows nothing else).
+    /// A connection is gone, and its tasks with it. With the last connection the session ends; and, unless the
+    /// connection was logged out, the others end too: error recovery level 0 recovers sessions and nothing less (7.1.5).
     pub(super) fn leave(&self, conn: &Arc<Conn>) {
         let last = {
             let mut conns = self.conns.lock();
@@ -352,9 +362,8 @@ impl Session {
             if let Some(nexus) = &self.nexus {
                 nexus.detach();
             }
-        } else {
-            let lost = conn.transfer_tags();
-            self.abort_tasks(|itt, _| lost.contains(&itt), &nobody);
+        } else if !conn.is_logged_out() {
+            self.abort();
         }
     }
 

@@ -159,6 +159,13 @@ impl Pdu {
         (self.data[4] & 15, self.data[14], self.data[15])
     }
 
+    /// The reason of a Reject.
+    pub fn reject(&self) -> u8 {
+        assert_eq!((self.opcode(), self.bhs.itt()), (opcode::REJECT, NO_TAG));
+        assert_eq!(self.data.len(), 48, "the rejected header comes along");
+        self.bhs.u8(2)
+    }
+
     /// Flags and count of the residual.
     pub fn residual(&self) -> (u8, u32) {
         (self.bhs.u8(1) & 6, self.bhs.u32(44))
@@ -174,6 +181,19 @@ pub fn text_of(data: &[u8]) -> Vec<(String, String)> {
 pub fn to_text(keys: &[(&str, &str)]) -> Vec<u8> {
     keys.iter().flat_map(|(k, v)| format!("{k}={v}\0").into_bytes()).collect()
 }
+
+/// No data without an R2T.
+pub const SOLICITED: [(&str, &str); 2] = [("InitialR2T", "Yes"), ("ImmediateData", "No")];
+
+/// Functions of task management.
+pub const ABORT_TASK: u8 = 1;
+pub const ABORT_TASK_SET: u8 = 2;
+pub const CLEAR_ACA: u8 = 3;
+pub const CLEAR_TASK_SET: u8 = 4;
+pub const LUN_RESET: u8 = 5;
+pub const WARM_RESET: u8 = 6;
+pub const COLD_RESET: u8 = 7;
+pub const REASSIGN: u8 = 8;
 
 /// Stage bits of a login request.
 pub const SECURITY_TO_OPERATIONAL: u8 = 0x81;
@@ -453,6 +473,22 @@ impl Wire {
         bhs.put_u32(20, ttt).set_data_len(text.len());
         self.send(&bhs, text);
         self.receive()
+    }
+
+    /// Receives an R2T: its tag, offset and length.
+    pub fn r2t(&mut self, command: &Bhs, r2t_sn: u32) -> (u32, u32, u32) {
+        let pdu = self.receive();
+        assert_eq!((pdu.opcode(), pdu.bhs.itt(), pdu.bhs.u32(36)), (opcode::R2T, command.itt(), r2t_sn));
+        assert_eq!(pdu.bhs.lun(), command.lun());
+        (pdu.bhs.ttt(), pdu.bhs.u32(40), pdu.bhs.u32(44))
+    }
+
+    /// A write that waits for its data.
+    pub fn waiting(&mut self) -> (Bhs, u32) {
+        let command = self.write_command(0, 1);
+        self.send(&command, &[]);
+        let (ttt, _, _) = self.r2t(&command, 0);
+        (command, ttt)
     }
 
     pub fn logout(&mut self, reason: u8, cid: u16) -> Pdu {
