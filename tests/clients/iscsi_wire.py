@@ -112,8 +112,10 @@ class Initiator:
 
     isids = itertools.count(1)
 
-    def __init__(self, host, port, timeout=20, receive_buffer=None):
+    def __init__(self, host, port, timeout=20, receive_buffer=None, source=None):
         self.socket = socket.socket()
+        if source:
+            self.socket.bind((source, 0))
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(timeout)
@@ -198,6 +200,14 @@ class Initiator:
             elif pdu.opcode == REJECT:
                 raise AssertionError(f"rejected with reason {pdu.bhs[2]}")
 
+    def write(self, lba, data, lun=0):
+        """WRITE (10) of blocks of 512 bytes; returns status and, where it isn't good, sense data."""
+        return self.execute(write10(lba, len(data) // 512), WRITE, len(data), data, lun)
+
+    def read(self, lba, blocks, lun=0):
+        """READ (10) of blocks of 512 bytes; returns status, and data or sense data."""
+        return self.execute(read10(lba, blocks), READ, blocks * 512, lun=lun)
+
     def settle(self):
         """Takes the unit attentions that a new nexus meets."""
         for _ in range(8):
@@ -210,6 +220,11 @@ class Initiator:
         bhs = struct.pack(">BB2x4x8sIIII16x", NOP_OUT | IMMEDIATE, FINAL, bytes(nop.bhs[8:16]), NO_TAG, nop.word(20),
                           self.cmd_sn, self.exp_stat_sn)
         self.send(Pdu(bhs))
+
+
+def sense_of(response):
+    """(key, ASC, ASCQ) of a response's data: a two-byte length, then fixed format sense data (RFC 7143 11.4.7)."""
+    return response[4] & 0x0F, response[14], response[15]
 
 
 def read10(lba, blocks):

@@ -6,7 +6,7 @@ import struct
 
 from images import *
 from iscsi import *
-from iscsi_wire import READ, Closed, Initiator
+from iscsi_wire import READ, Closed, Initiator, sense_of
 
 
 # Others are not decoded by iscsi-inq of libiscsi 1.19.
@@ -208,8 +208,7 @@ def growing_and_deleting_are_noticed(t):
     before = last()
     served.cli("volume", "resize", "v", "--size", 128 * MIB)
     status, sense = session.execute(bytes(6))
-    # A two-byte length, then sense data (RFC 7143 11.4.7.1).
-    assert status == 2 and sense[2 + 2] & 15 == 6 and sense[14:16] == b"\x2a\x09", (status, sense.hex())
+    assert status == 2 and sense_of(sense) == (6, 0x2A, 0x09), (status, sense.hex())
     session.settle()
     assert last() + 1 == 2 * (before + 1), "the old capacity"
     served.cli("volume", "delete", "v", code=CONFLICT)

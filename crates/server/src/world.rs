@@ -36,14 +36,9 @@ pub(crate) fn real() -> World {
     World { clock: Arc::new(SystemClock), rng: Arc::new(KernelRng) }
 }
 
-/// A random (version 4) UUID, for identities that the engine does not give out.
+/// A random UUID, for identities that the engine does not give out.
 pub(crate) fn uuid() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&KernelRng.next().to_le_bytes());
-    bytes[8..].copy_from_slice(&KernelRng.next().to_le_bytes());
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    bytes
+    hindcast_engine::world::uuid(&KernelRng)
 }
 
 #[cfg(test)]

@@ -304,6 +304,9 @@ fn while_it_runs_nothing_else_does() {
     assert!(last > 0);
     good(&rig.b, &[0; 6], &[]);
     assert_eq!(rig.device.content(), vec![0x55; 4 << 20]);
+    good(&rig.a, &cdb, &list);
+    rig.lu.retire();
+    bad(&rig.b, &[0; 6], &[], SenseKey::MediumError, Asc::SANITIZE_FAILED);
 }
 
 #[test]

@@ -347,6 +347,13 @@ fn logical_units_come_and_go() {
     let sense = run_at(&rig.b, lun_to_wire(300), &blocks(0x2a, 0, 0, 1), &[0; BLOCK]).sense.unwrap();
     assert_eq!((sense.key, sense.asc), (SenseKey::DataProtect, Asc::WRITE_PROTECTED));
     assert_eq!(run_at(&rig.b, lun_to_wire(300), &SENSE6, &[]).data_in[2], 0x90);
+    // Nor may it change anything for others.
+    for cdb in
+        [vec![0x15, 0x10, 0, 0, 0, 0], vec![0x16, 0, 0, 0, 0, 0], vec![0x1b, 0, 0, 0, 0, 0], vec![0x5f; 10]]
+    {
+        let cdb = [&cdb[..1], &[0; 9]].concat();
+        assert_eq!(run_at(&rig.b, lun_to_wire(300), &cdb, &[]).sense.unwrap().asc, Asc::WRITE_PROTECTED);
+    }
     // Replacing is removing and adding.
     rig.target.set_lun(300, Some(rig.lu.clone()));
     assert!(rig.told[1].0.lock().contains(&Event::AbortTasks { lun: 300 }));

@@ -7,10 +7,10 @@
 use super::names;
 use super::registry::{Guard, Named, Registry, Scope, Settings, Store, Uuid};
 use crate::durable::DurableFile;
-use crate::http::convert::uuid;
 use crate::passthrough::FileDevice;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, VolumeInfo};
+use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, decide};
 use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, TargetEntry, Targets};

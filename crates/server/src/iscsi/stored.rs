@@ -5,8 +5,8 @@
 
 use super::credentials::{Account, Chap, Secret};
 use super::registry::{Guard, MAX_LUN, Named, Registry, Settings, Uuid};
-use crate::http::convert::uuid;
 use crate::passthrough::FileSpec;
+use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, LunMask, Permit, Rule};
 use serde::{Deserialize, Serialize};

@@ -397,11 +397,12 @@ fn everything_survives_a_restart() {
 
     // As after a crash in the middle of a deletion: the volume is gone, what was set for it is not.
     f.pool().delete_volume("db", true).unwrap();
-    std::fs::write(f.dir.path().join(format!("lu-{}.state", crate::http::convert::uuid(&id))), "x").unwrap();
+    std::fs::write(f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id))), "x")
+        .unwrap();
     let f = f.restart();
     assert_eq!(f.target.target("t").unwrap().luns.len(), 1);
     assert!(f.target.exports.store.get().volumes.is_empty());
-    assert!(!f.dir.path().join(format!("lu-{}.state", crate::http::convert::uuid(&id))).exists());
+    assert!(!f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id))).exists());
 }
 
 /// Runs a command that carries `data` and tells what it answers.
@@ -462,7 +463,8 @@ const READ_KEYS: [u8; 10] = [0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0];
 fn reservations_survive_a_restart_and_go_with_their_volume() {
     let f = local();
     let id = f.volume("db");
-    let state = |f: &Fixture| f.dir.path().join(format!("lu-{}.state", crate::http::convert::uuid(&id)));
+    let state =
+        |f: &Fixture| f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id)));
     let nexus = session(&f, "db");
     // REGISTER with APTPL: the key is 0x0123456789abcdef.
     let mut parameters = vec![0; 24];

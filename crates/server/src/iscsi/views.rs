@@ -2,9 +2,9 @@
 
 use super::exports::{Exports, Found};
 use super::registry::{Guard, Registry, Uuid};
-use crate::http::convert::uuid;
 use hindcast_api as api;
 use hindcast_engine::device::DeviceInfo;
+use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, Refused, Rule};
 use hindcast_target::iscsi::{IscsiTraffic, SessionInfo};

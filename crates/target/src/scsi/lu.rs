@@ -364,6 +364,12 @@ impl LogicalUnit {
         }
     }
 
+    /// The logical unit is going to be removed: a sanitize operation that runs is broken off, so that only sessions
+    /// hold the device. Whoever finds the device again finds that the operation has failed.
+    pub fn retire(&self) {
+        self.sanitize.retire();
+    }
+
     /// The device's size changed: CAPACITY DATA HAS CHANGED for everybody.
     pub fn notify_resized(&self) {
         self.establish(Asc::CAPACITY_DATA_CHANGED, |_| true);

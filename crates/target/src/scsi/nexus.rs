@@ -20,7 +20,7 @@ const MAX_ATTENTIONS: usize = 16;
 /// What an initiator may do with a target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Nothing may be written, in any way.
+    /// Nothing may be written, in any way, nor changed for others: no mode parameters, no reservations.
     pub read_only: bool,
     /// The logical units it may see; `None` means all of the target's.
     pub luns: Option<BTreeSet<u16>>,
@@ -282,13 +282,14 @@ impl Nexus {
         if gates & !gate::MANNERS != 0 {
             check_gates(path, op, cdb, gates)?;
         }
-        if op.has(opcodes::WRITES) {
-            if path.read_only.load(Ordering::Acquire) || path.lu.info().read_only {
+        if op.has(opcodes::WRITES | opcodes::GOVERNS) {
+            let read_only = path.read_only.load(Ordering::Acquire);
+            if read_only || op.has(opcodes::WRITES) && path.lu.info().read_only {
                 return Err(path.check(Sense::new(SenseKey::DataProtect, Asc::WRITE_PROTECTED)));
             }
-            if gates & gate::SOFT_PROTECTED != 0 {
-                return Err(path.check(Sense::new(SenseKey::DataProtect, Asc::SOFTWARE_WRITE_PROTECTED)));
-            }
+        }
+        if op.has(opcodes::WRITES) && gates & gate::SOFT_PROTECTED != 0 {
+            return Err(path.check(Sense::new(SenseKey::DataProtect, Asc::SOFTWARE_WRITE_PROTECTED)));
         }
         let control = op.len() - 1;
         if cdb.u8(control) & 0x04 != 0 {

@@ -38,6 +38,8 @@ pub(crate) const EXACT: u16 = 1 << 7;
 pub(crate) const LONG: u16 = 1 << 8;
 /// Bits that are not looked at have to be zero: what it does cannot be undone.
 pub(crate) const STRICT: u16 = 1 << 10;
+/// It changes nothing on the medium, but something for everybody: not for initiators that may only read.
+pub(crate) const GOVERNS: u16 = 1 << 11;
 /// It is allowed to everybody while RESERVE(6) is in force (SPC-2 table 10).
 pub(crate) const UNRESERVED: u16 = 1 << 9;
 

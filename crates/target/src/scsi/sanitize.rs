@@ -10,9 +10,10 @@ use super::medium::{STEP, writing};
 use super::sense::{Asc, Sense, SenseKey};
 use bytes::Bytes;
 use hindcast_engine::device::WriteOp;
+use hindcast_engine::{Error, ErrorKind};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where a logical unit stands.
@@ -34,12 +35,23 @@ pub(crate) struct Sanitize {
     ended: Condvar,
     /// Of 65536.
     progress: AtomicU16,
+    /// The logical unit goes away: let go of the device.
+    retired: AtomicBool,
 }
 
 impl Sanitize {
     /// One was interrupted by the end of the server.
     pub(crate) fn interrupted() -> Sanitize {
         Sanitize { phase: Mutex::new(Phase::Failed { unrestricted: true }), ..Sanitize::default() }
+    }
+
+    /// Breaks off what runs, and waits until the device is let go of.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        let mut phase = self.phase.lock();
+        while *phase == Phase::Running {
+            self.ended.wait(&mut phase);
+        }
     }
 
     /// What commands are answered with while it runs or has failed; `None` if there is nothing to say.
@@ -196,6 +208,9 @@ fn overwrite_once(
     let begun = Instant::now();
     let mut done = 0;
     while done < size {
+        if lu.sanitize.retired.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Busy, "sanitize a logical unit that goes away"));
+        }
         let n = (size - done).min(buffer.len() as u64);
         let mut ops = [WriteOp::new(done, buffer.slice(..n as usize))];
         lu.device().write(&mut ops, false);

@@ -53,11 +53,11 @@ pub(crate) static TABLE: &[Op] = &[
     write(&[0x0a, 0x1f, F, F, F, C]),
     report(&[0x12, 0x01, F, F, F, C], ANY_TIME | SANITIZING | UNRESERVED, Free, inquiry::inquiry)
         .reads(Field(3, 2)),
-    Op::new(&[0x15, 0x11, 0, 0, F, C], 0, Registered, mode::select6).takes(Field(4, 1)),
-    report(&[0x16, 0, 0, 0, 0, C], 0, Free, reserve::reserve6),
+    Op::new(&[0x15, 0x11, 0, 0, F, C], GOVERNS, Registered, mode::select6).takes(Field(4, 1)),
+    report(&[0x16, 0, 0, 0, 0, C], GOVERNS, Free, reserve::reserve6),
     report(&[0x17, 0, 0, 0, 0, C], UNRESERVED, Free, reserve::release6),
     report(&[0x1a, 0x08, F, F, F, C], 0, Registered, mode::sense6).reads(Field(4, 1)),
-    Op::new(&[0x1b, 0x01, 0, 0x0f, 0xf7, C], LONG, Start, medium::start_stop),
+    Op::new(&[0x1b, 0x01, 0, 0x0f, 0xf7, C], LONG | GOVERNS, Start, medium::start_stop),
     report(&[0x1e, 0, 0, 0, 0x03, C], UNRESERVED, Prevent, medium::prevent_allow),
     report(&[0x25, 0, F, F, F, F, 0, 0, 0x01, C], MEDIUM | UNRESERVED, Free, medium::read_capacity10)
         .reads(By(|_, _| 8)),
@@ -77,7 +77,7 @@ pub(crate) static TABLE: &[Op] = &[
     Op::new(&[0x4c, 0x03, F, F, 0, 0, 0, F, F, C], 0, Write, log::select).takes(Field(7, 2)),
     report(&[0x4d, 0x01, F, F, 0, F, F, F, F, C], SANITIZING | UNRESERVED, Free, log::sense)
         .reads(Field(7, 2)),
-    Op::new(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, C], 0, Registered, mode::select10).takes(Field(7, 2)),
+    Op::new(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, C], GOVERNS, Registered, mode::select10).takes(Field(7, 2)),
     report(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, C], 0, Registered, mode::sense10).reads(Field(7, 2)),
     reserve_in(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, C]),
     reserve_in(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, C]),
@@ -171,7 +171,7 @@ const fn reserve_in(usage: &'static [u8]) -> Op {
 
 /// PERSISTENT RESERVE OUT.
 const fn reserve_out(usage: &'static [u8]) -> Op {
-    Op::new(usage, 0, Free, reserve::reserve_out).action().takes(Field(5, 4))
+    Op::new(usage, GOVERNS, Free, reserve::reserve_out).action().takes(Field(5, 4))
 }
 
 /// RECEIVE COPY RESULTS.
