@@ -137,11 +137,14 @@ fn task_management(conn: &Arc<Conn>, bhs: &Bhs) {
             TaskResponse::NoLun
         }
         Some(TaskFunction::AbortTaskSet) => {
-            session.abort_tasks(|_, l| l == lun, &complete(conn));
+            let waiter = complete(conn);
+            session.abort_tasks(|_, l| l == lun, &waiter);
+            nexus.abort_task_set(lun);
             return;
         }
         Some(TaskFunction::ClearTaskSet) => {
-            session.abort_tasks(|_, l| l == lun, &complete(conn));
+            let waiter = complete(conn);
+            session.abort_tasks(|_, l| l == lun, &waiter);
             nexus.clear_task_set(lun);
             return;
         }

@@ -53,7 +53,7 @@ impl Work {
                     (Outcome::good(), u64::from(write.len))
                 } else {
                     let mut op = [WriteOp::new(write.offset, data)];
-                    write.lu().write(&mut op, write.fua);
+                    WriteCommand::write_all(write.lu(), &mut op, write.fua, |_| &write);
                     let [WriteOp { result, .. }] = op;
                     (write.outcome(&result), u64::from(write.len))
                 }
