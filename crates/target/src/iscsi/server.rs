@@ -9,7 +9,7 @@ use super::registry::{NoSession, Record, Registry};
 use super::serve;
 use super::session::{Key, Session};
 use super::stats::{IscsiStats, SessionInfo};
-use super::targets::Targets;
+use super::targets::{Initiator, Targets};
 use crate::net::budget::Budget;
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
@@ -260,6 +260,18 @@ fn next_request(
     }
 }
 
+/// Rules may change during a login, and those for the address of a connection that joins may differ from those for the
+/// first. Asked again when the session is known, so that whoever changes the rules from now on finds it.
+fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool {
+    let (Some(target), Some(nexus)) = (&session.key.target, &session.nexus) else {
+        return true;
+    };
+    let (peer, local, portal_group) = (record.peer, record.local, record.portal_group);
+    let who = Initiator { name: &session.key.initiator, peer, local, portal_group };
+    let granted = shared.targets.login(target, &who);
+    granted.is_ok_and(|g| Arc::ptr_eq(&g.target, nexus.target()) && g.access == nexus.access())
+}
+
 /// Makes or joins the session, and says so. `Err(None)` if the initiator left meanwhile.
 fn establish(
     shared: &Shared,
@@ -303,6 +315,12 @@ fn establish(
             None => return refuse(Status::SessionDoesNotExist, "there is no such session"),
         }
     };
+    if !is_still_granted(shared, record, &session) {
+        if first {
+            session.end();
+        }
+        return refuse(Status::AuthorizationFailure, "this connection may not do what its session may");
+    }
     let conn = Conn::new(cid, session.clone(), params, login.next_stat_sn(), shared.clone(), record.clone());
     match session.join(&conn, first) {
         Ok(None) => {}
