@@ -10,8 +10,8 @@ use hindcast_target::iscsi::pdu::{FINAL, NO_TAG, RejectReason, opcode};
 use hindcast_target::iscsi::{AuthPolicy, Denied};
 use hindcast_target::scsi::Access;
 use initiator::{
-    ABORT_TASK, Fixture, LUN_RESET, NAME, OPERATIONAL_TO_FULL, SOLICITED, TARGET, Wire, encode, pattern,
-    to_text,
+    ABORT_TASK, ABORT_TASK_SET, Fixture, LUN_RESET, NAME, OPERATIONAL_TO_FULL, SOLICITED, TARGET, Wire,
+    encode, pattern, to_text,
 };
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -233,4 +233,57 @@ fn a_reset_waits_for_the_writes_of_others() {
     fixture.device.blocked.open();
     assert_eq!(other.receive().bhs.itt(), reset.itt());
     assert_eq!(fixture.device.content()[..512], [1; 512]);
+}
+
+/// Functions that wait for a task are remembered by it, so there is a limit.
+#[test]
+fn task_management_that_has_to_wait_is_bounded() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    fixture.device.cold.store(true, Ordering::Relaxed);
+    fixture.device.blocked.close();
+    let reads = [wire.read_command(0, 1), wire.read_command(8, 1)];
+    wire.stream.write_all(&reads.map(|bhs| encode(&bhs, &[], wire.digests)).concat()).unwrap();
+    fixture.device.blocked.wait_for(2);
+    let functions: Vec<_> =
+        (0..100).map(|_| wire.task_management(ABORT_TASK_SET, 0, NO_TAG, 0).itt()).collect();
+    for itt in &functions[64..] {
+        let answer = wire.receive();
+        assert_eq!((answer.bhs.itt(), answer.bhs.u8(2)), (*itt, 255), "rejected");
+    }
+    fixture.device.blocked.open();
+    for _ in 0..64 {
+        let answer = wire.receive();
+        assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+        assert!(functions[..64].contains(&answer.bhs.itt()));
+    }
+    assert_eq!(wire.manage(ABORT_TASK_SET, 0, NO_TAG), 0, "there is room again");
+}
+
+/// Commands that may take minutes leave the others their workers.
+#[test]
+fn long_commands_leave_workers_to_others() {
+    let fixture = Fixture::with(|c| c.workers = 2);
+    let mut greedy = fixture.session();
+    let mut good = fixture.connect();
+    good.isid[5] = 77;
+    good.login(&[]);
+    good.clear_attentions();
+    fixture.device.cold.store(true, Ordering::Relaxed);
+    fixture.device.blocked.close();
+    for _ in 0..8 {
+        let bhs = greedy.command(0, &[0x2f, 0, 0, 0, 0, 0, 0, 0, 9, 0], 0); // VERIFY
+        greedy.send(&bhs, &[]);
+    }
+    fixture.device.blocked.wait_for(2);
+    // Two commands at once, so that they are not served by the connection's own thread.
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x12, 24);
+    let two = [good.command(0x40, &cdb, 24), good.command(0x40, &cdb, 24)];
+    good.stream.write_all(&two.map(|bhs| encode(&bhs, &[], good.digests)).concat()).unwrap();
+    assert_eq!([good.receive().status(), good.receive().status()], [0, 0]);
+    fixture.device.blocked.open();
+    for _ in 0..8 {
+        assert_eq!(greedy.receive().status(), 0);
+    }
 }

@@ -31,6 +31,8 @@ pub(super) struct Shared {
     pub(super) portals: Arc<Vec<Portal>>,
     pub(super) targets: Arc<dyn Targets>,
     pub(super) pool: Arc<Pool>,
+    /// For commands that may take minutes: they keep each other waiting, and nobody else.
+    pub(super) slow_pool: Arc<Pool>,
     /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one of them holds
     /// nothing that another could wait for.
     pub(super) rx_budget: Arc<Budget>,
@@ -134,7 +136,8 @@ impl Conn {
         ticket: Ticket,
     ) {
         let conn = self.clone();
-        self.shared.pool.submit(Box::new(move || {
+        let pool = if work.may_take_long() { &self.shared.slow_pool } else { &self.shared.pool };
+        pool.submit(Box::new(move || {
             let mut unanswered = Unanswered { conn: &conn, active: &active, answered: false };
             let mut out = conn.outbox.spare();
             let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);

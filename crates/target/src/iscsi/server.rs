@@ -36,12 +36,18 @@ struct Context {
     registry: Arc<Registry>,
 }
 
-fn shared(config: IscsiConfig, portals: Vec<Portal>, targets: Arc<dyn Targets>, pool: Pool) -> Shared {
+fn shared(
+    config: IscsiConfig,
+    portals: Vec<Portal>,
+    targets: Arc<dyn Targets>,
+    (pool, slow_pool): (Arc<Pool>, Arc<Pool>),
+) -> Shared {
     let quarter = config.max_in_flight / 4;
     Shared {
         portals: Arc::new(portals),
         targets,
-        pool: Arc::new(pool),
+        pool,
+        slow_pool,
         rx_budget: Budget::new(quarter),
         gather_budget: Budget::new(quarter),
         reply_budget: Budget::new(config.max_in_flight - 2 * quarter),
@@ -63,9 +69,12 @@ impl IscsiServer {
             }
             listeners.push(Arc::new(listener));
         }
-        let pool =
-            Pool::start("iscsi-work", config.workers).map_err(|e| Error::io("start iSCSI workers", e))?;
-        let shared = shared(config, portals, targets, pool);
+        let start = |name| {
+            let pool = Pool::start(name, config.workers);
+            pool.map(Arc::new).map_err(|e| Error::io("start iSCSI workers", e))
+        };
+        let pools = (start("iscsi-work")?, start("iscsi-slow")?);
+        let shared = shared(config, portals, targets, pools);
         let context = Arc::new(Context { shared, registry: Arc::default() });
         let server = IscsiServer { context, listeners, acceptors: Mutex::default() };
         for (n, listener) in server.listeners.iter().enumerate() {
@@ -163,7 +172,8 @@ pub fn serve_transport(
     addresses: (SocketAddr, SocketAddr),
 ) -> io::Result<()> {
     config.validate().map_err(io::Error::other)?;
-    let shared = shared(config.clone(), config.portals.clone(), targets, pool);
+    let pool = Arc::new(pool);
+    let shared = shared(config.clone(), config.portals.clone(), targets, (pool.clone(), pool));
     let registry = Arc::default();
     match Registry::admit(&registry, 1, transport, addresses, 1) {
         Some(record) => run(&shared, &registry, record),

@@ -12,9 +12,12 @@ use crate::scsi::{self, Asc, Event, Nexus, NexusEvents, lun_to_wire};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
+
+/// Task management functions of one session that may be under way.
+const MAX_MANAGING: usize = 64;
 
 /// A request that has to wait for its turn.
 pub(super) struct Held {
@@ -137,7 +140,27 @@ pub(super) struct Session {
     max_cmd_sn: AtomicU32,
     tasks: Mutex<HashMap<u32, Arc<Active>>>,
     conns: Mutex<BTreeMap<u16, Arc<Conn>>>,
+    /// Task management functions that are not answered yet.
+    managing: AtomicUsize,
     registry: Weak<Registry>,
+}
+
+/// A task management function under way.
+pub(super) struct Managing(Arc<Session>);
+
+impl Managing {
+    /// `None` if there are too many: each is remembered by every task that it waits for.
+    pub(super) fn begin(session: &Arc<Session>) -> Option<Managing> {
+        let before = session.managing.fetch_add(1, Ordering::AcqRel);
+        let managing = Managing(session.clone());
+        (before < MAX_MANAGING).then_some(managing)
+    }
+}
+
+impl Drop for Managing {
+    fn drop(&mut self) {
+        self.0.managing.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Takes the device server's events to the session.
@@ -204,6 +227,7 @@ impl Session {
             max_cmd_sn: AtomicU32::new(max),
             tasks: Mutex::default(),
             conns: Mutex::default(),
+            managing: AtomicUsize::new(0),
             registry,
         });
         let _ = events.0.set(Arc::downgrade(&session));

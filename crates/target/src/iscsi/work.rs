@@ -32,6 +32,11 @@ impl Work {
         }
     }
 
+    /// Whether it may go on for minutes.
+    pub(super) fn may_take_long(&self) -> bool {
+        matches!(self, Work::Other(task, _) if task.may_take_long())
+    }
+
     /// Bytes of memory that carrying it out takes.
     pub(super) fn bytes(&self, request: &Request) -> u64 {
         match self {
