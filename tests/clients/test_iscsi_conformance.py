@@ -124,7 +124,7 @@ def both_portals(server, volume="v"):
     return [server.url(volume, portal) for portal in (0, 1)]
 
 
-@test(limit=300)
+@test(limit=420)
 def all_families(t):
     """Each test by all of its names: 615 runs of tests, and no excuse that has become needless. Those of SANITIZE run
     beside the others, once, on a server of their own: they take more than a minute, most of which the tool sleeps."""

@@ -186,7 +186,7 @@ fn other(fixture: &Fixture, n: u8, keys: &[(&str, &str)]) -> Wire {
 
 #[test]
 fn misbehaving_initiators_do_not_slow_others_down() {
-    let fixture = Fixture::with(|c| c.stall_timeout = Duration::from_secs(5));
+    let fixture = Fixture::with(|c| c.stall_timeout = Duration::from_secs(2));
     let mut good = other(&fixture, 1, &[]);
     let alone = speed(&mut good, Duration::from_millis(400));
     // Silent: half a PDU, half a login, and nothing more.

@@ -332,6 +332,7 @@ impl Exports {
     pub(crate) fn forget_unit(&self, id: &Uuid) -> Vec<String> {
         let live = &mut *self.live.lock();
         if let Some(unit) = live.units.remove(id) {
+            unit.lu.retire();
             for known in live.targets.values() {
                 let luns: Vec<u16> = known
                     .target
@@ -352,6 +353,11 @@ impl Exports {
         let names: Vec<String> = names.collect();
         live.targets.retain(|_, t| t.scope != scope);
         names
+    }
+
+    /// The server stops: what logical units do by themselves ends.
+    pub(crate) fn retire(&self) {
+        self.live.lock().units.values().for_each(|unit| unit.lu.retire());
     }
 
     /// A target that was created is gone.

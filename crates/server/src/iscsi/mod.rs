@@ -184,6 +184,7 @@ impl IscsiTarget {
     /// what is left.
     pub(crate) fn stop(&self, deadline: Duration) {
         let broken = self.server.shutdown(deadline);
+        self.exports.retire();
         if broken > 0 {
             tracing::warn!(connections = broken, "iSCSI connections were still busy at the deadline");
         }

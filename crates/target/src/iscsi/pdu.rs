@@ -287,7 +287,7 @@ pub fn stamp(bytes: &mut [u8], numbers: &mut Numbers, digests: Digests) {
 
 /// Compares sequence numbers (RFC 1982, as 4.2.2.1 demands): whether `a` comes before `b`.
 pub fn sn_before(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) < 0
+    (1..1 << 31).contains(&b.wrapping_sub(a))
 }
 
 /// Flags in byte 1 of a SCSI Command (11.3.1).

@@ -4,7 +4,6 @@
 //! connection, is held until the gap is filled; everything else is ignored. MaxCmdSN grows when a command ends, so that
 //! the window bounds how many are under way.
 
-use super::pdu::sn_before;
 use std::collections::{HashMap, VecDeque};
 
 /// The task attribute of a SCSI command (11.3.1).
@@ -96,9 +95,8 @@ impl<H> Window<H> {
 
     /// Whether a number is one that may still come.
     pub(super) fn awaits(&self, cmd_sn: u32) -> bool {
-        !sn_before(cmd_sn, self.exp_cmd_sn)
-            && !sn_before(self.max_cmd_sn, cmd_sn)
-            && !self.held.contains_key(&cmd_sn)
+        let size = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
+        cmd_sn.wrapping_sub(self.exp_cmd_sn) < size && !self.held.contains_key(&cmd_sn)
     }
 
     /// A request has come. `keep` makes what is kept of it if it has to wait.

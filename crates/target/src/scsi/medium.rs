@@ -13,7 +13,7 @@ pub(crate) const STEP: u64 = 1 << 20;
 /// What PRE-FETCH brings in at most.
 const MAX_PRE_FETCH: u64 = 64 << 20;
 
-/// TEST UNIT READY: the checks before it are all there is.
+/// TEST UNIT READY: the checks before it are all there is. So it is with a WRITE, which is then the session's.
 pub(crate) fn nothing(_: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
@@ -64,16 +64,6 @@ pub(crate) fn read(task: &Task, _: &Bytes) -> Reply {
         task.lu().read(offset, &mut data).map_err(reading)?;
     }
     Ok(data)
-}
-
-/// WRITE; normally the session's.
-pub(crate) fn write(task: &Task, data: &Bytes) -> Reply {
-    let (offset, len) = range(task)?;
-    let data = whole_blocks(task, data, len);
-    if !data.is_empty() {
-        write_one(task, offset, data, task.op.len() > 6 && is_durable(task))?;
-    }
-    Ok(Vec::new())
 }
 
 /// WRITE ATOMIC(16) (SBC-4 5.43): all of it or nothing, whatever happens. The device promises that for one write that

@@ -20,10 +20,10 @@ const fn read(usage: &'static [u8]) -> Op {
     Op::new(usage, protect | RANGE | MEDIUM, Read, medium::read).reads(Blocks).kind(Kind::Read)
 }
 
-/// A write of blocks.
+/// A write of blocks: the session's from beginning to end.
 const fn write(usage: &'static [u8]) -> Op {
     let protect = if usage.len() == 6 { 0 } else { PROTECT };
-    Op::new(usage, protect | RANGE | MEDIUM | WRITES, Write, medium::write).takes(Blocks).kind(Kind::Write)
+    Op::new(usage, protect | RANGE | MEDIUM | WRITES, Write, medium::nothing).takes(Blocks).kind(Kind::Write)
 }
 
 /// VERIFY.
