@@ -7,6 +7,7 @@
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, FileDir, OpenMode, SyncPurpose};
 use hindcast_engine::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +36,9 @@ pub(crate) struct FileDevice {
     /// Whole blocks, as of the last look.
     size: AtomicU64,
     failed: AtomicBool,
+    /// One sync at a time: the system tells of lost writes once, and a second sync that ran beside the one that was told
+    /// would promise what is lost.
+    syncing: Mutex<()>,
     /// Keeps other servers from exporting a file for writing too. A block device is opened exclusively instead.
     _lock: Option<Box<dyn Send + Sync>>,
 }
@@ -60,8 +64,8 @@ impl FileDevice {
     }
 
     fn over(spec: FileSpec, disk: Arc<dyn Disk>, lock: Option<Box<dyn Send + Sync>>) -> Result<FileDevice> {
-        let device =
-            FileDevice { spec, disk, size: AtomicU64::new(0), failed: AtomicBool::new(false), _lock: lock };
+        let (size, failed, syncing) = Default::default();
+        let device = FileDevice { spec, disk, size, failed, syncing, _lock: lock };
         device.refresh()?;
         if device.size() == 0 {
             return Err(Error::new(
@@ -142,6 +146,7 @@ impl FileDevice {
     }
 
     fn sync(&self) -> Result<()> {
+        let _one_at_a_time = self.syncing.lock();
         self.check_trusted()?;
         self.disk.sync(SyncPurpose::Apply).map_err(|e| {
             self.failed.store(true, Ordering::Release);
@@ -398,6 +403,7 @@ mod tests {
         }
         fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
             if self.1.swap(false, Ordering::SeqCst) {
+                std::thread::sleep(std::time::Duration::from_millis(100)); // others have the time to come in between
                 return Err(io::Error::other("no sync today"));
             }
             self.0.sync(purpose)
@@ -437,6 +443,25 @@ mod tests {
         assert_eq!(read(&device, 0, 4096), [1; 4096], "reads go on");
         // This disk can neither punch nor zero: the zeros have been refused, not written.
         assert_eq!(device.write_zeroes(0, 4096, true, false).unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+
+    /// The system tells one of two syncs only that writes were lost.
+    #[test]
+    fn a_sync_beside_one_that_fails_promises_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
+        disk.set_len(64 * K).unwrap();
+        let disk = Arc::new(Failing(disk, AtomicBool::new(true)));
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk.clone(), None).unwrap();
+        write(&device, 0, 1, 4096, false).unwrap();
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| device.flush());
+            while disk.1.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            assert_eq!(device.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+            assert_eq!(first.join().unwrap().unwrap_err().kind(), ErrorKind::Io);
+        });
     }
 
     #[test]

@@ -231,7 +231,10 @@ fn mode_pages_can_be_changed() {
     assert_eq!(attention(&rig.b), Some(Asc::MODE_PARAMETERS_CHANGED));
     good(&rig.b, &write, &[0; BLOCK]);
     assert_eq!(rig.device.calls.fua_calls.load(Ordering::Relaxed), 0);
-    change(&rig, 0x08, 2, 2, false); // WCE off: writes are durable
+    let flushes = || rig.device.calls.flushes.load(Ordering::Relaxed);
+    let before = flushes();
+    change(&rig, 0x08, 2, 2, false); // WCE off: writes are durable, and those before are made so
+    assert_eq!(flushes(), before + 1);
     rig.settle();
     good(&rig.a, &write, &[0; BLOCK]);
     good(&rig.a, &blocks(0x93, 0x08, 0, 128), &[0; BLOCK]);

@@ -351,3 +351,55 @@ fn reserve6_keeps_others_out() {
     conflict(&rig.a, &RESERVE6, &[]);
     conflict(&rig.a, &RELEASE6, &[]);
 }
+
+/// Fencing: what was let in before a PREEMPT AND ABORT is not written after it, however slow it was.
+#[test]
+fn a_preempted_initiators_write_comes_too_late() {
+    let rig = Rig::new();
+    done(&rig.a, REGISTER, 0, 0, 1);
+    done(&rig.b, REGISTER, 0, 0, 2);
+    done(&rig.b, RESERVE, 5, 2, 0);
+    let slow = |nexus: &Arc<Nexus>| match nexus.start(0, &blocks(0x2a, 0, 0, 1), BLOCK as u64) {
+        Command::Write(write) => write,
+        other => panic!("{other:?}"),
+    };
+    let slow_task = |nexus: &Arc<Nexus>, cdb: &[u8], len: usize| match nexus.start(0, cdb, len as u64) {
+        Command::Other(task) => task,
+        other => panic!("{other:?}"),
+    };
+    let mut compare = blocks(0x89, 0, 0, 0);
+    compare[13] = 1;
+    let (theirs, own) = (slow(&rig.b), slow(&rig.a));
+    let tasks = [
+        (slow_task(&rig.b, &blocks(0x93, 0, 8, 1), BLOCK), vec![7; BLOCK]),
+        (slow_task(&rig.b, &blocks(0x93, 0, 8, 1), BLOCK), vec![0; BLOCK]),
+        (slow_task(&rig.b, &blocks(0x8b, 0, 8, 1), BLOCK), vec![7; BLOCK]),
+        (slow_task(&rig.b, &compare, 2 * BLOCK), vec![0; 2 * BLOCK]),
+    ];
+    done(&rig.a, PREEMPT_AND_ABORT, 5, 1, 2);
+    let write = |command: &WriteCommand| {
+        let mut ops = [hindcast_engine::device::WriteOp::new(0, vec![9; BLOCK].into())];
+        WriteCommand::write_all(command.lu(), &mut ops, false, |_| command);
+        let [op] = ops;
+        command.outcome(&op.result).status
+    };
+    assert_ne!(write(&theirs), Status::Good);
+    for (task, data) in tasks {
+        assert_ne!(task.run(&data.into()).status, Status::Good, "{task:?}");
+    }
+    assert_eq!(rig.device.content()[..16 * BLOCK], [0; 16 * BLOCK]);
+    assert_eq!(write(&own), Status::Good);
+    assert_eq!(rig.device.content()[..BLOCK], [9; BLOCK]);
+}
+
+/// A list of TransportIDs can be as long as a transfer; what it names has a limit.
+#[test]
+fn a_list_of_initiators_is_bounded() {
+    let rig = Rig::new();
+    let id = transport_id(&port_name(2));
+    let ids = id.repeat(2000);
+    let more = [&(ids.len() as u32).to_be_bytes()[..], &ids].concat();
+    let (cdb, list) = out(REGISTER, 0, 0, 5, 8, &more);
+    bad(&rig.a, &cdb, &list, SenseKey::IllegalRequest, Asc::INSUFFICIENT_REGISTRATION_RESOURCES);
+    assert_eq!(keys(&rig.a), []);
+}

@@ -163,10 +163,13 @@ impl IscsiTarget {
             let settings = registry.settings(&scope);
             for target in self.exports.live_targets(&scope) {
                 for session in sessions.iter().filter(|s| s.target.as_deref() == Some(target.name())) {
-                    let peer = session.connections.first().map(|c| c.peer.ip());
-                    let permit = peer.filter(|_| settings.enabled).and_then(|peer| {
+                    // A session has one set of rights: what all its connections' addresses agree on, or none.
+                    let mut permits = session.connections.iter().map(|c| {
+                        let peer = c.peer.ip();
                         self.exports.permit(&registry, &settings.guard, &session.initiator, peer)
                     });
+                    let first = permits.next().flatten().filter(|_| settings.enabled);
+                    let permit = first.filter(|first| permits.all(|p| p.as_ref() == Some(first)));
                     match permit {
                         Some(permit) => views::nexus(&target, session)
                             .inspect(|nexus| nexus.set_access(exports::access(permit))),

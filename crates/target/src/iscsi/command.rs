@@ -358,8 +358,10 @@ impl Serving<'_> {
                 }
                 continue;
             }
+            // From here on an abort has to wait for it; one that came before has answered for it.
+            group.retain(|w| w.active.as_ref().is_none_or(|(active, _)| active.run(None)));
             self.ops.extend(group.iter().map(|w| WriteOp::new(w.command.offset, data(w))));
-            lu.write(&mut self.ops, fua);
+            WriteCommand::write_all(&lu, &mut self.ops, fua, |n| &group[n].command);
             self.answer_writes(&mut group);
             self.ops.clear();
             self.writes = group; // its memory
@@ -404,6 +406,10 @@ pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
             conn.outbox.transport.close();
         }
         return;
+    }
+    if held.ticket.is_none() {
+        // There was no memory for it, and its connection ends for that.
+        return conn.session.ended(1, u32::from(!held.bhs.immediate())).run();
     }
     let Ok(asked) = asked(&held.bhs, &held.ahs) else {
         conn.session.ended(1, u32::from(!held.bhs.immediate())).run();

@@ -18,6 +18,10 @@ use crate::net::transport::Transport;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A connection that ends looks this often whether a worker left something to let go of.
+const TEARDOWN_LOOK: Duration = Duration::from_millis(20);
 
 /// What a connection needs of its server.
 #[derive(Clone)]
@@ -27,6 +31,8 @@ pub(super) struct Shared {
     pub(super) portals: Arc<Vec<Portal>>,
     pub(super) targets: Arc<dyn Targets>,
     pub(super) pool: Arc<Pool>,
+    /// For commands that may take minutes: they keep each other waiting, and nobody else.
+    pub(super) slow_pool: Arc<Pool>,
     /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one of them holds
     /// nothing that another could wait for.
     pub(super) rx_budget: Arc<Budget>,
@@ -130,7 +136,8 @@ impl Conn {
         ticket: Ticket,
     ) {
         let conn = self.clone();
-        self.shared.pool.submit(Box::new(move || {
+        let pool = if work.may_take_long() { &self.shared.slow_pool } else { &self.shared.pool };
+        pool.submit(Box::new(move || {
             let mut unanswered = Unanswered { conn: &conn, active: &active, answered: false };
             let mut out = conn.outbox.spare();
             let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);
@@ -170,10 +177,18 @@ impl Conn {
 
     /// The connection's end: waits for what workers still do, and leaves the session.
     pub(super) fn finish(self: &Arc<Self>) {
-        let lost = std::mem::take(&mut *self.transfers.lock());
-        let tags = lost.tags();
-        self.session.abort_tasks(|itt, _| tags.contains(&itt), &super::session::OnEnd::new(|| ()));
-        drop(lost);
+        self.session.forget_requests_of(self);
+        // A worker may be about to begin another transfer. Whoever takes this session's place must find nothing of it
+        // still to be written: what is gathered is not over before the last of it was let go of.
+        loop {
+            let lost = std::mem::take(&mut *self.transfers.lock());
+            let tags = lost.tags();
+            self.session.abort_tasks(|itt, _| tags.contains(&itt), &super::session::OnEnd::new(|| ()));
+            drop(lost);
+            if self.gathering.wait_idle_for(TEARDOWN_LOOK) {
+                break;
+            }
+        }
         self.flight.wait_idle();
         self.outbox.transport.close();
         self.session.leave(self);

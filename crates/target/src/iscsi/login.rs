@@ -1,6 +1,7 @@
 //! The login phase (RFC 7143, 6.3 and 11.12 to 11.13) as a machine without input or output: one request in, one response
 //! out.
 
+use super::access::fold;
 use super::auth::{Auth, Progress};
 use super::params::{Answer, Params, Phase, Wishes};
 use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
@@ -201,6 +202,9 @@ impl<'a> Login<'a> {
             if !self.seen.insert(key.to_owned()) && !key.starts_with("CHAP_") {
                 return refuse(Status::InitiatorError, "a key is negotiated twice");
             }
+            if self.seen.len() > text::MAX_KEYS {
+                return refuse(Status::OutOfResources, "too many keys");
+            }
             match key {
                 "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => {}
                 "AuthMethod" | "CHAP_A" | "CHAP_N" | "CHAP_R" | "CHAP_I" | "CHAP_C" => {
@@ -255,6 +259,8 @@ impl<'a> Login<'a> {
         if !text::is_name(name) {
             return refuse(Status::InitiatorError, "InitiatorName is no iSCSI name");
         }
+        // However it is written, it is one name (RFC 3722): one session key, one I_T nexus, one name to be refused by.
+        let name = &*fold(name);
         let discovery = match find("SessionType") {
             None | Some("Normal") => false,
             Some("Discovery") => true,
@@ -262,7 +268,7 @@ impl<'a> Login<'a> {
         };
         let target = match find("TargetName") {
             None if !discovery => return refuse(Status::MissingParameter, "no TargetName"),
-            Some(target) if !discovery => Some(target.to_owned()),
+            Some(target) if !discovery => Some(fold(target)),
             _ => None,
         };
         let who = Initiator { name, peer: self.peer, local: self.local, portal_group: self.portal_group };
@@ -271,6 +277,10 @@ impl<'a> Login<'a> {
             None => self.targets.discovery_auth(&who),
             Some(target) => {
                 let grant = self.targets.login(target, &who).map_err(denied)?;
+                // Sessions are found by their target's name, to be ended or restricted: there is one, no short forms.
+                if grant.target.name() != target {
+                    return refuse(Status::NotFound, "TargetName is not the target's iSCSI name");
+                }
                 let policy = grant.auth.clone();
                 if let Some(alias) = grant.alias.as_deref().filter(|alias| alias.len() <= 255) {
                     text::put(&mut self.answer, "TargetAlias", alias);

@@ -7,7 +7,7 @@ use super::pdu::{
     sn_before,
 };
 use super::reply::put;
-use super::session::OnEnd;
+use super::session::{Managing, OnEnd};
 use super::stats::IscsiTraffic;
 use crate::net::buffers::ReplyBuf;
 use crate::net::transport::Transport;
@@ -117,9 +117,15 @@ fn task_management(conn: &Arc<Conn>, bhs: &Bhs) {
         return;
     };
     let function = TaskFunction::from_wire(bhs.u8(1));
+    let Some(managing) = Managing::begin(session) else {
+        return respond(conn, bhs.itt(), TaskResponse::Rejected);
+    };
     let complete = |conn: &Arc<Conn>| {
         let (conn, itt) = (conn.clone(), bhs.itt());
-        OnEnd::new(move || respond(&conn, itt, TaskResponse::Complete))
+        OnEnd::new(move || {
+            respond(&conn, itt, TaskResponse::Complete);
+            drop(managing);
+        })
     };
     let code = match function {
         Some(TaskFunction::AbortTask) => {
@@ -137,7 +143,9 @@ fn task_management(conn: &Arc<Conn>, bhs: &Bhs) {
             TaskResponse::NoLun
         }
         Some(TaskFunction::AbortTaskSet) => {
-            session.abort_tasks(|_, l| l == lun, &complete(conn));
+            let waiter = complete(conn);
+            session.abort_tasks(|_, l| l == lun, &waiter);
+            nexus.abort_task_set(lun);
             return;
         }
         Some(TaskFunction::ClearTaskSet) => {

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_secs(2);
 /// Responses are sent when they reach this length, even if the receive brought more requests.
 const SEND_AT: usize = 256 << 10;
+/// Answers of workers and of task management that may wait to be sent before nothing more is received.
+const MAX_BACKLOG: usize = 256;
 
 /// Serves a connection until it ends. `received` came with the last login request.
 pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> io::Result<()> {
@@ -339,7 +341,8 @@ impl Serving<'_> {
         self.write_batch()?;
         let ready = self.tell_window();
         self.conn.count(&std::mem::take(&mut self.tally));
-        if self.out.len() > 0 {
+        // Answers that were left to others to send pile up if nobody takes them: then this thread waits too.
+        if self.out.len() > 0 || self.conn.outbox.backlog() > MAX_BACKLOG {
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);
         }

@@ -9,7 +9,7 @@ use super::registry::{NoSession, Record, Registry};
 use super::serve;
 use super::session::{Key, Session};
 use super::stats::{IscsiStats, SessionInfo};
-use super::targets::Targets;
+use super::targets::{Initiator, Targets};
 use crate::net::budget::Budget;
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
@@ -36,12 +36,18 @@ struct Context {
     registry: Arc<Registry>,
 }
 
-fn shared(config: IscsiConfig, portals: Vec<Portal>, targets: Arc<dyn Targets>, pool: Pool) -> Shared {
+fn shared(
+    config: IscsiConfig,
+    portals: Vec<Portal>,
+    targets: Arc<dyn Targets>,
+    (pool, slow_pool): (Arc<Pool>, Arc<Pool>),
+) -> Shared {
     let quarter = config.max_in_flight / 4;
     Shared {
         portals: Arc::new(portals),
         targets,
-        pool: Arc::new(pool),
+        pool,
+        slow_pool,
         rx_budget: Budget::new(quarter),
         gather_budget: Budget::new(quarter),
         reply_budget: Budget::new(config.max_in_flight - 2 * quarter),
@@ -63,9 +69,12 @@ impl IscsiServer {
             }
             listeners.push(Arc::new(listener));
         }
-        let pool =
-            Pool::start("iscsi-work", config.workers).map_err(|e| Error::io("start iSCSI workers", e))?;
-        let shared = shared(config, portals, targets, pool);
+        let start = |name| {
+            let pool = Pool::start(name, config.workers);
+            pool.map(Arc::new).map_err(|e| Error::io("start iSCSI workers", e))
+        };
+        let pools = (start("iscsi-work")?, start("iscsi-slow")?);
+        let shared = shared(config, portals, targets, pools);
         let context = Arc::new(Context { shared, registry: Arc::default() });
         let server = IscsiServer { context, listeners, acceptors: Mutex::default() };
         for (n, listener) in server.listeners.iter().enumerate() {
@@ -163,7 +172,8 @@ pub fn serve_transport(
     addresses: (SocketAddr, SocketAddr),
 ) -> io::Result<()> {
     config.validate().map_err(io::Error::other)?;
-    let shared = shared(config.clone(), config.portals.clone(), targets, pool);
+    let pool = Arc::new(pool);
+    let shared = shared(config.clone(), config.portals.clone(), targets, (pool.clone(), pool));
     let registry = Arc::default();
     match Registry::admit(&registry, 1, transport, addresses, 1) {
         Some(record) => run(&shared, &registry, record),
@@ -260,6 +270,18 @@ fn next_request(
     }
 }
 
+/// Rules may change during a login, and those for the address of a connection that joins may differ from those for the
+/// first. Asked again when the session is known, so that whoever changes the rules from now on finds it.
+fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool {
+    let (Some(target), Some(nexus)) = (&session.key.target, &session.nexus) else {
+        return true;
+    };
+    let (peer, local, portal_group) = (record.peer, record.local, record.portal_group);
+    let who = Initiator { name: &session.key.initiator, peer, local, portal_group };
+    let granted = shared.targets.login(target, &who);
+    granted.is_ok_and(|g| Arc::ptr_eq(&g.target, nexus.target()) && g.access == nexus.access())
+}
+
 /// Makes or joins the session, and says so. `Err(None)` if the initiator left meanwhile.
 fn establish(
     shared: &Shared,
@@ -303,6 +325,12 @@ fn establish(
             None => return refuse(Status::SessionDoesNotExist, "there is no such session"),
         }
     };
+    if !is_still_granted(shared, record, &session) {
+        if first {
+            session.end();
+        }
+        return refuse(Status::AuthorizationFailure, "this connection may not do what its session may");
+    }
     let conn = Conn::new(cid, session.clone(), params, login.next_stat_sn(), shared.clone(), record.clone());
     match session.join(&conn, first) {
         Ok(None) => {}

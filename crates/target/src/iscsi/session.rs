@@ -3,7 +3,7 @@
 use super::conn::Conn;
 use super::login::Identity;
 use super::params::Params;
-use super::pdu::{AsyncEvent, Bhs, async_message};
+use super::pdu::{AsyncEvent, Bhs, async_message, opcode};
 use super::registry::Registry;
 use super::targets::Grant;
 use super::window::{Admission, Ticketed, Window};
@@ -12,9 +12,12 @@ use crate::scsi::{self, Asc, Event, Nexus, NexusEvents, lun_to_wire};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
+
+/// Task management functions of one session that may be under way.
+const MAX_MANAGING: usize = 64;
 
 /// A request that has to wait for its turn.
 pub(super) struct Held {
@@ -137,7 +140,27 @@ pub(super) struct Session {
     max_cmd_sn: AtomicU32,
     tasks: Mutex<HashMap<u32, Arc<Active>>>,
     conns: Mutex<BTreeMap<u16, Arc<Conn>>>,
+    /// Task management functions that are not answered yet.
+    managing: AtomicUsize,
     registry: Weak<Registry>,
+}
+
+/// A task management function under way.
+pub(super) struct Managing(Arc<Session>);
+
+impl Managing {
+    /// `None` if there are too many: each is remembered by every task that it waits for.
+    pub(super) fn begin(session: &Arc<Session>) -> Option<Managing> {
+        let before = session.managing.fetch_add(1, Ordering::AcqRel);
+        let managing = Managing(session.clone());
+        (before < MAX_MANAGING).then_some(managing)
+    }
+}
+
+impl Drop for Managing {
+    fn drop(&mut self) {
+        self.0.managing.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Takes the device server's events to the session.
@@ -204,6 +227,7 @@ impl Session {
             max_cmd_sn: AtomicU32::new(max),
             tasks: Mutex::default(),
             conns: Mutex::default(),
+            managing: AtomicUsize::new(0),
             registry,
         });
         let _ = events.0.set(Arc::downgrade(&session));
@@ -249,7 +273,9 @@ impl Session {
 
     /// Whether immediate commands have gone too far beyond the window.
     pub(super) fn is_flooded(&self) -> bool {
-        self.tasks.lock().len() > 2 * self.depth as usize
+        // What an ordered task holds up is not among the tasks yet.
+        let waiting = self.window.lock().waiting();
+        self.tasks.lock().len() + waiting > 2 * self.depth as usize
     }
 
     /// Enters a task; `None` if its tag is in use.
@@ -298,14 +324,23 @@ impl Session {
             }
             count += 1;
         }
-        let (held, fenced) =
-            self.with_window(|window| window.drop_where(|h: &Held| which(h.bhs.itt(), h.lun())));
-        count += held.len() + fenced.len();
+        count + self.drop_waiting(|h| h.bhs.opcode() == opcode::SCSI_COMMAND && which(h.bhs.itt(), h.lun()))
+    }
+
+    /// Forgets requests that wait for their turn. Tells how many there were.
+    fn drop_waiting(&self, which: impl Fn(&Held) -> bool) -> usize {
+        let (held, fenced) = self.with_window(|window| window.drop_where(which));
         if !fenced.is_empty() {
             let counted = fenced.iter().filter(|h| !h.bhs.immediate()).count();
             self.ended(0, u32::try_from(counted).unwrap_or(0)).run();
         }
-        count
+        held.len() + fenced.len()
+    }
+
+    /// A connection has ended: nobody is left to answer its requests to, and what is kept of them would keep the
+    /// connection, and by it this session, for ever.
+    pub(super) fn forget_requests_of(&self, conn: &Arc<Conn>) {
+        self.drop_waiting(|held| Arc::ptr_eq(&held.conn, conn));
     }
 
     /// ABORT TASK for a command that is still on its way: its number counts as received (11.5.1).
@@ -358,14 +393,20 @@ impl Session {
             self.abort_tasks(|_, _| true, &nobody);
             // What waits holds on to its connection, and the connection to the session.
             drop(self.with_window(Window::clear));
-            if let Some(registry) = self.registry.upgrade() {
-                registry.forget(self);
-            }
-            if let Some(nexus) = &self.nexus {
-                nexus.detach();
-            }
+            self.end();
         } else if !conn.is_logged_out() {
             self.abort();
+        }
+    }
+
+    /// It has no connection, or never will have one: it is no more.
+    pub(super) fn end(&self) {
+        // Who takes its place must not come upon what this nexus had reserved.
+        if let Some(nexus) = &self.nexus {
+            nexus.detach();
+        }
+        if let Some(registry) = self.registry.upgrade() {
+            registry.forget(self);
         }
     }
 

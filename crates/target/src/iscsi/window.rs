@@ -83,6 +83,11 @@ impl<H> Window<H> {
         (self.exp_cmd_sn, self.max_cmd_sn)
     }
 
+    /// Requests that are kept.
+    pub(super) fn waiting(&self) -> usize {
+        self.held.len() + self.fenced.len()
+    }
+
     /// Whether [`Window::next`] has something.
     pub(super) fn has_next(&self) -> bool {
         self.held.contains_key(&self.exp_cmd_sn)
@@ -187,7 +192,7 @@ impl<H> Window<H> {
     pub(super) fn drop_where(&mut self, which: impl Fn(&H) -> bool) -> (Vec<H>, Vec<H>) {
         let mut held = Vec::new();
         for slot in self.held.values_mut() {
-            if slot.as_ref().is_some_and(|item| item.attribute.is_some() && which(&item.item)) {
+            if slot.as_ref().is_some_and(|item| which(&item.item)) {
                 held.extend(slot.take().map(|item| item.item));
             }
         }

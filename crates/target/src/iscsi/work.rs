@@ -32,6 +32,11 @@ impl Work {
         }
     }
 
+    /// Whether it may go on for minutes.
+    pub(super) fn may_take_long(&self) -> bool {
+        matches!(self, Work::Other(task, _) if task.may_take_long())
+    }
+
     /// Bytes of memory that carrying it out takes.
     pub(super) fn bytes(&self, request: &Request) -> u64 {
         match self {
@@ -53,7 +58,7 @@ impl Work {
                     (Outcome::good(), u64::from(write.len))
                 } else {
                     let mut op = [WriteOp::new(write.offset, data)];
-                    write.lu().write(&mut op, write.fua);
+                    WriteCommand::write_all(write.lu(), &mut op, write.fua, |_| &write);
                     let [WriteOp { result, .. }] = op;
                     (write.outcome(&result), u64::from(write.len))
                 }

@@ -3,6 +3,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Bytes shared by all connections of a server. Handed out in the order asked for, so that a large request is not
 /// starved by small ones.
@@ -152,6 +153,13 @@ impl Flight {
             self.landed.wait(&mut state);
         }
     }
+
+    /// The same, but not for ever; whether it is so.
+    pub(crate) fn wait_idle_for(&self, wait: Duration) -> bool {
+        let mut state = self.state.lock();
+        let idle = !self.landed.wait_while_for(&mut state, |state| state.jobs > 0, wait).timed_out();
+        idle || state.jobs == 0
+    }
 }
 
 /// A job in flight, until its reply has been sent or given up.
@@ -177,7 +185,6 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
 
     #[test]
     fn a_large_grant_is_not_overtaken() {

@@ -161,6 +161,11 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         Ok(())
     }
 
+    /// Replies that wait behind the one that is being sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.state.lock().queue.len()
+    }
+
     /// The stream is broken: nothing more goes out, what waits is given up, and the receiving thread ends.
     pub(crate) fn fail(&self) {
         let given_up = {

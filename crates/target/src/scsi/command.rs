@@ -6,6 +6,7 @@ use super::nexus::{LuNexus, Nexus};
 use super::opcodes::Op;
 use super::sense::{self, During, Sense};
 use bytes::Bytes;
+use hindcast_engine::device::WriteOp;
 use hindcast_engine::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,6 +136,8 @@ impl ReadCommand {
 #[derive(Debug)]
 pub struct WriteCommand {
     pub(crate) path: Arc<LuNexus>,
+    /// [`LuNexus::fences`] when it began.
+    pub(crate) fences: u64,
     /// Byte offset.
     pub offset: u64,
     /// Length in bytes; not zero.
@@ -147,6 +150,20 @@ impl WriteCommand {
     /// The logical unit to write to.
     pub fn lu(&self) -> &Arc<LogicalUnit> {
         &self.path.lu
+    }
+
+    /// Writes a batch of such commands to one logical unit, in one call of the device; `commands` gives them by their
+    /// number. One that was aborted meanwhile is not written.
+    pub fn write_all<'a>(
+        lu: &LogicalUnit,
+        ops: &mut [WriteOp],
+        fua: bool,
+        commands: impl Fn(usize) -> &'a Self,
+    ) {
+        lu.write_unless(ops, fua, |n| {
+            let command = commands(n);
+            command.path.fences() != command.fences
+        });
     }
 
     /// The outcome, given what the device said.
@@ -166,11 +183,18 @@ pub struct Task {
     pub(crate) op: &'static Op,
     pub(crate) cdb: Cdb,
     aborted: AtomicBool,
+    /// [`LuNexus::fences`] when it began.
+    fences: u64,
 }
 
 impl Task {
-    pub(crate) fn new(nexus: Arc<Nexus>, path: Arc<LuNexus>, op: &'static Op, cdb: Cdb) -> Task {
-        Task { nexus, path, op, cdb, aborted: AtomicBool::new(false) }
+    pub(crate) fn new(
+        nexus: Arc<Nexus>,
+        (path, fences): (Arc<LuNexus>, u64),
+        op: &'static Op,
+        cdb: Cdb,
+    ) -> Task {
+        Task { nexus, path, op, cdb, aborted: AtomicBool::new(false), fences }
     }
 
     /// The logical unit it addresses.
@@ -185,7 +209,8 @@ impl Task {
 
     /// Bytes that it returns at most: the allocation length.
     pub fn data_in_len(&self) -> u64 {
-        self.op.data_in.bytes(&self.cdb, self.lu().block_size())
+        // An allocation length may be anything; no answer is longer than the longest READ.
+        self.op.data_in.bytes(&self.cdb, self.lu().block_size()).min(super::inquiry::MAX_TRANSFER_BYTES)
     }
 
     /// It touches no medium and no file, and may run on the thread that received it.
@@ -203,9 +228,14 @@ impl Task {
         self.aborted.store(true, Ordering::Release);
     }
 
-    /// An error if [`Task::abort`] was called.
+    /// It was aborted: it must not write any more.
+    pub(crate) fn is_late(&self) -> bool {
+        self.aborted.load(Ordering::Acquire) || self.path.fences() != self.fences
+    }
+
+    /// An error if it was aborted.
     pub(crate) fn go_on(&self) -> std::result::Result<(), Ending> {
-        if self.aborted.load(Ordering::Acquire) { Err(Ending::Status(Status::TaskAborted)) } else { Ok(()) }
+        if self.is_late() { Err(Ending::Status(Status::TaskAborted)) } else { Ok(()) }
     }
 
     /// Carries the command out; may block. `data_out` may be shorter than [`Task::data_out_len`] if the initiator

@@ -224,6 +224,7 @@ fn copy(
         }
     };
     let (from, to) = (place(source, segment.from)?, place(destination, segment.to)?);
+    let fences = destination.fences();
     may(source, Want::Read)?;
     may(destination, Want::Write)?;
     let mut done = 0;
@@ -233,7 +234,7 @@ fn copy(
         let mut buf = vec![0; n as usize];
         source.lu.read(from + done, &mut buf).map_err(|e| failed(&e, During::Read))?;
         let mut ops = [WriteOp::new(to + done, Bytes::from(buf))];
-        destination.lu.write(&mut ops, destination.lu.gates() & gate::WRITE_THROUGH != 0);
+        destination.lu.write_unless(&mut ops, false, |_| task.is_late() || destination.fences() != fences);
         let [op] = ops;
         op.result.map_err(|e| failed(&e, During::Write))?;
         done += n;

@@ -5,7 +5,7 @@ use super::alua::PortGroup;
 use super::copy::Records;
 use super::log;
 use super::mode::Modes;
-use super::nexus::{Event, LuNexus};
+use super::nexus::LuNexus;
 use super::persist::Saved;
 use super::reservation::Reservations;
 use super::sanitize::Sanitize;
@@ -96,6 +96,11 @@ pub(crate) mod gate {
     pub(crate) const PORT_GROUPS: u32 = 1 << 7;
     /// Those that say how, rather than whether, a command is carried out.
     pub(crate) const MANNERS: u32 = WRITE_THROUGH | DESCRIPTOR_SENSE;
+}
+
+/// What becomes of a write that comes too late.
+fn aborted() -> Error {
+    Error::new(ErrorKind::Busy, "write: the command was aborted")
 }
 
 /// Initiators that are remembered.
@@ -205,17 +210,48 @@ impl LogicalUnit {
     /// Writes a batch in one call of the device, not in the middle of a command that reads, decides and writes, nor of
     /// a sanitize operation.
     pub fn write(&self, ops: &mut [WriteOp], fua: bool) {
+        self.write_unless(ops, fua, |_| false);
+    }
+
+    /// The same, but what is `late` — its command was aborted after it was let in — is not written: see
+    /// [`LogicalUnit::settle`].
+    pub(crate) fn write_unless(&self, ops: &mut [WriteOp], fua: bool, late: impl Fn(usize) -> bool) {
         let _shared = self.serial.read();
-        match self.not_sanitizing() {
-            Ok(()) => self.device.write(ops, fua),
-            Err(error) => ops.iter_mut().for_each(|op| op.result = Err(error.clone())),
+        if let Err(error) = self.not_sanitizing() {
+            return ops.iter_mut().for_each(|op| op.result = Err(error.clone()));
+        }
+        let fua = fua || self.gates() & gate::WRITE_THROUGH != 0;
+        if !(0..ops.len()).any(&late) {
+            return self.device.write(ops, fua);
+        }
+        for (n, op) in ops.iter_mut().enumerate() {
+            match late(n) {
+                true => op.result = Err(aborted()),
+                false => self.device.write(std::slice::from_mut(op), fua),
+            }
         }
     }
 
+    /// Waits for the writes that are under way. Whoever aborts commands marks them first ([`LuNexus::abort_tasks`]): after
+    /// this none of them changes the medium any more, which is what a PREEMPT AND ABORT is for.
+    pub(crate) fn settle(&self) {
+        self.alone(|| ());
+    }
+
     /// Zeroes a range, freeing space if it may, under the same conditions as a write.
-    pub(crate) fn zero(&self, offset: u64, len: u64, unmap: bool, fua: bool) -> Result<()> {
+    pub(crate) fn zero(
+        &self,
+        offset: u64,
+        len: u64,
+        (unmap, fua): (bool, bool),
+        late: impl Fn() -> bool,
+    ) -> Result<()> {
         let _shared = self.serial.read();
         self.not_sanitizing()?;
+        if late() {
+            return Err(aborted());
+        }
+        let fua = fua || self.gates() & gate::WRITE_THROUGH != 0;
         match unmap {
             true => self.device.discard(offset, len, fua),
             false => self.device.write_zeroes(offset, len, false, fua),
@@ -223,7 +259,7 @@ impl LogicalUnit {
     }
 
     /// A write that was let in before a sanitize operation began comes too late.
-    fn not_sanitizing(&self) -> Result<()> {
+    pub(crate) fn not_sanitizing(&self) -> Result<()> {
         match self.gates() & gate::SANITIZE {
             0 => Ok(()),
             _ => Err(Error::new(ErrorKind::Busy, "write while a sanitize operation runs")),
@@ -385,10 +421,15 @@ impl LogicalUnit {
     pub(crate) fn reset(&self, by: &LuNexus) {
         *self.reserved_by.lock() = None;
         self.set_gate(gate::RESERVED | gate::STOPPED, false);
-        for path in self.paths() {
-            if !std::ptr::eq(by, &*path) {
-                path.events.event(Event::AbortTasks { lun: path.lun });
+        let paths = self.paths();
+        for path in &paths {
+            match std::ptr::eq(by, &**path) {
+                true => path.fence(),
+                false => drop(path.abort_tasks()),
             }
+        }
+        self.settle();
+        for path in paths {
             path.establish(Sense::new(SenseKey::UnitAttention, Asc::BUS_DEVICE_RESET));
         }
     }

@@ -37,7 +37,7 @@ pub(crate) fn writing(error: hindcast_engine::Error) -> Ending {
 /// Writes one piece of data.
 pub(crate) fn write_one(task: &Task, offset: u64, data: Bytes, fua: bool) -> Result<(), Ending> {
     let mut ops = [WriteOp::new(offset, data)];
-    task.lu().write(&mut ops, fua);
+    task.lu().write_unless(&mut ops, fua, |_| task.is_late());
     let [op] = ops;
     op.result.map_err(writing)
 }

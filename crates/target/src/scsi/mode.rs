@@ -267,10 +267,16 @@ fn select(task: &Task, list: &Bytes, header: usize, descriptors: impl Fn(&[u8]) 
         lu.keep(|saved| saved.modes = Some(changed.clone())).map_err(writing)?;
     }
     if changed != *modes {
+        let no_cache_now = modes.write_cache && !changed.write_cache;
         *modes = changed;
         lu.apply_modes(&modes);
         drop(modes);
         lu.establish(Asc::MODE_PARAMETERS_CHANGED, |path| !std::ptr::eq(path, &*task.path));
+        if no_cache_now {
+            // From now on nobody sees a reason to flush: what was acknowledged from the cache has to be durable too.
+            lu.settle();
+            lu.device().flush().map_err(writing)?;
+        }
     }
     Ok(Vec::new())
 }

@@ -73,6 +73,8 @@ pub(crate) struct LuNexus {
     pub(crate) lu: Arc<LogicalUnit>,
     pub(crate) read_only: AtomicBool,
     pub(crate) events: Arc<dyn NexusEvents>,
+    /// Goes up whenever tasks are aborted: what began before must not write any more.
+    fences: AtomicU64,
     /// There are attentions.
     attentive: AtomicBool,
     attentions: Mutex<VecDeque<Sense>>,
@@ -116,6 +118,22 @@ impl LuNexus {
         let mut attentions = self.attentions.lock();
         attentions.retain(|a| a.asc != asc);
         self.attentive.store(!attentions.is_empty(), Ordering::Release);
+    }
+
+    /// How often tasks were aborted. A command that remembers another number than this is late.
+    pub(crate) fn fences(&self) -> u64 {
+        self.fences.load(Ordering::Acquire)
+    }
+
+    /// Marks all that has begun as late; [`LogicalUnit::settle`] makes sure of it.
+    pub(crate) fn fence(&self) {
+        self.fences.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Marks all that has begun as late, and has the session abort it. Tells how many tasks the session knew of.
+    pub(crate) fn abort_tasks(&self) -> usize {
+        self.fence();
+        self.events.event(Event::AbortTasks { lun: self.lun })
     }
 
     /// The names of the two ports.
@@ -184,6 +202,11 @@ impl Nexus {
         &self.target
     }
 
+    /// What the initiator may do.
+    pub fn access(&self) -> Access {
+        self.access.read().clone()
+    }
+
     /// Changes what the initiator may do.
     pub fn set_access(&self, access: Access) {
         *self.access.write() = access;
@@ -213,7 +236,7 @@ impl Nexus {
         drop(luns);
         for path in &gone {
             path.lu.remove_path(path);
-            path.events.event(Event::AbortTasks { lun: path.lun });
+            path.abort_tasks();
         }
         if notify && (added || !gone.is_empty()) {
             for path in self.paths() {
@@ -232,6 +255,7 @@ impl Nexus {
             lu: lu.clone(),
             read_only: AtomicBool::new(true),
             events: self.events.clone(),
+            fences: AtomicU64::new(0),
             attentive: AtomicBool::new(false),
             attentions: Mutex::default(),
         });
@@ -260,8 +284,9 @@ impl Nexus {
         let Some(path) = self.path(lun) else {
             return Command::Done(target::without_lu(self, &cdb));
         };
+        let fences = path.fences(); // before it is known to be allowed
         match self.check(&path, &cdb) {
-            Ok(op) => self.accept(path, op, cdb, data_out),
+            Ok(op) => self.accept((path, fences), op, cdb, data_out),
             Err(outcome) => Command::Done(outcome),
         }
     }
@@ -299,16 +324,22 @@ impl Nexus {
     }
 
     /// Checks the fields that many commands share, and sorts out the fast path.
-    fn accept(self: &Arc<Self>, path: Arc<LuNexus>, op: &'static Op, cdb: Cdb, data_out: u64) -> Command {
+    fn accept(
+        self: &Arc<Self>,
+        (path, fences): (Arc<LuNexus>, u64),
+        op: &'static Op,
+        cdb: Cdb,
+        data_out: u64,
+    ) -> Command {
         match try_accept(&path, op, &cdb, data_out) {
             Ok(Some((offset, len))) if op.kind == Kind::Read => {
                 Command::Read(ReadCommand { path, offset, len })
             }
             Ok(Some((offset, len))) => {
                 let fua = cdb.group_len() > 6 && cdb.bit(1, 3) || path.lu.gates() & gate::WRITE_THROUGH != 0;
-                Command::Write(WriteCommand { path, offset, len, fua })
+                Command::Write(WriteCommand { path, fences, offset, len, fua })
             }
-            Ok(None) => Command::Other(Task::new(self.clone(), path, op, cdb)),
+            Ok(None) => Command::Other(Task::new(self.clone(), (path, fences), op, cdb)),
             Err(outcome) => Command::Done(outcome),
         }
     }
@@ -328,11 +359,22 @@ impl Nexus {
             return false;
         };
         for other in path.lu.paths().iter().filter(|p| !Arc::ptr_eq(p, &path)) {
-            if other.events.event(Event::AbortTasks { lun: other.lun }) > 0 {
+            if other.abort_tasks() > 0 {
                 other.establish(Sense::new(SenseKey::UnitAttention, Asc::COMMANDS_CLEARED));
             }
         }
-        true
+        self.abort_task_set(lun)
+    }
+
+    /// ABORT TASK SET (SAM-5 7.3), after the session aborted the tasks that it knows: what it has on the way to the
+    /// device is written when this returns, or never.
+    pub fn abort_task_set(&self, lun: u64) -> bool {
+        let path = self.path(lun);
+        if let Some(path) = &path {
+            path.fence();
+            path.lu.settle();
+        }
+        path.is_some()
     }
 
     /// TARGET WARM or COLD RESET (RFC 7143 11.5.1): every logical unit of the target is reset.

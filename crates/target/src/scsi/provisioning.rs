@@ -46,7 +46,7 @@ pub(crate) fn unmap(task: &Task, list: &Bytes) -> Reply {
     for (n, (offset, len)) in ranges.into_iter().enumerate() {
         task.go_on()?;
         let durable = n == last && task.lu().gates() & super::lu::gate::WRITE_THROUGH != 0;
-        task.lu().zero(offset, len, true, durable).map_err(writing)?;
+        task.lu().zero(offset, len, (true, durable), || task.is_late()).map_err(writing)?;
     }
     Ok(Vec::new())
 }
@@ -73,7 +73,7 @@ pub(crate) fn write_same(task: &Task, data: &Bytes) -> Reply {
     }
     let durable = task.lu().gates() & super::lu::gate::WRITE_THROUGH != 0;
     if data.iter().all(|&b| b == 0) || no_data {
-        task.lu().zero(offset, len, unmap, durable).map_err(writing)?;
+        task.lu().zero(offset, len, (unmap, durable), || task.is_late()).map_err(writing)?;
         return Ok(Vec::new());
     }
     repeat(task, data, offset, len, durable)?;

@@ -3,8 +3,7 @@
 use super::command::{Ending, Reply, Status, Task};
 use super::lu::gate;
 use super::medium::writing;
-use super::nexus::Event;
-use super::reservation::{Name, News, Refusal, Registration, Reservations, Type};
+use super::reservation::{MAX_REGISTRATIONS, Name, News, Refusal, Registration, Reservations, Type};
 use super::sense::{Asc, Sense, SenseKey};
 use super::transport_id;
 use bytes::Bytes;
@@ -156,6 +155,9 @@ fn specified(task: &Task, bytes: &[u8]) -> Result<Vec<std::sync::Arc<str>>, Endi
     }
     let mut initiators = Vec::new();
     while !rest.is_empty() {
+        if initiators.len() > MAX_REGISTRATIONS {
+            return Err(Sense::illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES).into());
+        }
         let (initiator, used) = transport_id::decode(rest).ok_or_else(|| Sense::parameter_field(28))?;
         rest = rest.get(used..).ok_or_else(length_error)?;
         match initiator.contains(",i,0x") {
@@ -232,11 +234,14 @@ fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal
     for path in lu.paths() {
         let name = path.name();
         if news.abort.contains(&name) && !std::sync::Arc::ptr_eq(&path, &task.path) {
-            path.events.event(Event::AbortTasks { lun: path.lun });
+            path.abort_tasks();
         }
         for (_, asc) in news.attentions.iter().filter(|(n, _)| *n == name) {
             path.establish(Sense::new(SenseKey::UnitAttention, *asc));
         }
+    }
+    if !news.abort.is_empty() {
+        lu.settle(); // GOOD promises that those who were preempted write nothing any more
     }
     Ok(Vec::new())
 }

@@ -145,6 +145,8 @@ fn read_change_write(
 ) -> Reply {
     let lu = task.lu();
     lu.alone(|| {
+        task.go_on()?;
+        lu.not_sanitizing().map_err(writing)?;
         let mut current = vec![0; len];
         lu.read(offset, &mut current).map_err(reading)?;
         let new = change(&mut current)?;

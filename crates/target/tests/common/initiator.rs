@@ -23,6 +23,7 @@ pub struct Daemon {
     pub target: Arc<Target>,
     pub auth: Mutex<AuthPolicy>,
     pub denied: Mutex<Option<Denied>>,
+    pub access: Mutex<Access>,
     /// More names to show to SendTargets.
     pub shown: Mutex<Vec<String>>,
 }
@@ -42,10 +43,10 @@ impl Targets for Daemon {
         if let Some(denied) = *self.denied.lock() {
             return Err(denied);
         }
-        if target != TARGET {
+        if target != TARGET && target != "vol" {
             return Err(Denied::NotFound);
         }
-        let (access, auth) = (Access::default(), self.auth.lock().clone());
+        let (access, auth) = (self.access.lock().clone(), self.auth.lock().clone());
         Ok(Grant { target: self.target.clone(), access, auth, alias: Some("a volume".into()) })
     }
 }
@@ -63,8 +64,8 @@ pub fn daemon(device: &Arc<MemDevice>) -> (Arc<Daemon>, Arc<LogicalUnit>) {
     target.set_lun(0, Some(lu.clone()));
     let other = Arc::new(MemDevice::new(SIZE));
     target.set_lun(1, Some(LogicalUnit::new(other, LuOptions::default(), None).unwrap()));
-    let (auth, denied, shown) = Default::default();
-    (Arc::new(Daemon { target, auth, denied, shown }), lu)
+    let (auth, denied, access, shown) = Default::default();
+    (Arc::new(Daemon { target, auth, denied, access, shown }), lu)
 }
 
 impl Fixture {
