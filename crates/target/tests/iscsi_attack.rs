@@ -14,6 +14,7 @@ use initiator::{
     encode, pattern, to_text,
 };
 use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
@@ -311,6 +312,15 @@ fn discovery_leaves_sessions_to_others() {
     drop(fixture.session());
 }
 
+/// A connection to this host from an address of one's choice.
+fn connect_from(local: [u8; 4], port: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from((local, 0))).unwrap();
+    connect(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    TcpStream::from(socket)
+}
+
 #[test]
 fn one_address_cannot_take_all_connections() {
     let fixture = Fixture::with(|c| {
@@ -323,7 +333,7 @@ fn one_address_cannot_take_all_connections() {
     let held: Vec<Wire> = (0..3).map(|_| local()).collect();
     fixture.wait_for("three connections", || fixture.server.stats().connections == 3);
     assert!(local().is_closed());
-    let mut other = Wire::connect_from(([127, 0, 0, 2], 0).into(), ([127, 0, 0, 1], port).into());
+    let mut other = Wire::over(connect_from([127, 0, 0, 2], port));
     other.login(&[]);
     drop(held);
     fixture.wait_for("the three to end", || fixture.server.stats().connections == 1);

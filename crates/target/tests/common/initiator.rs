@@ -220,16 +220,7 @@ impl Wire {
         Wire::over(TcpStream::connect(address).unwrap())
     }
 
-    /// The same, from an address of one's choice.
-    pub fn connect_from(local: SocketAddr, address: SocketAddr) -> Wire {
-        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        bind(&socket, &local).unwrap();
-        connect(&socket, &address).unwrap();
-        Wire::over(TcpStream::from(socket))
-    }
-
-    fn over(stream: TcpStream) -> Wire {
+    pub fn over(stream: TcpStream) -> Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Wire {
