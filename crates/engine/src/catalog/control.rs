@@ -1,9 +1,31 @@
 //! Control operations: everything that changes meaning, as journal records.
 
-use super::values::{VolumeRecord, decode_placement, encode_placement};
+use super::values::{
+    Frozen, SnapshotRecord, Value, VolumeRecord, decode_method, decode_placement, encode_method,
+    encode_placement,
+};
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;
-use crate::pool::Placement;
+use crate::pool::{Method, Placement};
+
+/// A catalog value inside a control record, behind its length.
+trait Nested {
+    fn value(&mut self, value: &impl Value) -> &mut Self;
+}
+
+impl Nested for Writer {
+    fn value(&mut self, value: &impl Value) -> &mut Self {
+        let bytes = value.encode();
+        self.u16(bytes.len() as u16).bytes(&bytes)
+    }
+}
+
+impl Reader<'_> {
+    fn value<V: Value>(&mut self) -> Option<V> {
+        let len = self.u16()? as usize;
+        V::decode(self.take(len)?)
+    }
+}
 
 /// One control operation; ids are chosen before it is sequenced and never used twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +66,39 @@ pub(crate) enum Control {
         pv: u32,
     },
     SetPlacement(Placement),
+    /// Freezes the branches' current epochs, all at this instant.
+    CreateSnapshots {
+        /// (id, snapshot)
+        snapshots: Vec<(u64, SnapshotRecord)>,
+    },
+    DeleteSnapshots {
+        ids: Vec<u64>,
+    },
+    RenameSnapshot {
+        id: u64,
+        name: String,
+    },
+    /// A volume over a frozen state. Begins the volume's branch, too.
+    CloneVolume {
+        id: u64,
+        chunk_log2: u8,
+        base: Frozen,
+        method: Method,
+        volume: VolumeRecord,
+    },
+    /// The volume goes on from a frozen state, on a new branch; what it was is kept as a snapshot.
+    RollBack {
+        id: u64,
+        branch: u64,
+        base: Frozen,
+        size: u64,
+        undo_id: u64,
+        undo: SnapshotRecord,
+    },
+    SetMethod {
+        id: u64,
+        method: Method,
+    },
 }
 
 impl Control {
@@ -79,6 +134,32 @@ impl Control {
             Control::SetPlacement(placement) => {
                 w.u8(9).u8(encode_placement(*placement));
             }
+            Control::CreateSnapshots { snapshots } => {
+                w.u8(10).u16(snapshots.len() as u16);
+                for (id, snapshot) in snapshots {
+                    w.u64(*id).value(snapshot);
+                }
+            }
+            Control::DeleteSnapshots { ids } => {
+                w.u8(11).u16(ids.len() as u16);
+                for id in ids {
+                    w.u64(*id);
+                }
+            }
+            Control::RenameSnapshot { id, name } => {
+                w.u8(12).u64(*id).string(name);
+            }
+            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
+                w.u8(13).u64(*id).u8(*chunk_log2).u64(base.branch).u32(base.epoch);
+                w.u8(encode_method(*method)).value(volume);
+            }
+            Control::RollBack { id, branch, base, size, undo_id, undo } => {
+                w.u8(14).u64(*id).u64(*branch).u64(base.branch).u32(base.epoch).u64(*size);
+                w.u64(*undo_id).value(undo);
+            }
+            Control::SetMethod { id, method } => {
+                w.u8(15).u64(*id).u8(encode_method(*method));
+            }
         }
         let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
         w.0.resize(len, 0);
@@ -104,9 +185,37 @@ impl Control {
             7 => Control::SetDraining { pv: r.u32()?, draining: r.u8()? != 0 },
             8 => Control::RemovePv { pv: r.u32()? },
             9 => Control::SetPlacement(decode_placement(r.u8()?)?),
+            10 => {
+                let count = r.u16()?;
+                let read = (0..count).map(|_| Some((r.u64()?, r.value()?)));
+                Control::CreateSnapshots { snapshots: read.collect::<Option<_>>()? }
+            }
+            11 => {
+                let count = r.u16()?;
+                Control::DeleteSnapshots { ids: (0..count).map(|_| r.u64()).collect::<Option<_>>()? }
+            }
+            12 => Control::RenameSnapshot { id: r.u64()?, name: r.string()? },
+            13 => Control::CloneVolume {
+                id: r.u64()?,
+                chunk_log2: r.u8()?,
+                base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+                method: decode_method(r.u8()?)?,
+                volume: r.value()?,
+            },
+            14 => Control::RollBack {
+                id: r.u64()?,
+                branch: r.u64()?,
+                base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+                size: r.u64()?,
+                undo_id: r.u64()?,
+                undo: r.value()?,
+            },
+            15 => Control::SetMethod { id: r.u64()?, method: decode_method(r.u8()?)? },
             _ => return None,
         };
-        if matches!(&control, Control::CreateVolume { chunk_log2, .. } if !(9..=30).contains(chunk_log2)) {
+        if matches!(&control, Control::CreateVolume { chunk_log2, .. } | Control::CloneVolume { chunk_log2, .. }
+            if !(9..=30).contains(chunk_log2))
+        {
             return None;
         }
         let mut padding = 0;

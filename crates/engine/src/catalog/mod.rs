@@ -8,11 +8,14 @@ mod backend;
 mod control;
 mod store;
 mod values;
+mod versions;
 
 pub(crate) use control::Control;
 pub(crate) use values::{
-    BitmapPage, BranchRecord, ExtentRecord, Positions, PvRecord, Superblock, Value, VolumeRecord,
+    BitmapPage, BranchRecord, ExtentRecord, Frozen, Positions, PvRecord, SnapshotRecord, Superblock, Value,
+    VolumeRecord,
 };
+pub(crate) use versions::{Version, VersionKey};
 
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
@@ -40,6 +43,7 @@ const EXTENTS: TableDefinition<'static, (u32, u32), Bytes> = TableDefinition::ne
 const BITMAPS: TableDefinition<'static, (u32, u32, u32), Bytes> = TableDefinition::new("bitmaps");
 /// (branch, page) of current maps.
 const MAP: TableDefinition<'static, PageKey, Bytes> = TableDefinition::new("map");
+const SNAPSHOTS: TableDefinition<'static, u64, Bytes> = TableDefinition::new("snapshots");
 
 const SUPERBLOCK: &str = "superblock";
 const POSITIONS: &str = "positions";
@@ -103,13 +107,27 @@ impl Catalog {
     /// Opens the catalog with a page cache of `cache_bytes`.
     pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         let disk = dir.open(FILE, OpenMode::Existing).map_err(|e| Error::io("open the catalog", e))?;
-        Self::on(disk, cache_bytes)
+        Self::on(disk, cache_bytes)?.upgraded()
     }
 
     /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in memory.
     pub(crate) fn open_untouched(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         let disk = dir.open(FILE, OpenMode::ReadOnly).map_err(|e| Error::io("open the catalog", e))?;
-        Ok(Catalog { store: Store::open_untouched(disk, cache_bytes)?, commits: AtomicU64::new(0) })
+        Catalog { store: Store::open_untouched(disk, cache_bytes)?, commits: AtomicU64::new(0) }.upgraded()
+    }
+
+    /// Adds the tables that a catalog of an older build does not have.
+    fn upgraded(self) -> Result<Catalog> {
+        let known = self.store.read("read the catalog", |txn| {
+            let mut tables = db!("read the catalog", txn.list_tables());
+            Ok(tables.any(|t| redb::TableHandle::name(&t) == redb::TableHandle::name(&SNAPSHOTS)))
+        })?;
+        if !known {
+            let mut txn = self.begin()?;
+            txn.create_snapshot_tables()?;
+            txn.commit()?;
+        }
+        Ok(self)
     }
 
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
@@ -148,6 +166,14 @@ impl Catalog {
 
     pub(crate) fn branches(&self) -> Result<Vec<(u64, BranchRecord)>> {
         self.rows(BRANCHES, "a branch")
+    }
+
+    pub(crate) fn snapshots(&self) -> Result<Vec<(u64, SnapshotRecord)>> {
+        self.rows(SNAPSHOTS, "a snapshot")
+    }
+
+    pub(crate) fn snapshot(&self, id: u64) -> Result<Option<SnapshotRecord>> {
+        self.row(SNAPSHOTS, id, "a snapshot")
     }
 
     pub(crate) fn volume(&self, id: u64) -> Result<Option<VolumeRecord>> {
@@ -308,6 +334,14 @@ impl Txn<'_> {
         db!("create the catalog", self.txn.get()?.open_table(EXTENTS));
         db!("create the catalog", self.txn.get()?.open_table(BITMAPS));
         db!("create the catalog", self.txn.get()?.open_table(MAP));
+        self.create_snapshot_tables()
+    }
+
+    /// Also for a catalog that an older build made.
+    pub(crate) fn create_snapshot_tables(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.get()?.open_table(SNAPSHOTS));
+        db!("create the catalog", self.txn.get()?.open_table(versions::VERSIONS));
+        db!("create the catalog", self.txn.get()?.open_table(versions::BY_LAST));
         Ok(())
     }
 
@@ -359,6 +393,12 @@ impl Txn<'_> {
     }
     pub(crate) fn remove_volume(&mut self, id: u64) -> Result<()> {
         self.remove(VOLUMES, id)
+    }
+    pub(crate) fn put_snapshot(&mut self, id: u64, value: &SnapshotRecord) -> Result<()> {
+        self.put(SNAPSHOTS, id, &value.encode())
+    }
+    pub(crate) fn remove_snapshot(&mut self, id: u64) -> Result<()> {
+        self.remove(SNAPSHOTS, id)
     }
     pub(crate) fn put_branch(&mut self, id: u64, value: &BranchRecord) -> Result<()> {
         self.put(BRANCHES, id, &value.encode())

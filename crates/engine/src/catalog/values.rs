@@ -1,7 +1,8 @@
 //! The catalog's values: small records with a version byte in front and a CRC32C behind.
 
 use crate::codec::{Reader, Writer, crc32c};
-use crate::pool::{Placement, PoolConfig};
+use crate::map::page::{Entry, Slot};
+use crate::pool::{Method, Placement, PoolConfig};
 
 /// Encodes a value: version, fields, sum.
 fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -188,36 +189,128 @@ impl Value for VolumeRecord {
     }
 }
 
+/// A frozen state: a branch up to an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Frozen {
+    pub(crate) branch: u64,
+    pub(crate) epoch: u32,
+}
+
 /// A branch: one line of history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BranchRecord {
     /// log2 of the chunk size in bytes.
     pub(crate) chunk_log2: u8,
-    /// No volume writes to it any more; its slots are being freed.
+    /// No volume writes to it any more; what no snapshot needs is being freed.
     pub(crate) dead: bool,
     /// Writes are born in this epoch.
     pub(crate) epoch: u32,
-    /// Slots that its map points to.
+    /// Slots that its map and its versions point to.
     pub(crate) slots: u64,
+    /// What lies under it: chunks without an entry have their content there.
+    pub(crate) base: Option<Frozen>,
+    /// How it preserves.
+    pub(crate) method: Method,
 }
 
 impl BranchRecord {
-    /// A branch that begins, without content.
-    pub(crate) fn new(chunk_log2: u8) -> Self {
-        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0 }
+    /// A branch that begins, without content of its own.
+    pub(crate) fn new(chunk_log2: u8, base: Option<Frozen>, method: Method) -> Self {
+        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, method }
     }
 }
 
+/// Version 1 had neither base nor method.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
+        let base = self.base.unwrap_or(Frozen { branch: 0, epoch: 0 });
+        seal(2, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
+            w.u64(base.branch).u32(base.epoch).u8(encode_method(self.method));
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (mut r, version) = match unseal(bytes, 2) {
+            Some(r) => (r, 2),
+            None => (unseal(bytes, 1)?, 1),
+        };
+        let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, r.u32()?, r.u64()?);
+        let mut value =
+            BranchRecord { dead, epoch, slots, ..BranchRecord::new(chunk_log2, None, Method::Redirect) };
+        if version == 2 {
+            let base = Frozen { branch: r.u64()?, epoch: r.u32()? };
+            value.base = (base.branch != 0).then_some(base);
+            value.method = decode_method(r.u8()?)?;
+        }
+        r.end(value)
+    }
+}
+
+pub(crate) fn encode_method(method: Method) -> u8 {
+    match method {
+        Method::Redirect => 0,
+        Method::Copy => 1,
+    }
+}
+
+pub(crate) fn decode_method(code: u8) -> Option<Method> {
+    match code {
+        0 => Some(Method::Redirect),
+        1 => Some(Method::Copy),
+        _ => None,
+    }
+}
+
+/// A snapshot: a name for a frozen state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SnapshotRecord {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) name: String,
+    /// The volume it belongs to.
+    pub(crate) volume: u64,
+    pub(crate) of: Frozen,
+    /// Of the volume at that instant, in bytes.
+    pub(crate) size: u64,
+    pub(crate) block_size: u32,
+    pub(crate) created: u64,
+    /// Gone from sight; what only it needs is being freed, once nothing rests on it.
+    pub(crate) deleted: bool,
+}
+
+impl Value for SnapshotRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.bytes(&self.uuid).string(&self.name).u64(self.volume);
+            w.u64(self.of.branch).u32(self.of.epoch).u64(self.size).u32(self.block_size);
+            w.u64(self.created).u8(self.deleted as u8);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value =
-            BranchRecord { chunk_log2: r.u8()?, dead: r.u8()? != 0, epoch: r.u32()?, slots: r.u64()? };
+        let value = SnapshotRecord {
+            uuid: r.array()?,
+            name: r.string()?,
+            volume: r.u64()?,
+            of: Frozen { branch: r.u64()?, epoch: r.u32()? },
+            size: r.u64()?,
+            block_size: r.u32()?,
+            created: r.u64()?,
+            deleted: r.u8()? != 0,
+        };
+        r.end(value)
+    }
+}
+
+/// Content that was overwritten, as long as a snapshot needs it.
+impl Value for Entry {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.slot.0).u32(self.born);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = Entry { slot: Slot(r.u64()?), born: r.u32()? };
         r.end(value)
     }
 }
@@ -281,6 +374,16 @@ mod tests {
         }
     }
 
+    /// As version 0.1.0 wrote it.
+    #[test]
+    fn a_branch_of_format_1_has_no_base() {
+        let hex = "010e00010000004d000000000000003403f663";
+        let bytes: Vec<u8> =
+            (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
+        let expected = BranchRecord { slots: 77, ..BranchRecord::new(14, None, Method::Redirect) };
+        assert_eq!(BranchRecord::decode(&bytes), Some(expected));
+    }
+
     #[test]
     fn golden_bytes() {
         golden(
@@ -325,8 +428,12 @@ mod tests {
             "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01",
         );
         golden(
-            BranchRecord { chunk_log2: 14, dead: false, epoch: 1, slots: 77 },
-            "010e00010000004d000000000000003403f663",
+            BranchRecord {
+                base: Some(Frozen { branch: 2, epoch: 9 }),
+                slots: 77,
+                ..BranchRecord::new(14, None, Method::Copy)
+            },
+            "020e00010000004d0000000000000002000000000000000900000001281f1fd0",
         );
         golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");
         golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");

@@ -1,6 +1,6 @@
 //! Maps against allocation: the core of the check.
 
-use super::{CheckReport, Marks, Tables};
+use super::{CheckReport, Marks, Tables, versions};
 use crate::catalog::{BITMAP_WORDS, BranchRecord, Catalog};
 use crate::error::Result;
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
@@ -17,7 +17,7 @@ pub(super) struct SlotUse {
     pub(super) counted: u32,
     /// Marked in the bitmap.
     pub(super) marked: Vec<u64>,
-    /// Pointed to by a map.
+    /// Pointed to by a map or a version.
     pub(super) seen: Vec<u64>,
 }
 
@@ -56,10 +56,11 @@ pub(super) fn check_maps(
         })?;
     }
     progress(total, total);
+    versions::check_versions(catalog, tables, &mut used, report)?;
     for (id, branch) in &tables.branches {
         let found = used.slots.get(id).copied().unwrap_or(0);
         if found != branch.slots && !used.unreadable {
-            let detail = format!("{} slots are counted, its map has {found}", branch.slots);
+            let detail = format!("{} slots are counted, its map and its versions have {found}", branch.slots);
             report.find_repairable("slot-count", format!("branch {id}"), detail);
         }
     }
@@ -149,12 +150,27 @@ fn check_page(
         if ends.get(&key.0).is_some_and(|end| chunk >= *end) {
             report.find("beyond-end", object(), "it lies behind the end of its volume");
         }
+        used.see(key.0, &entry, branch, tables, report, object);
+    }
+}
+
+impl Used {
+    /// Verifies an entry's slot and counts it.
+    pub(super) fn see(
+        &mut self,
+        id: u64,
+        entry: &Entry,
+        branch: &BranchRecord,
+        tables: &Tables,
+        report: &mut CheckReport,
+        object: impl Fn() -> String,
+    ) {
         if entry.slot == Slot::HOLE {
-            continue;
+            return;
         }
-        *used.slots.entry(key.0).or_insert(0) += 1;
+        *self.slots.entry(id).or_insert(0) += 1;
         report.slots += 1;
-        if let Err((code, detail)) = check_entry(&entry, branch, tables, &mut used.marks) {
+        if let Err((code, detail)) = check_entry(entry, branch, tables, &mut self.marks) {
             report.find(code, object(), detail);
         }
     }
@@ -206,7 +222,7 @@ fn check_leaks(used: &Used, report: &mut CheckReport) {
         }
         let leaked: u32 = usage.marked.iter().zip(&usage.seen).map(|(m, s)| (m & !s).count_ones()).sum();
         if leaked > 0 {
-            let detail = format!("{leaked} slots are marked used, but no map points to them");
+            let detail = format!("{leaked} slots are marked used, but nothing points to them");
             if used.unreadable {
                 report.find("leaked-slot", object, format!("{detail} (a damaged map page may)"));
             } else {

@@ -76,6 +76,16 @@ pub enum Placement {
     Contiguous,
 }
 
+/// How a chunk that a snapshot needs is preserved when it is written to (Xiao et al. 2006).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Method {
+    /// Redirect-on-write: the old place is kept, the new content gets a new one.
+    #[default]
+    Redirect,
+    /// Copy-on-write: the old content is copied to a new place, and overwritten where it was.
+    Copy,
+}
+
 /// A physical volume to create or take in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PvSpec {
@@ -132,6 +142,27 @@ pub struct VolumeInfo {
     pub handles: u64,
     /// Counters since the pool was opened.
     pub stats: VolumeStats,
+}
+
+/// A snapshot as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// The volume it belongs to.
+    pub volume: String,
+    /// Name, unique among the volume's snapshots.
+    pub name: String,
+    /// Stable identity.
+    pub uuid: [u8; 16],
+    /// Size of the volume at that instant, in bytes.
+    pub size: u64,
+    /// Creation time, nanoseconds since the Unix epoch.
+    pub created: u64,
+    /// The branch and the epoch that it froze.
+    pub of: (u64, u32),
+    /// Branches (clones, rolled-back volumes) that rest on it: it can be deleted from sight, and stays until they go.
+    pub pinned: bool,
+    /// Open handles.
+    pub handles: u64,
 }
 
 /// Counters of one volume since the pool was opened.

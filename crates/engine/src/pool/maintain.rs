@@ -1,12 +1,13 @@
 //! Background work, one step at a time (I2), and the destager's own state.
 
 use super::{Allocator, FreedSlot, Pool, Progress};
+use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
 use crate::error::{Result, no_space};
 use crate::grace::Retired;
 use crate::journal::{Cursor, Room, SegmentFile};
 use crate::map::page::PageKey;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +21,19 @@ const CATALOG_MARGIN: u64 = 16 << 20;
 /// Steps of freeing dead branches that a write without space waits for.
 const RECLAIM_STEPS: u32 = 64;
 
+/// A place in a pass over everything that has slots: first the current maps, then the versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EvacuateFrom {
+    Map(PageKey),
+    Versions(VersionKey),
+}
+
+impl Default for EvacuateFrom {
+    fn default() -> Self {
+        EvacuateFrom::Map((0, 0))
+    }
+}
+
 /// What only one thread at a time may touch: the allocator and how far the log has been carried out.
 pub(crate) struct Maintenance {
     pub(crate) allocator: Allocator,
@@ -29,10 +43,12 @@ pub(crate) struct Maintenance {
     pub(crate) committed: Positions,
     /// Everything up to here is in place, durably, though the catalog may not say so yet.
     pub(crate) destaged: u64,
-    /// Branches without a volume, to be freed.
-    pub(crate) dead: BTreeSet<u64>,
-    /// Where moving data off draining PVs goes on; none: from the start.
-    pub(crate) evacuate_from: Option<PageKey>,
+    /// Branches without a writer, of which something may be left to free, and the map page where that goes on.
+    pub(crate) dead: BTreeMap<u64, u64>,
+    /// Snapshots that were deleted and wait for what rests on them, or are being dissolved.
+    pub(crate) deleted: BTreeSet<u64>,
+    /// Where moving data off draining PVs goes on.
+    pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
     pub(crate) evacuated: bool,
     retired_slots: Retired<FreedSlot>,
@@ -45,7 +61,8 @@ impl Maintenance {
         allocator: Allocator,
         cursor: Cursor,
         committed: Positions,
-        dead: BTreeSet<u64>,
+        dead: BTreeMap<u64, u64>,
+        deleted: BTreeSet<u64>,
     ) -> Self {
         Maintenance {
             allocator,
@@ -53,7 +70,8 @@ impl Maintenance {
             destaged: committed.destaged_lsn,
             committed,
             dead,
-            evacuate_from: None,
+            deleted,
+            evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
@@ -186,7 +204,7 @@ impl Pool {
     }
 
     fn refresh_reclaimable(&self, m: &Maintenance) {
-        let waiting = m.dead.len() as u64 + u64::from(!m.retired_slots.is_empty());
+        let waiting = (m.dead.len() + m.deleted.len()) as u64 + u64::from(!m.retired_slots.is_empty());
         self.positions.reclaimable.store(waiting, Ordering::Relaxed);
     }
 
@@ -261,7 +279,10 @@ impl Pool {
     pub(crate) fn reclaim_now(&self) -> Result<bool> {
         let pending = {
             let m = self.maintenance.lock();
-            self.journal.last().0 > m.destaged || !m.dead.is_empty() || !m.retired_slots.is_empty()
+            self.journal.last().0 > m.destaged
+                || !m.dead.is_empty()
+                || !m.deleted.is_empty()
+                || !m.retired_slots.is_empty()
         };
         if pending {
             self.destage_to(self.journal.last().0)?;
@@ -291,7 +312,7 @@ impl Pool {
         if fits {
             m.allocator.set_draining(pv, draining);
             self.measure_backing(m);
-            m.evacuate_from = None;
+            m.evacuate_from = EvacuateFrom::default();
             m.evacuated = false;
         }
         fits

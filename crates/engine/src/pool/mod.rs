@@ -5,18 +5,20 @@ mod allocator;
 mod control;
 mod info;
 pub(crate) mod label;
+pub(crate) mod line;
 mod maintain;
 pub(crate) mod namespace;
 mod open;
 mod placement;
 pub(crate) mod pv;
+mod snapshots;
 mod space;
 
 pub use info::*;
 
 pub(crate) use allocator::{Allocator, FreedSlot};
-pub(crate) use maintain::Maintenance;
 pub(crate) use maintain::full;
+pub(crate) use maintain::{EvacuateFrom, Maintenance};
 pub(crate) use open::{decode_control, lock};
 pub(crate) use space::Space;
 
@@ -158,6 +160,13 @@ impl Pool {
     /// One volume.
     pub fn volume(&self, name: &str) -> Result<VolumeInfo> {
         Ok(self.names.read().volume(name)?.info())
+    }
+
+    /// A read-only handle of a snapshot. While it is held the snapshot can be deleted from sight, and goes on to be read.
+    pub fn open_snapshot(self: &Arc<Self>, volume: &str, name: &str) -> Result<Arc<Volume>> {
+        let names = self.names.read();
+        let state = names.snapshot(names.volume(volume)?, name)?.state.clone();
+        Ok(Arc::new(Volume::new(self.clone(), state, true)))
     }
 
     /// A handle for a target. `read_only` makes the handle read-only, whatever the volume is.

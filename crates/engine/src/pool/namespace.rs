@@ -1,106 +1,22 @@
 //! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last sequenced record.
 //! The catalog follows, in LSN order.
 
-use super::info::{NewVolume, VolumeInfo, VolumeStats};
-use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Placement, PoolConfig};
-use crate::catalog::{BranchRecord, Control, PvRecord, VolumeRecord};
+use super::info::NewVolume;
+use super::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
+use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig};
+use crate::catalog::{BranchRecord, Control, Frozen, PvRecord, SnapshotRecord, VolumeRecord};
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::staging::Staging;
+use crate::staging::Range;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One line of history, as the data path needs it.
-pub(crate) struct Branch {
-    pub(crate) id: u64,
-    pub(crate) chunk_log2: u8,
-    /// log2 of the slot size: the chunk size, but at least the atomic unit.
-    pub(crate) slot_log2: u8,
-    /// Writes are born in this epoch.
-    pub(crate) epoch: u32,
-    pub(crate) staging: Arc<Staging>,
-    /// Slots that its map points to, as of the last commit.
-    pub(crate) slots: AtomicU64,
-}
-
-impl Branch {
-    pub(crate) fn new(id: u64, chunk_log2: u8, epoch: u32, slots: u64, atomic_unit: u32) -> Self {
-        Branch {
-            id,
-            chunk_log2,
-            slot_log2: chunk_log2.max(atomic_unit.trailing_zeros() as u8),
-            epoch,
-            staging: Arc::new(Staging::new()),
-            slots: AtomicU64::new(slots),
-        }
-    }
-
-    /// Chunks that `offset..offset+len` touches.
-    pub(crate) fn chunks(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
-        offset >> self.chunk_log2..(offset + len).div_ceil(1 << self.chunk_log2)
-    }
-}
-
-/// A volume, as handles share it.
-pub(crate) struct VolumeState {
-    pub(crate) id: u64,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) block_size: u32,
-    pub(crate) created: u64,
-    pub(crate) branch: Arc<Branch>,
-    pub(crate) name: RwLock<String>,
-    /// Changes under the sequencing lock only.
-    pub(crate) size: AtomicU64,
-    pub(crate) read_only: AtomicBool,
-    pub(crate) deleted: AtomicBool,
-    pub(crate) handles: AtomicU64,
-    pub(crate) counters: VolumeCounters,
-}
-
-/// Apart from what every request reads: counting must not take those lines from other processors.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct VolumeCounters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) discards: AtomicU64,
-    pub(crate) discard_bytes: AtomicU64,
-    pub(crate) staged_read_bytes: AtomicU64,
-    pub(crate) errors: AtomicU64,
-}
-
-impl VolumeState {
-    pub(crate) fn info(&self) -> VolumeInfo {
-        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let c = &self.counters;
-        VolumeInfo {
-            name: self.name.read().clone(),
-            uuid: self.uuid,
-            size: get(&self.size),
-            chunk_size: 1 << self.branch.chunk_log2,
-            block_size: self.block_size,
-            read_only: self.read_only.load(Ordering::Relaxed),
-            created: self.created,
-            branch: self.branch.id,
-            allocated: get(&self.branch.slots) << self.branch.slot_log2,
-            handles: get(&self.handles),
-            stats: VolumeStats {
-                reads: get(&c.reads),
-                read_bytes: get(&c.read_bytes),
-                writes: get(&c.writes),
-                write_bytes: get(&c.write_bytes),
-                flushes: get(&c.flushes),
-                discards: get(&c.discards),
-                discard_bytes: get(&c.discard_bytes),
-                staged_read_bytes: get(&c.staged_read_bytes),
-                errors: get(&c.errors),
-            },
-        }
-    }
+/// A snapshot: its state reads a line at an epoch.
+pub(crate) struct Snapshot {
+    /// The volume it belongs to.
+    pub(crate) volume: u64,
+    pub(crate) state: Arc<VolumeState>,
 }
 
 /// See the module.
@@ -110,6 +26,12 @@ pub(crate) struct Namespace {
     by_id: HashMap<u64, Arc<VolumeState>>,
     /// All branches that have rows in the catalog, or will have: dead ones too.
     pub(crate) branches: HashMap<u64, Arc<Branch>>,
+    /// By id; deleted ones too, as long as they have rows in the catalog.
+    pub(crate) snapshots: BTreeMap<u64, Arc<Snapshot>>,
+    /// The ones in sight: (volume, name).
+    snapshot_names: BTreeMap<(u64, String), u64>,
+    /// How many branches rest on a frozen state.
+    children: HashMap<Frozen, u32>,
     /// Physical volumes that were added and not removed.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
@@ -124,6 +46,9 @@ impl Namespace {
             by_name: BTreeMap::new(),
             by_id: HashMap::new(),
             branches: HashMap::new(),
+            snapshots: BTreeMap::new(),
+            snapshot_names: BTreeMap::new(),
+            children: HashMap::new(),
             pvs: BTreeMap::new(),
             placement,
             next_id,
@@ -131,24 +56,49 @@ impl Namespace {
         }
     }
 
-    pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) {
-        let branch = Branch::new(id, record.chunk_log2, record.epoch, record.slots, self.atomic_unit);
-        self.branches.insert(id, Arc::new(branch));
+    /// Branches come in the order of their ids, so a base comes before what rests on it.
+    pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
+        let base = record.base.map(|of| self.line(of)).transpose()?;
+        if let Some(of) = record.base {
+            *self.children.entry(of).or_insert(0) += 1;
+        }
+        let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit));
+        self.branches.insert(id, branch.clone());
+        Ok(branch)
+    }
+
+    /// Forgets a branch that has nothing left.
+    pub(crate) fn forget_branch(&mut self, id: u64) {
+        let base = self.branches.remove(&id).and_then(|b| b.base.as_ref().map(Line::frozen));
+        if let Some(of) = base
+            && let Some(count) = self.children.get_mut(&of)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.children.remove(&of);
+            }
+        }
+    }
+
+    /// Does any branch rest on it?
+    pub(crate) fn has_children(&self, of: Frozen) -> bool {
+        self.children.contains_key(&of)
+    }
+
+    fn line(&self, of: Frozen) -> Result<Line> {
+        let branch = self.branches.get(&of.branch).cloned();
+        let branch = branch.ok_or_else(|| corrupt(format!("find branch {}: it is missing", of.branch)))?;
+        Ok(Line { branch, epoch: of.epoch })
     }
 
     pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
-        let Some(branch) = self.branches.get(&record.branch).cloned() else {
-            return Err(corrupt(format!(
-                "load volume {}: its branch {} is missing",
-                record.name, record.branch
-            )));
-        };
+        let line = self.line(Frozen { branch: record.branch, epoch: HEAD })?;
         let state = Arc::new(VolumeState {
             id,
             uuid: record.uuid,
             block_size: record.block_size,
             created: record.created,
-            branch,
+            line,
             name: RwLock::new(record.name.clone()),
             size: AtomicU64::new(record.size),
             read_only: AtomicBool::new(record.read_only),
@@ -163,6 +113,57 @@ impl Namespace {
         Ok(())
     }
 
+    pub(crate) fn load_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+        let line = self.line(record.of)?;
+        line.branch.frozen.write().insert(record.of.epoch);
+        let state = Arc::new(VolumeState {
+            id,
+            uuid: record.uuid,
+            block_size: record.block_size,
+            created: record.created,
+            line,
+            name: RwLock::new(record.name.clone()),
+            size: AtomicU64::new(record.size),
+            read_only: AtomicBool::new(true),
+            deleted: AtomicBool::new(false),
+            handles: AtomicU64::new(0),
+            counters: VolumeCounters::default(),
+        });
+        if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
+            return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
+        }
+        self.snapshots.insert(id, Arc::new(Snapshot { volume: record.volume, state }));
+        self.next_id = self.next_id.max(id + 1);
+        Ok(())
+    }
+
+    pub(crate) fn volume_by_id(&self, id: u64) -> Option<&Arc<VolumeState>> {
+        self.by_id.get(&id)
+    }
+
+    /// The snapshots of a volume that are in sight, oldest first.
+    pub(crate) fn snapshots_of(&self, volume: u64) -> Vec<&Arc<Snapshot>> {
+        let names = self.snapshot_names.range((volume, String::new())..(volume + 1, String::new()));
+        let mut found: Vec<_> = names.filter_map(|(_, id)| self.snapshots.get(id)).collect();
+        found.sort_by_key(|s| s.state.id);
+        found
+    }
+
+    pub(crate) fn snapshot(&self, volume: &VolumeState, name: &str) -> Result<&Arc<Snapshot>> {
+        let id = self.snapshot_names.get(&(volume.id, name.to_owned()));
+        id.and_then(|id| self.snapshots.get(id))
+            .ok_or_else(|| not_found(format!("find snapshot {}@{name}: there is none", volume.name.read())))
+    }
+
+    fn hide_snapshot(&mut self, id: u64) {
+        if let Some(snapshot) = self.snapshots.get(&id) {
+            let key = (snapshot.volume, snapshot.state.name.read().clone());
+            if self.snapshot_names.get(&key) == Some(&id) {
+                self.snapshot_names.remove(&key);
+            }
+        }
+    }
+
     pub(crate) fn volume(&self, name: &str) -> Result<&Arc<VolumeState>> {
         self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: there is none")))
     }
@@ -172,7 +173,7 @@ impl Namespace {
     pub(crate) fn apply(&mut self, control: &Control, lsn: u64) -> Result<()> {
         match control {
             Control::CreateVolume { id, chunk_log2, volume } => {
-                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2));
+                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
                 self.load_volume(*id, volume.clone())?;
             }
@@ -181,8 +182,10 @@ impl Namespace {
                     let old = volume.size.swap(*size, Ordering::AcqRel);
                     if *size < old {
                         // Should it grow again before the tail is discarded, the tail reads as zeros already.
-                        let end = old.next_multiple_of(1 << volume.branch.chunk_log2);
-                        volume.branch.staging.insert_range(*size, end, lsn, false);
+                        let branch = &volume.line.branch;
+                        let end = old.next_multiple_of(1 << branch.chunk_log2);
+                        let range = Range { start: *size, end, lsn, keeps_space: false };
+                        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
                     }
                 }
             }
@@ -202,6 +205,8 @@ impl Namespace {
                 if let Some(volume) = self.by_id.remove(id) {
                     volume.deleted.store(true, Ordering::Release);
                     self.by_name.remove(&*volume.name.read());
+                    let snapshots: Vec<u64> = self.snapshots_of(*id).iter().map(|s| s.state.id).collect();
+                    snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
                 }
             }
             Control::AddPv { pv, uuid, path, extents } => {
@@ -218,8 +223,66 @@ impl Namespace {
                 self.pvs.remove(pv);
             }
             Control::SetPlacement(placement) => self.placement = *placement,
+            Control::CreateSnapshots { snapshots } => {
+                for (id, record) in snapshots {
+                    self.load_snapshot(*id, record)?;
+                    self.snapshots[id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+                }
+            }
+            Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
+            Control::RenameSnapshot { id, name } => {
+                if let Some(snapshot) = self.snapshots.get(id).cloned() {
+                    self.hide_snapshot(*id);
+                    name.clone_into(&mut snapshot.state.name.write());
+                    self.snapshot_names.insert((snapshot.volume, name.clone()), *id);
+                }
+            }
+            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
+                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
+                self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
+                self.load_volume(*id, volume.clone())?;
+            }
+            Control::RollBack { id, branch, base, size, undo_id, undo } => {
+                self.roll_back(*id, *branch, *base, *size, *undo_id, undo)?;
+            }
+            Control::SetMethod { id, method } => {
+                if let Some(volume) = self.by_id.get(id) {
+                    volume.line.branch.set_method(*method);
+                }
+            }
         }
         Ok(())
+    }
+
+    fn roll_back(
+        &mut self,
+        id: u64,
+        branch: u64,
+        base: Frozen,
+        size: u64,
+        undo_id: u64,
+        undo: &SnapshotRecord,
+    ) -> Result<()> {
+        let Some(old) = self.by_id.get(&id).cloned() else { return Ok(()) };
+        self.load_snapshot(undo_id, undo)?;
+        old.line.branch.epoch.store(undo.of.epoch + 1, Ordering::Release);
+        let was = &old.line.branch;
+        self.load_branch(branch, &BranchRecord::new(was.chunk_log2, Some(base), was.method()))?;
+        self.next_id = self.next_id.max(branch + 1);
+        // Handles of what it was find it deleted: data never changes under a client without its knowledge.
+        old.deleted.store(true, Ordering::Release);
+        let name = old.name.read().clone();
+        self.by_name.remove(&name);
+        let record = VolumeRecord {
+            uuid: old.uuid,
+            name,
+            size,
+            block_size: old.block_size,
+            read_only: old.read_only.load(Ordering::Acquire),
+            created: old.created,
+            branch,
+        };
+        self.load_volume(id, record)
     }
 
     /// The number of the PV that `wanted` names: by path, UUID (as hex digits) or number.

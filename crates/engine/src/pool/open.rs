@@ -125,7 +125,8 @@ impl Pool {
             scanned,
         );
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id).collect();
+        let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| (id, 0)).collect();
+        let deleted = catalog.snapshots()?.into_iter().filter(|(_, s)| s.deleted).map(|(id, _)| id).collect();
         open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let pool = Arc::new(Pool {
@@ -142,7 +143,7 @@ impl Pool {
             map,
             pvs,
             names: RwLock::new(names),
-            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead)),
+            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted)),
             positions: SharedPositions::default(),
             pv_operations: Mutex::new(()),
             work: Work::default(),
@@ -192,11 +193,15 @@ fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
         if !(9..=30).contains(&record.chunk_log2) {
             return Err(corrupt(format!("load branch {id}: its chunk size makes no sense")));
         }
-        names.load_branch(id, &record);
+        names.load_branch(id, &record)?;
     }
     for (id, record) in catalog.volumes()? {
         check_name(&record.name).map_err(|e| corrupt(format!("load volume {id}: {e}")))?;
         names.load_volume(id, record)?;
+    }
+    for (id, record) in catalog.snapshots()? {
+        check_name(&record.name).map_err(|e| corrupt(format!("load snapshot {id}: {e}")))?;
+        names.load_snapshot(id, &record)?;
     }
     names.pvs = catalog.pvs()?.into_iter().collect();
     Ok(names)
@@ -266,6 +271,9 @@ fn recover_journal(
         }
         if header.kind == Kind::Control {
             let control = decode_control(header.lsn, data)?;
+            if let Some(branch) = names.branches.get(&header.branch) {
+                *reserved.entry(branch.slot_log2).or_insert(0) += header.slots as i64;
+            }
             return names.apply(&control, header.lsn);
         }
         // A record of a branch that is gone is skipped.

@@ -7,7 +7,7 @@ mod write;
 use crate::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::pool::Pool;
-use crate::pool::namespace::VolumeState;
+use crate::pool::line::{Branch, HEAD, VolumeState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,6 +29,10 @@ impl Volume {
         self.state.name.read().clone()
     }
 
+    fn branch(&self) -> &Arc<Branch> {
+        &self.state.line.branch
+    }
+
     fn size(&self) -> u64 {
         self.state.size.load(Ordering::Acquire)
     }
@@ -42,7 +46,7 @@ impl Volume {
             )));
         }
         if self.state.deleted.load(Ordering::Acquire) {
-            return Err(crate::error::not_found("use the volume: it was deleted"));
+            return Err(crate::error::not_found("use the volume: it was deleted or rolled back"));
         }
         let size = self.size();
         if offset.checked_add(len).is_none_or(|end| end > size) {
@@ -56,7 +60,7 @@ impl Volume {
 
     fn check_writable(&self) -> Result<()> {
         self.pool.check_usable()?;
-        if self.read_only || self.state.read_only.load(Ordering::Acquire) {
+        if self.read_only || self.state.line.epoch != HEAD || self.state.read_only.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ReadOnly, "write to the volume: it is read-only"));
         }
         Ok(())
@@ -86,7 +90,7 @@ impl BlockDevice for Volume {
         DeviceInfo {
             size: self.size(),
             block_size: self.state.block_size,
-            preferred_size: (1u32 << self.state.branch.chunk_log2.min(22)).max(4096),
+            preferred_size: (1u32 << self.branch().chunk_log2.min(22)).max(4096),
             read_only: self.read_only || self.state.read_only.load(Ordering::Acquire),
             uuid: self.state.uuid,
         }
