@@ -1,7 +1,7 @@
 //! The real engine in the simulator: a sample of what `sim` runs at length.
 
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_sim::{Caught, DEFAULT_OPS, enumerate, mutate, random_run, scripts};
+use hindcast_sim::{Caught, DEFAULT_OPS, enumerate, mutate, plain_run, random_run, scripts};
 
 #[test]
 fn random_runs_pass() {
@@ -27,7 +27,7 @@ fn seeds_that_found_bugs() {
         (6833, "extents opened by a batch were not counted before its commit"),
     ];
     for (seed, what) in seeds {
-        random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
+        plain_run(seed, DEFAULT_OPS).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
     }
 }
 
