@@ -280,3 +280,25 @@ fn a_shrunk_volume_keeps_what_its_snapshot_saw() {
     drop(v);
     f.reopen();
 }
+
+/// A branch stays in the catalog as long as a snapshot there names it, wherever the work of deleting both is cut short.
+#[test]
+fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
+    for (before, after) in (0..8).flat_map(|before| (0..12).map(move |after| (before, after))) {
+        let f = Fixture::new();
+        let v = f.volume("a", 4 * KIB);
+        write(&v, 0, 1, 64 * KIB);
+        f.snap("a", "s");
+        write(&v, 0, 2, 32 * KIB);
+        f.pool.drain().unwrap();
+        drop(v);
+        f.pool.delete_snapshots("a", &["s"]).unwrap();
+        (0..before).for_each(|_| drop(f.pool.maintain().unwrap()));
+        f.pool.delete_volume("a", true).unwrap();
+        (0..after).for_each(|_| drop(f.pool.maintain().unwrap()));
+        let f = f.reopen();
+        f.idle();
+        assert_eq!(f.pool.info().used, 0, "{before} steps before, {after} after");
+        f.reopen();
+    }
+}

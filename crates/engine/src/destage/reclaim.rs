@@ -210,7 +210,9 @@ impl Pool {
             Some(next) => drop(m.dead.insert(id, next)),
             None => {
                 m.dead.remove(&id);
-                if newest.is_none() {
+                // A deleted snapshot whose dissolution has begun keeps nothing any more, but still names the branch: it
+                // brings the branch here again when it is gone.
+                if newest.is_none() && !self.names.read().is_named(id) {
                     self.remove_branch(m, id)?;
                 }
             }

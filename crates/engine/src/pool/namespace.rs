@@ -80,6 +80,11 @@ impl Namespace {
         }
     }
 
+    /// Has a branch snapshots, in sight or not, in the catalog?
+    pub(crate) fn is_named(&self, branch: u64) -> bool {
+        self.snapshots.values().any(|s| s.state.line.branch.id == branch)
+    }
+
     /// Does any branch rest on it?
     pub(crate) fn has_children(&self, of: Frozen) -> bool {
         self.children.contains_key(&of)
