@@ -98,7 +98,7 @@ impl Volume {
                 Change::Zeros => (Kind::Zero, Bytes::new()),
                 Change::Discard => (Kind::Discard, Bytes::new()),
             };
-            let slots = self.most_slots(change, at, part);
+            let slots = self.most_slots(kind, at, part);
             records.push(Record {
                 kind,
                 branch: branch.id,
@@ -118,9 +118,9 @@ impl Volume {
 
     /// The slots that a record could come to need: one for each chunk that may get content. A discard gives content only to
     /// the chunks of which it leaves a part.
-    fn most_slots(&self, change: Change<'_>, offset: u64, len: u64) -> u16 {
+    fn most_slots(&self, kind: Kind, offset: u64, len: u64) -> u16 {
         let chunks = self.branch().chunks(offset, len);
-        if change != Change::Discard {
+        if kind != Kind::Discard {
             return (chunks.end - chunks.start) as u16;
         }
         let size = 1u64 << self.branch().chunk_log2;
@@ -133,7 +133,7 @@ impl Volume {
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
         let journal = &self.pool.journal;
         let branch = self.branch();
-        self.reserve(held, &mut request)?;
+        let exact_in = self.reserve(held, &mut request)?;
         let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         let mut last = 0;
         let mut checked = false;
@@ -146,6 +146,15 @@ impl Volume {
                     self.check_writable()?;
                     self.check_range(request.offset, request.len)?;
                     checked = true;
+                }
+                if exact_in.is_some_and(|epoch| epoch != branch.epoch.load(Ordering::Acquire)) {
+                    // A snapshot came in while the lock was let go of: what had a slot of its own may need another.
+                    let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
+                    if !self.pool.space.try_reserve(branch.slot_log2, more.into()) {
+                        return Err(full());
+                    }
+                    record.slots += more;
+                    unsequenced += more as u64;
                 }
                 let room = match sequencing.room(record.data.len() as u64, false) {
                     Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
@@ -174,12 +183,17 @@ impl Volume {
     /// Promises the slots that a request could come to need (I6), or refuses it as a whole.
     ///
     /// One slot per record and chunk is promised, whatever the map says. Near a full pool the need is decided exactly,
-    /// inside the sequencing lock, so that chunks that have a slot can always be overwritten.
-    fn reserve<'a>(&'a self, held: &mut Option<Sequencing<'a>>, request: &mut Request) -> Result<()> {
+    /// inside the sequencing lock, so that chunks that have a slot can always be overwritten; that holds in the epoch
+    /// that is returned.
+    fn reserve<'a>(
+        &'a self,
+        held: &mut Option<Sequencing<'a>>,
+        request: &mut Request,
+    ) -> Result<Option<u32>> {
         let slot_log2 = self.branch().slot_log2;
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         if wanted == 0 || self.pool.space.try_reserve(slot_log2, wanted) {
-            return Ok(());
+            return Ok(None);
         }
         if wanted > MAX_EXACT {
             return Err(full());
@@ -201,7 +215,7 @@ impl Volume {
                 for (record, slots) in request.records.iter_mut().zip(exact) {
                     record.slots = slots;
                 }
-                return Ok(());
+                return Ok(Some(self.branch().epoch.load(Ordering::Acquire)));
             }
             *held = None;
             if tries == RECLAIM_TRIES || !self.pool.reclaim_now()? {
