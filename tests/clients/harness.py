@@ -59,7 +59,7 @@ def run(*command, check=True, timeout=300, **kwargs):
     """Runs a command and returns its standard output."""
     command = [str(c) for c in command]
     kwargs.setdefault("stdin", subprocess.DEVNULL)
-    done = subprocess.run(command, text=True, capture_output=True, timeout=timeout, **kwargs)
+    done = subprocess.run(command, text=True, errors="replace", capture_output=True, timeout=timeout, **kwargs)
     if check and done.returncode != 0:
         raise CommandFailed(
             f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
@@ -165,6 +165,9 @@ class Hindcast(Daemon):
         self.socket = self.dir / "nbd.sock"
         self.api = self.dir / "hindcast.sock"
         self.args = [f"--pool-size={pool}", f"--journal-size={journal}", f"--destage-start={destage_start}", *args]
+        if not any(str(arg).startswith("--iscsi=") for arg in args):
+            # The default is one fixed port; tests may run beside other servers.
+            self.args.append("--iscsi=none")
 
     def start(self, wait=True):
         self.spawn([binary(), "serve", "--data", self.dir, f"--nbd=unix:{self.socket}", *self.args])

@@ -1,5 +1,7 @@
 """A volume as a block device of this machine: nbdfuse shows it as a file, a loop device makes a disk of it."""
 
+import os
+
 from harness import *
 
 
@@ -83,3 +85,61 @@ class Disk:
     def backing(self):
         listed = run("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE")
         return any(line.split()[:1] == [self.device] and str(self.t.dir) in line for line in listed.splitlines())
+
+
+def copy_tree(t, target):
+    """A real tree of many small files, bounded."""
+    room = (400 if t.long else 120) * MIB
+    target.mkdir()
+    for source in ("/usr/share/doc", "/usr/include", "/usr/lib/python3", "/usr/share/perl"):
+        for directory, _, names in os.walk(source):
+            for name in names:
+                path = os.path.join(directory, name)
+                if os.path.islink(path) or not os.path.isfile(path):
+                    continue
+                room -= os.path.getsize(path) + 4 * KIB
+                if room < 0:
+                    return
+                copy = target / path.lstrip("/")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+
+
+def exercise(t, server, disk, make, check_command, mount_options=()):
+    """A file system made on `disk`, an export of `server`: filled, checked, compared after a restart, trimmed."""
+    device = disk.attach()
+    run(*make, device)
+    root = disk.mount(*mount_options)
+    copy_tree(t, root / "tree")
+    for i in range(200):
+        (root / f"renamed{i}").write_bytes(os.urandom(i * 100))
+        os.rename(root / f"renamed{i}", root / f"file{i}")
+    for i in range(0, 200, 3):
+        os.unlink(root / f"file{i}")
+    before = tree_checksums(root)
+    assert len(before) > 100, "too few files to mean anything"
+    disk.unmount()
+    run(*check_command, disk.device, timeout=600)
+    disk.detach()
+    server.drained()
+    server.check()
+    disk.attach()
+    run(*check_command, disk.device, timeout=600)
+    disk.mount(*mount_options)
+    assert tree_checksums(root) == before, "files differ after a restart"
+
+    full = server.allocated(disk.export)
+    shutil.rmtree(root / "tree")
+    run("sync", "-f", root)
+    run("fstrim", root)
+    run("sync", "-f", root)
+    def trimmed():
+        server.drained()
+        return server.allocated(disk.export) < full - 60 * MIB
+    wait_for(f"fewer allocated bytes than {full} after fstrim", trimmed, limit=30, step=1)
+    kept = {path: sum_ for path, sum_ in before.items() if not path.startswith("tree/")}
+    assert tree_checksums(root) == kept
+    disk.unmount()
+    run(*check_command, disk.device, timeout=600)
+    disk.detach()
+    server.check()

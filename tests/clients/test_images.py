@@ -1,41 +1,14 @@
 #!/usr/bin/python3
 """Real images in and out through the tools people use: nbdcopy, nbdinfo, qemu-img, qemu-io."""
 
-import os
 import re
 
-from harness import *
-
-SIZE = 256 * MIB
-
-
-def make_image(t):
-    """An ext4 file system with real files in it."""
-    need("mkfs.ext4", "nbdcopy", "nbdinfo")
-    image = t.dir / "image.raw"
-    source = next(d for d in ("/usr/share/doc", "/usr/include", "/usr/lib/python3") if os.path.isdir(d))
-    tree = t.dir / "tree"
-    tree.mkdir()
-    # As much of a real tree as fits.
-    room = 150 * MIB
-    for directory, _, names in os.walk(source):
-        for name in names:
-            path = os.path.join(directory, name)
-            if os.path.isfile(path) and not os.path.islink(path) and os.path.getsize(path) < room:
-                room -= os.path.getsize(path) + 4 * KIB
-                target = tree / os.path.relpath(path, source)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
-        if room < 20 * MIB:
-            break
-    run("truncate", "-s", SIZE, image)
-    run("mkfs.ext4", "-q", "-F", "-d", tree, image)
-    shutil.rmtree(tree)
-    return image
+from images import *
 
 
 @test(limit=180)
 def nbdcopy_in_and_out(t):
+    need("nbdcopy")
     image = make_image(t)
     server = t.server()
     for name, chunk in (("a", "4K"), ("b", "64K")) if not PEER else (("a", None),):
@@ -57,6 +30,7 @@ def nbdcopy_in_and_out(t):
 
 @test(limit=180)
 def copies_between_volumes(t):
+    need("nbdcopy", "qemu-img")
     image = make_image(t)
     server = t.server()
     one, two = server.create("one", SIZE), server.create("two", SIZE, "64K")
@@ -97,27 +71,16 @@ def qcow2_on_a_volume(t):
         expect_no_mismatch(run("qemu-io", "-f", "qcow2", "-c", f"read -P {i + 1} {i * 5}M 300k", uri))
 
 
-def expect_no_mismatch(output):
-    assert "verification failed" not in output and "error" not in output.lower(), output
-
-
 @test(limit=120)
 def qemu_io_patterns(t):
     need("qemu-io")
     server = t.server()
     uri = server.create("v", SIZE)
-    writes = ["write -P 0x11 0 1M", "write -P 0x22 512k 64k", "write -f -P 0x33 1M 4k", "write -z 256k 128k",
-              "write -z -u 2M 1M", "write -P 0x44 3145728 512", "discard 768k 64k", "write -P 0x55 255M 1M", "flush",
-              "aio_write -P 0x66 10M 1M", "aio_write -P 0x77 11M 1M", "aio_flush"]
-    reads = ["read -P 0x11 0 256k", "read -P 0 256k 128k", "read -P 0x11 384k 128k", "read -P 0x22 512k 64k",
-             "read -P 0x11 576k 192k", "read -P 0x33 1M 4k", "read -P 0 2M 1M", "read -P 0x44 3145728 512",
-             "read -P 0 3146240 512", "read -P 0x55 255M 1M", "read -P 0x66 10M 1M", "read -P 0x77 11M 1M"]
-    script = lambda commands: [part for c in commands for part in ("-c", c)]
-    expect_no_mismatch(run("qemu-io", "-f", "raw", *script(writes), uri))
-    expect_no_mismatch(run("qemu-io", "-f", "raw", *script(reads), uri))
+    expect_no_mismatch(run("qemu-io", "-f", "raw", *script(WRITES), uri))
+    expect_no_mismatch(run("qemu-io", "-f", "raw", *script(READS), uri))
     server.kill()
     server.start()
-    expect_no_mismatch(run("qemu-io", "-f", "raw", *script(reads), uri))
+    expect_no_mismatch(run("qemu-io", "-f", "raw", *script(READS), uri))
     wrong = run("qemu-io", "-f", "raw", "-c", "read -P 0x12 0 4k", uri, check=False)
     assert "verification failed" in wrong.stdout, "qemu-io would not notice a difference"
 

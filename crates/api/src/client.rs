@@ -4,8 +4,8 @@
 //! stale one.
 
 use crate::{
-    API_V1, AddPv, CreateVolume, ErrorBody, ErrorKind, Health, PatchPool, PatchPv, PatchVolume, Pool, Pv,
-    Status, Volume,
+    API_V1, AddLun, AddPv, AddRule, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health, PatchPool,
+    PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -178,6 +178,68 @@ impl Client {
         self.delete(&format!("/volumes/{}{query}", segment(name)))
     }
 
+    /// All iSCSI targets, by name.
+    pub fn targets(&self) -> Result<Vec<Target>> {
+        self.get("/targets")
+    }
+
+    /// One iSCSI target, by its iSCSI name, short name, or volume.
+    pub fn target(&self, name: &str) -> Result<Target> {
+        self.get(&format!("/targets/{}", segment(name)))
+    }
+
+    /// Creates an iSCSI target.
+    pub fn create_target(&self, new: &CreateTarget) -> Result<Target> {
+        self.send(Method::POST, "/targets", new)
+    }
+
+    /// Changes an iSCSI target.
+    pub fn patch_target(&self, name: &str, patch: &PatchTarget) -> Result<Target> {
+        self.send(Method::PATCH, &format!("/targets/{}", segment(name)), patch)
+    }
+
+    /// Deletes an iSCSI target; with `force` also one that initiators use.
+    pub fn delete_target(&self, name: &str, force: bool) -> Result<()> {
+        let query = if force { "?force=true" } else { "" };
+        self.delete(&format!("/targets/{}{query}", segment(name)))
+    }
+
+    /// Adds a logical unit to a target.
+    pub fn add_lun(&self, name: &str, new: &AddLun) -> Result<Target> {
+        self.send(Method::POST, &format!("/targets/{}/luns", segment(name)), new)
+    }
+
+    /// Removes a logical unit from a target; with `force` also while initiators use the target.
+    pub fn remove_lun(&self, name: &str, lun: u16, force: bool) -> Result<()> {
+        let query = if force { "?force=true" } else { "" };
+        self.delete(&format!("/targets/{}/luns/{lun}{query}", segment(name)))
+    }
+
+    /// Adds an access rule to a target, or with `None` for all targets.
+    pub fn add_rule(&self, name: Option<&str>, rule: &AddRule) -> Result<()> {
+        self.send::<serde::de::IgnoredAny>(Method::POST, &format!("{}/rules", scope(name)), rule).map(|_| ())
+    }
+
+    /// Removes an access rule by its number, from 1.
+    pub fn remove_rule(&self, name: Option<&str>, number: usize) -> Result<()> {
+        self.delete(&format!("{}/rules/{number}", scope(name)))
+    }
+
+    /// Asks for CHAP at a target, or with `None` wherever nothing else is set.
+    pub fn set_chap(&self, name: Option<&str>, chap: &SetChap) -> Result<()> {
+        self.send::<serde::de::IgnoredAny>(Method::PUT, &format!("{}/chap", scope(name)), chap).map(|_| ())
+    }
+
+    /// Asks for CHAP no more.
+    pub fn remove_chap(&self, name: Option<&str>) -> Result<()> {
+        self.delete(&format!("{}/chap", scope(name)))
+    }
+
+    /// What applies to all targets.
+    pub fn target_defaults(&self) -> Result<TargetDefaults> {
+        self.get("/target-defaults")
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         parse(&self.request(Method::GET, path, Bytes::new())?)
     }
@@ -274,6 +336,11 @@ fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
         }),
         Err(_) => ClientError::Protocol(format!("the server answered {status} without saying why")),
     }
+}
+
+/// The route of a target, or of what applies to all.
+fn scope(target: Option<&str>) -> String {
+    target.map_or_else(|| "/target-defaults".into(), |name| format!("/targets/{}", segment(name)))
 }
 
 /// One path segment, percent-encoded but for the unreserved characters of RFC 3986.

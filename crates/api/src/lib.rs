@@ -7,11 +7,13 @@
 mod client;
 mod error;
 mod size;
+mod targets;
 mod types;
 
 pub use client::{Client, ClientError, Endpoint};
 pub use error::{ErrorBody, ErrorKind};
 pub use size::{ParseSizeError, Size};
+pub use targets::*;
 pub use types::*;
 
 /// Prefix of every versioned route.

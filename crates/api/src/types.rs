@@ -61,6 +61,8 @@ pub struct Status {
     pub volumes: u64,
     /// Open NBD connections.
     pub nbd_connections: u64,
+    /// iSCSI sessions, discovery sessions included.
+    pub iscsi_sessions: u64,
 }
 
 /// Addresses as they are bound: `HOST:PORT` or `unix:PATH`.
@@ -70,6 +72,8 @@ pub struct Listeners {
     pub api: Vec<String>,
     /// Of the NBD target.
     pub nbd: Vec<String>,
+    /// Of the iSCSI target.
+    pub iscsi: Vec<String>,
 }
 
 /// Where new slots go on physical volumes.

@@ -1,5 +1,6 @@
 //! Drives fio's nbd engine and reads its JSON.
 
+use crate::samples::Outcome;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs::File;
@@ -44,21 +45,6 @@ pub(crate) struct Job {
     pub(crate) seed: u64,
     /// Random offsets visit each block once.
     pub(crate) once: bool,
-}
-
-/// What fio measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Outcome {
-    /// Requests done (flushes not counted).
-    pub(crate) requests: u64,
-    /// Requests per second, the final flush inside the time.
-    pub(crate) iops: f64,
-    /// Megabytes (10^6) per second.
-    pub(crate) megabytes: f64,
-    /// 99th percentile of the completion latency in microseconds; of the flush where each write has one.
-    pub(crate) p99_us: f64,
-    /// fio's own CPU use in per cent of one core: near 100 the client is the limit, not the server.
-    pub(crate) client_cpu: f64,
 }
 
 /// A running fio.
@@ -160,7 +146,7 @@ fn parse(text: &str, flush_each: bool) -> Result<Outcome> {
         requests: requests as u64,
         iops: requests * 1000.0 / milliseconds,
         megabytes: number(&side["io_bytes"], "io_bytes")? / milliseconds / 1000.0,
-        p99_us: number(&latency["percentile"]["99.000000"], "the 99th percentile")? / 1000.0,
+        p99_us: Some(number(&latency["percentile"]["99.000000"], "the 99th percentile")? / 1000.0),
         client_cpu: number(&job["usr_cpu"], "usr_cpu")? + number(&job["sys_cpu"], "sys_cpu")?,
     })
 }
@@ -181,9 +167,9 @@ mod tests {
         assert_eq!(outcome.requests, 1000);
         assert_eq!(outcome.iops, 2000.0);
         assert_eq!(outcome.megabytes, 8.192);
-        assert_eq!(outcome.p99_us, 7.0);
+        assert_eq!(outcome.p99_us, Some(7.0));
         assert_eq!(outcome.client_cpu, 30.5);
-        assert_eq!(parse(SAMPLE, true).unwrap().p99_us, 9.0);
+        assert_eq!(parse(SAMPLE, true).unwrap().p99_us, Some(9.0));
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! Benchmarks of Hindcast beside its peers.
 //!
-//! `targets` compares NBD servers in one run on one machine, interleaved, because an absolute figure from a shared
-//! machine says little; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
+//! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine, interleaved, because an absolute
+//! figure from a shared machine says little; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
 //! error when a bound is missed, so that a script can rely on it.
 #![forbid(unsafe_code)]
 
 mod fio;
+mod iscsi;
 mod memory;
 mod plot;
 mod process;
 mod recovery;
 mod report;
+mod samples;
 mod scratch;
 mod server;
 mod targets;
@@ -49,6 +51,8 @@ struct Common {
 enum Command {
     /// Hindcast, nbdkit and qemu-nbd side by side, driven by fio over Unix sockets.
     Targets(targets::Args),
+    /// Hindcast and tgt side by side over iSCSI, driven by iscsi-perf and qemu-img.
+    Iscsi(iscsi::Args),
     /// Peak resident memory with a huge thin volume and scattered small writes.
     Memory(memory::Args),
     /// Time from a start after SIGKILL until NBD answers, per GiB of journal in use.
@@ -59,6 +63,7 @@ fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     match cli.command {
         Command::Targets(args) => targets::run(&cli.common, &args),
+        Command::Iscsi(args) => iscsi::run(&cli.common, &args),
         Command::Memory(args) => memory::run(&cli.common, &args),
         Command::Recovery(args) => recovery::run(&cli.common, &args),
     }

@@ -1,5 +1,6 @@
 //! What Linux tells about a process: CPU time and memory.
 
+use crate::samples::{Outcome, Sample};
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,22 @@ pub(crate) fn settle(pid: u32, limit: Duration) -> Result<()> {
         last = now;
     }
     Ok(())
+}
+
+/// Runs a client against the server `pid`, and takes what the server spent on it.
+pub(crate) fn sample(
+    pid: u32,
+    settle_limit: Duration,
+    client: impl FnOnce() -> Result<Outcome>,
+) -> Result<Sample> {
+    let before = cpu_time(pid)?;
+    let outcome = client()?;
+    let after_run = cpu_time(pid)?;
+    settle(pid, settle_limit)?;
+    let settled = cpu_time(pid)?;
+    let per_request =
+        |until: Duration| until.saturating_sub(before).as_secs_f64() * 1e6 / outcome.requests as f64;
+    Ok(Sample { outcome, cpu_run: per_request(after_run), cpu_settled: per_request(settled) })
 }
 
 #[cfg(test)]

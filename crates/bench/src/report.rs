@@ -1,38 +1,45 @@
 //! Turns samples into a Markdown table, JSON and a plot.
 
 use crate::plot;
-use crate::targets::{BASELINE, Row, Sample, Series};
+use crate::samples::{Row, Sample, Series, median};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Above this share of a core, fio itself is taken as the limit.
+/// Above this share of a core, the client itself is taken as the limit.
 const CLIENT_BOUND: f64 = 90.0;
 
-/// The median; the mean of the middle two of an even number.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[middle],
-        _ => (values[middle - 1] + values[middle]) / 2.0,
+/// What differs between the comparisons.
+pub(crate) struct Layout {
+    /// The server that the others are compared with.
+    pub(crate) baseline: &'static str,
+    /// Footnote of rows where the client used most of a core.
+    pub(crate) client_bound: &'static str,
+    /// More to say under the table; begins with a space.
+    pub(crate) note: &'static str,
+}
+
+impl Layout {
+    /// The baseline in a column's head.
+    fn short(&self) -> &'static str {
+        self.baseline.split(' ').next().unwrap_or(self.baseline)
     }
 }
 
-impl Series {
-    fn median(&self, metric: impl Fn(&Sample) -> f64) -> f64 {
-        median(self.samples.iter().map(metric).collect())
-    }
-
-    /// The median of the ratios to `base`, round by round.
-    fn ratio(&self, base: &Series, metric: impl Fn(&Sample) -> f64) -> f64 {
-        median(
-            self.samples.iter().zip(&base.samples).map(|(own, other)| metric(own) / metric(other)).collect(),
-        )
-    }
+/// Whether a goal was reached.
+pub(crate) struct Verdict {
+    /// What ran.
+    pub(crate) workload: &'static str,
+    /// The ratio that the goal is about.
+    pub(crate) what: &'static str,
+    /// `≥ 1.50`.
+    pub(crate) goal: String,
+    /// Hindcast's ratio.
+    pub(crate) measured: f64,
+    /// Whether it does.
+    pub(crate) met: bool,
 }
 
 /// One server's figures for one workload.
@@ -40,7 +47,7 @@ struct Figures {
     server: &'static str,
     iops: f64,
     megabytes: f64,
-    p99_us: f64,
+    p99_us: Option<f64>,
     cpu_run: f64,
     cpu_settled: f64,
     client_cpu: f64,
@@ -50,8 +57,12 @@ struct Figures {
     cpu_settled_ratio: f64,
 }
 
-fn figures(row: &Row) -> Vec<Figures> {
-    let base = row.series.iter().find(|s| s.server == BASELINE);
+fn optional(figure: Option<f64>) -> String {
+    figure.map_or("–".to_owned(), |f| format!("{f:.0}"))
+}
+
+fn figures(layout: &Layout, row: &Row) -> Vec<Figures> {
+    let base = row.of(layout.baseline);
     let ratio =
         |series: &Series, metric: fn(&Sample) -> f64| base.map_or(f64::NAN, |b| series.ratio(b, metric));
     row.series
@@ -60,7 +71,7 @@ fn figures(row: &Row) -> Vec<Figures> {
             server: series.server,
             iops: series.median(|s| s.outcome.iops),
             megabytes: series.median(|s| s.outcome.megabytes),
-            p99_us: series.median(|s| s.outcome.p99_us),
+            p99_us: series.samples.iter().map(|s| s.outcome.p99_us).collect::<Option<Vec<f64>>>().map(median),
             cpu_run: series.median(|s| s.cpu_run),
             cpu_settled: series.median(|s| s.cpu_settled),
             client_cpu: series.median(|s| s.outcome.client_cpu),
@@ -72,16 +83,16 @@ fn figures(row: &Row) -> Vec<Figures> {
 }
 
 /// A few lines for the terminal while the run goes on.
-pub(crate) fn progress(row: &Row) -> String {
-    let mut text = format!("{}\n", row.workload.name);
-    for f in figures(row) {
+pub(crate) fn progress(layout: &Layout, row: &Row) -> String {
+    let mut text = format!("{}\n", row.workload);
+    for f in figures(layout, row) {
         let _ = writeln!(
             text,
-            "  {:15} {:>9.0} IOPS {:>7.0} MB/s  p99 {:>7.0} us  CPU {:>6.1} us ({:>6.1} settled)  x{:.2} at x{:.2}  fio {:.0} %",
+            "  {:15} {:>9.0} IOPS {:>7.0} MB/s  p99 {:>7} us  CPU {:>6.1} us ({:>6.1} settled)  x{:.2} at x{:.2}  client {:.0} %",
             f.server,
             f.iops,
             f.megabytes,
-            f.p99_us,
+            optional(f.p99_us),
             f.cpu_run,
             f.cpu_settled,
             f.speed_ratio,
@@ -92,10 +103,17 @@ pub(crate) fn progress(row: &Row) -> String {
     text
 }
 
-/// Writes the Markdown report to `out` (and JSON and SVG beside it), or to standard output.
-pub(crate) fn write(out: Option<&Path>, title: &str, rows: &[Row]) -> Result<()> {
+/// Writes the Markdown report to `out` (and JSON and SVG beside it), or to standard output. The verdicts
+/// make a table of their own.
+pub(crate) fn write(
+    out: Option<&Path>,
+    layout: &Layout,
+    title: &str,
+    rows: &[Row],
+    verdicts: &[Verdict],
+) -> Result<()> {
     let Some(out) = out else {
-        let text = markdown(title, rows, None);
+        let text = markdown(layout, title, rows, verdicts, None);
         return std::io::stdout().write_all(text.as_bytes()).context("print the report");
     };
     let save = |path: &Path, text: &str| {
@@ -103,31 +121,33 @@ pub(crate) fn write(out: Option<&Path>, title: &str, rows: &[Row]) -> Result<()>
     };
     let svg = out.with_extension("svg");
     let svg_name = svg.file_name().map(|n| n.to_string_lossy().into_owned());
-    save(out, &markdown(title, rows, svg_name.as_deref()))?;
-    save(&out.with_extension("json"), &format!("{:#}\n", json_document(title, rows)))?;
-    save(&svg, &plot_rows(title, rows))
+    save(out, &markdown(layout, title, rows, verdicts, svg_name.as_deref()))?;
+    save(&out.with_extension("json"), &format!("{:#}\n", json_document(layout, title, rows, verdicts)))?;
+    save(&svg, &plot_rows(layout, title, rows))
 }
 
-fn markdown(title: &str, rows: &[Row], plot: Option<&str>) -> String {
+fn markdown(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict], plot: Option<&str>) -> String {
     let mut text = format!("{title}; {}\n\n", machine());
-    text.push_str(
-        "| workload | server | IOPS | MB/s | p99 µs | CPU µs/request | … settled | speed ×nbdkit | CPU ×nbdkit | … settled |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    let _ = writeln!(
+        text,
+        "| workload | server | IOPS | MB/s | p99 µs | CPU µs/request | … settled | speed ×{0} | CPU ×{0} | … settled |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        layout.short()
     );
     let mut client_bound = false;
     for row in rows {
-        for (i, f) in figures(row).iter().enumerate() {
-            let name = if i == 0 { row.workload.name } else { "" };
+        for (i, f) in figures(layout, row).iter().enumerate() {
+            let name = if i == 0 { row.workload } else { "" };
             let bound = f.client_cpu > CLIENT_BOUND;
             client_bound |= bound;
             let _ = writeln!(
                 text,
-                "| {name} | {} | {:.0}{} | {:.0} | {:.0} | {:.1} | {:.1} | {:.2} | {:.2} | {:.2} |",
+                "| {name} | {} | {:.0}{} | {:.0} | {} | {:.1} | {:.1} | {:.2} | {:.2} | {:.2} |",
                 f.server,
                 f.iops,
                 if bound { " †" } else { "" },
                 f.megabytes,
-                f.p99_us,
+                optional(f.p99_us),
                 f.cpu_run,
                 f.cpu_settled,
                 f.speed_ratio,
@@ -136,16 +156,30 @@ fn markdown(title: &str, rows: &[Row], plot: Option<&str>) -> String {
             );
         }
     }
-    text.push_str(
+    let _ = writeln!(
+        text,
         "\nMedians over the rounds; ratios are medians of the ratios within a round. CPU is the server's, user and \
-         system, per request: until the last answer, and settled, with all background work the run caused. Where \
-         every write has a flush, p99 is the flush's.\n",
+         system, per request: until the last answer, and settled, with all background work the run caused.{}",
+        layout.note
     );
     if client_bound {
-        let _ = writeln!(text, "\n† fio used more than {CLIENT_BOUND} % of a core: the client is the limit.");
+        let _ = writeln!(text, "\n† {}", layout.client_bound);
     }
+    text.push_str(&verdict_table(verdicts));
     if let Some(plot) = plot {
-        let _ = writeln!(text, "\n![Speed and CPU relative to nbdkit]({plot})");
+        let _ = writeln!(text, "\n![Speed and CPU relative to {}]({plot})", layout.short());
+    }
+    text
+}
+
+fn verdict_table(verdicts: &[Verdict]) -> String {
+    if verdicts.is_empty() {
+        return String::new();
+    }
+    let mut text = "\n| workload | goal of | goal | measured | |\n|---|---|--:|--:|---|\n".to_owned();
+    for v in verdicts {
+        let result = if v.met { "met" } else { "**missed**" };
+        let _ = writeln!(text, "| {} | {} | {} | {:.2} | {result} |", v.workload, v.what, v.goal, v.measured);
     }
     text
 }
@@ -157,7 +191,7 @@ fn machine() -> String {
     format!("{cores} cores, Linux {}", uname.release().to_string_lossy())
 }
 
-fn json_document(title: &str, rows: &[Row]) -> Value {
+fn json_document(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict]) -> Value {
     let sample = |s: &Sample| {
         json!({
             "requests": s.outcome.requests, "iops": s.outcome.iops, "mb_per_s": s.outcome.megabytes,
@@ -166,7 +200,7 @@ fn json_document(title: &str, rows: &[Row]) -> Value {
         })
     };
     let series = |row: &Row| -> Vec<Value> {
-        let figures = figures(row);
+        let figures = figures(layout, row);
         row.series
             .iter()
             .zip(figures)
@@ -180,11 +214,19 @@ fn json_document(title: &str, rows: &[Row]) -> Value {
             .collect()
     };
     let rows: Vec<Value> =
-        rows.iter().map(|row| json!({ "workload": row.workload.name, "servers": series(row) })).collect();
-    json!({ "title": title, "machine": machine(), "baseline": BASELINE, "rows": rows })
+        rows.iter().map(|row| json!({ "workload": row.workload, "servers": series(row) })).collect();
+    let goals: Vec<Value> = verdicts
+        .iter()
+        .map(|v| {
+            json!({
+                "workload": v.workload, "ratio": v.what, "goal": v.goal, "measured": v.measured, "met": v.met,
+            })
+        })
+        .collect();
+    json!({ "title": title, "machine": machine(), "baseline": layout.baseline, "rows": rows, "goals": goals })
 }
 
-fn plot_rows(title: &str, rows: &[Row]) -> String {
+fn plot_rows(layout: &Layout, title: &str, rows: &[Row]) -> String {
     let mut names: Vec<&'static str> = Vec::new();
     for series in rows.iter().flat_map(|row| &row.series) {
         if !names.contains(&series.server) {
@@ -196,9 +238,9 @@ fn plot_rows(title: &str, rows: &[Row]) -> String {
         groups: rows
             .iter()
             .map(|row| {
-                let figures = figures(row);
+                let figures = figures(layout, row);
                 let value = |name: &&str| figures.iter().find(|f| f.server == *name).map(pick);
-                plot::Group { label: row.workload.name.to_owned(), values: names.iter().map(value).collect() }
+                plot::Group { label: row.workload.to_owned(), values: names.iter().map(value).collect() }
             })
             .collect(),
     };
@@ -206,22 +248,14 @@ fn plot_rows(title: &str, rows: &[Row]) -> String {
         title,
         &names,
         &[
-            panel("speed relative to nbdkit (longer is better)", |f| f.speed_ratio),
-            panel("server CPU per request, settled, relative to nbdkit (shorter is better)", |f| {
-                f.cpu_settled_ratio
-            }),
+            panel(&format!("speed relative to {} (longer is better)", layout.short()), |f| f.speed_ratio),
+            panel(
+                &format!(
+                    "server CPU per request, settled, relative to {} (shorter is better)",
+                    layout.short()
+                ),
+                |f| f.cpu_settled_ratio,
+            ),
         ],
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(Vec::new()).is_nan());
-    }
 }

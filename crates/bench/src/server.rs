@@ -1,4 +1,5 @@
-//! The servers under test: Hindcast and its peers, each a child process behind a Unix socket.
+//! The servers under test: Hindcast and its peers, each a child process behind a Unix socket (NBD) or a TCP port of the
+//! loopback address (iSCSI).
 
 use crate::Common;
 use crate::fio::{self, Amount, Flush, Job};
@@ -39,7 +40,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until `nbdinfo` gets the export's size.
+    /// Waits until a client gets the export's size.
     pub(crate) fn wait_ready(&mut self) -> Result<()> {
         let start = Instant::now();
         while !answers(&self.uri)? {
@@ -61,12 +62,19 @@ impl Drop for Server {
 }
 
 fn answers(uri: &str) -> Result<bool> {
-    let status = Command::new("nbdinfo")
-        .args(["--size", uri])
+    let mut command = if uri.starts_with("iscsi://") {
+        Command::new("iscsi-readcapacity16")
+    } else {
+        let mut command = Command::new("nbdinfo");
+        command.arg("--size");
+        command
+    };
+    let status = command
+        .arg(uri)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
-        .context("run nbdinfo: is libnbd-bin installed?")?;
+        .context("run nbdinfo or iscsi-readcapacity16: are libnbd-bin and libiscsi-bin installed?")?;
     Ok(status.success())
 }
 
@@ -93,6 +101,51 @@ pub(crate) fn qemu_nbd(dir: &Path, size: u64, format: &'static str) -> Result<Se
     command.args(["-t", "-e", "8", "-f", format, "-k"]).arg(&socket).arg(&file);
     let name = if format == "raw" { "qemu-nbd raw" } else { "qemu-nbd qcow2" };
     let mut server = Server::start(name, &mut command, uri(&socket, ""))?;
+    server.wait_ready()?;
+    Ok(server)
+}
+
+/// A TCP port of the loopback address that nobody listens on.
+fn free_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(listener.local_addr().context("find a free port")?.port())
+}
+
+/// `tgtd` with one logical unit: on a new file of `size` bytes, or on its null store, which is as large as it likes.
+pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<Server> {
+    const TARGET: &str = "iqn.2026-11.io.hindcast.bench:tgt";
+    let port = free_port()?;
+    // The control port, below 2^15, only names a socket; ours are as good as unique.
+    let control = (port & 0x7fff).to_string();
+    let log = std::fs::File::create(dir.join(format!("{name}.log"))).context("create a log")?;
+    let mut command = Command::new("tgtd");
+    command.args(["-f", "-C", &control, "--iscsi", &format!("portal=127.0.0.1:{port}")]);
+    command.stdout(log.try_clone().context("share a log")?).stderr(log);
+    // LUN 0 is tgt's own controller.
+    let url = format!("iscsi://127.0.0.1:{port}/{TARGET}/1");
+    let mut server = Server::start(name, &mut command, url).context("is tgt installed?")?;
+    let admin =
+        |args: &[&str]| run(Command::new("tgtadm").args(["-C", &control, "--lld", "iscsi"]).args(args));
+    let start = Instant::now();
+    while let Err(error) = admin(&["--op", "show", "--mode", "system"]) {
+        if let Some(status) = server.child.try_wait().context("look after tgtd")? {
+            bail!("tgtd ended at once: {status}");
+        }
+        ensure!(start.elapsed() < START_LIMIT, "tgtd does not answer: {error}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET])?;
+    let unit = ["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1"];
+    let file = dir.join("tgt.raw");
+    match size {
+        Some(size) => {
+            sparse_file(&file, size)?;
+            admin(&[&unit[..], &["-b", &file.to_string_lossy()]].concat())?;
+        }
+        // It wants a file's name, and does nothing with the file.
+        None => drop(admin(&[&unit[..], &["--bstype", "null", "-b", "/dev/null"]].concat())?),
+    }
+    admin(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
     server.wait_ready()?;
     Ok(server)
 }
@@ -133,6 +186,8 @@ pub(crate) struct Hindcast {
     binary: PathBuf,
     data: PathBuf,
     args: Vec<String>,
+    /// Its iSCSI portal's port on the loopback address.
+    iscsi: Option<u16>,
 }
 
 impl Hindcast {
@@ -147,7 +202,17 @@ impl Hindcast {
         }
         let mut args = vec![format!("--pool-size={pool}"), format!("--journal-size={journal}")];
         args.extend(common.serve_args.iter().cloned());
-        Ok(Hindcast { binary, data: dir.join("hindcast"), args })
+        Ok(Hindcast { binary, data: dir.join("hindcast"), args, iscsi: None })
+    }
+
+    /// The same with an iSCSI portal.
+    pub(crate) fn with_iscsi(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
+        Ok(Hindcast { iscsi: Some(free_port()?), ..Hindcast::new(common, dir, pool, journal)? })
+    }
+
+    /// What an initiator calls a volume; `None` without a portal.
+    pub(crate) fn iscsi_url(&self, volume: &str) -> Option<String> {
+        Some(format!("iscsi://127.0.0.1:{}/iqn.2026-11.io.hindcast:{volume}/0", self.iscsi?))
     }
 
     /// With one more argument of `serve`.
@@ -187,7 +252,12 @@ impl Hindcast {
             .arg("--data")
             .arg(&self.data)
             .arg(format!("--nbd=unix:{}", socket.display()))
+            .arg(match self.iscsi {
+                Some(port) => format!("--iscsi=127.0.0.1:{port}"),
+                None => "--iscsi=none".to_owned(),
+            })
             .args(&self.args)
+            .env("HINDCAST_ISCSI", "none")
             .stdout(log.try_clone().context("share the log")?)
             .stderr(log);
         Server::start("hindcast", &mut command, uri(&socket, export))

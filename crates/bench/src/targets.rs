@@ -1,9 +1,10 @@
 //! Servers side by side: every workload runs on each server in turn, several rounds, so that a change of the
 //! machine's mood hits all of them; figures are medians, ratios are medians of the ratios within a round.
 
-use crate::fio::{self, Amount, Flush, Job, Outcome};
+use crate::fio::{self, Amount, Flush, Job};
 use crate::process;
 use crate::report;
+use crate::samples::{Row, Sample, Series};
 use crate::scratch::Scratch;
 use crate::server::{self, Hindcast, Server};
 use crate::{Common, units};
@@ -14,7 +15,12 @@ use std::time::Duration;
 /// How long background work may go on after a run.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 /// The server that the others are compared with.
-pub(crate) const BASELINE: &str = "nbdkit file";
+const BASELINE: &str = "nbdkit file";
+const LAYOUT: report::Layout = report::Layout {
+    baseline: BASELINE,
+    client_bound: "fio used more than 90 % of a core: the client is the limit.",
+    note: " Where every write has a flush, p99 is the flush's.",
+};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -39,39 +45,12 @@ pub(crate) struct Args {
 }
 
 /// One workload.
-pub(crate) struct Workload {
+struct Workload {
     /// Name in reports.
-    pub(crate) name: &'static str,
+    name: &'static str,
     job: Job,
     /// Only Hindcast and the baseline take part.
     pair_only: bool,
-}
-
-/// One run of one workload on one server.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sample {
-    /// What fio saw.
-    pub(crate) outcome: Outcome,
-    /// Server CPU microseconds per request until the last answer.
-    pub(crate) cpu_run: f64,
-    /// The same, with all background work that the run caused.
-    pub(crate) cpu_settled: f64,
-}
-
-/// All runs of one workload on one server, one per round.
-pub(crate) struct Series {
-    /// Server.
-    pub(crate) server: &'static str,
-    /// In order of the rounds.
-    pub(crate) samples: Vec<Sample>,
-}
-
-/// One workload's results.
-pub(crate) struct Row {
-    /// What ran.
-    pub(crate) workload: Workload,
-    /// By server, in order of start.
-    pub(crate) series: Vec<Series>,
 }
 
 /// How much a workload does, before --quick and sizes are known.
@@ -131,7 +110,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     for workload in workloads(args) {
         rows.push(measure(workload, &servers, rounds, &dir)?);
         if let Some(row) = rows.last() {
-            eprint!("{}", report::progress(row));
+            eprint!("{}", report::progress(&LAYOUT, row));
         }
     }
     if rows.is_empty() {
@@ -139,7 +118,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     }
     let title =
         format!("{} volume, journal {}, rounds: {rounds}", units::mib(args.size), units::mib(args.journal));
-    report::write(common.out.as_deref(), &title, &rows)
+    report::write(common.out.as_deref(), &LAYOUT, &title, &rows, &[])
 }
 
 fn start_all(common: &Common, args: &Args, dir: &Path) -> Result<Vec<Server>> {
@@ -187,16 +166,9 @@ fn measure(workload: Workload, servers: &[Server], rounds: usize, dir: &Path) ->
             series.samples.push(sample);
         }
     }
-    Ok(Row { workload, series })
+    Ok(Row { workload: workload.name, series })
 }
 
 fn measure_one(job: &Job, server: &Server, dir: &Path) -> Result<Sample> {
-    let before = process::cpu_time(server.pid())?;
-    let outcome = fio::run(job, &server.uri, dir)?;
-    let after_run = process::cpu_time(server.pid())?;
-    process::settle(server.pid(), SETTLE_LIMIT)?;
-    let settled = process::cpu_time(server.pid())?;
-    let per_request =
-        |until: Duration| until.saturating_sub(before).as_secs_f64() * 1e6 / outcome.requests as f64;
-    Ok(Sample { outcome, cpu_run: per_request(after_run), cpu_settled: per_request(settled) })
+    process::sample(server.pid(), SETTLE_LIMIT, || fio::run(job, &server.uri, dir))
 }

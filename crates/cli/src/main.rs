@@ -11,6 +11,7 @@ mod pool;
 mod serve;
 mod session;
 mod status;
+mod target;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -38,9 +39,10 @@ First steps:
   hindcast serve --data ./pool                   start a server; the pool is created on the first start
   export HINDCAST_SOCKET=./pool/hindcast.sock    in another terminal
   hindcast volume create db --size 10G           create a thin volume
-  nbdinfo nbd://127.0.0.1/db                     reach it over NBD";
+  nbdinfo nbd://127.0.0.1/db                     reach it over NBD
+  iscsi-ls -s iscsi://127.0.0.1                  reach it over iSCSI";
 
-/// Block storage with a memory: thin volumes over NBD, from one program
+/// Block storage with a memory: thin volumes over iSCSI and NBD, from one program
 #[derive(Debug, Parser)]
 #[command(name = "hindcast", version, after_help = AFTER_HELP, disable_help_subcommand = true, max_term_width = 100)]
 struct Cli {
@@ -61,6 +63,9 @@ enum Command {
     /// Volumes: create, list, show, resize, rename, set, delete, stats
     #[command(subcommand)]
     Volume(volume::Command),
+    /// iSCSI targets: create, list, show, delete, set, LUNs, access rules, CHAP
+    #[command(subcommand)]
+    Target(target::Command),
     Check(check::Args),
     Completions(extras::Completions),
     Man(extras::Man),
@@ -96,6 +101,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status => status::run(&global.session()?),
         Command::Pool(command) => pool::run(command, &global.session()?),
         Command::Volume(command) => volume::run(command, &global.session()?),
+        Command::Target(command) => target::run(command, &global.session()?),
         Command::Check(args) => check::run(&args, global.output()),
         Command::Completions(args) => extras::completions(&args),
         Command::Man(args) => extras::man(&args),

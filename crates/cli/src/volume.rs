@@ -13,7 +13,8 @@ Examples:
   hindcast volume create db --size 10G
   hindcast volume create archive --size 1.5T --chunk 256K --block 4096
 
-The volume is thin: it takes space when it is written. It is exported over NBD under its name at once.";
+The volume is thin: it takes space when it is written. At once it is exported over NBD under
+its name, and over iSCSI as LUN 0 of iqn.2026-11.io.hindcast:NAME.";
 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
@@ -61,7 +62,7 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Rename a volume, and with it its export
+    /// Rename a volume, and with it its export and its target
     Rename { name: String, new_name: String },
     /// Change properties of a volume
     #[command(group = ArgGroup::new("property").required(true))]
@@ -77,7 +78,7 @@ pub(crate) enum Command {
     /// Delete a volume; its space comes back in the background
     Delete {
         name: String,
-        /// Also when clients are connected to it
+        /// Also when clients are connected to it, or a target has it as a LUN
         #[arg(long)]
         force: bool,
     },
@@ -94,7 +95,7 @@ pub(crate) enum Command {
     },
 }
 
-fn block_size(text: &str) -> Result<u32, String> {
+pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     match text.parse::<Size>() {
         Ok(Size(512)) => Ok(512),
         Ok(Size(4096)) => Ok(4096),

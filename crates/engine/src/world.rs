@@ -71,7 +71,7 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
 }
 
 /// A random (version 4) UUID.
-pub(crate) fn uuid(rng: &dyn Rng) -> [u8; 16] {
+pub fn uuid(rng: &dyn Rng) -> [u8; 16] {
     let mut bytes = [0u8; 16];
     bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
     bytes[8..].copy_from_slice(&rng.next().to_le_bytes());

@@ -168,6 +168,44 @@ fn status_tells_data_from_holes() {
     f.pool.drain().unwrap();
     assert_eq!(shape(&v), expected);
     assert_eq!(v.block_status(70 * KIB, MIB, 1).unwrap()[0].length, 10 * KIB);
+    v.discard(0, 2 * MIB, false).unwrap();
+    assert_eq!(shape(&v), [(2 * MIB, false, true)], "a discard is seen at once");
+    f.pool.drain().unwrap();
+    assert_eq!(shape(&v), [(2 * MIB, false, true)]);
+    v.write_zeroes(0, 16 * KIB, false, false).unwrap();
+    assert_eq!(shape(&v)[0], (16 * KIB, true, true));
+}
+
+#[test]
+fn a_watching_handle_is_no_user() {
+    let f = Fixture::new(64);
+    drop(f.volume("a", MIB, 16 * KIB));
+    let watching = f.pool.watch_volume("a").unwrap();
+    assert_eq!(f.pool.volume("a").unwrap().handles, 0);
+    write(&watching, 0, 1, 16 * KIB).unwrap();
+    let using = f.pool.open_volume("a", false).unwrap();
+    assert_eq!(f.pool.delete_volume("a", false).unwrap_err().kind(), ErrorKind::Busy);
+    drop(using);
+    f.pool.delete_volume("a", false).unwrap();
+    assert!(write(&watching, 0, 1, 512).is_err(), "it is gone");
+}
+
+#[test]
+fn a_write_that_fits_a_record_is_one() {
+    let f = Fixture::new(64);
+    let v = f.volume("a", 2 * MIB, 16 * KIB);
+    let records = || f.pool.stats().journal_records;
+    let most = f.pool.max_record_bytes();
+    for (offset, len, expected) in
+        [(most - 512, 1024, 1), (512, most, 1), (most / 2, most, 1), (0, most + 512, 2), (512, 2 * most, 3)]
+    {
+        let before = records();
+        write(&v, offset, 7, len).unwrap();
+        assert_eq!(records() - before, expected, "{offset}+{len}");
+        assert_bytes(&v, offset, 7, len);
+        f.pool.drain().unwrap();
+        assert_bytes(&v, offset, 7, len);
+    }
 }
 
 #[test]

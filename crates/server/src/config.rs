@@ -3,11 +3,12 @@
 //! [`Settings`] is what was said; [`Config`] is what it comes to.
 
 use crate::listen::Address;
-use crate::settings::{LogFormat, Settings, TlsWhen};
+use crate::settings::{Digests, LogFormat, Settings, TlsWhen};
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
+use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
 use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ pub(crate) struct Config {
     pub(crate) api: Vec<Address>,
     pub(crate) api_token: Option<String>,
     pub(crate) nbd: NbdConfig,
+    pub(crate) iscsi: IscsiConfig,
     pub(crate) creation: Creation,
     pub(crate) options: PoolOptions,
     pub(crate) chunk: u64,
@@ -74,6 +76,7 @@ impl Settings {
             api,
             api_token,
             nbd: said.nbd()?,
+            iscsi: said.iscsi()?,
             creation: said.creation()?,
             options: said.options()?,
             chunk: said.chunk.map_or(pool::DEFAULT_CHUNK_SIZE, |s| s.0),
@@ -111,6 +114,29 @@ impl Settings {
             max_in_flight: self.nbd_max_in_flight.map_or(default.max_in_flight, |s| s.0),
             tls,
             tls_required,
+            ..default
+        })
+    }
+
+    fn iscsi(&self) -> Result<IscsiConfig, ErrorBody> {
+        let default = IscsiConfig::default();
+        let portals = match &self.iscsi {
+            Some(list) if list.as_slice() == ["none"] => Vec::new(),
+            Some(list) => list.iter().map(|text| portal(text)).collect::<Result<_, _>>()?,
+            None => vec![portal("127.0.0.1:3260")?],
+        };
+        let digests = match self.iscsi_digests {
+            None | Some(Digests::Offered) => DigestPolicy::Offered,
+            Some(Digests::Refused) => DigestPolicy::Refused,
+            Some(Digests::Required) => DigestPolicy::Required,
+        };
+        Ok(IscsiConfig {
+            portals,
+            max_connections: self.iscsi_max_connections.map_or(default.max_connections, |n| n as usize),
+            max_sessions: self.iscsi_max_sessions.map_or(default.max_sessions, |n| n as usize),
+            max_in_flight: self.iscsi_max_in_flight.map_or(default.max_in_flight, |s| s.0),
+            header_digest: digests,
+            data_digest: digests,
             ..default
         })
     }
@@ -220,13 +246,38 @@ fn read_token(path: &Path) -> Result<String, ErrorBody> {
 fn nbd_listen(address: &Address) -> Result<Listen, ErrorBody> {
     match address {
         Address::Unix(path) => Ok(Listen::Unix(path.clone())),
-        Address::Tcp(host_port) => {
-            let found =
-                host_port.to_socket_addrs().map_err(|e| invalid(format!("--nbd {host_port}: {e}")))?.next();
-            found
-                .map(Listen::Tcp)
-                .ok_or_else(|| invalid(format!("--nbd {host_port}: the name has no address")))
-        }
+        Address::Tcp(host_port) => look_up("nbd", host_port).map(Listen::Tcp),
+    }
+}
+
+fn look_up(option: &str, host_port: &str) -> Result<SocketAddr, ErrorBody> {
+    let wrong = |why: String| invalid(format!("--{option} {host_port}: {why}"));
+    let found = host_port.to_socket_addrs().map_err(|e| wrong(e.to_string()))?.next();
+    found.ok_or_else(|| wrong("the name has no address".into()))
+}
+
+/// `HOST:PORT[/GROUP][=ADVERTISED]`.
+fn portal(text: &str) -> Result<Portal, ErrorBody> {
+    let wrong = |why: &str| invalid(format!("--iscsi {text}: {why}"));
+    let (place, advertise) = text.split_once('=').map_or((text, None), |(p, a)| (p, Some(a)));
+    if advertise.is_some_and(|a| a.is_empty() || a.contains([',', ' '])) {
+        return Err(wrong("what is advertised is HOST or HOST:PORT"));
+    }
+    let (place, group) = match place.split_once('/') {
+        None => (place, 1),
+        Some((place, group)) => match group.parse::<u16>() {
+            Ok(group) if group > 0 => (place, group),
+            _ => return Err(wrong("a portal group tag is a number from 1 to 65535")),
+        },
+    };
+    match place.parse() {
+        Ok(Address::Tcp(host_port)) => Ok(Portal {
+            listen: look_up("iscsi", &host_port)?,
+            group,
+            advertise: advertise.map(str::to_owned),
+        }),
+        Ok(Address::Unix(_)) => Err(wrong("iSCSI is spoken over TCP only")),
+        Err(why) => Err(wrong(&why)),
     }
 }
 
@@ -343,6 +394,36 @@ mod tests {
             assert_eq!(config.nbd.tls_required, expected);
             assert!(config.nbd.tls.is_some());
         }
+    }
+
+    #[test]
+    fn portals_have_groups_and_other_addresses() {
+        let config = parse(&["--data", "d"]).resolve().unwrap();
+        assert_eq!(config.iscsi.portals, [Portal::new("127.0.0.1:3260".parse().unwrap())]);
+        let args =
+            &["--data", "d", "--iscsi", "10.0.0.5:3260/2,[::1]:1", "--iscsi", "0.0.0.0:9=san.example:3260"];
+        let portals = parse(args).resolve().unwrap().iscsi.portals;
+        let expected = |listen: &str, group, advertise: Option<&str>| Portal {
+            listen: listen.parse().unwrap(),
+            group,
+            advertise: advertise.map(str::to_owned),
+        };
+        assert_eq!(
+            portals,
+            [
+                expected("10.0.0.5:3260", 2, None),
+                expected("[::1]:1", 1, None),
+                expected("0.0.0.0:9", 1, Some("san.example:3260")),
+            ]
+        );
+        assert!(parse(&["--data", "d", "--iscsi", "none"]).resolve().unwrap().iscsi.portals.is_empty());
+        for bad in
+            ["1.2.3.4", "unix:/x", "1.2.3.4:1/0", "1.2.3.4:1/70000", "1.2.3.4:1/x", "1.2.3.4:1=", "none,none"]
+        {
+            assert!(refused(&["--data", "d", "--iscsi", bad]).contains("--iscsi"), "{bad}");
+        }
+        let config = parse(&["--data", "d", "--iscsi-digests", "required"]).resolve().unwrap();
+        assert_eq!(config.iscsi.data_digest, DigestPolicy::Required);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::http::{self, ApiServer, App};
+use crate::iscsi::IscsiTarget;
 use crate::listen::Listener;
 use crate::maintenance::Maintenance;
 use crate::nbd::NbdTarget;
@@ -47,12 +48,14 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         listeners.push(Listener::bind(address).await?);
     }
     let nbd = NbdTarget::start(&config.nbd, pool.clone()).map_err(http::error_body)?;
+    let iscsi = IscsiTarget::start(&config.iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
-        listeners: http::addresses(&listeners, nbd.addresses()),
+        listeners: http::addresses(&listeners, nbd.addresses(), iscsi.addresses()),
         pool,
         nbd,
+        iscsi,
         started: Timestamp::now(),
         data: config.data.display().to_string(),
         chunk: config.chunk,
@@ -64,6 +67,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
     tracing::info!(
         api = app.listeners.api.join(" "),
         nbd = app.listeners.nbd.join(" "),
+        iscsi = app.listeners.iscsi.join(" "),
         volumes = app.pool.info().volumes,
         "ready"
     );
@@ -91,8 +95,11 @@ async fn stop(
 ) -> Result<(), ErrorBody> {
     let target = app.clone();
     let nbd = tokio::task::spawn_blocking(move || target.nbd.stop(deadline));
+    let target = app.clone();
+    let iscsi = tokio::task::spawn_blocking(move || target.iscsi.stop(deadline));
     api.stop(deadline).await;
     nbd.await.map_err(|e| io_error("stop the NBD target", &e))?;
+    iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
     let closed = tokio::task::spawn_blocking(move || {
         maintenance.stop();
         app.pool.close()

@@ -1,4 +1,4 @@
-//! The daemon: one pool, its NBD target, its admin API, and the threads that keep it moving.
+//! The daemon: one pool, its NBD and iSCSI targets, its admin API, and the threads that keep it moving.
 //!
 //! The engine is synchronous; an asynchronous runtime exists here for the admin API and signals only, and calls the
 //! engine from threads that may block.
@@ -6,13 +6,16 @@
 
 mod config;
 mod daemon;
+mod durable;
 mod http;
+mod iscsi;
 mod listen;
 mod logging;
 mod maintenance;
 mod metrics;
 mod nbd;
 mod notify;
+mod passthrough;
 mod settings;
 mod storage;
 mod world;

@@ -3,6 +3,7 @@
 use crate::http::{App, convert};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Health, PoolInfo, PoolStats, PvInfo, VolumeInfo};
+use hindcast_target::iscsi::IscsiStats;
 use hindcast_target::nbd::NbdStats;
 use hindcast_target::nbd::codec::Command;
 use prometheus_client::collector::Collector;
@@ -44,7 +45,8 @@ impl Collector for ServerCollector {
         physical_volumes(&mut out, &app.pool.pvs())?;
         engine(&mut out, &app.pool.stats())?;
         volumes(&mut out, &app.pool.volumes())?;
-        nbd(&mut out, &app.nbd.stats())
+        nbd(&mut out, &app.nbd.stats())?;
+        iscsi(&mut out, &app.iscsi.stats())
     }
 }
 
@@ -209,4 +211,32 @@ fn nbd(out: &mut Out<'_>, stats: &NbdStats) -> fmt::Result {
         "Requests worked on away from their connection's thread.",
         traffic.in_flight,
     )
+}
+
+fn iscsi(out: &mut Out<'_>, stats: &IscsiStats) -> fmt::Result {
+    out.gauge("hindcast_iscsi_connections", "Open connections.", stats.connections as u64)?;
+    out.gauge("hindcast_iscsi_sessions", "Sessions, discovery included.", stats.sessions as u64)?;
+    out.counter("hindcast_iscsi_accepted", "Connections accepted.", stats.accepted)?;
+    out.counter("hindcast_iscsi_refused", "Connections closed because there were too many.", stats.refused)?;
+    out.counter("hindcast_iscsi_failed_logins", "Logins that failed.", stats.failed_logins)?;
+    out.counter(
+        "hindcast_iscsi_failed_authentications",
+        "Logins that failed because the initiator could not prove who it is.",
+        stats.failed_authentications,
+    )?;
+    let traffic = &stats.traffic;
+    let other = traffic.commands.saturating_sub(traffic.reads).saturating_sub(traffic.writes);
+    let commands = [("read", traffic.reads), ("write", traffic.writes), ("other", other)];
+    let commands = commands.into_iter().map(|(kind, n)| ([("kind", kind.to_owned())], n));
+    out.counters("hindcast_iscsi_commands", "SCSI commands received.", commands)?;
+    out.counter("hindcast_iscsi_errors", "Commands that did not end with GOOD.", traffic.errors)?;
+    out.counter(
+        "hindcast_iscsi_task_management",
+        "Task management requests received.",
+        traffic.task_management,
+    )?;
+    out.counter("hindcast_iscsi_read_bytes", "Bytes sent to initiators.", traffic.bytes_read)?;
+    out.counter("hindcast_iscsi_written_bytes", "Bytes received from initiators.", traffic.bytes_written)?;
+    out.counter("hindcast_iscsi_digest_errors", "Digests that were wrong.", traffic.digest_errors)?;
+    out.counter("hindcast_iscsi_rejects", "PDUs that were rejected.", traffic.rejects)
 }

@@ -79,6 +79,34 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub nbd_max_in_flight: Option<Size>,
 
+    /// iSCSI portal, HOST:PORT[/GROUP][=ADVERTISED], or none; repeatable, replaces the default. GROUP is the portal group
+    /// tag, 1 unless given; ADVERTISED is what discovery tells instead of the address [default: 127.0.0.1:3260]
+    #[arg(
+        long,
+        env = "HINDCAST_ISCSI",
+        value_name = "PORTAL",
+        value_delimiter = ',',
+        help_heading = "Listeners"
+    )]
+    pub iscsi: Option<Vec<String>>,
+
+    /// iSCSI connections served at once [default: 1024]
+    #[arg(long, env = "HINDCAST_ISCSI_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
+    pub iscsi_max_connections: Option<u32>,
+
+    /// iSCSI sessions at once [default: 512]
+    #[arg(long, env = "HINDCAST_ISCSI_MAX_SESSIONS", value_name = "N", help_heading = "Listeners")]
+    pub iscsi_max_sessions: Option<u32>,
+
+    /// Bytes of iSCSI commands in flight, on all connections together [default: 512M]
+    #[arg(long, env = "HINDCAST_ISCSI_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
+    pub iscsi_max_in_flight: Option<Size>,
+
+    /// CRC32C digests of iSCSI headers and data: offered (the initiator chooses), refused or required
+    /// [default: offered]
+    #[arg(long, env = "HINDCAST_ISCSI_DIGESTS", value_name = "POLICY", help_heading = "Listeners")]
+    pub iscsi_digests: Option<Digests>,
+
     /// Size of the first physical volume, a sparse file [default: 80 % of the free space]
     #[arg(long, env = "HINDCAST_POOL_SIZE", value_name = "SIZE", help_heading = "When the pool is created")]
     pub pool_size: Option<Size>,
@@ -198,6 +226,31 @@ impl FromStr for TlsWhen {
     }
 }
 
+/// Whether iSCSI connections use digests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Digests {
+    /// As the initiator likes.
+    Offered,
+    /// Never.
+    Refused,
+    /// Always; initiators that do without are refused.
+    Required,
+}
+
+impl FromStr for Digests {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "offered" => Ok(Digests::Offered),
+            "refused" => Ok(Digests::Refused),
+            "required" => Ok(Digests::Required),
+            _ => Err("digests are offered, refused or required".into()),
+        }
+    }
+}
+
 /// Form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -268,6 +321,11 @@ impl Settings {
             nbd_tls_required,
             nbd_max_connections,
             nbd_max_in_flight,
+            iscsi,
+            iscsi_max_connections,
+            iscsi_max_sessions,
+            iscsi_max_in_flight,
+            iscsi_digests,
             pool_size,
             journal_size,
             segment_size,

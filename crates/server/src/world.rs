@@ -36,6 +36,11 @@ pub(crate) fn real() -> World {
     World { clock: Arc::new(SystemClock), rng: Arc::new(KernelRng) }
 }
 
+/// A random UUID, for identities that the engine does not give out.
+pub(crate) fn uuid() -> [u8; 16] {
+    hindcast_engine::world::uuid(&KernelRng)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

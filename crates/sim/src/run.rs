@@ -463,7 +463,7 @@ fn read_ranges(handle: &Volume, name: &str, ranges: Vec<(u64, u64)>) -> Outcome<
     ranges.into_iter().map(read).collect()
 }
 
-/// The records that a write becomes: cut at multiples of `most` bytes of the volume.
+/// The records that a write becomes: one if it has at most `most` bytes, else cut at their multiples in the volume.
 pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
     cut(offset, len, most)
         .map(|(at, len)| Effect::Write { vol, sector: at / SECTOR, count: len / SECTOR, stamp })
@@ -483,7 +483,7 @@ fn cut(offset: u64, len: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut at = offset;
     std::iter::from_fn(move || {
         (at < end).then(|| {
-            let next = (at / most + 1).saturating_mul(most).min(end);
+            let next = if len <= most { end } else { ((at / most + 1) * most).min(end) };
             let piece = (at, next - at);
             at = next;
             piece

@@ -24,6 +24,7 @@ fn seeds_that_found_bugs() {
         (2628, "a poisoned pool did not serve reads"),
         (5971, "a leftover segment with the right number was taken for the start of the log"),
         (25798, "what a failed sync had left in the page cache was recorded as durable after a restart"),
+        (2533, "acknowledged records were lost while the tail was written again in place"),
         (6833, "extents opened by a batch were not counted before its commit"),
     ];
     for (seed, what) in seeds {

@@ -8,7 +8,10 @@ use hindcast_engine::Result;
 use hindcast_engine::device::BlockDevice;
 use std::sync::Arc;
 
+pub mod iscsi;
 pub mod nbd;
+mod net;
+pub mod scsi;
 
 /// What a target may tell about an export without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]

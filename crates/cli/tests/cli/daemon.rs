@@ -9,16 +9,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A test that needs a client fails without it: `./dev test` installs it.
-fn require(program: &str) {
+pub(crate) fn require(program: &str, packages: &str) {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     assert!(
         found.is_ok_and(|output| output.status.success()),
-        "{program} is needed: apt-get install libnbd-bin"
+        "{program} is needed: apt-get install {packages}"
     );
 }
 
 /// Bytes that are neither zero nor repeat soon.
-fn pattern(len: u32) -> Vec<u8> {
+pub(crate) fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
@@ -56,8 +56,7 @@ fn a_stopped_and_a_killed_server_come_back_with_everything() {
 fn one_directory_has_one_server() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
-    let second =
-        program().args(["serve", "--log", "off", "--nbd", "none", "--data"]).arg(dir.path()).output();
+    let second = program().args(["serve", "--log", "off", "--data"]).arg(dir.path()).output();
     assert_eq!(failure(second.unwrap()).0, 4);
     assert_eq!(server.json(&["status"])["health"]["state"], "healthy");
 }
@@ -75,7 +74,8 @@ fn a_bad_configuration_is_a_usage_error() {
         &["serve", "--data", data, "--api", "127.0.0.1:0"],
         &["serve", "--data", data, "--nbd", "nowhere"],
         &["serve", "--data", data, "--extent-size", "3M", "--log", "off"],
-        &["serve", "--data", data, "--iscsi", "127.0.0.1:3260"],
+        &["serve", "--data", data, "--iscsi", "unix:/run/x"],
+        &["serve", "--data", data, "--iscsi", "127.0.0.1:0/0"],
         &["serve", "--data", data, "--log", "a=b=c"],
     ] {
         let (code, message) = failure(program().args(args).output().unwrap());
@@ -100,6 +100,17 @@ fn the_api_describes_itself_and_refuses_politely() {
         ("/api/v1/pool/pvs/{pv}", &["patch", "delete"]),
         ("/api/v1/volumes", &["get", "post"]),
         ("/api/v1/volumes/{name}", &["get", "patch", "delete"]),
+        ("/api/v1/targets", &["get", "post"]),
+        ("/api/v1/targets/{target}", &["get", "patch", "delete"]),
+        ("/api/v1/targets/{target}/luns", &["post"]),
+        ("/api/v1/targets/{target}/luns/{lun}", &["delete"]),
+        ("/api/v1/targets/{target}/rules", &["post"]),
+        ("/api/v1/targets/{target}/rules/{number}", &["delete"]),
+        ("/api/v1/targets/{target}/chap", &["put", "delete"]),
+        ("/api/v1/target-defaults", &["get"]),
+        ("/api/v1/target-defaults/rules", &["post"]),
+        ("/api/v1/target-defaults/rules/{number}", &["delete"]),
+        ("/api/v1/target-defaults/chap", &["put", "delete"]),
         ("/healthz", &["get"]),
         ("/metrics", &["get"]),
     ] {
@@ -108,6 +119,11 @@ fn the_api_describes_itself_and_refuses_politely() {
         }
     }
     assert!(document["components"]["schemas"]["Volume"]["properties"]["chunk_size"].is_object());
+    assert!(document["components"]["schemas"]["Target"]["properties"]["sessions"].is_object());
+    assert!(
+        document["components"]["schemas"]["Chap"]["properties"]["secret"].is_null(),
+        "secrets are not told"
+    );
 
     assert_eq!(server.http("GET", "/healthz", ""), (200, "healthy\n".into()));
     for (method, path, body, code, kind) in [
@@ -120,6 +136,13 @@ fn the_api_describes_itself_and_refuses_politely() {
         ("POST", "/api/v1/volumes", r#"{"name":"a","size":1048576}"#, 409, "conflict"),
         ("PATCH", "/api/v1/volumes/a", r#"{"size":512}"#, 409, "conflict"),
         ("DELETE", "/api/v1/volumes/a?force=perhaps", "", 400, "invalid"),
+        ("GET", "/api/v1/targets/none", "", 404, "not_found"),
+        ("DELETE", "/api/v1/targets/a", "", 409, "conflict"),
+        ("POST", "/api/v1/targets", r#"{"name":"a"}"#, 409, "conflict"),
+        ("POST", "/api/v1/targets/a/rules", r#"{"initiator":"x"}"#, 400, "invalid"),
+        ("DELETE", "/api/v1/targets/a/rules/1", "", 404, "not_found"),
+        ("PUT", "/api/v1/targets/a/chap", r#"{"user":"u","secret":"short"}"#, 400, "invalid"),
+        ("DELETE", "/api/v1/target-defaults/rules/x", "", 400, "invalid"),
     ] {
         let (actual, text) = server.http(method, path, body);
         let answer: Value = serde_json::from_str(&text).unwrap();
@@ -153,6 +176,8 @@ fn metrics_are_in_prometheus_form() {
         "hindcast_pv_size_bytes{pv=\"pv-0.img\"} ",
         "hindcast_map_cache_hits_total ",
         "hindcast_nbd_requests_total{command=\"read\"} 0",
+        "hindcast_iscsi_sessions 0",
+        "hindcast_iscsi_commands_total{kind=\"read\"} 0",
     ] {
         assert!(text.contains(metric), "{metric} is not in {text}");
     }
@@ -194,8 +219,8 @@ fn tcp_asks_for_the_token() {
 
 #[test]
 fn every_volume_is_an_export() {
-    require("nbdinfo");
-    require("nbdcopy");
+    require("nbdinfo", "libnbd-bin");
+    require("nbdcopy", "libnbd-bin");
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(dir.path(), &["--nbd", "127.0.0.1:0"]);
     let address = nbd_address(&server);
@@ -237,7 +262,7 @@ fn every_volume_is_an_export() {
 fn a_directory_without_room_is_out_of_space() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("d");
-    let args = ["serve", "--log", "off", "--nbd", "none", "--journal-size", "4E", "--data"];
+    let args = ["serve", "--log", "off", "--journal-size", "4E", "--data"];
     let (code, message) = failure(program().args(args).arg(&data).output().unwrap());
     assert_eq!(code, 6, "{message}");
     assert!(message.contains("--journal-size") && message.contains("--pool-size"), "{message}");
@@ -246,7 +271,7 @@ fn a_directory_without_room_is_out_of_space() {
 
 #[test]
 fn a_full_pool_refuses_writes_until_it_grows() {
-    require("nbdcopy");
+    require("nbdcopy", "libnbd-bin");
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(dir.path(), &["--nbd", "127.0.0.1:0"]);
     server.ok(&["volume", "create", "a", "--size", "96M"]);

@@ -5,4 +5,6 @@
 
 mod commands;
 mod daemon;
+mod iscsi;
 mod server;
+mod targets;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The program, without anything from the environment that could lead it to another server.
+/// The program, without anything from the environment that could lead it to another server, or make it listen where
+/// another test does.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hindcast"));
     for (name, _) in std::env::vars_os() {
@@ -17,6 +18,7 @@ pub(crate) fn program() -> Command {
             command.env_remove(name);
         }
     }
+    command.env("HINDCAST_NBD", "none").env("HINDCAST_ISCSI", "none");
     command
 }
 
@@ -29,7 +31,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on `dir` with a small pool, and waits until it answers.
     pub(crate) fn start(dir: &Path) -> Server {
-        Self::start_with(dir, &["--nbd", "none"])
+        Self::start_with(dir, &[])
     }
 
     pub(crate) fn start_with(dir: &Path, args: &[&str]) -> Server {

@@ -13,7 +13,7 @@ mod versions;
 use crate::catalog::{BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord};
 use crate::disk::{Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::{ScanStart, scan};
+use crate::journal::{Owner, ScanStart, scan};
 use crate::pool::namespace::check_name;
 use crate::pool::pv::open_known;
 use maps::SlotUse;
@@ -206,7 +206,7 @@ fn check_pvs(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
 
 fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
     let start = ScanStart {
-        pool: tables.superblock.pool,
+        owner: Owner { pool: tables.superblock.pool, incarnation: tables.positions.incarnation },
         seq: tables.positions.journal_seq,
         incarnation: tables.positions.journal_incarnation,
         destaged_lsn: tables.positions.destaged_lsn,

@@ -86,6 +86,12 @@ impl Disk for CountingDisk {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.punch(offset, len)
     }
+    fn zero(&self, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
+        self.inner.zero(offset, len, unmap)
+    }
+    fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
+        self.inner.run_at(offset)
+    }
     fn backing_available(&self) -> io::Result<Option<u64>> {
         self.inner.backing_available()
     }

@@ -243,6 +243,43 @@ impl Disk for FileDisk {
         }
     }
 
+    fn zero(&self, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
+        if len == 0 {
+            return Ok(true);
+        }
+        // On a block device both promise zeros too: discarding only where that zeroes, or writing zeros.
+        let flags = if unmap { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };
+        let flags = flags | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len)) {
+            Ok(()) => Ok(true),
+            // The last: a device with larger blocks than the range is aligned to.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
+        let len = self.len()?;
+        if self.block || offset >= len {
+            return Ok((len.max(offset), true));
+        }
+        // The file position is used for nothing else, so that another thread's seek does no harm.
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            // Past the last data: a hole up to the end.
+            Err(Errno::NXIO) => return Ok((len, false)),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((len, true)),
+            Err(e) => return Err(e.into()),
+            Ok(data) if data > offset => return Ok((data.min(len), false)),
+            Ok(_) => {}
+        }
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset)) {
+            Ok(hole) if hole > offset => Ok((hole.min(len), true)),
+            // Cut off, or punched, meanwhile.
+            Ok(_) | Err(Errno::NXIO) => Ok((len, true)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     fn backing_available(&self) -> io::Result<Option<u64>> {
         if self.block {
             return Ok(None);
@@ -328,6 +365,39 @@ mod tests {
         let null = dir.open("/dev/null", OpenMode::Create).err().unwrap();
         assert_eq!(null.kind(), io::ErrorKind::InvalidInput);
         assert!(dir.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn zeroing_and_holes() {
+        let (_tmp, dir) = dir();
+        let disk = dir.open("a", OpenMode::CreateNew).unwrap();
+        disk.write_at(&[5; 1 << 20], 0).unwrap();
+        disk.sync(SyncPurpose::Apply).unwrap();
+        let mut buf = vec![1; 1 << 20];
+        for (at, unmap) in [(0, true), (512 << 10, false)] {
+            // Not every file system can; one that says so has done it.
+            if disk.zero(at, 256 << 10, unmap).unwrap() {
+                disk.read_at(&mut buf, 0).unwrap();
+                let at = at as usize;
+                assert!(buf[at..at + (256 << 10)].iter().all(|b| *b == 0));
+                assert_eq!(buf[at + (256 << 10)], 5);
+            }
+        }
+        assert_eq!(disk.len().unwrap(), 1 << 20);
+        disk.set_len(4 << 20).unwrap();
+        // The runs cover the file once, in order, whatever the file system knows of holes.
+        let mut at = 0;
+        while at < 4 << 20 {
+            let (end, data) = disk.run_at(at).unwrap();
+            assert!(end > at && end <= 4 << 20, "{at} to {end}");
+            if !data {
+                disk.read_at(&mut buf[..512], at).unwrap();
+                assert!(buf[..512].iter().all(|b| *b == 0));
+            }
+            at = end;
+        }
+        assert_eq!(disk.run_at(4 << 20).unwrap(), (4 << 20, true));
+        assert_eq!(disk.run_at(u64::MAX).unwrap(), (u64::MAX, true));
     }
 
     #[test]

@@ -90,6 +90,18 @@ pub trait Disk: Send + Sync {
     /// Gives backing space back; the range's content is undefined afterwards. A hint that may do nothing.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
+    /// Makes a range read as zeros without writing them: with `unmap` by giving backing space back, else by keeping or
+    /// reserving it. `Ok(false)`: it can't, and nothing has changed that the caller would not overwrite with zeros.
+    fn zero(&self, _offset: u64, _len: u64, _unmap: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// What lies at `offset` and after it: `(end, data)`, where `data` is false for a hole that reads as zeros, and `end`
+    /// is where that changes. Where holes are not known everything up to the end of the disk is data.
+    fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
+        Ok((self.len()?.max(offset), true))
+    }
+
     /// Bytes that the backing store could still allocate for this file; `None` when it is fully backed (a block
     /// device).
     fn backing_available(&self) -> io::Result<Option<u64>>;

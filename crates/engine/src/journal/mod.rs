@@ -13,6 +13,7 @@ mod cursor;
 pub(crate) mod record;
 mod scan;
 mod segment;
+mod tail;
 
 pub(crate) use append::stage_located;
 pub(crate) use cursor::{Cursor, Located};
@@ -21,6 +22,7 @@ use segment::FIRST_RECORD;
 pub(crate) use segment::SegmentFile;
 #[cfg(feature = "fuzzing")]
 pub(crate) use segment::SegmentReader;
+pub(crate) use tail::{Owner, discard as discard_tail_copy, restore as restore_tail};
 
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};

@@ -9,7 +9,8 @@ use super::ChainSegment;
 use super::cursor::{Cursor, Located};
 use super::record::{HEADER_LEN, Header, RECORD_ALIGN};
 use super::segment::{FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_index};
-use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use super::tail::{Owner, Patched, interrupted, write_again};
+use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 /// Where to start and what the catalog knows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScanStart {
-    pub(crate) pool: [u8; 16],
+    pub(crate) owner: Owner,
     /// The segment that holds the record after `destaged_lsn`.
     pub(crate) seq: u64,
     /// The least incarnation of that segment.
@@ -111,38 +112,23 @@ pub(crate) fn scan(
     Ok(scanned)
 }
 
-/// Makes what a scan found durable, before anything acts on it: after a mere kill it may still be in the page cache
-/// only.
-///
-/// What is not known to have been durable is written again first. If the former life ended in a failed sync, the kernel may
-/// hold those pages and believe that they are on disk: a sync alone would write nothing, and report nothing.
-pub(crate) fn make_durable(dir: &dyn Dir, scanned: &Scanned) -> Result<()> {
+/// Makes what a scan found durable, before anything acts on it: what is not known to have been durable is written again
+/// (see [`super::tail`]).
+pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> Result<()> {
     let first = scanned.unsynced.front();
     for segment in &scanned.chain {
-        let name = super::segment::file_name(segment.file.index);
         if let Some(first) = first.filter(|first| first.seq <= segment.header.seq) {
             // The segment's own header was written with its first record.
             let inside = first.seq == segment.header.seq && first.at > FIRST_RECORD;
-            let from = if inside { first.at } else { 0 };
-            write_again(&*segment.file.disk, from, segment.end)
-                .map_err(|e| Error::io(format!("write {name} again"), e))?;
+            write_again(dir, owner, &segment.file, if inside { first.at } else { 0 }, segment.end)?;
+        } else {
+            let synced = segment.file.disk.sync(SyncPurpose::JournalOpen);
+            synced.map_err(|e| {
+                Error::io(format!("sync {}", super::segment::file_name(segment.file.index)), e)
+            })?;
         }
-        let synced = segment.file.disk.sync(SyncPurpose::JournalOpen);
-        synced.map_err(|e| Error::io(format!("sync {name}"), e))?;
     }
     dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
-}
-
-fn write_again(disk: &dyn Disk, from: u64, end: u64) -> std::io::Result<()> {
-    let mut buffer = vec![0u8; (end - from).min(1 << 20) as usize];
-    let mut at = from;
-    while at < end {
-        let part = &mut buffer[..(end - at).min(1 << 20) as usize];
-        disk.read_at(part, at)?;
-        disk.write_at(part, at)?;
-        at += part.len() as u64;
-    }
-    Ok(())
 }
 
 struct Candidate {
@@ -153,15 +139,20 @@ struct Candidate {
 fn open_segments(dir: &dyn Dir, start: &ScanStart, writable: bool) -> Result<Vec<Candidate>> {
     let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
     let mut candidates = Vec::new();
+    // An opening that writes has restored it already.
+    let mut copy = if writable { None } else { interrupted(dir, &start.owner)? };
     for name in names {
         let Some(index) = file_index(&name) else { continue };
         let mode = if writable { OpenMode::Existing } else { OpenMode::ReadOnly };
         let fail = |e| Error::io(format!("open {name}"), e);
-        let disk = dir.open(&name, mode).map_err(fail)?;
+        let mut disk = dir.open(&name, mode).map_err(fail)?;
+        if let Some(copy) = copy.take_if(|copy| copy.file == index) {
+            disk = Arc::new(Patched { inner: disk, copy });
+        }
         let mut block = vec![0u8; FIRST_RECORD as usize];
         let header = if disk.len().map_err(fail)? >= FIRST_RECORD {
             disk.read_at(&mut block, 0).map_err(fail)?;
-            SegmentHeader::decode(&block).filter(|h| h.pool == start.pool)
+            SegmentHeader::decode(&block).filter(|h| h.pool == start.owner.pool)
         } else {
             None
         };

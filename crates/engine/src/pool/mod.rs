@@ -174,7 +174,14 @@ impl Pool {
         // Counted as a user before the names are let go of: an unforced deletion sees it.
         let names = self.names.read();
         let state = names.volume(name)?.clone();
-        Ok(Arc::new(Volume::new(self.clone(), state, read_only)))
+        Ok(Arc::new(Volume::new(self.clone(), state, read_only, true)))
+    }
+
+    /// A handle that does not count as a user: for a target that keeps one as long as the volume exists, whether
+    /// anybody uses it or not, and opens one with [`Pool::open_volume`] for each client.
+    pub fn watch_volume(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
+        let state = self.names.read().volume(name)?.clone();
+        Ok(Arc::new(Volume::new(self.clone(), state, false, false)))
     }
 
     /// The largest data of one journal record: a longer write may survive a crash in part.

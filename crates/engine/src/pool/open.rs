@@ -14,7 +14,8 @@ use crate::fault::Fault;
 use crate::grace::Readers;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
-    Journal, JournalConfig, Located, ScanStart, Scanned, make_durable, scan, stage_located,
+    Journal, JournalConfig, Located, Owner, ScanStart, Scanned, discard_tail_copy, make_durable,
+    restore_tail, scan, stage_located,
 };
 use crate::map::Map;
 use crate::world::{World, uuid};
@@ -107,13 +108,16 @@ impl Pool {
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
 
         let mut reserved = BTreeMap::new();
+        let owner = Owner { pool: superblock.pool, incarnation: committed.incarnation };
+        restore_tail(&*dir, &owner)?;
         let mut scanned = recover_journal(&*dir, &superblock, &committed, &mut names, &mut reserved)?;
-        make_durable(&*dir, &scanned)?;
+        make_durable(&*dir, &owner, &scanned)?;
         for (slot_log2, slots) in reserved {
             space.adjust_reserved(slot_log2, slots);
         }
         let cursor = scanned.cursor;
         begin_incarnation(&catalog, &mut committed, &scanned)?;
+        discard_tail_copy(&*dir);
         scanned.max_time = committed.time;
 
         let fault = Arc::new(Fault::default());
@@ -258,7 +262,7 @@ fn recover_journal(
     reserved: &mut BTreeMap<u8, i64>,
 ) -> Result<Scanned> {
     let start = ScanStart {
-        pool: superblock.pool,
+        owner: Owner { pool: superblock.pool, incarnation: committed.incarnation },
         seq: committed.journal_seq,
         incarnation: committed.journal_incarnation,
         destaged_lsn: committed.destaged_lsn,

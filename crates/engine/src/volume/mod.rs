@@ -11,17 +11,18 @@ use crate::pool::line::{Branch, HEAD, VolumeState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A handle of a volume. Handles share the volume's state; each counts as a user of it.
+/// A handle of a volume. Handles share the volume's state; each counts as a user of it, unless it was opened not to.
 pub struct Volume {
     pool: Arc<Pool>,
     state: Arc<VolumeState>,
     read_only: bool,
+    counted: bool,
 }
 
 impl Volume {
-    pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool) -> Self {
-        state.handles.fetch_add(1, Ordering::AcqRel);
-        Volume { pool, state, read_only }
+    pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
+        state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
+        Volume { pool, state, read_only, counted }
     }
 
     /// The volume's name now.
@@ -81,7 +82,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        self.state.handles.fetch_sub(1, Ordering::AcqRel);
+        self.state.handles.fetch_sub(u64::from(self.counted), Ordering::AcqRel);
     }
 }
 

@@ -142,7 +142,9 @@ impl Volume {
             Source::Below if mapped => DATA,
             Source::Below => HOLE,
             Source::Journal(_) => DATA,
-            Source::Zeros(keeps_space) => (*keeps_space || mapped, true),
+            // A discard counts from its acknowledgement; that the slot goes later is nobody's business. Of a part of a
+            // chunk it may turn out then that the space stays.
+            Source::Zeros(keeps_space) => (*keeps_space, true),
         };
         for (block, sources) in blocks.zip(&sources) {
             let mut at = bytes.start.max(block * BLOCK);

@@ -88,7 +88,8 @@ impl Volume {
         let mut at = offset;
         let end = offset + len;
         while at < end {
-            let next = if max == u64::MAX { end } else { ((at / max + 1) * max).min(end) };
+            // What fits one record stays whole, so that a crash leaves all of it or nothing.
+            let next = if len <= max { end } else { ((at / max + 1) * max).min(end) };
             let part = next - at;
             let (kind, data) = match change {
                 Change::Data(data) => {

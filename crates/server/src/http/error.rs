@@ -1,11 +1,13 @@
 //! Errors as responses, and extractors whose rejections are such errors.
 
+use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::{Error, ErrorKind as EngineKind};
+use serde::de::DeserializeOwned;
 
 /// An engine error as the API says it.
 pub fn error_body(error: Error) -> ErrorBody {
@@ -90,6 +92,22 @@ pub(crate) struct Json<T>(pub(crate) T);
 impl<T: serde::Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         axum::Json(self.0).into_response()
+    }
+}
+
+/// A JSON body with secrets in it: what is wrong with it is told without repeating any of it.
+pub(crate) struct Confidential<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Confidential<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let body = Bytes::from_request(request, state).await;
+        let body = body.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
+        serde_json::from_slice(&body).map(Confidential).map_err(|e| {
+            let place = format!("line {}, column {}", e.line(), e.column());
+            ApiError::new(ErrorKind::Invalid, format!("the body is not what it should be: {place}"))
+        })
     }
 }
 

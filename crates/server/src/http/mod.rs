@@ -4,10 +4,12 @@ pub(crate) mod convert;
 mod error;
 mod routes;
 mod serve;
+mod targets;
 
 pub use error::error_body;
 pub(crate) use serve::{ApiServer, addresses, serve};
 
+use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
 use error::ApiError;
 use hindcast_api::{Listeners, Status};
@@ -19,6 +21,7 @@ use std::sync::Arc;
 pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
     pub(crate) nbd: NbdTarget,
+    pub(crate) iscsi: IscsiTarget,
     pub(crate) started: Timestamp,
     pub(crate) data: String,
     pub(crate) listeners: Listeners,
@@ -41,6 +44,7 @@ impl App {
             available: info.available,
             volumes: info.volumes,
             nbd_connections: self.nbd.stats().connections as u64,
+            iscsi_sessions: self.iscsi.stats().sessions as u64,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The routes of `/api/v1`, with their OpenAPI descriptions, and `/healthz` and `/metrics`.
 
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, convert};
+use super::{App, blocking, convert, targets};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -23,7 +23,7 @@ use utoipa_axum::routes;
 /// Requests are small; a larger body is a mistake.
 const MAX_BODY: usize = 64 << 10;
 
-type Shared = State<Arc<App>>;
+pub(super) type Shared = State<Arc<App>>;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -42,7 +42,8 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(pvs, add_pv))
         .routes(routes!(patch_pv, remove_pv))
         .routes(routes!(volumes, create_volume))
-        .routes(routes!(volume, patch_volume, delete_volume));
+        .routes(routes!(volume, patch_volume, delete_volume))
+        .merge(targets::router());
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .nest(API_V1, api)
         .routes(routes!(metrics_text))
@@ -231,11 +232,11 @@ async fn patch_volume(
     blocking(&app, move |app| {
         let mut info = app.pool.volume(&name)?;
         if let Some(read_only) = patch.read_only {
-            info = app.pool.set_read_only(&name, read_only)?;
+            info = app.iscsi.change_volume(&name, |pool| pool.set_read_only(&name, read_only))?;
             tracing::info!(volume = name, read_only, "volume");
         }
         if let Some(size) = patch.size {
-            info = app.pool.resize_volume(&name, size, patch.force)?;
+            info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;
             tracing::info!(volume = name, size, "volume resized");
         }
         if let Some(new_name) = patch.name {
@@ -249,9 +250,9 @@ async fn patch_volume(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DeleteQuery {
+pub(super) struct DeleteQuery {
     #[serde(default)]
-    force: bool,
+    pub(super) force: bool,
 }
 
 /// Deletes a volume; with `force` also one that clients use. Its space comes back in the background.
@@ -262,7 +263,7 @@ async fn delete_volume(
     Query(query): Query<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
-        app.pool.delete_volume(&name, query.force)?;
+        app.iscsi.delete_volume(&name, query.force)?;
         app.nbd.disconnect(&name);
         tracing::info!(volume = name, "volume deleted");
         Ok(StatusCode::NO_CONTENT)

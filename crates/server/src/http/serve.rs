@@ -43,9 +43,9 @@ pub(crate) fn serve(app: &Arc<App>, listeners: Vec<Listener>, token: Option<&str
     ApiServer { stop, loops }
 }
 
-/// The addresses of `listeners` and of the NBD target, for the status.
-pub(crate) fn addresses(listeners: &[Listener], nbd: Vec<String>) -> Listeners {
-    Listeners { api: listeners.iter().map(Listener::address).collect(), nbd }
+/// The addresses of `listeners` and of the targets, for the status.
+pub(crate) fn addresses(listeners: &[Listener], nbd: Vec<String>, iscsi: Vec<String>) -> Listeners {
+    Listeners { api: listeners.iter().map(Listener::address).collect(), nbd, iscsi }
 }
 
 impl ApiServer {

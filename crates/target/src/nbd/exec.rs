@@ -3,10 +3,10 @@
 //! The same code serves requests on the connection's thread and on the workers; the only difference is whether a read
 //! may wait.
 
-use super::buffers::ReplyBuf;
 use super::codec::{self, Command, Errno, Request, chunk, cmd_flag};
 use super::meta_context::{ALLOCATION_ID, extents};
 use super::options::MAX_STRING;
+use crate::net::buffers::ReplyBuf;
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Drives a [`Negotiator`] over a transport, within one deadline for all of it.
 
 use super::options::{Negotiated, Negotiator, Step};
-use super::transport::{Transport, send_all};
+use crate::net::transport::{Transport, send_all};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

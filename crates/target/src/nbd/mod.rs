@@ -6,26 +6,20 @@
 //! and one send answers. What may take long while others wait goes to a few worker threads and is answered out of
 //! order.
 
-mod budget;
-mod buffers;
 pub mod codec;
 mod conn;
 mod exec;
 mod handshake;
-mod listener;
 pub mod meta_context;
 pub mod options;
-mod pool;
 mod registry;
 pub mod server;
 mod session;
 mod stats;
 mod tls;
-mod transport;
 
+pub use crate::net::{Listen, Pool, Transport};
 pub use codec::Command;
-pub use pool::Pool;
-pub use server::{Listen, NbdConfig, NbdServer, TlsRequired, serve_transport};
+pub use server::{NbdConfig, NbdServer, TlsRequired, serve_transport};
 pub use stats::{ConnectionInfo, NbdStats, Traffic};
 pub use tls::TlsConfig;
-pub use transport::Transport;

@@ -1,7 +1,7 @@
 //! The connections there are: to count them, to bound them, and to end them from outside.
 
 use super::stats::{ConnectionInfo, Counters, NbdStats};
-use super::transport::{Socket, Transport};
+use crate::net::transport::{Socket, Transport};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,38 +1,27 @@
 //! Listeners, connections, and the handle that the daemon holds.
 
-use super::budget::{Budget, Flight};
-use super::buffers::{RX_BASE, rx_budget_floor};
 use super::conn::{Conn, Shared};
 use super::exec::{Executor, Rules};
 use super::handshake::{Outcome, negotiate};
-use super::listener::Listener;
 use super::options::{GREETING, Negotiated, Negotiator, Policy};
-use super::pool::Pool;
 use super::registry::{Record, Registry};
 use super::session::{self, TICK};
 use super::stats::{ConnectionInfo, NbdStats};
 use super::tls::{TlsConfig, TlsTransport};
-use super::transport::{Socket, Transport};
 use crate::Exports;
+use crate::net::budget::{Budget, Flight};
+use crate::net::buffers::{RX_BASE, rx_budget_floor};
+use crate::net::listener::{Listen, Listener};
+use crate::net::pool::Pool;
+use crate::net::transport::{Socket, Transport};
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-
-/// Where to listen, or where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
-    /// A TCP address; port 0 lets the system choose.
-    Tcp(SocketAddr),
-    /// A Unix socket. A stale one is replaced; one that is in use, or any other file, is left alone and an error.
-    Unix(PathBuf),
-}
 
 /// Which connections must use TLS before anything else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -151,7 +140,7 @@ impl NbdServer {
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
         let listeners =
             config.listen.iter().map(|l| Listener::bind(l).map(Arc::new)).collect::<Result<Vec<_>>>()?;
-        let pool = Pool::start(config.workers).map_err(|e| Error::io("start NBD workers", e))?;
+        let pool = Pool::start("nbd-work", config.workers).map_err(|e| Error::io("start NBD workers", e))?;
         let shared = config.shared(pool, Arc::default());
         let context = Arc::new(Context { config, exports, tls, shared, registry: Arc::default() });
         let server = NbdServer { context, listeners, acceptors: Mutex::default() };
@@ -213,7 +202,7 @@ impl Drop for NbdServer {
 
 /// Takes in an accepted socket: registers it and gives it a thread.
 fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
-    let tcp = peer != super::listener::UNIX_PEER;
+    let tcp = peer != crate::net::listener::UNIX_PEER;
     let tuned = if tcp { socket.tune_tcp(context.config.keepalive) } else { Ok(()) };
     if let Err(e) = tuned {
         tracing::debug!(%peer, error = %e, "a new connection was already gone");
@@ -256,7 +245,7 @@ fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<()> {
     };
     let mut negotiator = Negotiator::new(&exports, policy);
     let stopping = &context.shared.stopping;
-    let plain = SharedSocket(record.socket.clone());
+    let plain = record.socket.clone();
     let outcome = negotiate(&plain, &mut negotiator, &GREETING, deadline, stopping)?;
     let Some(config) = context.tls.clone().filter(|_| matches!(outcome, Outcome::StartTls)) else {
         return transmit(context, record, plain, outcome);
@@ -353,30 +342,5 @@ impl Exports for Watched<'_> {
 
     fn describe(&self, name: &str) -> Option<String> {
         self.exports.describe(name)
-    }
-}
-
-/// A socket that the registry holds too, to break it off.
-struct SharedSocket(Arc<Socket>);
-
-impl Transport for SharedSocket {
-    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.receive(buf)
-    }
-
-    fn send(&self, bufs: &[io::IoSlice<'_>], wait: bool) -> io::Result<usize> {
-        self.0.send(bufs, wait)
-    }
-
-    fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()> {
-        self.0.set_timeouts(receive, send)
-    }
-
-    fn close(&self) {
-        self.0.close();
-    }
-
-    fn abort(&self) {
-        self.0.abort();
     }
 }

@@ -1,11 +1,11 @@
 //! The transmission phase of one connection, on its own thread: receive, serve everything that came, answer at once.
 
-use super::buffers::{ReplyBuf, RxBuffer};
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
 use super::conn::Conn;
 use super::exec::{Refusal, Wait};
 use super::stats::Tally;
-use super::transport::Transport;
+use crate::net::buffers::{ReplyBuf, RxBuffer};
+use crate::net::transport::Transport;
 use hindcast_engine::device::{DeviceInfo, WriteOp};
 use std::io;
 use std::ops::Range;
@@ -127,7 +127,7 @@ impl<T: Transport> Session<'_, T> {
     fn receive(&mut self) -> io::Result<bool> {
         loop {
             self.rx.make_room(self.need, &self.conn.shared.rx_budget);
-            match self.conn.transport.receive(self.rx.space()) {
+            match self.conn.outbox.transport.receive(self.rx.space()) {
                 Ok(0) => return Ok(false),
                 Ok(n) => {
                     self.rx.received(n);
@@ -349,7 +349,7 @@ impl<T: Transport> Session<'_, T> {
 
     fn send(&mut self) -> io::Result<()> {
         if self.out.len() > 0 {
-            self.conn.send(self.out.bytes())?;
+            self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! The TLS state is behind one lock that is never held while a socket blocks, so that a connection's thread can wait
 //! for data while workers send.
 
-use super::transport::{Socket, Transport};
+use crate::net::transport::{Socket, Transport};
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::pki_types::pem::{self, PemObject};

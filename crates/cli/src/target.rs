@@ -1,0 +1,434 @@
+//! `hindcast target`: what iSCSI initiators see, and who may see it.
+
+use crate::failure::Failure;
+use crate::output::{list, properties};
+use crate::session::Session;
+use clap::{ArgGroup, Args, Subcommand};
+use hindcast_api::{
+    Access, AccessRule, AddLun, AddRule, Chap, CreateTarget, Lun, PatchTarget, SetChap, Size, Target,
+    TargetDefaults, TargetSession, Unmatched,
+};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  hindcast target create cluster                 becomes iqn.2026-11.io.hindcast:cluster
+  hindcast target add-lun cluster --volume db    its LUN 0
+  hindcast target add-lun cluster --volume log   its LUN 1
+
+A volume needs none of this: it has a target of its own, with its name, and is LUN 0 there.";
+
+const ADD_LUN_EXAMPLES: &str = "\
+Examples:
+  hindcast target add-lun cluster --volume db
+  hindcast target add-lun cluster --lun 7 --file /srv/images/cd.iso --read-only
+  hindcast target add-lun cluster --device /dev/vdb --block 4096
+
+A volume keeps its LUN when it is renamed, and can't be deleted without --force while it is one. A file or block device
+is exported as it is; it must not be used by anybody else.";
+
+const ALLOW_EXAMPLES: &str = "\
+Examples:
+  hindcast target allow db --initiator iqn.1993-08.org.debian:01:5f3a
+  hindcast target allow db --initiator 'iqn.1991-05.com.microsoft:*' --address 10.0.0.0/8 --read-only
+  hindcast target allow cluster --initiator iqn.2004-10.com.ubuntu:host-1 --lun 0 --lun 2
+  hindcast target allow --all --address 10.1.0.0/16
+  hindcast target deny db --address 10.1.0.66 --at 1
+
+Rules are asked in their order, the target's own before those for all; the first that matches both the initiator's name
+and its address decides. An initiator that none matches is refused. Only while there is no rule at all, and the server
+listens on this machine's loopback addresses alone, everybody is allowed.";
+
+const CHAP_EXAMPLES: &str = "\
+Examples:
+  openssl rand -hex 8 >secret && hindcast target chap db --user alice --secret-file secret
+  hindcast target chap db --user alice --secret-file s1 --mutual-user server --mutual-secret-file s2
+  hindcast target chap --all --user alice --secret-file -
+  hindcast target chap db --off
+
+With --all it is asked for at discovery too, and at targets that have none of their own. A secret has 12 to 255 bytes; 12
+to 16 suit every initiator. Secrets are kept in the data directory, in a file that only its owner can read, and never
+shown.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create a target that can have several LUNs
+    #[command(after_help = CREATE_EXAMPLES)]
+    Create {
+        /// An iSCSI name, or a short name: letters, digits, '-', '.' and ':'
+        name: String,
+        /// Text for people, shown to initiators
+        #[arg(long, value_name = "TEXT")]
+        alias: Option<String>,
+    },
+    /// List targets, those that volumes have by default included
+    List,
+    /// Show one target with its LUNs, rules and sessions
+    #[command(group = ArgGroup::new("which").required(true))]
+    Show {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Delete a target that was created; its volumes and files stay
+    Delete {
+        name: String,
+        /// Also when initiators are logged in to it
+        #[arg(long)]
+        force: bool,
+    },
+    /// Switch a target on or off, or name it for people
+    #[command(group = ArgGroup::new("property").required(true).multiple(true))]
+    Set {
+        name: String,
+        /// Let initiators log in
+        #[arg(long, group = "property", conflicts_with = "disabled")]
+        enabled: bool,
+        /// Refuse initiators, and end their sessions
+        #[arg(long, group = "property")]
+        disabled: bool,
+        /// Text for people, shown to initiators; empty: none
+        #[arg(long, value_name = "TEXT", group = "property")]
+        alias: Option<String>,
+    },
+    /// Add a LUN: a volume, a file, or a block device
+    #[command(after_help = ADD_LUN_EXAMPLES, group = ArgGroup::new("backing").required(true))]
+    AddLun {
+        name: String,
+        /// Its number, 0 to 16383 [default: the lowest that is free]
+        #[arg(long, value_name = "N")]
+        lun: Option<u16>,
+        /// A volume
+        #[arg(long, value_name = "NAME", group = "backing")]
+        volume: Option<String>,
+        /// A plain file on the server
+        #[arg(long, value_name = "PATH", group = "backing")]
+        file: Option<String>,
+        /// A block device of the server
+        #[arg(long, value_name = "PATH", group = "backing")]
+        device: Option<String>,
+        /// Refuse writes to the file or device
+        #[arg(long, conflicts_with = "volume")]
+        read_only: bool,
+        /// Logical block size of the file or device, 512 or 4096 [default: 512]
+        #[arg(long, value_name = "SIZE", value_parser = crate::volume::block_size, conflicts_with = "volume")]
+        block: Option<u32>,
+    },
+    /// Remove a LUN; the volume or file stays
+    RemoveLun {
+        name: String,
+        lun: u16,
+        /// Also when initiators are logged in to the target
+        #[arg(long)]
+        force: bool,
+    },
+    /// Allow initiators, by name and by address
+    #[command(after_help = ALLOW_EXAMPLES, group = ArgGroup::new("which").required(true))]
+    Allow {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        who: Who,
+        /// Refuse their writes
+        #[arg(long)]
+        read_only: bool,
+        /// Show them only this LUN; repeatable
+        #[arg(long = "lun", value_name = "N", value_delimiter = ',')]
+        luns: Vec<u16>,
+    },
+    /// Refuse initiators, by name and by address
+    #[command(group = ArgGroup::new("which").required(true))]
+    Deny {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        who: Who,
+    },
+    /// Remove an access rule by its number, as `show` numbers them
+    #[command(group = ArgGroup::new("which").required(true))]
+    Disallow {
+        #[command(flatten)]
+        which: Which,
+        /// Number of the rule, from 1
+        #[arg(long, value_name = "N")]
+        rule: usize,
+    },
+    /// Ask initiators to prove who they are by CHAP
+    #[command(after_help = CHAP_EXAMPLES, group = ArgGroup::new("which").required(true),
+        group = ArgGroup::new("switch").required(true))]
+    Chap {
+        #[command(flatten)]
+        which: Which,
+        /// Name that initiators use
+        #[arg(long, group = "switch", requires = "secret_file")]
+        user: Option<String>,
+        /// File with the secret that they prove to know, or - for standard input
+        #[arg(long, value_name = "FILE", requires = "user")]
+        secret_file: Option<PathBuf>,
+        /// Name that the target uses when an initiator asks for its proof
+        #[arg(long, value_name = "USER", requires_all = ["mutual_secret_file", "user"])]
+        mutual_user: Option<String>,
+        /// File with the secret that the target proves to know
+        #[arg(long, value_name = "FILE", requires = "mutual_user")]
+        mutual_secret_file: Option<PathBuf>,
+        /// Ask for it no more
+        #[arg(long, group = "switch")]
+        off: bool,
+    },
+}
+
+/// One target, or all.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// iSCSI name, short name, or volume
+    #[arg(group = "which")]
+    name: Option<String>,
+    /// What applies to all targets
+    #[arg(long, group = "which")]
+    all: bool,
+}
+
+impl Which {
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn text(&self) -> &str {
+        self.name().unwrap_or("all targets")
+    }
+}
+
+/// Whom a rule is about.
+#[derive(Debug, Args)]
+pub(crate) struct Who {
+    /// Initiator name; * is any text, ? any one character
+    #[arg(long, value_name = "PATTERN", default_value = "*")]
+    initiator: String,
+    /// Address, or range like 10.0.0.0/8 or fd00::/8 [default: any]
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<String>,
+    /// Place in the order of rules, from 1 [default: the last]
+    #[arg(long, value_name = "N")]
+    at: Option<usize>,
+}
+
+impl Who {
+    fn rule(self, access: Access, luns: Vec<u16>) -> AddRule {
+        let luns = (!luns.is_empty()).then_some(luns);
+        AddRule { initiator: self.initiator, address: self.address, access, luns, at: self.at }
+    }
+}
+
+pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    match command {
+        Command::Create { name, alias } => output
+            .show(&client.create_target(&CreateTarget { name, alias })?, |t| format!("created {}", t.name)),
+        Command::List => output.show(&client.targets()?, |targets| table(targets)),
+        Command::Show { which } => match which.name() {
+            Some(name) => output.show(&client.target(name)?, details),
+            None => output.show(&client.target_defaults()?, defaults),
+        },
+        Command::Delete { name, force } => {
+            client.delete_target(&name, force)?;
+            output.done(format_args!("deleted {name}"))
+        }
+        Command::Set { name, enabled, disabled, alias } => {
+            let patch = PatchTarget { enabled: (enabled || disabled).then_some(enabled), alias };
+            output.show(&client.patch_target(&name, &patch)?, |t| format!("{} is {}", t.name, state(t)))
+        }
+        Command::AddLun { name, lun, volume, file, device, read_only, block } => {
+            let source = volume.clone().or_else(|| file.clone()).or_else(|| device.clone());
+            let new = AddLun { lun, volume, file, device, read_only, block_size: block };
+            let before = lun;
+            output.show(&client.add_lun(&name, &new)?, |t| added(t, before, source.as_deref()))
+        }
+        Command::RemoveLun { name, lun, force } => {
+            client.remove_lun(&name, lun, force)?;
+            output.done(format_args!("removed LUN {lun} of {name}"))
+        }
+        Command::Allow { which, who, read_only, luns } => {
+            let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
+            add_rule(session, &which, &who.rule(access, luns))
+        }
+        Command::Deny { which, who } => add_rule(session, &which, &who.rule(Access::Denied, Vec::new())),
+        Command::Disallow { which, rule } => {
+            client.remove_rule(which.name(), rule)?;
+            output.done(format_args!("removed rule {rule} of {}", which.text()))
+        }
+        Command::Chap { which, off: true, .. } => {
+            client.remove_chap(which.name())?;
+            output.done(format_args!("{}: CHAP is off", which.text()))
+        }
+        Command::Chap { which, user, secret_file, mutual_user, mutual_secret_file, .. } => {
+            let chap = SetChap {
+                user: user.unwrap_or_default(),
+                secret: secret_file.as_deref().map(read_secret).transpose()?.unwrap_or_default(),
+                mutual_user,
+                mutual_secret: mutual_secret_file.as_deref().map(read_secret).transpose()?,
+            };
+            client.set_chap(which.name(), &chap)?;
+            output.done(format_args!("{}: CHAP as {}", which.text(), chap.user))
+        }
+    }
+}
+
+fn add_rule(session: &Session, which: &Which, rule: &AddRule) -> Result<(), Failure> {
+    session.client.add_rule(which.name(), rule)?;
+    session.output.done(format_args!("{}: {} for {}", which.text(), rule.access.name(), rule.initiator))
+}
+
+/// Without the line's end that editors and `openssl rand` leave behind.
+fn read_secret(path: &Path) -> Result<String, Failure> {
+    let fail = |e: &dyn std::fmt::Display| Failure::usage(format!("secret file {}: {e}", path.display()));
+    let mut text = String::new();
+    if path == Path::new("-") {
+        std::io::stdin().take(4096).read_to_string(&mut text).map_err(|e| fail(&e))?;
+    } else {
+        text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
+    }
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn added(target: &Target, number: Option<u16>, source: Option<&str>) -> String {
+    let by_number = |l: &&Lun| Some(l.lun) == number;
+    let found = target.luns.iter().find(by_number);
+    let found = found.or_else(|| target.luns.iter().find(|l| Some(l.source.as_str()) == source));
+    match found {
+        Some(lun) => format!("{} is LUN {} of {}", lun.source, lun.lun, target.name),
+        None => format!("{} has {} LUNs", target.name, target.luns.len()),
+    }
+}
+
+fn state(target: &Target) -> &'static str {
+    if target.enabled { "enabled" } else { "disabled" }
+}
+
+/// Who gets in, in a word.
+fn access(target: &Target) -> String {
+    match (target.rules.len(), target.unmatched) {
+        (0, Unmatched::Open) => "open".into(),
+        (0, Unmatched::Refused) => "as for all".into(),
+        (1, _) => "1 rule".into(),
+        (n, _) => format!("{n} rules"),
+    }
+}
+
+fn chap(chap: Option<&Chap>, without: &str) -> String {
+    match chap {
+        None => without.into(),
+        Some(Chap { user, mutual_user: None }) => format!("as {user}"),
+        Some(Chap { user, mutual_user: Some(mutual) }) => format!("as {user}, mutual as {mutual}"),
+    }
+}
+
+fn table(targets: &[Target]) -> String {
+    let rows = targets.iter().map(|t| {
+        vec![
+            t.name.clone(),
+            t.luns.len().to_string(),
+            access(t),
+            chap(t.chap.as_ref(), "-"),
+            t.sessions.len().to_string(),
+            state(t).to_owned(),
+        ]
+    });
+    list(&["TARGET", "LUNS", "ACCESS", "CHAP", "SESSIONS", "STATE"], &[1, 4], rows)
+}
+
+fn details(t: &Target) -> String {
+    let mut text = properties([
+        ("target", t.name.clone()),
+        ("volume", t.volume.clone().unwrap_or_else(|| "-".into())),
+        ("alias", t.alias.clone().unwrap_or_else(|| "-".into())),
+        ("state", state(t).into()),
+        ("chap", chap(t.chap.as_ref(), "as for all targets")),
+        ("without a rule", unmatched(t.unmatched).into()),
+    ]);
+    section(&mut text, luns(&t.luns));
+    section(&mut text, rules(&t.rules));
+    section(&mut text, sessions(&t.sessions));
+    text
+}
+
+fn defaults(d: &TargetDefaults) -> String {
+    let mut text = properties([
+        ("chap", chap(d.chap.as_ref(), "off")),
+        ("without a rule", unmatched(d.unmatched).into()),
+    ]);
+    section(&mut text, rules(&d.rules));
+    text
+}
+
+fn unmatched(unmatched: Unmatched) -> &'static str {
+    match unmatched {
+        Unmatched::Open => "open: the server listens on this machine only",
+        Unmatched::Refused => "refused",
+    }
+}
+
+fn section(text: &mut String, table: Option<String>) {
+    if let Some(table) = table {
+        text.push_str("\n\n");
+        text.push_str(&table);
+    }
+}
+
+fn luns(luns: &[Lun]) -> Option<String> {
+    let rows = luns.iter().map(|l| {
+        let state = match (&l.error, l.read_only) {
+            (Some(error), _) => error.clone(),
+            (None, true) => "read-only".into(),
+            (None, false) => "writable".into(),
+        };
+        let size = l.size.map_or_else(|| "-".into(), |size| Size(size).to_string());
+        let block = l.block_size.map_or_else(|| "-".into(), |b| b.to_string());
+        vec![l.lun.to_string(), l.backing.name().to_owned(), l.source.clone(), size, block, state]
+    });
+    (!luns.is_empty()).then(|| list(&["LUN", "KIND", "SOURCE", "SIZE", "BLOCK", "ACCESS"], &[0, 3, 4], rows))
+}
+
+fn rules(rules: &[AccessRule]) -> Option<String> {
+    let rows = rules.iter().enumerate().map(|(i, r)| {
+        let luns = r.luns.as_ref().map_or_else(
+            || "all".into(),
+            |luns| luns.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
+        );
+        let address = r.address.clone().unwrap_or_else(|| "any".into());
+        vec![(i + 1).to_string(), r.initiator.clone(), address, r.access.name().to_owned(), luns]
+    });
+    (!rules.is_empty()).then(|| list(&["RULE", "INITIATOR", "ADDRESS", "ACCESS", "LUNS"], &[0], rows))
+}
+
+fn sessions(sessions: &[TargetSession]) -> Option<String> {
+    let rows = sessions.iter().map(|s| {
+        vec![
+            s.initiator.clone(),
+            s.isid.clone(),
+            s.addresses.join(" "),
+            s.portal_group.to_string(),
+            if s.read_only { "read-only" } else { "read-write" }.to_owned(),
+            s.commands.to_string(),
+            Size(s.read_bytes).to_string(),
+            Size(s.write_bytes).to_string(),
+        ]
+    });
+    let heading = ["SESSION", "ISID", "FROM", "GROUP", "ACCESS", "COMMANDS", "READ", "WRITTEN"];
+    (!sessions.is_empty()).then(|| list(&heading, &[3, 5, 6, 7], rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_lose_their_line_end_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("s");
+        for (content, secret) in [("abc\n", "abc"), ("abc\r\n", "abc"), (" a b \n\n", " a b "), ("", "")] {
+            std::fs::write(&file, content).unwrap();
+            assert_eq!(read_secret(&file).unwrap(), secret);
+        }
+        assert!(read_secret(&dir.path().join("none")).is_err());
+    }
+}

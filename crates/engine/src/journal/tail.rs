@@ -1,0 +1,275 @@
+//! Writing the journal's unsynced tail again, safely.
+//!
+//! After a kill the tail may be in the page cache only, and after a failed sync even a successful one proves nothing:
+//! Linux may hold pages for clean that never reached the disk. So what is not known to have been durable is written again
+//! at open. But it may hold acknowledged bytes that were durable all the same, and a power loss may turn a block that is
+//! being written into garbage. So each part of the tail is copied to a file of its own first, and that is synced, before the
+//! part is written where it was. An open that was cut short is repeated from the copy.
+//!
+//! The copy counts only while the pool is at the incarnation that it names. Opening moves that on, durably, before anything
+//! is appended.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..4 | magic `HCJT` |
+//! | 4..8 | CRC32C of bytes 8..64 and the data |
+//! | 8..24 | pool |
+//! | 24..32 | incarnation that the pool had when it was opened |
+//! | 32..40 | byte offset in the segment file |
+//! | 40..48 | length in bytes |
+//! | 48..52 | index of the segment file |
+//! | 52..56 | format version |
+//! | 56..64 | zero |
+//! | 4096.. | the data |
+
+use super::record::BLOCK;
+use crate::codec::{Reader, Writer, align_up, crc32c};
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::error::{Error, Result};
+use std::io;
+use std::sync::Arc;
+
+/// The copy's name in the data directory.
+const FILE: &str = "journal-tail";
+const MAGIC: u32 = u32::from_le_bytes(*b"HCJT");
+const VERSION: u32 = 1;
+const HEAD_LEN: usize = 64;
+const DATA_AT: u64 = BLOCK;
+/// Bytes copied at a time.
+const PART: u64 = 8 << 20;
+
+/// Whose tail it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) pool: [u8; 16],
+    /// As committed before this opening.
+    pub(crate) incarnation: u64,
+}
+
+/// A part of a segment that an opening was writing again.
+pub(crate) struct Copy {
+    pub(crate) file: u32,
+    pub(crate) offset: u64,
+    pub(crate) data: Vec<u8>,
+}
+
+fn encode_head(owner: &Owner, copy: &Copy) -> [u8; HEAD_LEN] {
+    let mut w = Writer::default();
+    w.bytes(&owner.pool).u64(owner.incarnation).u64(copy.offset).u64(copy.data.len() as u64);
+    w.u32(copy.file).u32(VERSION).u64(0);
+    let mut head = [0; HEAD_LEN];
+    head[8..].copy_from_slice(&w.0);
+    head[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    let crc = sum(&head[8..], &copy.data);
+    head[4..8].copy_from_slice(&crc.to_le_bytes());
+    head
+}
+
+fn sum(head: &[u8], data: &[u8]) -> u32 {
+    let mut sums = [0; 8];
+    sums[..4].copy_from_slice(&crc32c(head).to_le_bytes());
+    sums[4..].copy_from_slice(&crc32c(data).to_le_bytes());
+    crc32c(&sums)
+}
+
+/// The copy that an opening of this incarnation had completed, if there is one.
+pub(crate) fn interrupted(dir: &dyn Dir, owner: &Owner) -> Result<Option<Copy>> {
+    let disk = match dir.open(FILE, OpenMode::ReadOnly) {
+        Ok(disk) => disk,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(format!("open {FILE}"), e)),
+    };
+    read_copy(&*disk, owner).map_err(|e| Error::io(format!("read {FILE}"), e))
+}
+
+fn read_copy(disk: &dyn Disk, owner: &Owner) -> io::Result<Option<Copy>> {
+    let len = disk.len()?;
+    if len < DATA_AT {
+        return Ok(None);
+    }
+    let mut head = [0; HEAD_LEN];
+    disk.read_at(&mut head, 0)?;
+    let Some((of, offset, length, file)) = decode_head(&head) else { return Ok(None) };
+    if of != *owner || length > PART || DATA_AT + length > len {
+        return Ok(None);
+    }
+    let mut data = vec![0; length as usize];
+    disk.read_at(&mut data, DATA_AT)?;
+    let good = sum(&head[8..], &data).to_le_bytes() == head[4..8];
+    Ok(good.then_some(Copy { file, offset, data }))
+}
+
+fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32)> {
+    let mut r = Reader::new(head);
+    if r.u32()? != MAGIC {
+        return None;
+    }
+    r.u32()?;
+    let owner = Owner { pool: r.array()?, incarnation: r.u64()? };
+    let (offset, length, file) = (r.u64()?, r.u64()?, r.u32()?);
+    (r.u32()? == VERSION).then_some((owner, offset, length, file))
+}
+
+/// Repeats what an interrupted opening was doing, before anything is read from the journal.
+pub(crate) fn restore(dir: &dyn Dir, owner: &Owner) -> Result<()> {
+    let Some(copy) = interrupted(dir, owner)? else { return Ok(()) };
+    let name = super::segment::file_name(copy.file);
+    let fail = |e| Error::io(format!("restore a part of {name}"), e);
+    let disk = dir.open(&name, OpenMode::Existing).map_err(fail)?;
+    disk.write_at(&copy.data, copy.offset).map_err(fail)?;
+    // Before the copy makes room for the next part.
+    disk.sync(SyncPurpose::JournalOpen).map_err(fail)
+}
+
+/// Writes the bytes `from..end` of a segment again; they are durable when it returns.
+pub(crate) fn write_again(
+    dir: &dyn Dir,
+    owner: &Owner,
+    segment: &super::SegmentFile,
+    from: u64,
+    end: u64,
+) -> Result<()> {
+    let name = super::segment::file_name(segment.index);
+    let fail = |e| Error::io(format!("write the tail of {name} again"), e);
+    let copy_disk = dir.open(FILE, OpenMode::Create).map_err(|e| Error::io(format!("create {FILE}"), e))?;
+    dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
+    // Whole blocks: what shares a block with the tail is written with it.
+    let len = segment.disk.len().map_err(fail)?;
+    let end = align_up(end, BLOCK).min(len);
+    let mut at = from / BLOCK * BLOCK;
+    while at < end {
+        let mut copy = Copy { file: segment.index, offset: at, data: vec![0; (end - at).min(PART) as usize] };
+        segment.disk.read_at(&mut copy.data, at).map_err(fail)?;
+        save(&*copy_disk, owner, &copy).map_err(|e| Error::io(format!("write {FILE}"), e))?;
+        segment.disk.write_at(&copy.data, at).map_err(fail)?;
+        segment.disk.sync(SyncPurpose::JournalOpen).map_err(fail)?;
+        at += copy.data.len() as u64;
+    }
+    Ok(())
+}
+
+fn save(disk: &dyn Disk, owner: &Owner, copy: &Copy) -> io::Result<()> {
+    let mut head = [0; DATA_AT as usize];
+    head[..HEAD_LEN].copy_from_slice(&encode_head(owner, copy));
+    disk.write_vectored_at(&mut [io::IoSlice::new(&head), io::IoSlice::new(&copy.data)], 0)?;
+    disk.sync(SyncPurpose::JournalOpen)
+}
+
+/// Removes the copy, once the incarnation has moved on. A copy that stays is ignored.
+pub(crate) fn discard(dir: &dyn Dir) {
+    let _ = dir.remove(FILE);
+}
+
+/// A segment file as it will be once `copy` is restored; for reading only.
+pub(crate) struct Patched {
+    pub(crate) inner: Arc<dyn Disk>,
+    pub(crate) copy: Copy,
+}
+
+fn refused<T>() -> io::Result<T> {
+    Err(io::ErrorKind::PermissionDenied.into())
+}
+
+impl Disk for Patched {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.inner.read_at(buf, offset)?;
+        let (from, to) = (self.copy.offset, self.copy.offset + self.copy.data.len() as u64);
+        let (start, end) = (offset.max(from), (offset + buf.len() as u64).min(to));
+        if start < end {
+            let patch = &self.copy.data[(start - from) as usize..(end - from) as usize];
+            buf[(start - offset) as usize..(end - offset) as usize].copy_from_slice(patch);
+        }
+        Ok(())
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.read_at(buf, offset).map(|()| true)
+    }
+    fn write_at(&self, _buf: &[u8], _offset: u64) -> io::Result<()> {
+        refused()
+    }
+    fn write_vectored_at(&self, _bufs: &mut [io::IoSlice<'_>], _offset: u64) -> io::Result<()> {
+        refused()
+    }
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        refused()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        refused()
+    }
+    fn allocate(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        refused()
+    }
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        refused()
+    }
+    fn backing_available(&self) -> io::Result<Option<u64>> {
+        self.inner.backing_available()
+    }
+    fn advise_random(&self) {}
+    fn is_block_device(&self) -> bool {
+        self.inner.is_block_device()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::MemDir;
+
+    fn owner() -> Owner {
+        Owner { pool: [7; 16], incarnation: 5 }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let head = encode_head(&owner(), &Copy { file: 3, offset: 8192, data: vec![1; 4096] });
+        let hex: String = head.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            "48434a547e58ed110707070707070707070707070707070705000000000000000020000000000000001000000000000003000000010000000000000000000000"
+        );
+        assert_eq!(decode_head(&head), Some((owner(), 8192, 4096, 3)));
+    }
+
+    #[test]
+    fn a_copy_counts_when_it_is_whole_and_of_this_incarnation() {
+        let dir = MemDir::new();
+        assert!(interrupted(&dir, &owner()).unwrap().is_none());
+        let disk = dir.open(FILE, OpenMode::Create).unwrap();
+        save(&*disk, &owner(), &Copy { file: 3, offset: 8192, data: vec![1; 4096] }).unwrap();
+        let found = interrupted(&dir, &owner()).unwrap().unwrap();
+        assert_eq!((found.file, found.offset, found.data), (3, 8192, vec![1; 4096]));
+        for other in [Owner { incarnation: 6, ..owner() }, Owner { pool: [8; 16], ..owner() }] {
+            assert!(interrupted(&dir, &other).unwrap().is_none());
+        }
+        for at in [0, 4, 9, 25, 33, 41, 49, 53, 4096, 8191] {
+            let mut byte = [0];
+            disk.read_at(&mut byte, at).unwrap();
+            disk.write_at(&[byte[0] ^ 1], at).unwrap();
+            assert!(interrupted(&dir, &owner()).unwrap().is_none(), "byte {at}");
+            disk.write_at(&byte, at).unwrap();
+        }
+        disk.set_len(8000).unwrap();
+        assert!(interrupted(&dir, &owner()).unwrap().is_none(), "cut");
+    }
+
+    #[test]
+    fn an_interrupted_opening_is_repeated() {
+        let dir = MemDir::new();
+        let name = super::super::segment::file_name(3);
+        let disk = dir.open(&name, OpenMode::Create).unwrap();
+        disk.write_at(&[2; 16384], 0).unwrap();
+        let copy = Copy { file: 3, offset: 8192, data: vec![1; 4096] };
+        save(&*dir.open(FILE, OpenMode::Create).unwrap(), &owner(), &copy).unwrap();
+        let expected: Vec<u8> = [vec![2; 8192], vec![1; 4096], vec![2; 4096]].concat();
+        let mut seen = vec![0; 16384];
+        Patched { inner: disk.clone(), copy }.read_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, expected);
+        restore(&dir, &owner()).unwrap();
+        disk.read_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, expected);
+    }
+}

@@ -1,0 +1,273 @@
+//! What the admin API can do with targets.
+
+use super::IscsiTarget;
+use super::credentials::{Account, Chap, Secret};
+use super::exports::Found;
+use super::names;
+use super::registry::{Named, Scope, Settings, Uuid};
+use super::views;
+use crate::passthrough::{FileDevice, FileSpec, canonical};
+use hindcast_api as api;
+use hindcast_engine::{Error, ErrorKind, Result};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+fn conflict(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Conflict, message)
+}
+
+impl IscsiTarget {
+    /// All targets, by name.
+    pub(crate) fn targets(&self) -> Vec<api::Target> {
+        let sessions = self.server.sessions();
+        self.exports.all().iter().map(|found| views::target(&self.exports, found, &sessions)).collect()
+    }
+
+    /// One target.
+    pub(crate) fn target(&self, name: &str) -> Result<api::Target> {
+        let found = self.exports.find(name)?;
+        Ok(views::target(&self.exports, &found, &self.server.sessions()))
+    }
+
+    /// What applies to all targets.
+    pub(crate) fn defaults(&self) -> api::TargetDefaults {
+        views::defaults(&self.exports)
+    }
+
+    /// Creates a target without logical units.
+    pub(crate) fn create(&self, new: &api::CreateTarget) -> Result<api::Target> {
+        let _one_at_a_time = self.changing.lock();
+        let name = names::target_name(&new.name)?;
+        if let Ok(found) = self.exports.find(&name) {
+            return Err(conflict(match found.volume {
+                Some(volume) => format!("create target {name}: volume {} has it by default", volume.name),
+                None => format!("create target {name}: the name is taken"),
+            }));
+        }
+        let settings = Settings { alias: alias(new.alias.as_deref())?, ..Settings::default() };
+        self.exports.store.update(|registry| {
+            registry.named.insert(name.clone(), Named { settings, ..Named::default() });
+            Ok(())
+        })?;
+        self.target(&name)
+    }
+
+    /// A target that was created; the ones that volumes have by default can't be changed in shape.
+    fn named(&self, name: &str, verb: &str) -> Result<Found> {
+        let found = self.exports.find(name)?;
+        match &found.volume {
+            Some(volume) => Err(conflict(format!(
+                "{verb} {}: volume {} has this target by default; create one for other LUNs, or switch this one off",
+                found.name, volume.name
+            ))),
+            None => Ok(found),
+        }
+    }
+
+    fn check_no_sessions(&self, found: &Found, verb: &str) -> Result<()> {
+        let targets = self.exports.live_targets(&found.scope);
+        let sessions: usize = targets.iter().map(|t| t.nexuses().len()).sum();
+        if sessions == 0 {
+            return Ok(());
+        }
+        let message =
+            format!("{verb} {}: {sessions} initiators are logged in; force to cut them off", found.name);
+        Err(Error::new(ErrorKind::Busy, message))
+    }
+
+    /// Deletes a target. Volumes and files stay as they are.
+    pub(crate) fn delete(&self, name: &str, force: bool) -> Result<String> {
+        let _one_at_a_time = self.changing.lock();
+        let found = self.named(name, "delete")?;
+        if !force {
+            self.check_no_sessions(&found, "delete")?;
+        }
+        let files = self.exports.store.update(|registry| registry.remove_target(&found.name))?;
+        self.disconnect(&found.name, None);
+        self.exports.forget_target(&found.name);
+        files.iter().for_each(|file| drop(self.exports.forget_unit(file)));
+        Ok(found.name)
+    }
+
+    /// Switches a target on or off, and names it for people.
+    pub(crate) fn patch(&self, name: &str, patch: &api::PatchTarget) -> Result<api::Target> {
+        let _one_at_a_time = self.changing.lock();
+        let found = self.exports.find(name)?;
+        let new_alias = patch.alias.as_deref().map(|text| alias(Some(text))).transpose()?;
+        self.exports.store.update(|registry| {
+            registry.change(&found.scope, |settings| {
+                if let Some(enabled) = patch.enabled {
+                    settings.enabled = enabled;
+                }
+                if let Some(alias) = new_alias {
+                    settings.alias = alias;
+                }
+                Ok(())
+            })
+        })?;
+        self.enforce(&found.scope);
+        Ok(views::target(&self.exports, &found, &self.server.sessions()))
+    }
+
+    /// Maps a volume, file or device. Tells the target with it.
+    pub(crate) fn add_lun(&self, name: &str, new: &api::AddLun) -> Result<api::Target> {
+        let _one_at_a_time = self.changing.lock();
+        let found = self.named(name, "add a LUN to")?;
+        let (backing, file) = match (&new.volume, &new.file, &new.device) {
+            (Some(volume), None, None) => {
+                if new.read_only || new.block_size.is_some() {
+                    return Err(invalid(
+                        "add a LUN: a volume has its own block size, and its own read-only property",
+                    ));
+                }
+                (self.exports.pool.volume(volume)?.uuid, None)
+            }
+            (None, Some(path), None) => self.file(path, false, new)?,
+            (None, None, Some(path)) => self.file(path, true, new)?,
+            _ => return Err(invalid("add a LUN: name one volume, file or device")),
+        };
+        if let Some(spec) = &file {
+            // Seen to be usable, and then closed again: the logical unit opens it for itself.
+            FileDevice::open(spec.clone())?;
+        }
+        self.exports.store.update(|registry| {
+            registry.files.extend(file.map(|spec| (spec.uuid, spec)));
+            registry.add_lun(&found.name, new.lun, backing)
+        })?;
+        self.exports.realign(&found.name);
+        self.target(&found.name)
+    }
+
+    /// The identity of a file or device, and what has to be kept of it if it is not known yet.
+    fn file(&self, path: &str, device: bool, new: &api::AddLun) -> Result<(Uuid, Option<FileSpec>)> {
+        let path = canonical(path)?;
+        let kind = std::fs::metadata(&path).map_err(|e| Error::io(format!("export {path}"), e))?.file_type();
+        match device {
+            true if !kind.is_block_device() => {
+                return Err(invalid(format!("export {path}: it is not a block device")));
+            }
+            false if !kind.is_file() => {
+                return Err(invalid(format!("export {path}: it is not a plain file")));
+            }
+            _ => {}
+        }
+        let own = |pv: &str| self.data.join(pv).canonicalize().is_ok_and(|own| own == *path);
+        if Path::new(&path).starts_with(&self.data) || self.exports.pool.pvs().iter().any(|pv| own(&pv.path))
+        {
+            return Err(conflict(format!("export {path}: it belongs to the pool")));
+        }
+        let block_size = new.block_size.unwrap_or(512);
+        if !matches!(block_size, 512 | 4096) {
+            return Err(invalid(format!("export {path}: a block size is 512 or 4096")));
+        }
+        let registry = self.exports.store.get();
+        if let Some(known) = registry.files.values().find(|f| f.path == path) {
+            if known.read_only != new.read_only || known.block_size != block_size {
+                return Err(conflict(format!(
+                    "export {path}: it is exported already with another block size, or otherwise writable"
+                )));
+            }
+            return Ok((known.uuid, None));
+        }
+        let uuid = crate::world::uuid();
+        Ok((uuid, Some(FileSpec { uuid, path, read_only: new.read_only, block_size })))
+    }
+
+    /// Removes a mapping.
+    pub(crate) fn remove_lun(&self, name: &str, lun: u16, force: bool) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        let found = self.named(name, "remove a LUN from")?;
+        if !force
+            && self.exports.store.get().named.get(&found.name).is_some_and(|t| t.luns.contains_key(&lun))
+        {
+            self.check_no_sessions(&found, "remove a LUN from")?;
+        }
+        let file = self.exports.store.update(|registry| registry.remove_lun(&found.name, lun))?;
+        self.exports.realign(&found.name);
+        file.iter().for_each(|file| drop(self.exports.forget_unit(file)));
+        Ok(())
+    }
+
+    /// The target that a request means; `None`: all of them.
+    fn scope(&self, name: Option<&str>) -> Result<Scope> {
+        name.map_or(Ok(Scope::All), |name| Ok(self.exports.find(name)?.scope))
+    }
+
+    /// Adds an access rule. Sessions that it refuses end.
+    pub(crate) fn add_rule(&self, name: Option<&str>, new: &api::AddRule) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        let scope = self.scope(name)?;
+        let rule = views::parse_rule(new)?;
+        self.exports.store.update(|registry| registry.add_rule(&scope, rule, new.at))?;
+        self.enforce(&scope);
+        Ok(())
+    }
+
+    /// Removes an access rule. Sessions that nothing allows any more end.
+    pub(crate) fn remove_rule(&self, name: Option<&str>, number: usize) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        let scope = self.scope(name)?;
+        self.exports.store.update(|registry| registry.remove_rule(&scope, number))?;
+        self.enforce(&scope);
+        Ok(())
+    }
+
+    /// Asks for CHAP from the next login on.
+    pub(crate) fn set_chap(&self, name: Option<&str>, new: api::SetChap) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        let scope = self.scope(name)?;
+        let incoming = Account::new(new.user, Secret::new(new.secret)?)?;
+        let mutual = match (new.mutual_user, new.mutual_secret) {
+            (Some(user), Some(secret)) => Some(Account::new(user, Secret::new(secret)?)?),
+            (None, None) => None,
+            _ => return Err(invalid("set CHAP: the target's proof needs a user and a secret")),
+        };
+        let chap = Chap::new(incoming, mutual)?;
+        self.set(&scope, Some(chap))
+    }
+
+    /// Asks for CHAP no more; of a target: as the defaults say.
+    pub(crate) fn remove_chap(&self, name: Option<&str>) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        self.set(&self.scope(name)?, None)
+    }
+
+    fn set(&self, scope: &Scope, chap: Option<Chap>) -> Result<()> {
+        self.exports.store.update(|registry| {
+            registry.change(scope, |settings| {
+                settings.guard.chap = chap;
+                Ok(())
+            })
+        })
+    }
+
+    /// Why a volume can't be deleted without force.
+    pub(super) fn check_unused(&self, name: &str, id: &Uuid) -> Result<()> {
+        let registry = self.exports.store.get();
+        if let Some((target, lun)) = registry.mappings(id).first() {
+            return Err(conflict(format!(
+                "delete volume {name}: it is LUN {lun} of {target}; remove that, or force to do both"
+            )));
+        }
+        if self.exports.in_use(id) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("delete volume {name}: iSCSI initiators use it; force to cut them off"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// TargetAlias is text for people (RFC 7143 13.6); empty means none.
+fn alias(text: Option<&str>) -> Result<Option<String>> {
+    let text = text.unwrap_or("").trim();
+    if text.len() > 255 || text.chars().any(char::is_control) {
+        return Err(invalid("set the alias: it has at most 255 bytes and no control characters"));
+    }
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}

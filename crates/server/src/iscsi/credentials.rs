@@ -1,0 +1,108 @@
+//! CHAP credentials as they are set and kept: their rules, and no way to see a secret by accident.
+
+use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_target::iscsi::{self, AuthPolicy, ChapUser};
+use std::fmt;
+
+/// Shortest and longest CHAP secret in bytes. RFC 7143 9.2.1 asks for at least 96 random bits where nothing else
+/// protects the connection; the length has to fit CHAP's one-byte length (RFC 1994 4.1).
+const SECRET_LEN: std::ops::RangeInclusive<usize> = 12..=255;
+
+fn refuse<T>(why: impl fmt::Display) -> Result<T> {
+    Err(Error::new(ErrorKind::Invalid, format!("set CHAP: {why}")))
+}
+
+/// A CHAP secret that is long enough. Neither `Debug` nor anything else shows it; it can only be asked for.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Checks the length: [`SECRET_LEN`].
+    pub(crate) fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
+        let bytes = bytes.into();
+        if !SECRET_LEN.contains(&bytes.len()) {
+            let (least, most) = SECRET_LEN.into_inner();
+            return refuse(format!("a secret has {least} to {most} bytes, not {}", bytes.len()));
+        }
+        Ok(Secret(bytes))
+    }
+
+    /// The secret itself, for the file that keeps it.
+    pub(crate) fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A CHAP name with its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// CHAP_N.
+    pub(crate) user: String,
+    /// What CHAP_R is computed from.
+    pub(crate) secret: Secret,
+}
+
+impl Account {
+    /// Checks both. CHAP_N is a text value (RFC 7143 12.1.3).
+    pub(crate) fn new(user: impl Into<String>, secret: Secret) -> Result<Self> {
+        let user = user.into();
+        if user.is_empty() || user.len() > 255 || user.chars().any(char::is_control) {
+            return refuse("a user has 1 to 255 bytes and no control characters");
+        }
+        Ok(Account { user, secret })
+    }
+}
+
+/// What CHAP proves, to whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Chap {
+    /// The initiator proves to know this.
+    pub(crate) incoming: Account,
+    /// The target proves to know this, if the initiator asks it to.
+    pub(crate) mutual: Option<Account>,
+}
+
+impl Chap {
+    /// Refuses one secret for both directions: whoever could make us answer a challenge would have the answer to ours
+    /// (RFC 7143 9.2.1).
+    pub(crate) fn new(incoming: Account, mutual: Option<Account>) -> Result<Self> {
+        if mutual.as_ref().is_some_and(|m| m.secret == incoming.secret) {
+            return refuse("the two directions must not share a secret");
+        }
+        Ok(Chap { incoming, mutual })
+    }
+
+    /// As the target's login asks for it.
+    pub(crate) fn policy(&self) -> AuthPolicy {
+        let user = |account: &Account| ChapUser {
+            name: account.user.clone(),
+            secret: iscsi::Secret::new(account.secret.0.clone()),
+        };
+        AuthPolicy::Chap { users: vec![user(&self.incoming)], mutual: self.mutual.as_ref().map(user) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_long_enough_and_not_shown() {
+        for (len, good) in [(0, false), (11, false), (12, true), (255, true), (256, false)] {
+            assert_eq!(Secret::new(vec![b'x'; len]).is_ok(), good, "{len}");
+        }
+        let account = |user: &str, secret: &str| Account::new(user, Secret::new(secret).unwrap());
+        let incoming = account("alice", "sesame-sesame").unwrap();
+        let chap = Chap::new(incoming.clone(), Some(account("target", "open-open-open").unwrap())).unwrap();
+        let shown = format!("{chap:?}");
+        assert!(shown.contains("alice") && !shown.contains("sesame") && !shown.contains("open"), "{shown}");
+        assert!(Chap::new(incoming, Some(account("target", "sesame-sesame").unwrap())).is_err());
+        assert!(account("", "sesame-sesame").is_err() && account("a\nb", "sesame-sesame").is_err());
+    }
+}

@@ -1,0 +1,457 @@
+//! The volumes and files that initiators reach, as the iSCSI server asks for them: which targets there are, who may log
+//! in, and the logical units behind them.
+//!
+//! A logical unit is made once for each volume or file, when it is first needed, and shared by all targets that map it;
+//! it stays as long as the volume does, since reservations outlive the sessions that made them.
+
+use super::names;
+use super::registry::{Guard, Named, Registry, Scope, Settings, Store, Uuid};
+use crate::durable::DurableFile;
+use crate::passthrough::FileDevice;
+use hindcast_engine::disk::Dir;
+use hindcast_engine::pool::{Pool, VolumeInfo};
+use hindcast_engine::world::uuid_text as uuid;
+use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, decide};
+use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, TargetEntry, Targets};
+use hindcast_target::scsi::{Access, LogicalUnit, LuOptions, LuStore, Space, Target};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Kind and version of the files that keep what logical units must remember.
+const LU_KIND: &str = "logical-unit";
+const LU_VERSION: u32 = 1;
+
+/// See the module.
+pub(crate) struct Exports {
+    pub(crate) pool: Arc<Pool>,
+    dir: Arc<dyn Dir>,
+    pub(crate) store: Store,
+    /// What happens where there is no rule.
+    pub(crate) otherwise: Otherwise,
+    /// Portal group tags, ascending: each target has a port for each.
+    groups: Vec<u16>,
+    live: Mutex<Live>,
+}
+
+/// What exists because somebody asked for it.
+#[derive(Default)]
+struct Live {
+    units: HashMap<Uuid, Unit>,
+    targets: HashMap<String, LiveTarget>,
+    /// Volumes that are being deleted: nobody may begin to use them.
+    going: HashSet<Uuid>,
+}
+
+struct Unit {
+    lu: Arc<LogicalUnit>,
+    /// Set where it is not a volume.
+    file: Option<Arc<FileDevice>>,
+}
+
+struct LiveTarget {
+    target: Arc<Target>,
+    scope: Scope,
+}
+
+/// A target that exists.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) name: String,
+    pub(crate) scope: Scope,
+    /// The volume whose target it is by default.
+    pub(crate) volume: Option<VolumeInfo>,
+}
+
+impl Found {
+    /// What is mapped where.
+    pub(crate) fn luns(&self, registry: &Registry) -> BTreeMap<u16, Uuid> {
+        match (&self.volume, registry.named.get(&self.name)) {
+            (Some(volume), _) => BTreeMap::from([(0, volume.uuid)]),
+            (None, named) => named.map(|t| t.luns.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// What a logical unit keeps across restarts.
+struct LuFile(DurableFile);
+
+impl LuStore for LuFile {
+    fn load(&self) -> Result<Option<Vec<u8>>> {
+        self.0.load()
+    }
+
+    fn save(&self, state: &[u8]) -> Result<()> {
+        self.0.save(state)
+    }
+}
+
+fn lu_file_name(id: &Uuid) -> String {
+    format!("lu-{}.state", uuid(id))
+}
+
+impl Exports {
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        dir: Arc<dyn Dir>,
+        store: Store,
+        otherwise: Otherwise,
+        groups: Vec<u16>,
+    ) -> Arc<Exports> {
+        Arc::new(Exports { pool, dir, store, otherwise, groups, live: Mutex::default() })
+    }
+
+    /// Brings what was kept in line with the volumes there are, and opens what is mapped explicitly: a file that is
+    /// missing should be noticed when the server starts, not when an initiator does.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let volumes: HashSet<Uuid> = self.pool.volumes().iter().map(|v| v.uuid).collect();
+        self.store.update(|registry| {
+            registry.forget_volumes(|uuid| volumes.contains(uuid));
+            Ok(())
+        })?;
+        let registry = self.store.get();
+        let known: HashSet<String> = volumes.iter().chain(registry.files.keys()).map(lu_file_name).collect();
+        let names = self.dir.list().map_err(|e| Error::io("list the data directory", e))?;
+        for name in names.iter().filter(|n| n.starts_with("lu-") && n.ends_with(".state")) {
+            if !known.contains(name) {
+                DurableFile::new(self.dir.clone(), name, LU_KIND, LU_VERSION).remove()?;
+            }
+        }
+        if !self.groups.is_empty() {
+            registry.named.keys().for_each(|name| self.realign(name));
+        }
+        Ok(())
+    }
+
+    /// The target that a name means: an iSCSI name, a short one, or a volume's.
+    pub(crate) fn find(&self, text: &str) -> Result<Found> {
+        let registry = self.store.get();
+        let name = names::target_name(text);
+        if let Ok(name) = &name {
+            if registry.named.contains_key(name) {
+                return Ok(Found { name: name.clone(), scope: Scope::Named(name.clone()), volume: None });
+            }
+            if let Some(volume) = self.volume_called(name) {
+                return Ok(Found::of_volume(volume));
+            }
+        }
+        // A volume's name as it is written, where an iSCSI name can't be written like that.
+        if let Ok(volume) = self.pool.volume(names::volume_part(text))
+            && !registry.named.contains_key(&names::of_volume(&volume))
+        {
+            return Ok(Found::of_volume(volume));
+        }
+        let name = name?;
+        Err(Error::new(ErrorKind::NotFound, format!("find target {name}: there is none")))
+    }
+
+    fn volume_called(&self, target: &str) -> Option<VolumeInfo> {
+        let part = names::volume_part(target);
+        let direct = self.pool.volume(part).ok().filter(|v| names::of_volume(v) == target);
+        direct.or_else(|| {
+            // Only names that were changed have a colon.
+            let changed = part.contains(':') && part != target;
+            let all = if changed { self.pool.volumes() } else { Vec::new() };
+            all.into_iter().find(|v| names::of_volume(v) == target)
+        })
+    }
+
+    /// All targets, by name.
+    pub(crate) fn all(&self) -> Vec<Found> {
+        let registry = self.store.get();
+        let named = registry.named.keys().map(|name| Found {
+            name: name.clone(),
+            scope: Scope::Named(name.clone()),
+            volume: None,
+        });
+        let volumes = self.pool.volumes().into_iter().map(Found::of_volume);
+        let mut all: Vec<Found> =
+            named.chain(volumes.filter(|v| !registry.named.contains_key(&v.name))).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// What an initiator may do with a target.
+    pub(crate) fn permit(
+        &self,
+        registry: &Registry,
+        guard: &Guard,
+        initiator: &str,
+        address: IpAddr,
+    ) -> Option<Permit> {
+        decide(&guard.rules, &registry.all.rules, self.otherwise, initiator, address)
+    }
+
+    /// The logical unit of a volume or file, opened if it is not yet.
+    pub(crate) fn unit(&self, id: &Uuid) -> Result<Arc<LogicalUnit>> {
+        self.unit_in(&mut self.live.lock(), id)
+    }
+
+    fn unit_in(&self, live: &mut Live, id: &Uuid) -> Result<Arc<LogicalUnit>> {
+        if let Some(unit) = live.units.get(id) {
+            return Ok(unit.lu.clone());
+        }
+        if live.going.contains(id) {
+            return Err(Error::new(ErrorKind::Busy, "open the volume: it is being deleted"));
+        }
+        let file = LuFile(DurableFile::new(self.dir.clone(), lu_file_name(id), LU_KIND, LU_VERSION));
+        let store: Arc<dyn LuStore> = Arc::new(file);
+        let unit = match self.store.get().files.get(id) {
+            Some(spec) => {
+                let device = FileDevice::open(spec.clone())?;
+                let options = LuOptions { product: "FILE".into(), ..LuOptions::default() };
+                let lu = LogicalUnit::new(device.clone(), options, Some(store))?;
+                Unit { lu, file: Some(device) }
+            }
+            None => Unit { lu: self.volume_unit(id, store)?, file: None },
+        };
+        let lu = unit.lu.clone();
+        live.units.insert(*id, unit);
+        Ok(lu)
+    }
+
+    fn volume_unit(&self, id: &Uuid, store: Arc<dyn LuStore>) -> Result<Arc<LogicalUnit>> {
+        let info = self.volume(id)?;
+        let volume = self.pool.watch_volume(&info.name)?;
+        let (pool, watched) = (self.pool.clone(), volume.clone());
+        let space = move || Space {
+            used: pool.volume(&watched.name()).map_or(0, |v| v.allocated),
+            available: pool.info().available,
+        };
+        // What fits a journal record is there as a whole after a crash, or not at all.
+        let atomic_bytes = u32::try_from(self.pool.max_record_bytes()).unwrap_or(0);
+        let options = LuOptions { space: Some(Arc::new(space)), atomic_bytes, ..LuOptions::default() };
+        LogicalUnit::new(volume, options, Some(store))
+    }
+
+    /// A volume by its identity.
+    pub(crate) fn volume(&self, id: &Uuid) -> Result<VolumeInfo> {
+        let found = self.pool.volumes().into_iter().find(|v| v.uuid == *id);
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, "find the volume: it was deleted"))
+    }
+
+    /// The target as the device server has it, with its logical units as they are mapped now. One that can't be opened is
+    /// not there.
+    fn target(&self, found: &Found) -> Result<Arc<Target>> {
+        let live = &mut *self.live.lock();
+        // Read under the lock: what is put in place below must not be older than what another thread has just put.
+        let registry = self.store.get();
+        if let Scope::Named(name) = &found.scope
+            && !registry.named.contains_key(name)
+        {
+            return Err(Error::new(ErrorKind::NotFound, format!("open {name}: it was deleted")));
+        }
+        if let Some(old) = live.targets.get(&found.name)
+            && old.scope != found.scope
+        {
+            // The name belonged to a volume that was renamed, and whose sessions go on.
+            if !old.target.nexuses().is_empty() {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("open {}: its old sessions go on", found.name),
+                ));
+            }
+            live.targets.remove(&found.name);
+        }
+        let target = match live.targets.get(&found.name) {
+            Some(known) => known.target.clone(),
+            None => {
+                let target = Target::new(&found.name, &self.groups);
+                let known = LiveTarget { target: target.clone(), scope: found.scope.clone() };
+                live.targets.insert(found.name.clone(), known);
+                target
+            }
+        };
+        let wanted = found.luns(&registry);
+        for lun in target.inventory().keys().filter(|lun| !wanted.contains_key(lun)) {
+            target.set_lun(*lun, None);
+        }
+        for (lun, id) in &wanted {
+            let unit = self.unit_in(live, id);
+            if let Err(error) = &unit {
+                tracing::warn!(target = found.name, lun, %error, "a logical unit can't be opened");
+            }
+            let unit = unit.ok();
+            let known = target.inventory().get(lun).cloned();
+            let same = match (&unit, &known) {
+                (Some(unit), Some(known)) => Arc::ptr_eq(unit, known),
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
+                target.set_lun(*lun, unit);
+            }
+        }
+        if found.volume.is_some() && target.inventory().is_empty() {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("open {}: its volume can't be opened", found.name),
+            ));
+        }
+        Ok(target)
+    }
+
+    /// Brings a target that was created in line with what is mapped now; its initiators learn of it.
+    pub(crate) fn realign(&self, name: &str) {
+        let found = Found { name: name.to_owned(), scope: Scope::Named(name.to_owned()), volume: None };
+        if let Err(error) = self.target(&found) {
+            tracing::warn!(target = name, %error, "a target can't be opened");
+        }
+    }
+
+    /// The targets of the device server that a target has: more than one after its volume was renamed.
+    pub(crate) fn live_targets(&self, scope: &Scope) -> Vec<Arc<Target>> {
+        let live = self.live.lock();
+        live.targets.values().filter(|t| t.scope == *scope).map(|t| t.target.clone()).collect()
+    }
+
+    /// Whether anybody is logged in to a target that maps a volume or file.
+    pub(crate) fn in_use(&self, id: &Uuid) -> bool {
+        let live = self.live.lock();
+        let Some(unit) = live.units.get(id) else {
+            return false;
+        };
+        let maps = |t: &&LiveTarget| t.target.inventory().values().any(|lu| Arc::ptr_eq(lu, &unit.lu));
+        live.targets.values().filter(maps).any(|t| !t.target.nexuses().is_empty())
+    }
+
+    /// From here on nobody begins to use a volume, until this is taken back.
+    pub(crate) fn set_going(&self, id: &Uuid, going: bool) {
+        let mut live = self.live.lock();
+        if going {
+            live.going.insert(*id);
+        } else {
+            live.going.remove(id);
+        }
+    }
+
+    /// A volume or file is gone, or no longer exported: takes it from all targets and forgets what was kept of it. Tells
+    /// the names of targets that were its alone.
+    pub(crate) fn forget_unit(&self, id: &Uuid) -> Vec<String> {
+        let live = &mut *self.live.lock();
+        if let Some(unit) = live.units.remove(id) {
+            unit.lu.retire();
+            for known in live.targets.values() {
+                let luns: Vec<u16> = known
+                    .target
+                    .inventory()
+                    .iter()
+                    .filter(|(_, lu)| Arc::ptr_eq(lu, &unit.lu))
+                    .map(|(lun, _)| *lun)
+                    .collect();
+                luns.into_iter().for_each(|lun| known.target.set_lun(lun, None));
+            }
+        }
+        let file = DurableFile::new(self.dir.clone(), lu_file_name(id), LU_KIND, LU_VERSION);
+        if let Err(error) = file.remove() {
+            tracing::warn!(%error, "the state of a logical unit that is gone stays until the next start");
+        }
+        let scope = Scope::Volume(*id);
+        let names = live.targets.iter().filter(|(_, t)| t.scope == scope).map(|(name, _)| name.clone());
+        let names: Vec<String> = names.collect();
+        live.targets.retain(|_, t| t.scope != scope);
+        names
+    }
+
+    /// The server stops: what logical units do by themselves ends.
+    pub(crate) fn retire(&self) {
+        self.live.lock().units.values().for_each(|unit| unit.lu.retire());
+    }
+
+    /// A target that was created is gone.
+    pub(crate) fn forget_target(&self, name: &str) {
+        self.live.lock().targets.remove(name);
+    }
+
+    /// Tells initiators that a volume has another size, or became read-only or writable.
+    pub(crate) fn volume_changed(&self, id: &Uuid, resized: bool, access: bool) {
+        let unit = self.live.lock().units.get(id).map(|unit| unit.lu.clone());
+        if let Some(lu) = unit {
+            if resized {
+                lu.notify_resized();
+            }
+            if access {
+                lu.notify_inquiry_changed();
+            }
+        }
+    }
+
+    /// Looks for what nobody tells: that an exported file has another length now, that space has become scarce. Tells
+    /// initiators.
+    pub(crate) fn look_around(&self) {
+        let units: Vec<(Arc<LogicalUnit>, Option<Arc<FileDevice>>)> = {
+            let live = self.live.lock();
+            live.units.values().map(|unit| (unit.lu.clone(), unit.file.clone())).collect()
+        };
+        for (lu, file) in units {
+            lu.check_thresholds();
+            match file.map_or(Ok(false), |file| file.refresh()) {
+                Ok(true) => lu.notify_resized(),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "an exported file can't be looked at"),
+            }
+        }
+    }
+}
+
+impl Found {
+    fn of_volume(volume: VolumeInfo) -> Found {
+        Found { name: names::of_volume(&volume), scope: Scope::Volume(volume.uuid), volume: Some(volume) }
+    }
+}
+
+/// What the device server is told of a permit.
+pub(crate) fn access(permit: Permit) -> Access {
+    let luns = match permit.luns {
+        LunMask::All => None,
+        LunMask::Only(luns) => Some(luns.into_iter().collect()),
+    };
+    Access { read_only: permit.read_only, luns }
+}
+
+/// CHAP of a target, or else of all.
+fn auth(own: &Guard, all: &Guard) -> AuthPolicy {
+    own.chap.as_ref().or(all.chap.as_ref()).map_or(AuthPolicy::None, |chap| chap.policy())
+}
+
+impl Targets for Exports {
+    fn list(&self, initiator: &Initiator<'_>) -> Vec<TargetEntry> {
+        let registry = self.store.get();
+        let default = Settings::default();
+        let visible = |found: &Found| {
+            let settings = match &found.scope {
+                Scope::Named(name) => registry.named.get(name).map(|t: &Named| &t.settings),
+                Scope::Volume(id) => Some(registry.volumes.get(id).unwrap_or(&default)),
+                Scope::All => None,
+            };
+            settings.is_some_and(|s| {
+                s.enabled && self.permit(&registry, &s.guard, initiator.name, initiator.peer.ip()).is_some()
+            })
+        };
+        let entry = |found: Found| TargetEntry { name: found.name, portal_groups: Vec::new() };
+        self.all().into_iter().filter(visible).map(entry).collect()
+    }
+
+    fn discovery_auth(&self, _initiator: &Initiator<'_>) -> AuthPolicy {
+        auth(&Guard::default(), &self.store.get().all)
+    }
+
+    fn login(&self, target: &str, initiator: &Initiator<'_>) -> std::result::Result<Grant, Denied> {
+        let found = self.find(target).map_err(|_| Denied::NotFound)?;
+        let registry = self.store.get();
+        let settings = registry.settings(&found.scope);
+        if !settings.enabled {
+            return Err(Denied::NotFound);
+        }
+        let permit = self.permit(&registry, &settings.guard, initiator.name, initiator.peer.ip());
+        let permit = permit.ok_or(Denied::Forbidden)?;
+        let target = self.target(&found).map_err(|error| {
+            tracing::warn!(target = found.name, %error, "a login has to wait");
+            Denied::Unavailable
+        })?;
+        let auth = auth(&settings.guard, &registry.all);
+        Ok(Grant { target, access: access(permit), auth, alias: settings.alias })
+    }
+}

@@ -1,0 +1,195 @@
+//! The iSCSI target: every volume as a target of its own, and what else was set up, kept across restarts.
+
+mod control;
+mod credentials;
+mod exports;
+mod names;
+mod registry;
+mod stored;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use crate::durable::DurableFile;
+use exports::Exports;
+use hindcast_engine::disk::FileDir;
+use hindcast_engine::pool::{Pool, VolumeInfo};
+use hindcast_engine::{Error, Result};
+use hindcast_target::iscsi::access::Otherwise;
+use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
+use parking_lot::Mutex;
+use registry::{Scope, Store};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Sessions that have to end get this long; the answer to the request that ends them waits for it.
+const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
+/// Between looks at the length of exported files, and at the space that is left.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// The running target; one that listens nowhere where `--iscsi none` was said.
+pub(crate) struct IscsiTarget {
+    exports: Arc<Exports>,
+    server: IscsiServer,
+    /// Where the pool is: what lies there is not exported as a file.
+    data: PathBuf,
+    /// One change of targets at a time, also across the pool and the registry.
+    changing: Mutex<()>,
+    _watch: Watch,
+}
+
+/// The thread that looks for what nobody tells; ends when this goes.
+struct Watch {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(exports: Arc<Exports>) -> Result<Watch> {
+        let (stop, stopped) = mpsc::channel();
+        let run = move || {
+            while matches!(stopped.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
+                exports.look_around();
+            }
+        };
+        let thread = std::thread::Builder::new().name("iscsi-watch".into()).spawn(run);
+        let thread = thread.map_err(|e| Error::io("start a thread", e))?;
+        Ok(Watch { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that watches exported files had ended by a defect");
+        }
+    }
+}
+
+impl IscsiTarget {
+    pub(crate) fn start(config: &IscsiConfig, pool: Arc<Pool>, data: &Path) -> Result<Self> {
+        let dir = Arc::new(FileDir::new(data));
+        let file = DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION);
+        let store = Store::open(file)?;
+        let otherwise = Otherwise::of(config.portals.iter().map(|p| &p.listen));
+        let mut groups: Vec<u16> = config.portals.iter().map(|p| p.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let exports = Exports::new(pool, dir, store, otherwise, groups);
+        exports.begin()?;
+        let server = IscsiServer::start(config.clone(), exports.clone())?;
+        let watch = Watch::start(exports.clone())?;
+        let data = std::fs::canonicalize(data).map_err(|e| Error::io("find the data directory", e))?;
+        Ok(IscsiTarget { exports, server, data, changing: Mutex::new(()), _watch: watch })
+    }
+
+    /// Portals as bound: the address, and the portal group where it is not 1.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let text = |portal: hindcast_target::iscsi::Portal| match portal.group {
+            1 => portal.listen.to_string(),
+            group => format!("{}/{group}", portal.listen),
+        };
+        self.server.portals().into_iter().map(text).collect()
+    }
+
+    /// Totals since the start.
+    pub(crate) fn stats(&self) -> IscsiStats {
+        self.server.stats()
+    }
+
+    /// Changes a volume by `change`, and tells initiators what they should know.
+    pub(crate) fn change_volume(
+        &self,
+        name: &str,
+        change: impl FnOnce(&Pool) -> Result<VolumeInfo>,
+    ) -> Result<VolumeInfo> {
+        let before = self.exports.pool.volume(name)?;
+        let after = change(&self.exports.pool)?;
+        let access = before.read_only != after.read_only;
+        self.exports.volume_changed(&after.uuid, before.size != after.size, access);
+        Ok(after)
+    }
+
+    /// Deletes a volume. Without `force` it is refused while it is mapped explicitly, or somebody uses it.
+    pub(crate) fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        let id = self.exports.pool.volume(name)?.uuid;
+        self.exports.set_going(&id, true);
+        let deleted = self.delete_unless_used(name, &id, force);
+        self.exports.set_going(&id, false);
+        deleted
+    }
+
+    fn delete_unless_used(&self, name: &str, id: &registry::Uuid, force: bool) -> Result<()> {
+        if !force {
+            self.check_unused(name, id)?;
+        }
+        self.exports.pool.delete_volume(name, force)?;
+        // It is gone; what is left to do must not make the deletion fail, and is done at the next start otherwise.
+        let forgotten = self.exports.store.update(|registry| {
+            registry.forget_volumes(|uuid| uuid != id);
+            Ok(())
+        });
+        if let Err(error) = forgotten {
+            tracing::warn!(volume = name, %error, "the LUNs of a deleted volume stay until the next start");
+        }
+        for target in self.exports.forget_unit(id) {
+            self.disconnect(&target, None);
+        }
+        Ok(())
+    }
+
+    /// Ends sessions with a target: their logical units would only answer with errors, or they have no business there.
+    fn disconnect(&self, target: &str, initiator: Option<&str>) {
+        let (connections, all) = self.server.disconnect(target, initiator, DISCONNECT_WAIT);
+        if connections > 0 {
+            tracing::info!(target, connections, all, "iSCSI connections ended");
+        }
+    }
+
+    /// Applies the rules as they are now to the sessions there are.
+    fn enforce(&self, scope: &Scope) {
+        let registry = self.exports.store.get();
+        let affected = match scope {
+            Scope::All => self.exports.all().into_iter().map(|found| found.scope).collect(),
+            one => vec![one.clone()],
+        };
+        let sessions = self.server.sessions();
+        for scope in affected {
+            let settings = registry.settings(&scope);
+            for target in self.exports.live_targets(&scope) {
+                for session in sessions.iter().filter(|s| s.target.as_deref() == Some(target.name())) {
+                    // A session has one set of rights: what all its connections' addresses agree on, or none.
+                    let mut permits = session.connections.iter().map(|c| {
+                        let peer = c.peer.ip();
+                        self.exports.permit(&registry, &settings.guard, &session.initiator, peer)
+                    });
+                    let first = permits.next().flatten().filter(|_| settings.enabled);
+                    let permit = first.filter(|first| permits.all(|p| p.as_ref() == Some(first)));
+                    match permit {
+                        Some(permit) => views::nexus(&target, session)
+                            .inspect(|nexus| nexus.set_access(exports::access(permit))),
+                        None => {
+                            self.disconnect(target.name(), Some(&session.initiator));
+                            None
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    /// Stops accepting, asks initiators to log out, lets requests in flight end until `deadline` has passed, and closes
+    /// what is left.
+    pub(crate) fn stop(&self, deadline: Duration) {
+        let broken = self.server.shutdown(deadline);
+        self.exports.retire();
+        if broken > 0 {
+            tracing::warn!(connections = broken, "iSCSI connections were still busy at the deadline");
+        }
+    }
+}

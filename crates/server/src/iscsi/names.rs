@@ -1,0 +1,107 @@
+//! The names of targets: iSCSI names, and the short forms that people type.
+
+use hindcast_engine::pool::VolumeInfo;
+use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_target::iscsi::access::{IscsiName, fold};
+
+/// The naming authority of targets that get no other name.
+const AUTHORITY: &str = "iqn.2026-11.io.hindcast";
+
+/// A target's name from what a person typed: an iSCSI name, or what follows the authority's colon.
+pub(crate) fn target_name(text: &str) -> Result<String> {
+    let short = || format!("{AUTHORITY}:{text}").parse::<IscsiName>();
+    match text.parse::<IscsiName>().or_else(|e| if is_long(text) { Err(e) } else { short() }) {
+        Ok(name) => Ok(name.to_string()),
+        Err(why) => Err(Error::new(ErrorKind::Invalid, format!("use the target name {text:?}: {why}"))),
+    }
+}
+
+/// Meant as a whole iSCSI name, well-formed or not.
+fn is_long(text: &str) -> bool {
+    let text = fold(text);
+    ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind))
+}
+
+/// The name of the target that a volume has by default: the authority and the volume's name. iSCSI names have no capitals
+/// and no underscores (RFC 3722); a volume whose name has some gets a name with a part of its identity, so that no two
+/// volumes share one.
+pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
+    if is_plain(&volume.name) {
+        return format!("{AUTHORITY}:{}", volume.name);
+    }
+    let folded = fold(&volume.name).replace('_', "-");
+    let [a, b, c, d, ..] = volume.uuid;
+    format!("{AUTHORITY}:{folded}:{a:02x}{b:02x}{c:02x}{d:02x}")
+}
+
+/// Says the same in an iSCSI name.
+fn is_plain(volume: &str) -> bool {
+    volume.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
+}
+
+/// The volume that a name could mean: its part after the authority as it was written, or the whole if it is short.
+pub(crate) fn volume_part(text: &str) -> &str {
+    let head = text.get(..AUTHORITY.len()).filter(|head| head.eq_ignore_ascii_case(AUTHORITY));
+    head.and_then(|_| text[AUTHORITY.len()..].strip_prefix(':')).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hindcast_engine::pool::VolumeStats;
+
+    fn volume(name: &str) -> VolumeInfo {
+        VolumeInfo {
+            name: name.into(),
+            uuid: [0xab; 16],
+            size: 1,
+            chunk_size: 1,
+            block_size: 512,
+            read_only: false,
+            created: 0,
+            branch: 1,
+            allocated: 0,
+            handles: 0,
+            stats: VolumeStats::default(),
+        }
+    }
+
+    #[test]
+    fn short_names_get_the_authority() {
+        for (text, name) in [
+            ("db", "iqn.2026-11.io.hindcast:db"),
+            ("DB", "iqn.2026-11.io.hindcast:db"),
+            ("a:b", "iqn.2026-11.io.hindcast:a:b"),
+            ("iqn.2001-04.com.Example:x", "iqn.2001-04.com.example:x"),
+            ("eui.02004567A425678D", "eui.02004567a425678d"),
+        ] {
+            assert_eq!(target_name(text).unwrap(), name);
+        }
+        for bad in ["", "a b", "a_b", "iqn.2026-13.x:y", "eui.1", "naa.", &"x".repeat(300)] {
+            assert_eq!(target_name(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn volumes_have_names_of_their_own() {
+        for (name, iqn) in [
+            ("db", "iqn.2026-11.io.hindcast:db"),
+            ("db-1.old", "iqn.2026-11.io.hindcast:db-1.old"),
+            ("DB", "iqn.2026-11.io.hindcast:db:abababab"),
+            ("db_1", "iqn.2026-11.io.hindcast:db-1:abababab"),
+        ] {
+            assert_eq!(of_volume(&volume(name)), iqn);
+            assert_eq!(iqn.parse::<IscsiName>().unwrap().as_str(), iqn);
+        }
+        let longest = of_volume(&volume(&"X".repeat(128)));
+        assert_eq!(longest.parse::<IscsiName>().unwrap().as_str(), longest);
+    }
+
+    #[test]
+    fn a_name_leads_to_its_volume() {
+        assert_eq!(volume_part("IQN.2026-11.io.hindcast:My_Vol"), "My_Vol");
+        assert_eq!(volume_part("My_Vol"), "My_Vol");
+        assert_eq!(volume_part("iqn.2001-04.com.example:x"), "iqn.2001-04.com.example:x");
+        assert_eq!(volume_part("é"), "é");
+    }
+}

@@ -1,0 +1,265 @@
+//! What is known of targets beyond the volumes themselves: targets that were created, access rules, CHAP, and files that
+//! are exported. Kept in one durable file; every change is a copy that is written before it counts.
+
+use super::credentials::Chap;
+use super::stored;
+use crate::durable::DurableFile;
+use crate::passthrough::FileSpec;
+use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_target::iscsi::access::Rule;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The highest logical unit number: what flat space addressing can say (SAM-5 4.7.3).
+pub(crate) const MAX_LUN: u16 = 0x3fff;
+/// Rules of one target; more are a mistake, and each is asked at a login.
+const MAX_RULES: usize = 1024;
+
+/// Identity of a volume, or of an exported file.
+pub(crate) type Uuid = [u8; 16];
+
+/// What applies to a target, or to all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Guard {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) chap: Option<Chap>,
+}
+
+/// What can be set at any target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) enabled: bool,
+    pub(crate) alias: Option<String>,
+    pub(crate) guard: Guard,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { enabled: true, alias: None, guard: Guard::default() }
+    }
+}
+
+/// A target that was created.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) settings: Settings,
+    /// A volume, or one of [`Registry::files`], by number.
+    pub(crate) luns: BTreeMap<u16, Uuid>,
+}
+
+/// Everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Registry {
+    /// What applies to all targets.
+    pub(crate) all: Guard,
+    /// Targets that were created, by name.
+    pub(crate) named: BTreeMap<String, Named>,
+    /// Settings of the targets that volumes have by default, where they differ from the default.
+    pub(crate) volumes: BTreeMap<Uuid, Settings>,
+    /// Files and block devices that logical units stand for.
+    pub(crate) files: BTreeMap<Uuid, FileSpec>,
+}
+
+/// A target, as rules and CHAP are set for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All targets.
+    All,
+    /// One that was created.
+    Named(String),
+    /// The one that a volume has by default.
+    Volume(Uuid),
+}
+
+fn not_found(message: String) -> Error {
+    Error::new(ErrorKind::NotFound, message)
+}
+
+impl Registry {
+    fn named_mut(&mut self, name: &str) -> Result<&mut Named> {
+        self.named.get_mut(name).ok_or_else(|| not_found(format!("find target {name}: there is none")))
+    }
+
+    /// What can be set at a target.
+    pub(crate) fn settings(&self, scope: &Scope) -> Settings {
+        match scope {
+            Scope::All => Settings { guard: self.all.clone(), ..Settings::default() },
+            Scope::Named(name) => self.named.get(name).map(|t| t.settings.clone()).unwrap_or_default(),
+            Scope::Volume(uuid) => self.volumes.get(uuid).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Changes what can be set at a target.
+    pub(crate) fn change<T>(
+        &mut self,
+        scope: &Scope,
+        change: impl FnOnce(&mut Settings) -> Result<T>,
+    ) -> Result<T> {
+        let mut settings = self.settings(scope);
+        let result = change(&mut settings)?;
+        match scope {
+            Scope::All => self.all = settings.guard,
+            Scope::Named(name) => self.named_mut(name)?.settings = settings,
+            Scope::Volume(uuid) if settings == Settings::default() => {
+                self.volumes.remove(uuid);
+            }
+            Scope::Volume(uuid) => {
+                self.volumes.insert(*uuid, settings);
+            }
+        }
+        Ok(result)
+    }
+
+    /// Adds a rule at a place counted from 1, or at the end.
+    pub(crate) fn add_rule(&mut self, scope: &Scope, rule: Rule, at: Option<usize>) -> Result<()> {
+        self.change(scope, |settings| {
+            let rules = &mut settings.guard.rules;
+            if rules.len() >= MAX_RULES {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("add a rule: there are {MAX_RULES} already"),
+                ));
+            }
+            let last = rules.len() + 1;
+            match at.unwrap_or(last) {
+                place if (1..=last).contains(&place) => rules.insert(place - 1, rule),
+                place => {
+                    return Err(Error::new(
+                        ErrorKind::Invalid,
+                        format!("add a rule at place {place}: the places are 1 to {last}"),
+                    ));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes the rule at a place, counted from 1.
+    pub(crate) fn remove_rule(&mut self, scope: &Scope, number: usize) -> Result<Rule> {
+        self.change(scope, |settings| {
+            let rules = &mut settings.guard.rules;
+            match number.checked_sub(1).filter(|i| *i < rules.len()) {
+                Some(index) => Ok(rules.remove(index)),
+                None => Err(not_found(format!("remove rule {number}: there are {}", rules.len()))),
+            }
+        })
+    }
+
+    /// Maps a backing at a number, or at the lowest that is free. Tells the number.
+    pub(crate) fn add_lun(&mut self, name: &str, lun: Option<u16>, backing: Uuid) -> Result<u16> {
+        let luns = &mut self.named_mut(name)?.luns;
+        if let Some((lun, _)) = luns.iter().find(|(_, uuid)| **uuid == backing) {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("add a LUN to {name}: that is its LUN {lun}"),
+            ));
+        }
+        let lun = match lun {
+            Some(lun) => lun,
+            None => (0..=MAX_LUN).find(|lun| !luns.contains_key(lun)).unwrap_or(MAX_LUN),
+        };
+        if lun > MAX_LUN {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("add LUN {lun}: LUNs go from 0 to {MAX_LUN}"),
+            ));
+        }
+        if luns.contains_key(&lun) {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("add LUN {lun} to {name}: the number is taken"),
+            ));
+        }
+        luns.insert(lun, backing);
+        Ok(lun)
+    }
+
+    /// Removes a mapping; a file that nothing maps any more is forgotten, and told.
+    pub(crate) fn remove_lun(&mut self, name: &str, lun: u16) -> Result<Option<Uuid>> {
+        let luns = &mut self.named_mut(name)?.luns;
+        if luns.remove(&lun).is_none() {
+            return Err(not_found(format!("remove LUN {lun} from {name}: there is none")));
+        }
+        Ok(self.forget_files().pop())
+    }
+
+    /// Removes a target; files that nothing maps any more are forgotten, and told.
+    pub(crate) fn remove_target(&mut self, name: &str) -> Result<Vec<Uuid>> {
+        self.named_mut(name)?;
+        self.named.remove(name);
+        Ok(self.forget_files())
+    }
+
+    fn forget_files(&mut self) -> Vec<Uuid> {
+        let used: BTreeSet<Uuid> = self.named.values().flat_map(|t| t.luns.values()).copied().collect();
+        let (kept, gone) =
+            std::mem::take(&mut self.files).into_iter().partition(|(uuid, _)| used.contains(uuid));
+        self.files = kept;
+        gone.into_keys().collect()
+    }
+
+    /// Where a backing is mapped explicitly.
+    pub(crate) fn mappings(&self, backing: &Uuid) -> Vec<(&str, u16)> {
+        self.named
+            .iter()
+            .flat_map(|(name, target)| target.luns.iter().map(move |(lun, uuid)| (name.as_str(), *lun, uuid)))
+            .filter(|(_, _, uuid)| *uuid == backing)
+            .map(|(name, lun, _)| (name, lun))
+            .collect()
+    }
+
+    /// Forgets volumes that are gone: their mappings and the settings of their own targets.
+    pub(crate) fn forget_volumes(&mut self, exists: impl Fn(&Uuid) -> bool) {
+        let files = &self.files;
+        for (name, target) in &mut self.named {
+            target.luns.retain(|lun, uuid| {
+                let keep = files.contains_key(uuid) || exists(uuid);
+                if !keep {
+                    tracing::info!(target = name, lun, "the volume of a LUN is gone; the LUN is removed");
+                }
+                keep
+            });
+        }
+        self.volumes.retain(|uuid, _| exists(uuid));
+    }
+}
+
+/// The registry and its file.
+pub(crate) struct Store {
+    file: DurableFile,
+    /// One change at a time; logins go on meanwhile.
+    changing: Mutex<()>,
+    current: RwLock<Arc<Registry>>,
+}
+
+impl Store {
+    /// Reads the file; without one nothing was ever set.
+    pub(crate) fn open(file: DurableFile) -> Result<Store> {
+        let registry = match file.load()? {
+            Some(bytes) => stored::decode(&bytes)?,
+            None => Registry::default(),
+        };
+        Ok(Store { file, changing: Mutex::new(()), current: RwLock::new(Arc::new(registry)) })
+    }
+
+    /// As it is.
+    pub(crate) fn get(&self) -> Arc<Registry> {
+        self.current.read().clone()
+    }
+
+    /// Changes it. The change counts, and survives power loss, when this returns; when it fails nothing has changed.
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
+        let _one_at_a_time = self.changing.lock();
+        let mut next = Registry::clone(&self.get());
+        let result = change(&mut next)?;
+        if next != *self.get() {
+            self.file.save(&stored::encode(&next)?)?;
+            *self.current.write() = Arc::new(next);
+        }
+        Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests;

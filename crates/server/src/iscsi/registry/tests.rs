@@ -1,0 +1,188 @@
+//! The registry in memory and on disk.
+
+use super::super::credentials::{Account, Secret};
+use super::super::stored::{decode, encode};
+use super::*;
+use hindcast_engine::disk::{Dir, MemDir, OpenMode};
+use hindcast_target::iscsi::access::{LunMask, Permit};
+use proptest::prelude::*;
+
+const A: Uuid = [0xaa; 16];
+const B: Uuid = [0xbb; 16];
+const FILE: Uuid = [0xff; 16];
+
+fn rule(initiator: &str) -> Rule {
+    Rule { initiator: initiator.parse().unwrap(), address: None, permit: Some(Permit::full()) }
+}
+
+fn account(user: &str, secret: &str) -> Account {
+    Account::new(user, Secret::new(secret).unwrap()).unwrap()
+}
+
+fn sample() -> Registry {
+    let mut registry = Registry::default();
+    registry.all.chap = Some(Chap::new(account("all", "twelve bytes"), None).unwrap());
+    registry.all.rules.push(Rule {
+        initiator: "iqn.2026-11.x:*".parse().unwrap(),
+        address: Some("10.0.0.0/8".parse().unwrap()),
+        permit: Some(Permit { read_only: true, luns: LunMask::only(vec![2, 0]) }),
+    });
+    let named = Named { luns: BTreeMap::from([(0, A), (7, FILE)]), ..Named::default() };
+    registry.named.insert("iqn.2026-11.io.hindcast:t".into(), named);
+    let scope = Scope::Named("iqn.2026-11.io.hindcast:t".into());
+    registry
+        .change(&scope, |s| {
+            s.alias = Some("text for people".into());
+            s.enabled = false;
+            s.guard.rules.push(Rule { permit: None, ..rule("*") });
+            s.guard.chap = Some(
+                Chap::new(account("alice", "sesame-sesame"), Some(account("server", "open-open-open")))
+                    .unwrap(),
+            );
+            Ok(())
+        })
+        .unwrap();
+    registry.add_rule(&Scope::Volume(B), rule("eui.*"), None).unwrap();
+    let file = FileSpec { uuid: FILE, path: "/srv/cd.iso".into(), read_only: true, block_size: 4096 };
+    registry.files.insert(FILE, file);
+    registry
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for registry in [Registry::default(), sample()] {
+        assert_eq!(decode(&encode(&registry).unwrap()).unwrap(), registry);
+    }
+}
+
+/// The form in which version 1 is on disks: what is here has to be readable for ever.
+#[test]
+fn version_1_is_readable() {
+    let text = br#"{
+        "all": {"rules": [{"initiator": "iqn.2026-11.x:*", "address": "10.0.0.0/8",
+                           "permit": {"read_only": true, "luns": [0, 2]}}],
+                "chap": {"incoming": {"user": "all", "secret": "7477656c7665206279746573"}, "mutual": null}},
+        "targets": [{"name": "iqn.2026-11.io.hindcast:t",
+                     "settings": {"enabled": false, "alias": "text for people",
+                                  "guard": {"rules": [{"initiator": "*", "address": null, "permit": null}],
+                                            "chap": {"incoming": {"user": "alice", "secret": "736573616d652d736573616d65"},
+                                                     "mutual": {"user": "server", "secret": "6f70656e2d6f70656e2d6f70656e"}}}},
+                     "luns": [[0, "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"], [7, "ffffffff-ffff-ffff-ffff-ffffffffffff"]]}],
+        "volumes": [{"uuid": "bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb",
+                     "settings": {"enabled": true, "alias": null,
+                                  "guard": {"rules": [{"initiator": "eui.*", "address": null,
+                                                       "permit": {"read_only": false, "luns": null}}],
+                                            "chap": null}}}],
+        "files": [{"uuid": "ffffffff-ffff-ffff-ffff-ffffffffffff", "path": "/srv/cd.iso", "read_only": true,
+                   "block_size": 4096}]
+    }"#;
+    assert_eq!(decode(text).unwrap(), sample());
+}
+
+#[test]
+fn what_was_never_written_is_not_believed() {
+    let good = String::from_utf8(encode(&sample()).unwrap()).unwrap();
+    for (from, to) in [
+        ("iqn.2026-11.io.hindcast:t", "hindcast"),
+        ("10.0.0.0/8", "10.0.0.1/8"),
+        ("\"*\"", "\"\""),
+        ("736573616d652d736573616d65", "7365"),
+        ("736573616d652d736573616d65", "73g573616d652d736573616d65"),
+        ("bbbbbbbb-bbbb", "bb-bbbb"),
+        ("4096", "4097"),
+        ("/srv/cd.iso", "cd.iso"),
+        ("\"alias\"", "\"alibi\""),
+        ("{", "["),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert_ne!(bad, good, "{from}");
+        let error = decode(bad.as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{from} to {to}");
+        assert!(!error.to_string().contains("7365"), "a secret is in {error}");
+    }
+}
+
+#[test]
+fn rules_have_places() {
+    let mut registry = Registry::default();
+    let scope = Scope::Volume(A);
+    for (name, at) in [("iqn.2", None), ("iqn.3", None), ("iqn.1", Some(1)), ("iqn.4", Some(4))] {
+        registry.add_rule(&scope, rule(&format!("{name}*")), at).unwrap();
+    }
+    let names = |r: &Registry| -> Vec<String> {
+        r.settings(&scope).guard.rules.iter().map(|r| r.initiator.to_string()).collect()
+    };
+    assert_eq!(names(&registry), ["iqn.1*", "iqn.2*", "iqn.3*", "iqn.4*"]);
+    for at in [0, 6, usize::MAX] {
+        assert!(registry.add_rule(&scope, rule("*"), Some(at)).is_err());
+    }
+    assert_eq!(registry.remove_rule(&scope, 2).unwrap(), rule("iqn.2*"));
+    for number in [0, 4] {
+        assert_eq!(registry.remove_rule(&scope, number).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    for _ in 0..3 {
+        registry.remove_rule(&scope, 1).unwrap();
+    }
+    assert_eq!(registry, Registry::default(), "nothing is kept of what is as by default");
+    let none = Scope::Named("iqn.2026-11.x:none".into());
+    assert_eq!(registry.add_rule(&none, rule("*"), None).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn luns_have_numbers_and_files_users() {
+    let mut registry = sample();
+    let name = "iqn.2026-11.io.hindcast:t";
+    let kind = |r: Result<u16>| r.unwrap_err().kind();
+    assert_eq!(registry.add_lun(name, None, B).unwrap(), 1, "the lowest that is free");
+    assert_eq!(kind(registry.add_lun(name, None, B)), ErrorKind::Conflict);
+    assert_eq!(kind(registry.add_lun(name, Some(7), [1; 16])), ErrorKind::Conflict);
+    assert_eq!(kind(registry.add_lun(name, Some(MAX_LUN + 1), [1; 16])), ErrorKind::Invalid);
+    assert_eq!(kind(registry.add_lun("none", None, [1; 16])), ErrorKind::NotFound);
+    registry.named.insert("iqn.2026-11.x:u".into(), Named::default());
+    registry.add_lun("iqn.2026-11.x:u", Some(MAX_LUN), FILE).unwrap();
+    assert_eq!(registry.mappings(&FILE), [(name, 7), ("iqn.2026-11.x:u", MAX_LUN)]);
+    assert_eq!(registry.remove_lun(name, 7).unwrap(), None, "the other target has it still");
+    assert_eq!(registry.remove_target("iqn.2026-11.x:u").unwrap(), [FILE]);
+    assert!(registry.files.is_empty());
+
+    registry.forget_volumes(|uuid| *uuid == A);
+    assert_eq!(registry.named[name].luns, BTreeMap::from([(0, A)]));
+    assert!(registry.volumes.is_empty());
+}
+
+#[test]
+fn a_change_counts_when_it_is_written() {
+    let dir: Arc<dyn Dir> = Arc::new(MemDir::new());
+    let file = || DurableFile::new(dir.clone(), "t", "targets", 1);
+    let store = Store::open(file()).unwrap();
+    let fill = |registry: &mut Registry| {
+        *registry = sample();
+        Ok(())
+    };
+    store.update(fill).unwrap();
+    assert!(
+        store
+            .update(|r| -> Result<()> {
+                r.named.clear();
+                Err(not_found("no".into()))
+            })
+            .is_err()
+    );
+    assert_eq!(*store.get(), sample(), "a change that failed is none");
+    assert_eq!(*Store::open(file()).unwrap().get(), sample());
+
+    let disk = dir.open("t", OpenMode::Existing).unwrap();
+    disk.write_at(b"!", 20).unwrap();
+    assert_eq!(Store::open(file()).map(|_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+proptest! {
+    #[test]
+    fn decoding_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0usize..2000, byte: u8) {
+        let _ = decode(&bytes);
+        let mut bytes = encode(&sample()).unwrap();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        let _ = decode(&bytes);
+    }
+}

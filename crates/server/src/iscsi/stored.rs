@@ -1,0 +1,255 @@
+//! The registry as bytes: JSON, with its version in the file's header.
+//!
+//! What is read is checked as if somebody had just typed it; what a check refuses is damage, because only checked values
+//! are ever written.
+
+use super::credentials::{Account, Chap, Secret};
+use super::registry::{Guard, MAX_LUN, Named, Registry, Settings, Uuid};
+use crate::passthrough::FileSpec;
+use hindcast_engine::world::uuid_text as uuid;
+use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_target::iscsi::access::{IscsiName, LunMask, Permit, Rule};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Name in the data directory.
+pub(crate) const FILE: &str = "targets.json";
+/// What the file's header calls it.
+pub(crate) const KIND: &str = "targets";
+/// Version of the format.
+pub(crate) const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredRegistry {
+    all: StoredGuard,
+    targets: Vec<StoredTarget>,
+    volumes: Vec<StoredVolume>,
+    files: Vec<StoredFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredGuard {
+    rules: Vec<StoredRule>,
+    chap: Option<StoredChap>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredSettings {
+    enabled: bool,
+    alias: Option<String>,
+    guard: StoredGuard,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredTarget {
+    name: String,
+    settings: StoredSettings,
+    luns: Vec<(u16, String)>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredVolume {
+    uuid: String,
+    settings: StoredSettings,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredFile {
+    uuid: String,
+    path: String,
+    read_only: bool,
+    block_size: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredRule {
+    initiator: String,
+    address: Option<String>,
+    permit: Option<StoredPermit>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredPermit {
+    read_only: bool,
+    luns: Option<Vec<u16>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredChap {
+    incoming: StoredAccount,
+    mutual: Option<StoredAccount>,
+}
+
+/// No `Debug`: it holds a secret.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredAccount {
+    user: String,
+    /// Hexadecimal: a secret is bytes.
+    secret: String,
+}
+
+/// The file's content.
+pub(crate) fn encode(registry: &Registry) -> Result<Vec<u8>> {
+    let stored = StoredRegistry {
+        all: guard(&registry.all),
+        targets: registry
+            .named
+            .iter()
+            .map(|(name, target)| StoredTarget {
+                name: name.clone(),
+                settings: settings(&target.settings),
+                luns: target.luns.iter().map(|(lun, backing)| (*lun, uuid(backing))).collect(),
+            })
+            .collect(),
+        volumes: registry
+            .volumes
+            .iter()
+            .map(|(id, s)| StoredVolume { uuid: uuid(id), settings: settings(s) })
+            .collect(),
+        files: registry
+            .files
+            .values()
+            .map(|file| StoredFile {
+                uuid: uuid(&file.uuid),
+                path: file.path.clone(),
+                read_only: file.read_only,
+                block_size: file.block_size,
+            })
+            .collect(),
+    };
+    serde_json::to_vec_pretty(&stored)
+        .map_err(|e| Error::with_source(ErrorKind::Invalid, format!("write {FILE}"), e))
+}
+
+/// What the file's content means.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Registry> {
+    let damaged = |why: String| Error::new(ErrorKind::Corrupt, format!("read {FILE}: {why}"));
+    let stored: StoredRegistry = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
+    registry(stored).map_err(damaged)
+}
+
+fn guard(guard: &Guard) -> StoredGuard {
+    let account = |a: &Account| StoredAccount { user: a.user.clone(), secret: hex(a.secret.expose()) };
+    StoredGuard {
+        rules: guard
+            .rules
+            .iter()
+            .map(|rule| StoredRule {
+                initiator: rule.initiator.to_string(),
+                address: rule.address.map(|a| a.to_string()),
+                permit: rule.permit.as_ref().map(|permit| StoredPermit {
+                    read_only: permit.read_only,
+                    luns: match &permit.luns {
+                        LunMask::All => None,
+                        LunMask::Only(luns) => Some(luns.clone()),
+                    },
+                }),
+            })
+            .collect(),
+        chap: guard.chap.as_ref().map(|chap| StoredChap {
+            incoming: account(&chap.incoming),
+            mutual: chap.mutual.as_ref().map(account),
+        }),
+    }
+}
+
+fn settings(settings: &Settings) -> StoredSettings {
+    StoredSettings { enabled: settings.enabled, alias: settings.alias.clone(), guard: guard(&settings.guard) }
+}
+
+/// What is wrong with a file whose checksum matches.
+type Read<T> = std::result::Result<T, String>;
+
+fn registry(stored: StoredRegistry) -> Read<Registry> {
+    let mut registry = Registry { all: read_guard(stored.all)?, ..Registry::default() };
+    for file in stored.files {
+        let spec = FileSpec {
+            uuid: read_uuid(&file.uuid)?,
+            path: file.path,
+            read_only: file.read_only,
+            block_size: file.block_size,
+        };
+        if !matches!(spec.block_size, 512 | 4096) || !spec.path.starts_with('/') {
+            return Err(format!("{spec:?} can't be exported"));
+        }
+        registry.files.insert(spec.uuid, spec);
+    }
+    for volume in stored.volumes {
+        registry.volumes.insert(read_uuid(&volume.uuid)?, read_settings(volume.settings)?);
+    }
+    for target in stored.targets {
+        let name: IscsiName = target.name.parse().map_err(text)?;
+        let mut luns = BTreeMap::new();
+        for (lun, backing) in target.luns {
+            if lun > MAX_LUN || luns.insert(lun, read_uuid(&backing)?).is_some() {
+                return Err(format!("{name} can't have LUN {lun}, or has it twice"));
+            }
+        }
+        let named = Named { settings: read_settings(target.settings)?, luns };
+        if registry.named.insert(name.to_string(), named).is_some() {
+            return Err(format!("there are two targets {name}"));
+        }
+    }
+    Ok(registry)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn read_settings(stored: StoredSettings) -> Read<Settings> {
+    Ok(Settings { enabled: stored.enabled, alias: stored.alias, guard: read_guard(stored.guard)? })
+}
+
+fn read_guard(stored: StoredGuard) -> Read<Guard> {
+    let chap = stored.chap.map(|chap| {
+        let mutual = chap.mutual.map(read_account).transpose()?;
+        Chap::new(read_account(chap.incoming)?, mutual).map_err(text)
+    });
+    Ok(Guard {
+        rules: stored.rules.into_iter().map(read_rule).collect::<Read<_>>()?,
+        chap: chap.transpose()?,
+    })
+}
+
+fn read_rule(stored: StoredRule) -> Read<Rule> {
+    Ok(Rule {
+        initiator: stored.initiator.parse().map_err(text)?,
+        address: stored.address.map(|a| a.parse()).transpose().map_err(text)?,
+        permit: stored.permit.map(|permit| Permit {
+            read_only: permit.read_only,
+            luns: permit.luns.map_or(LunMask::All, LunMask::only),
+        }),
+    })
+}
+
+fn read_account(stored: StoredAccount) -> Read<Account> {
+    let secret = Secret::new(unhex(&stored.secret)?).map_err(text)?;
+    Account::new(stored.user, secret).map_err(text)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn read_uuid(text: &str) -> Read<Uuid> {
+    unhex(text)?.try_into().map_err(|_| format!("{text:?} is no identity"))
+}
+
+/// Hexadecimal digits; hyphens, as in identities, don't count. The text is not repeated in the error: it may be secret.
+fn unhex(text: &str) -> Read<Vec<u8>> {
+    let digits: Option<Vec<u32>> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect();
+    let wrong = || "there is something else where hexadecimal digits should be".to_owned();
+    let digits = digits.filter(|d| d.len() % 2 == 0).ok_or_else(wrong)?;
+    digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).map_err(|_| wrong())).collect()
+}

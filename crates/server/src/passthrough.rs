@@ -1,0 +1,483 @@
+//! A plain file or a block device, exported as it is: no thin provisioning, no journal, no history.
+//!
+//! What an acknowledgement promises is the same as of a volume (I4), by the page cache and `fdatasync`. After a sync that
+//! failed nothing is known of any write since the last good one, so the device refuses from then on (as I7 has it for a
+//! pool) until the server is started again.
+
+use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
+use hindcast_engine::disk::{Dir, Disk, FileDir, OpenMode, SyncPurpose};
+use hindcast_engine::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Zeros are written in pieces of this size where the backing can't make them itself.
+const ZEROS: usize = 1 << 20;
+
+/// What to export, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileSpec {
+    /// Identity towards initiators; kept with the mapping, since a file has none.
+    pub(crate) uuid: [u8; 16],
+    /// Absolute, without symbolic links.
+    pub(crate) path: String,
+    /// Refuses writes.
+    pub(crate) read_only: bool,
+    /// Logical block size, 512 or 4096.
+    pub(crate) block_size: u32,
+}
+
+/// An open file or block device.
+pub(crate) struct FileDevice {
+    spec: FileSpec,
+    disk: Arc<dyn Disk>,
+    /// Whole blocks, as of the last look.
+    size: AtomicU64,
+    failed: AtomicBool,
+    /// One sync at a time: the system tells of lost writes once, and a second sync that ran beside the one that was told
+    /// would promise what is lost.
+    syncing: Mutex<()>,
+    /// Keeps other servers from exporting a file for writing too. A block device is opened exclusively instead.
+    _lock: Option<Box<dyn Send + Sync>>,
+}
+
+impl FileDevice {
+    /// Opens what `spec` names.
+    pub(crate) fn open(spec: FileSpec) -> Result<Arc<FileDevice>> {
+        let fail = |e| Error::io(format!("export {}", spec.path), e);
+        let dir = FileDir::new("/");
+        let mode = if spec.read_only { OpenMode::ReadOnly } else { OpenMode::Existing };
+        let disk = dir.open(&spec.path, mode).map_err(fail)?;
+        let lock = match spec.read_only || disk.is_block_device() {
+            true => None,
+            false => Some(dir.lock(&spec.path).map_err(|e| match e.kind() {
+                io::ErrorKind::WouldBlock => Error::new(
+                    ErrorKind::Busy,
+                    format!("export {}: another program has locked it", spec.path),
+                ),
+                _ => fail(e),
+            })?),
+        };
+        Self::over(spec, disk, lock).map(Arc::new)
+    }
+
+    fn over(spec: FileSpec, disk: Arc<dyn Disk>, lock: Option<Box<dyn Send + Sync>>) -> Result<FileDevice> {
+        let (size, failed, syncing) = Default::default();
+        let device = FileDevice { spec, disk, size, failed, syncing, _lock: lock };
+        device.refresh()?;
+        if device.size() == 0 {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("export {}: it is smaller than a block", device.spec.path),
+            ));
+        }
+        Ok(device)
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Looks how long the file is now. `true`: it has another length than before. One that became empty keeps its
+    /// length, and answers with errors.
+    pub(crate) fn refresh(&self) -> Result<bool> {
+        let len = self.disk.len().map_err(|e| self.io("look at", e))?;
+        let size = len - len % u64::from(self.spec.block_size);
+        if size == 0 {
+            return Ok(false);
+        }
+        Ok(self.size.swap(size, Ordering::AcqRel) != size)
+    }
+
+    fn io(&self, verb: &str, error: io::Error) -> Error {
+        Error::io(format!("{verb} {}", self.spec.path), error)
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        let unit = u64::from(self.spec.block_size);
+        if offset % unit != 0 || len % unit != 0 {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("use bytes {offset}+{len}: not a multiple of the block size {unit}"),
+            ));
+        }
+        let size = self.size();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::new(
+                ErrorKind::OutOfRange,
+                format!("use bytes {offset}+{len}: {} ends at {size}", self.spec.path),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_writable(&self, offset: u64, len: u64) -> Result<()> {
+        self.check(offset, len)?;
+        if self.spec.read_only {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!("write to {}: it is read-only", self.spec.path),
+            ));
+        }
+        self.check_trusted()?;
+        // A file that was cut off behind our back would silently grow again.
+        if !self.disk.is_block_device() {
+            let now = self.disk.len().map_err(|e| self.io("look at", e))?;
+            if offset.saturating_add(len) > now {
+                return Err(Error::new(
+                    ErrorKind::OutOfRange,
+                    format!("write to {}: it was cut off at {now}", self.spec.path),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_trusted(&self) -> Result<()> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::Poisoned,
+                format!("use {}: an earlier sync failed; restart the server", self.spec.path),
+            ));
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let _one_at_a_time = self.syncing.lock();
+        self.check_trusted()?;
+        self.disk.sync(SyncPurpose::Apply).map_err(|e| {
+            self.failed.store(true, Ordering::Release);
+            tracing::error!(path = self.spec.path, error = %e, "a sync failed: the device refuses writes from now on");
+            self.io("sync", e)
+        })
+    }
+
+    fn zero(&self, offset: u64, len: u64, unmap: bool, fua: bool) -> Result<()> {
+        self.check_writable(offset, len)?;
+        let done = self.disk.zero(offset, len, unmap).map_err(|e| self.io("write to", e))?;
+        if !done {
+            let zeros = vec![0u8; ZEROS.min(usize::try_from(len).unwrap_or(ZEROS))];
+            let (mut at, end) = (offset, offset + len);
+            while at < end {
+                let piece = usize::try_from(end - at).unwrap_or(ZEROS).min(zeros.len());
+                self.disk.write_at(&zeros[..piece], at).map_err(|e| self.io("write to", e))?;
+                at += piece as u64;
+            }
+        }
+        if fua { self.sync() } else { Ok(()) }
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            size: self.size(),
+            block_size: self.spec.block_size,
+            preferred_size: 4096,
+            read_only: self.spec.read_only,
+            uuid: self.spec.uuid,
+        }
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        self.check(offset, buf.len() as u64)?;
+        self.disk.try_read_at(buf, offset).map_err(|e| self.io("read", e))
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.check(offset, buf.len() as u64)?;
+        self.disk.read_at(buf, offset).map_err(|e| self.io("read", e))
+    }
+
+    fn write(&self, ops: &mut [WriteOp], fua: bool) {
+        for op in &mut *ops {
+            op.result = self
+                .check_writable(op.offset, op.data.len() as u64)
+                .and_then(|()| self.disk.write_at(&op.data, op.offset).map_err(|e| self.io("write to", e)));
+        }
+        if fua
+            && ops.iter().any(|op| op.result.is_ok())
+            && let Err(error) = self.sync()
+        {
+            for op in ops.iter_mut().filter(|op| op.result.is_ok()) {
+                op.result = Err(error.clone());
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.spec.read_only { Ok(()) } else { self.sync() }
+    }
+
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.zero(offset, len, true, fua)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
+        self.zero(offset, len, may_unmap, fua)
+    }
+
+    fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
+        self.check(offset, len)?;
+        let unit = u64::from(self.spec.block_size);
+        let (mut at, end) = (offset, offset + len);
+        let mut runs: Vec<StatusRun> = Vec::new();
+        while at < end {
+            let (to, data) = self.disk.run_at(at).map_err(|e| self.io("look at", e))?;
+            // A block that is a hole in part is data; a file that was cut off reads as nothing, not as zeros.
+            let to = if data { to.div_ceil(unit).saturating_mul(unit) } else { to - to % unit };
+            let (to, data) = if to <= at { (at + unit, true) } else { (to.min(end), data) };
+            let full = runs.len() == max_runs;
+            match runs.last_mut() {
+                Some(last) if last.allocated == data => last.length += to - at,
+                _ if full => break,
+                _ => runs.push(StatusRun { length: to - at, allocated: data, zero: !data }),
+            }
+            at = to;
+        }
+        Ok(runs)
+    }
+
+    fn cache(&self, offset: u64, len: u64) -> Result<()> {
+        // The system reads ahead by itself.
+        self.check(offset, len)
+    }
+}
+
+/// The path as it is kept: absolute and without symbolic links, so that one file has one identity.
+pub(crate) fn canonical(path: &str) -> Result<String> {
+    let fail = |e| Error::io(format!("export {path}"), e);
+    if !Path::new(path).is_absolute() {
+        return Err(Error::new(ErrorKind::Invalid, format!("export {path}: the path has to be absolute")));
+    }
+    let found = std::fs::canonicalize(path).map_err(fail)?;
+    found.into_os_string().into_string().map_err(|_| {
+        Error::new(ErrorKind::Invalid, format!("export {path}: the path it leads to is not UTF-8"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const K: u64 = 1024;
+
+    fn spec(path: &Path, read_only: bool) -> FileSpec {
+        FileSpec { uuid: [7; 16], path: path.to_str().unwrap().into(), read_only, block_size: 4096 }
+    }
+
+    fn file(len: u64) -> (tempfile::TempDir, Arc<FileDevice>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::File::create(&path).unwrap().set_len(len).unwrap();
+        (dir, FileDevice::open(spec(&path, false)).unwrap())
+    }
+
+    fn write(device: &FileDevice, offset: u64, byte: u8, len: usize, fua: bool) -> Result<()> {
+        let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len]))];
+        device.write(&mut ops, fua);
+        let [op] = ops;
+        op.result
+    }
+
+    fn read(device: &FileDevice, offset: u64, len: usize) -> Vec<u8> {
+        let mut buf = vec![0xee; len];
+        device.read(offset, &mut buf).unwrap();
+        let mut again = vec![0; len];
+        if device.try_read(offset, &mut again).unwrap() {
+            assert_eq!(again, buf);
+        }
+        buf
+    }
+
+    #[test]
+    fn reads_see_writes_and_discards() {
+        let (_dir, device) = file(256 * K + 100);
+        assert_eq!(device.info().size, 256 * K, "whole blocks");
+        write(&device, 0, 1, 256 << 10, false).unwrap();
+        write(&device, 8 * K, 2, 4096, true).unwrap();
+        assert_eq!(read(&device, 4 * K, 4096), [1; 4096]);
+        assert_eq!(read(&device, 8 * K, 4096), [2; 4096]);
+        device.flush().unwrap();
+        device.discard(0, 64 * K, false).unwrap();
+        device.write_zeroes(128 * K, 64 * K, false, true).unwrap();
+        let all = read(&device, 0, 256 << 10);
+        let zero = |range: std::ops::Range<u64>| {
+            all[range.start as usize..range.end as usize].iter().all(|b| *b == 0)
+        };
+        assert!(zero(0..64 * K) && zero(128 * K..192 * K) && all[64 << 10] == 1 && all[192 << 10] == 1);
+
+        let runs = device.block_status(0, 256 * K, 100).unwrap();
+        assert_eq!(runs.iter().map(|r| r.length).sum::<u64>(), 256 * K);
+        let mut at = 0;
+        for run in &runs {
+            assert!(!run.zero || zero(at..at + run.length), "{runs:?}");
+            at += run.length;
+        }
+        assert_eq!(device.block_status(0, 256 * K, 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn bad_requests_are_refused() {
+        let (_dir, device) = file(64 * K);
+        let kind = |r: Result<()>| r.unwrap_err().kind();
+        let mut buf = [0; 4096];
+        assert_eq!(kind(device.read(1, &mut buf)), ErrorKind::Invalid);
+        assert_eq!(kind(device.read(64 * K, &mut buf)), ErrorKind::OutOfRange);
+        assert_eq!(kind(device.read(u64::MAX - 4095, &mut buf)), ErrorKind::OutOfRange);
+        assert_eq!(kind(write(&device, 64 * K, 1, 4096, false)), ErrorKind::OutOfRange);
+        assert_eq!(kind(device.discard(0, 512, false)), ErrorKind::Invalid);
+        assert_eq!(kind(device.discard(4096, u64::MAX - 4095, false)), ErrorKind::OutOfRange);
+        assert!(device.block_status(0, 65 * K, 1).is_err());
+    }
+
+    #[test]
+    fn a_file_that_changes_its_length_is_noticed() {
+        let (dir, device) = file(64 * K);
+        let path = dir.path().join("f");
+        let resize = |len| std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+        resize(32 * K);
+        let mut buf = [0; 4096];
+        assert_eq!(device.read(48 * K, &mut buf).unwrap_err().kind(), ErrorKind::Io);
+        assert!(write(&device, 48 * K, 1, 4096, false).is_err(), "it must not grow again");
+        assert!(device.write_zeroes(48 * K, 4096, true, false).is_err());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 32 * K);
+        assert!(device.refresh().unwrap());
+        assert_eq!(device.info().size, 32 * K);
+        resize(128 * K);
+        assert!(device.refresh().unwrap() && !device.refresh().unwrap());
+        write(&device, 124 * K, 1, 4096, false).unwrap();
+        resize(0);
+        assert!(!device.refresh().unwrap());
+        assert!(device.read(0, &mut buf).is_err());
+    }
+
+    #[test]
+    fn one_writer_and_only_files() {
+        let (dir, device) = file(64 * K);
+        let path = dir.path().join("f");
+        let kind = |r: Result<Arc<FileDevice>>| r.map(|_| ()).unwrap_err().kind();
+        assert_eq!(kind(FileDevice::open(spec(&path, false))), ErrorKind::Busy);
+        let reader = FileDevice::open(spec(&path, true)).unwrap();
+        assert_eq!(write(&reader, 0, 1, 4096, false).unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert!(reader.info().read_only && reader.flush().is_ok());
+        drop(device);
+        FileDevice::open(spec(&path, false)).unwrap();
+        std::fs::File::create(dir.path().join("empty")).unwrap();
+        assert_eq!(kind(FileDevice::open(spec(&dir.path().join("empty"), false))), ErrorKind::Invalid);
+        assert_eq!(kind(FileDevice::open(spec(&dir.path().join("none"), false))), ErrorKind::NotFound);
+        assert!(FileDevice::open(spec(dir.path(), false)).is_err());
+        assert!(!dir.path().join("none").exists());
+    }
+
+    #[test]
+    fn paths_are_followed_to_their_end() {
+        let (dir, _device) = file(64 * K);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path().join("f"), &link).unwrap();
+        let by_link = canonical(link.to_str().unwrap()).unwrap();
+        assert_eq!(by_link, canonical(dir.path().join("f").to_str().unwrap()).unwrap());
+        assert_eq!(canonical("f").unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(canonical("/nonexistent/f").unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    /// A disk whose sync fails once.
+    struct Failing(Arc<dyn Disk>, AtomicBool);
+
+    impl Disk for Failing {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+            self.0.read_at(buf, offset)
+        }
+        fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+            self.0.try_read_at(buf, offset)
+        }
+        fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+            self.0.write_at(buf, offset)
+        }
+        fn write_vectored_at(&self, bufs: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+            self.0.write_vectored_at(bufs, offset)
+        }
+        fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+            if self.1.swap(false, Ordering::SeqCst) {
+                std::thread::sleep(std::time::Duration::from_millis(100)); // others have the time to come in between
+                return Err(io::Error::other("no sync today"));
+            }
+            self.0.sync(purpose)
+        }
+        fn len(&self) -> io::Result<u64> {
+            self.0.len()
+        }
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.set_len(len)
+        }
+        fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.0.allocate(offset, len)
+        }
+        fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.0.punch(offset, len)
+        }
+        fn backing_available(&self) -> io::Result<Option<u64>> {
+            self.0.backing_available()
+        }
+        fn advise_random(&self) {}
+        fn is_block_device(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn after_a_failed_sync_nothing_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
+        disk.set_len(64 * K).unwrap();
+        let disk = Arc::new(Failing(disk, AtomicBool::new(true)));
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk, None).unwrap();
+        write(&device, 0, 1, 4096, false).unwrap();
+        assert_eq!(write(&device, 4096, 1, 4096, true).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(device.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(write(&device, 0, 1, 4096, false).unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(read(&device, 0, 4096), [1; 4096], "reads go on");
+        // This disk can neither punch nor zero: the zeros have been refused, not written.
+        assert_eq!(device.write_zeroes(0, 4096, true, false).unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+
+    /// The system tells one of two syncs only that writes were lost.
+    #[test]
+    fn a_sync_beside_one_that_fails_promises_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
+        disk.set_len(64 * K).unwrap();
+        let disk = Arc::new(Failing(disk, AtomicBool::new(true)));
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk.clone(), None).unwrap();
+        write(&device, 0, 1, 4096, false).unwrap();
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| device.flush());
+            while disk.1.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            assert_eq!(device.flush().unwrap_err().kind(), ErrorKind::Poisoned);
+            assert_eq!(first.join().unwrap().unwrap_err().kind(), ErrorKind::Io);
+        });
+    }
+
+    #[test]
+    fn zeros_are_written_where_nothing_better_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
+        disk.set_len(4 << 20).unwrap();
+        let disk = Arc::new(Failing(disk, AtomicBool::new(false)));
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk, None).unwrap();
+        write(&device, 0, 1, 4 << 20, false).unwrap();
+        device.discard(4096, (2 << 20) + 4096, false).unwrap();
+        let all = read(&device, 0, 4 << 20);
+        let end = 4096 + (2 << 20) + 4096;
+        assert!(all[..4096].iter().all(|b| *b == 1) && all[end..].iter().all(|b| *b == 1));
+        assert!(all[4096..end].iter().all(|b| *b == 0));
+        let runs = device.block_status(0, 4 << 20, 9).unwrap();
+        assert_eq!(runs, [StatusRun { length: 4 << 20, allocated: true, zero: false }]);
+    }
+}

@@ -1,0 +1,354 @@
+//! Who may use a target: names, address ranges, and the rules made of them. Pure.
+//!
+//! A target has a list of rules, and there is a list for all targets. The target's own rules are asked first, in their
+//! order, then those for all targets; **the first rule that matches decides**. Where none matches, the initiator is
+//! refused, except where there is no rule at all and the server can be reached from this machine only: then the target
+//! is open ([`Otherwise`]). A rule matches when the initiator's name fits its pattern *and* the address it comes from lies
+//! in its range.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// Longest iSCSI name in bytes (RFC 7143 4.2.7.1).
+pub const MAX_NAME: usize = 223;
+/// Why a name, pattern or range was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+fn refuse<T>(why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(why.into()))
+}
+
+/// A name as it is compared: RFC 3722 folds case, so that `IQN.…:Host` and `iqn.…:host` are one name. Its other step,
+/// NFKC, is the sender's duty (RFC 7143 4.2.7.2): a name that was not normalized is another name.
+pub fn fold(name: &str) -> String {
+    name.to_lowercase()
+}
+
+/// A well-formed iSCSI name (RFC 7143 4.2.7), folded: `iqn.YYYY-MM.DOMAIN[:TEXT]`, `eui.` with 16 hexadecimal digits, or
+/// `naa.` with 16 or 32.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IscsiName(String);
+
+impl IscsiName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for IscsiName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for IscsiName {
+    type Err = Refused;
+
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let name = fold(text);
+        if name.len() > MAX_NAME {
+            return refuse(format!("an iSCSI name has at most {MAX_NAME} bytes, not {}", name.len()));
+        }
+        // RFC 3722 6.2 leaves these of ASCII; beyond ASCII it leaves letters and digits, more or less.
+        let allowed = |c: char| match c {
+            'a'..='z' | '0'..='9' | '-' | '.' | ':' => true,
+            _ => !c.is_ascii() && c.is_alphanumeric(),
+        };
+        if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
+            return refuse(format!(
+                "{text:?} is not an iSCSI name: it has letters, digits, '-', '.' and ':', but not {bad:?}"
+            ));
+        }
+        let hex = |digits: &str| digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let (kind, rest) = name.split_once('.').unwrap_or((&name, ""));
+        match kind {
+            "iqn" if is_qualified(rest) => Ok(IscsiName(name)),
+            "iqn" => refuse(format!("{text:?} is not iqn.YYYY-MM.DOMAIN, or iqn.YYYY-MM.DOMAIN:TEXT")),
+            "eui" if rest.len() == 16 && hex(rest) => Ok(IscsiName(name)),
+            "eui" => refuse(format!("{text:?} is not eui. with 16 hexadecimal digits")),
+            "naa" if matches!(rest.len(), 16 | 32) && hex(rest) => Ok(IscsiName(name)),
+            "naa" => refuse(format!("{text:?} is not naa. with 16 or 32 hexadecimal digits")),
+            _ => refuse(format!("{text:?} is not an iSCSI name: it begins with iqn., eui. or naa.")),
+        }
+    }
+}
+
+/// `YYYY-MM.DOMAIN[:TEXT]`.
+fn is_qualified(rest: &str) -> bool {
+    let (authority, text) = rest.split_once(':').map_or((rest, None), |(a, t)| (a, Some(t)));
+    let Some((date, domain)) = authority.split_once('.') else {
+        return false;
+    };
+    let date_fits = match date.as_bytes() {
+        [y1, y2, y3, y4, b'-', m1, m2] => {
+            let month = [*m1, *m2];
+            [y1, y2, y3, y4].iter().all(|b| b.is_ascii_digit())
+                && (*b"01"..=*b"12").contains(&month)
+                && month[1].is_ascii_digit()
+        }
+        _ => false,
+    };
+    let label = |l: &str| !l.is_empty() && !l.starts_with('-') && !l.ends_with('-');
+    date_fits && domain.split('.').all(label) && text != Some("")
+}
+
+/// A pattern of initiator names, folded: `*` stands for any text, `?` for any one character.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamePattern(String);
+
+impl NamePattern {
+    /// The pattern that every name fits.
+    pub fn any() -> Self {
+        NamePattern("*".into())
+    }
+
+    /// The pattern as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether an initiator's name fits, however its case is written.
+    pub fn matches(&self, name: &str) -> bool {
+        // Bounded, since the time grows with the product of the lengths.
+        name.len() <= MAX_NAME && glob(&self.0, &fold(name))
+    }
+}
+
+/// Backtracks to the last `*` only, which is enough: what an earlier one could still take, the last one can too.
+fn glob(pattern: &str, name: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let name: Vec<char> = name.chars().collect();
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => match star {
+                Some((at, taken)) => {
+                    star = Some((at, taken + 1));
+                    (p, n) = (at + 1, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+impl FromStr for NamePattern {
+    type Err = Refused;
+
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let pattern = fold(text);
+        if pattern.is_empty() || pattern.len() > MAX_NAME {
+            return refuse(format!("a pattern of names has 1 to {MAX_NAME} bytes"));
+        }
+        if let Some(bad) = pattern.chars().find(|c| c.is_control() || c.is_whitespace()) {
+            return refuse(format!("{text:?} fits no iSCSI name: there is {bad:?} in it"));
+        }
+        // A pattern that begins like no name is a typing mistake, and would silently match nobody.
+        let kinds = ["iqn.", "eui.", "naa."];
+        let head: String = pattern.chars().take(4).collect();
+        let fits = |kind: &&str| {
+            let literal = head.find(['*', '?']).unwrap_or(head.len());
+            kind.starts_with(&head[..literal]) && (literal < head.len() || head.len() == 4)
+        };
+        if !kinds.iter().any(fits) {
+            return refuse(format!(
+                "{text:?} fits no iSCSI name: it begins with iqn., eui. or naa., or with a wildcard"
+            ));
+        }
+        Ok(NamePattern(pattern))
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A range of addresses in CIDR notation (RFC 4632, RFC 4291 2.3): `10.0.0.0/8`, `fd00::/8`, or one address. IPv4 addresses
+/// mapped into IPv6 (`::ffff:10.0.0.1`) are IPv4 addresses here, since a socket for both kinds reports them so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressRange {
+    network: IpAddr,
+    prefix: u8,
+}
+
+impl AddressRange {
+    /// Whether an address lies in it. IPv4 and IPv6 are apart: `::/0` holds no IPv4 address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let network = Self::bits(self.network);
+        let (bits, width) = Self::bits(address.to_canonical());
+        width == network.1 && Self::masked(bits, width, self.prefix) == network.0
+    }
+
+    /// The address as a number, and how many bits it has.
+    fn bits(address: IpAddr) -> (u128, u8) {
+        match address {
+            IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32),
+            IpAddr::V6(v6) => (v6.to_bits(), 128),
+        }
+    }
+
+    fn masked(bits: u128, width: u8, prefix: u8) -> u128 {
+        let host = u32::from(width.saturating_sub(prefix));
+        bits.checked_shr(host).and_then(|kept| kept.checked_shl(host)).unwrap_or(0)
+    }
+}
+
+impl FromStr for AddressRange {
+    type Err = Refused;
+
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let wrong = || Refused(format!("{text:?} is not an address or a range like 10.0.0.0/8 or fd00::/8"));
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
+        let mut network: IpAddr = address.parse().map_err(|_| wrong())?;
+        let mut width = Self::bits(network).1;
+        let mut prefix = match prefix {
+            None => width,
+            Some(p) if p.bytes().all(|b| b.is_ascii_digit()) => p.parse().map_err(|_| wrong())?,
+            Some(_) => return Err(wrong()),
+        };
+        if prefix > width {
+            return Err(wrong());
+        }
+        if network != network.to_canonical() && prefix >= 96 {
+            network = network.to_canonical();
+            (prefix, width) = (prefix - 96, 32);
+        }
+        let (bits, _) = Self::bits(network);
+        let kept = Self::masked(bits, width, prefix);
+        if kept != bits {
+            let whole = match u32::try_from(kept) {
+                Ok(v4) if width == 32 => IpAddr::from(v4.to_be_bytes()),
+                _ => IpAddr::V6(Ipv6Addr::from_bits(kept)),
+            };
+            return refuse(format!(
+                "{text:?} has bits behind its prefix: {whole}/{prefix}, or the address alone?"
+            ));
+        }
+        Ok(AddressRange { network, prefix })
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.prefix == Self::bits(self.network).1 {
+            return self.network.fmt(f);
+        }
+        write!(f, "{}/{}", self.network, self.prefix)
+    }
+}
+
+/// Which logical units an initiator sees. A LUN keeps its number for everybody; one that is masked is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LunMask {
+    /// All of the target's, also those that come later.
+    All,
+    /// These, if the target has them; sorted, without repetition.
+    Only(Vec<u16>),
+}
+
+impl LunMask {
+    /// Those of a list.
+    pub fn only(mut luns: Vec<u16>) -> Self {
+        luns.sort_unstable();
+        luns.dedup();
+        LunMask::Only(luns)
+    }
+
+    /// Whether a LUN is visible.
+    pub fn contains(&self, lun: u64) -> bool {
+        match self {
+            LunMask::All => true,
+            LunMask::Only(luns) => u16::try_from(lun).is_ok_and(|lun| luns.binary_search(&lun).is_ok()),
+        }
+    }
+}
+
+/// What an initiator may do that was let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permit {
+    /// Its writes are refused as if the medium were write-protected.
+    pub read_only: bool,
+    /// What it sees.
+    pub luns: LunMask,
+}
+
+impl Permit {
+    /// Everything.
+    pub fn full() -> Self {
+        Permit { read_only: false, luns: LunMask::All }
+    }
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Names it applies to.
+    pub initiator: NamePattern,
+    /// Addresses it applies to; `None`: any.
+    pub address: Option<AddressRange>,
+    /// What those may do; `None`: nothing, they are refused.
+    pub permit: Option<Permit>,
+}
+
+impl Rule {
+    /// Whether it decides about this initiator.
+    pub fn matches(&self, initiator: &str, address: IpAddr) -> bool {
+        self.address.is_none_or(|range| range.contains(address)) && self.initiator.matches(initiator)
+    }
+}
+
+/// What happens to initiators that no rule speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Otherwise {
+    /// Targets for which there is no rule at all are open.
+    Open,
+    /// They are refused.
+    Deny,
+}
+
+impl Otherwise {
+    /// Deny, as soon as one address that the server listens on can be reached from another machine.
+    pub fn of<'a>(listening: impl IntoIterator<Item = &'a SocketAddr>) -> Self {
+        let loopback = |a: &SocketAddr| a.ip().to_canonical().is_loopback();
+        if listening.into_iter().all(loopback) { Otherwise::Open } else { Otherwise::Deny }
+    }
+}
+
+/// What `initiator`, coming from `address`, may do with a target that has the rules `own`, where `all` are the rules for
+/// every target. `None`: nothing.
+pub fn decide(
+    own: &[Rule],
+    all: &[Rule],
+    otherwise: Otherwise,
+    initiator: &str,
+    address: IpAddr,
+) -> Option<Permit> {
+    if own.is_empty() && all.is_empty() {
+        return (otherwise == Otherwise::Open).then(Permit::full);
+    }
+    let rule = own.iter().chain(all).find(|rule| rule.matches(initiator, address))?;
+    rule.permit.clone()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The security stage of a login: AuthMethod, and CHAP's messages (RFC 7143, 12.1).
+
+use super::chap::{Algorithm, Challenge};
+use super::login::{Refusal, Status};
+use super::targets::{AuthPolicy, ChapUser};
+use super::text;
+
+/// Longest CHAP_N, CHAP_R and CHAP_C that are looked at (12.1.3: a challenge has at most 1024 bytes).
+const MAX_NAME: usize = 255;
+const MAX_BINARY: usize = 1024;
+
+/// Where the stage stands after a request.
+pub(super) enum Progress {
+    /// The initiator has to go on.
+    Going,
+    /// Nothing (more) has to be proven. With the name that was.
+    Proven(Option<String>),
+}
+
+/// One login's authentication.
+pub(super) struct Auth {
+    policy: AuthPolicy,
+    state: State,
+}
+
+enum State {
+    /// AuthMethod has not been talked of.
+    Start,
+    /// CHAP it is; CHAP_A comes next.
+    Chap,
+    /// CHAP_N and CHAP_R come next.
+    Challenged(Challenge),
+    Proven(Option<String>),
+}
+
+fn fail<T>(why: &'static str) -> Result<T, Refusal> {
+    Err(Refusal(Status::AuthenticationFailure, why))
+}
+
+impl Auth {
+    pub(super) fn new(policy: AuthPolicy) -> Auth {
+        Auth { policy, state: State::Start }
+    }
+
+    pub(super) fn is_required(&self) -> bool {
+        matches!(self.policy, AuthPolicy::Chap { .. })
+    }
+
+    /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to leave the stage.
+    pub(super) fn step(
+        &mut self,
+        keys: &[(&str, &str)],
+        leave: bool,
+        answer: &mut Vec<u8>,
+    ) -> Result<Progress, Refusal> {
+        let find = |key| keys.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
+        for (n, (key, _)) in keys.iter().enumerate() {
+            if keys[..n].iter().any(|(k, _)| k == key) {
+                return fail("a security key came twice");
+            }
+        }
+        self.state = match std::mem::replace(&mut self.state, State::Start) {
+            State::Start => match find("AuthMethod") {
+                Some(offer) => self.choose(offer, keys.len() > 1, answer)?,
+                None if !keys.is_empty() => return fail("CHAP without AuthMethod"),
+                None if self.is_required() && leave => return fail("no AuthMethod was offered"),
+                None if self.is_required() => State::Start,
+                None => State::Proven(None),
+            },
+            State::Chap => challenge(find("CHAP_A"), keys.len() > 1, answer)?,
+            State::Challenged(challenge) => self.prove(&challenge, find, answer)?,
+            State::Proven(user) if keys.is_empty() => State::Proven(user),
+            State::Proven(_) => return fail("security keys after the end of security negotiation"),
+        };
+        match &self.state {
+            State::Proven(user) => Ok(Progress::Proven(user.clone())),
+            _ => Ok(Progress::Going),
+        }
+    }
+
+    /// Chooses the method. What the policy demands is never negotiated away.
+    fn choose(&self, offer: &str, more: bool, answer: &mut Vec<u8>) -> Result<State, Refusal> {
+        let wanted = if self.is_required() { "CHAP" } else { "None" };
+        if more {
+            return fail("CHAP before it was agreed on");
+        }
+        if !offer.split(',').any(|method| method == wanted) {
+            return fail("no acceptable AuthMethod was offered");
+        }
+        text::put(answer, "AuthMethod", wanted);
+        Ok(if self.is_required() { State::Chap } else { State::Proven(None) })
+    }
+
+    /// Checks the response, and answers a challenge of the initiator's.
+    fn prove<'k>(
+        &self,
+        challenge: &Challenge,
+        find: impl Fn(&'static str) -> Option<&'k str>,
+        answer: &mut Vec<u8>,
+    ) -> Result<State, Refusal> {
+        let AuthPolicy::Chap { users, mutual } = &self.policy else {
+            return fail("CHAP is not required");
+        };
+        let (Some(name), Some(response)) = (find("CHAP_N"), find("CHAP_R")) else {
+            return fail("CHAP_N or CHAP_R is missing");
+        };
+        let Some(response) = text::binary(response, MAX_BINARY).filter(|_| name.len() <= MAX_NAME) else {
+            return fail("CHAP_N or CHAP_R is malformed");
+        };
+        let user = users.iter().find(|user| user.name == name);
+        if !user.is_some_and(|user| challenge.answered_by(&user.secret, &response)) {
+            return fail("CHAP: the name or the secret is wrong");
+        }
+        match (find("CHAP_I"), find("CHAP_C")) {
+            (None, None) => {}
+            (Some(identifier), Some(theirs)) => {
+                let own = mutual.as_ref().filter(|own| users.iter().all(|user| user.secret != own.secret));
+                let Some(own) = own else {
+                    return fail("mutual CHAP is asked for, and the target has no secret of its own");
+                };
+                prove_ourselves(challenge, own, identifier, theirs, answer)?;
+            }
+            _ => return fail("CHAP_I or CHAP_C is missing"),
+        }
+        Ok(State::Proven(Some(name.to_owned())))
+    }
+}
+
+/// Chooses the algorithm and challenges the initiator.
+fn challenge(offer: Option<&str>, more: bool, answer: &mut Vec<u8>) -> Result<State, Refusal> {
+    let Some(offer) = offer.filter(|_| !more) else {
+        return fail("CHAP_A is missing, or something else came along");
+    };
+    let known = |choice| text::number(choice).and_then(Algorithm::from_number);
+    let Some(algorithm) = offer.split(',').find_map(known) else {
+        return fail("no acceptable CHAP_A was offered");
+    };
+    let Ok(challenge) = Challenge::new(algorithm) else {
+        return Err(Refusal(Status::TargetError, "the system has no random numbers"));
+    };
+    text::put(answer, "CHAP_A", &(algorithm as u8).to_string());
+    text::put(answer, "CHAP_I", &challenge.identifier().to_string());
+    text::put(answer, "CHAP_C", &text::to_hex(challenge.bytes()));
+    Ok(State::Challenged(challenge))
+}
+
+/// Answers the initiator's challenge, unless it is our own (12.1.4).
+fn prove_ourselves(
+    challenge: &Challenge,
+    own: &ChapUser,
+    identifier: &str,
+    theirs: &str,
+    answer: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let identifier = text::number(identifier).and_then(|n| u8::try_from(n).ok());
+    let (Some(identifier), Some(theirs)) = (identifier, text::binary(theirs, MAX_BINARY)) else {
+        return fail("CHAP_I or CHAP_C is malformed");
+    };
+    if challenge.is_reflected_by(&theirs) {
+        return fail("CHAP: the initiator reflects the target's challenge");
+    }
+    let response = challenge.algorithm().response(identifier, &own.secret, &theirs);
+    text::put(answer, "CHAP_N", &own.name);
+    text::put(answer, "CHAP_R", &text::to_hex(&response));
+    Ok(())
+}

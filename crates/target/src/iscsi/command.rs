@@ -1,0 +1,478 @@
+//! SCSI commands and their data on a connection's thread (RFC 7143, 11.3 and 11.7).
+
+use super::conn::Conn;
+use super::pdu::{self, Bhs, RejectReason, command_flag};
+use super::reply::{self, Request, put_outcome};
+use super::serve::Serving;
+use super::session::{Active, Held};
+use super::stats::IscsiTraffic;
+use super::transfer::{Need, Taken, Terms, Transfer};
+use super::window::{Admission, Attribute, Ticketed};
+use super::work::{Wait, Work, condition, is_success, read_into};
+use crate::net::budget::Ticket;
+use crate::scsi::{Command, Nexus, Outcome, ReadCommand, Status, WriteCommand};
+use bytes::Bytes;
+use hindcast_engine::device::WriteOp;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Reads up to this length are served on the connection's thread if they need no disk.
+const MAX_INLINE_READ: u32 = 1 << 20;
+
+/// A write whose data is there.
+pub(super) struct Write {
+    request: Request,
+    command: WriteCommand,
+    data: Payload,
+    /// If it is known as a task: its data did not all come with the command.
+    active: Option<(Arc<Active>, Ticket)>,
+}
+
+enum Payload {
+    /// In the receive buffer.
+    Received(Range<usize>),
+    Gathered(Bytes),
+}
+
+/// What a SCSI Command asks for; and its CDB, if it is longer than 16 bytes.
+struct Asked {
+    request: Request,
+    long_cdb: Option<Vec<u8>>,
+}
+
+/// Reads a command's header. `Err` if its additional headers are malformed.
+fn asked(bhs: &Bhs, ahs: &[u8]) -> Result<Asked, ()> {
+    let flags = bhs.u8(1);
+    let (reads, writes) = (flags & command_flag::READ != 0, flags & command_flag::WRITE != 0);
+    let expected = bhs.u32(20);
+    let mut asked = Asked {
+        request: Request {
+            itt: bhs.itt(),
+            lun: u64::from_be_bytes(bhs.lun()),
+            expects_in: if reads && !writes { expected } else { 0 },
+            expects_out: if writes { expected } else { 0 },
+            counted: !bhs.immediate(),
+            r2ts: 0,
+        },
+        long_cdb: None,
+    };
+    for header in pdu::additional_headers(ahs) {
+        match header? {
+            // Extended CDB: a reserved byte, and what follows the first 16.
+            (1, rest) => {
+                let mut cdb = bhs.0[32..48].to_vec();
+                cdb.extend_from_slice(rest.get(1..).unwrap_or(&[]));
+                asked.long_cdb = Some(cdb);
+            }
+            // Expected bidirectional read data length: a reserved byte and the number.
+            (2, rest) if reads && writes => {
+                let length = rest.get(1..5).and_then(|b| b.try_into().ok()).ok_or(())?;
+                asked.request.expects_in = u32::from_be_bytes(length);
+            }
+            _ => {}
+        }
+    }
+    Ok(asked)
+}
+
+/// Checks what is sent unasked against what was agreed on (RFC 7143, 13.10 to 13.14). The limit of what follows the
+/// immediate data, if something does.
+fn unsolicited(conn: &Conn, bhs: &Bhs, request: &Request) -> Result<Option<u32>, Outcome> {
+    let params = &conn.session.params;
+    let limit = params.first_burst.min(request.expects_out);
+    let more = !bhs.is_final() && request.expects_out > 0;
+    let immediate = bhs.data_len();
+    let too_much = immediate > limit as usize
+        || (immediate > 0 && !params.immediate_data)
+        || (more && params.initial_r2t);
+    if too_much {
+        return Err(Outcome::check(condition::UNEXPECTED_DATA));
+    }
+    Ok(more.then_some(limit))
+}
+
+fn start(nexus: &Arc<Nexus>, bhs: &Bhs, asked: &Asked) -> Command {
+    nexus.start(
+        asked.request.lun,
+        asked.long_cdb.as_deref().unwrap_or(&bhs.0[32..48]),
+        u64::from(asked.request.expects_out),
+    )
+}
+
+fn terms(conn: &Conn) -> Terms {
+    let params = &conn.session.params;
+    Terms { max_burst: params.max_burst, max_outstanding: params.max_outstanding_r2t }
+}
+
+impl Serving<'_> {
+    pub(super) fn scsi_command(
+        &mut self,
+        bhs: &Bhs,
+        ahs: Range<usize>,
+        data: Range<usize>,
+    ) -> io::Result<()> {
+        if bhs.immediate() && self.conn.session.is_flooded() {
+            self.reject(bhs, RejectReason::TooManyImmediate);
+            return Ok(());
+        }
+        let request = Ticketed {
+            cmd_sn: (!bhs.immediate()).then(|| bhs.cmd_sn()),
+            attribute: Some(Attribute::from_wire(bhs.u8(1))),
+        };
+        match self.admit(bhs, request, ahs.clone(), data.clone())? {
+            Admission::Go => self.begin(bhs, ahs, data),
+            Admission::Kept | Admission::Ignored => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, bhs: &Bhs, ahs: Range<usize>, data: Range<usize>) -> io::Result<()> {
+        let conn = self.conn;
+        let Some(nexus) = &conn.session.nexus else {
+            return Ok(());
+        };
+        let Ok(asked) = asked(bhs, self.rx.taken(&ahs)) else {
+            self.ended.0 += 1;
+            self.ended.1 += u32::from(!bhs.immediate());
+            self.reject(bhs, RejectReason::InvalidPduField);
+            return Ok(());
+        };
+        self.tally.commands += 1;
+        self.tally.bytes_written += data.len() as u64;
+        let request = asked.request;
+        let more = match unsolicited(conn, bhs, &request) {
+            Ok(more) => more,
+            Err(outcome) => {
+                self.answer(&request, &outcome);
+                return Ok(());
+            }
+        };
+        let need = match start(nexus, bhs, &asked) {
+            Command::Done(outcome) => {
+                self.answer(&request, &outcome);
+                return Ok(());
+            }
+            Command::Read(read) => return self.read(request, read),
+            Command::Write(command) => {
+                self.tally.writes += 1;
+                let whole = more.is_none() && command.len == request.expects_out;
+                if whole && data.len() == command.len as usize {
+                    let data = Payload::Received(data);
+                    self.writes.push(Write { request, command, data, active: None });
+                    return Ok(());
+                }
+                Need::Write(command)
+            }
+            Command::Other(task) => Need::Other(Arc::new(task)),
+        };
+        self.with_data(request, need, data, more)
+    }
+
+    /// A command that takes data which does not simply lie there.
+    fn with_data(
+        &mut self,
+        request: Request,
+        need: Need,
+        data: Range<usize>,
+        more: Option<u32>,
+    ) -> io::Result<()> {
+        let conn = self.conn;
+        let want = need.bytes().min(u64::from(request.expects_out));
+        if more.is_none() && data.len() as u64 >= want {
+            let data = Bytes::copy_from_slice(&self.rx.taken(&data)[..want as usize]);
+            return self.carry_out(request, need.with(data), None);
+        }
+        let Some(ticket) = conn.gathering.try_enter(want) else {
+            self.answer(&request, &Outcome::status(Status::TaskSetFull));
+            return Ok(());
+        };
+        let Some(active) = conn.session.begin(request.itt, request.lun, conn.cid, request.counted) else {
+            return self.tag_in_use(&request);
+        };
+        let begin = (request, active, ticket);
+        let transfer = Transfer::new(begin, need, terms(conn), self.rx.taken(&data), more);
+        let taken = conn.transfers.lock().begin(transfer);
+        self.taken(taken)
+    }
+
+    /// A Data-Out (11.7). Without `data` it was damaged.
+    pub(super) fn data_out(&mut self, bhs: &Bhs, data: Option<Range<usize>>) -> io::Result<()> {
+        let data = data.map(|range| self.rx.taken(&range));
+        self.tally.bytes_written += data.map_or(0, <[u8]>::len) as u64;
+        let taken = self.conn.transfers.lock().take(bhs, data);
+        if matches!(taken, Taken::Misplaced) {
+            self.reject(bhs, RejectReason::InvalidPduField);
+        }
+        self.taken(taken)
+    }
+
+    fn taken(&mut self, taken: Taken) -> io::Result<()> {
+        match taken {
+            Taken::Unknown | Taken::Misplaced => {}
+            Taken::More(asked) => {
+                for r2t in asked {
+                    reply::put(&mut self.out, r2t, &[], self.conn.params.digests);
+                }
+            }
+            Taken::Complete(transfer) => {
+                let (request, active, ticket, work) = transfer.into_work();
+                self.carry_out(request, work, Some((active, ticket)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A command has all that it needs.
+    fn carry_out(
+        &mut self,
+        request: Request,
+        work: Work,
+        active: Option<(Arc<Active>, Ticket)>,
+    ) -> io::Result<()> {
+        let quick = match &work {
+            Work::Done(..) => true,
+            Work::Other(task, _) => {
+                task.is_quick() || (active.is_none() && !task.may_take_long() && self.is_alone())
+            }
+            Work::Read(_) | Work::Write(..) => false,
+        };
+        match (work, active) {
+            (Work::Write(command, data), active) if !data.is_empty() => {
+                let data = Payload::Gathered(data);
+                self.writes.push(Write { request, command, data, active });
+                Ok(())
+            }
+            (work, None) if quick => {
+                let ok = work.perform(&request, self.conn.shape(), &mut self.out);
+                self.over(&request, ok);
+                Ok(())
+            }
+            (work, Some((active, _ticket))) if quick => {
+                let at = self.out.len();
+                let ok = active.run(None) && work.perform(&request, self.conn.shape(), &mut self.out);
+                self.finish(&active, at, ok);
+                Ok(())
+            }
+            (work, None) => self.submit(request, work),
+            (work, Some((active, ticket))) => {
+                self.conn.submit(request, work, active, ticket);
+                Ok(())
+            }
+        }
+    }
+
+    /// A known task ended on this thread; its response begins at `at`, and is taken back if it was aborted.
+    fn finish(&mut self, active: &Arc<Active>, at: usize, ok: bool) {
+        let mut answered = false;
+        self.ready.and(self.conn.session.finish(active, || answered = true));
+        if !answered {
+            self.out.truncate(at);
+        }
+        self.tally.errors += u64::from(!ok);
+    }
+
+    fn read(&mut self, request: Request, read: ReadCommand) -> io::Result<()> {
+        self.tally.reads += 1;
+        self.tally.bytes_read += u64::from(read.len.min(request.expects_in));
+        if read.len <= MAX_INLINE_READ {
+            let shape = self.conn.shape();
+            let mut result = read_into(&read, &request, shape, Wait::No, &mut self.out);
+            if result.is_none() && self.is_alone() {
+                result = read_into(&read, &request, shape, Wait::Yes, &mut self.out);
+            }
+            if let Some(ok) = result {
+                self.over(&request, ok);
+                return Ok(());
+            }
+        }
+        self.submit(request, Work::Read(read))
+    }
+
+    /// Hands work to the pool. If it has to wait to be let in, what is done so far is answered first.
+    fn submit(&mut self, request: Request, work: Work) -> io::Result<()> {
+        let conn = self.conn;
+        let Some(active) = conn.session.begin(request.itt, request.lun, conn.cid, request.counted) else {
+            return self.tag_in_use(&request);
+        };
+        let bytes = work.bytes(&request);
+        let ticket = self.enter(bytes)?;
+        conn.submit(request, work, active, ticket);
+        Ok(())
+    }
+
+    fn enter(&mut self, bytes: u64) -> io::Result<Ticket> {
+        if let Some(ticket) = self.conn.flight.try_enter(bytes) {
+            return Ok(ticket);
+        }
+        self.flush()?;
+        Ok(self.conn.flight.enter(bytes))
+    }
+
+    /// A task tag that is in use is the initiator's mistake (11.17.1, "task in progress").
+    fn tag_in_use(&mut self, request: &Request) -> io::Result<()> {
+        let mut bhs = Bhs::new(pdu::opcode::SCSI_COMMAND, 0);
+        bhs.put_u32(16, request.itt);
+        self.ended.0 += 1;
+        self.ended.1 += u32::from(request.counted);
+        self.reject(&bhs, RejectReason::TaskInProgress);
+        Ok(())
+    }
+
+    /// Answers a command that moved nothing.
+    fn answer(&mut self, request: &Request, outcome: &Outcome) {
+        put_outcome(&mut self.out, self.conn.shape(), request, outcome, 0);
+        self.over(request, is_success(outcome.status));
+    }
+
+    fn over(&mut self, request: &Request, ok: bool) {
+        self.ended.0 += 1;
+        self.ended.1 += u32::from(request.counted);
+        self.tally.errors += u64::from(!ok);
+    }
+
+    /// Writes what this receive brought: one call of the device for each logical unit, and one more for what must be
+    /// durable first.
+    pub(super) fn write_batch(&mut self) -> io::Result<()> {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
+        let alone = self.writes.len() == 1 && self.is_alone();
+        let lent = self.rx.lend();
+        let mut durable = Vec::new();
+        let mut left = std::mem::take(&mut self.writes);
+        while let Some(first) = left.first() {
+            let (lu, fua) = (first.command.lu().clone(), first.command.fua);
+            let same = |w: &Write| Arc::ptr_eq(w.command.lu(), &lu) && w.command.fua == fua;
+            let mut group = match left.iter().all(same) {
+                true => std::mem::take(&mut left),
+                false => left.extract_if(.., |w| same(w)).collect(),
+            };
+            let data = |w: &Write| match &w.data {
+                Payload::Received(range) => lent.slice(range.clone()),
+                Payload::Gathered(data) => data.clone(),
+            };
+            if fua && !alone {
+                for write in group {
+                    let data = data(&write);
+                    durable.push((write, data));
+                }
+                continue;
+            }
+            // From here on an abort has to wait for it; one that came before has answered for it.
+            group.retain(|w| w.active.as_ref().is_none_or(|(active, _)| active.run(None)));
+            self.ops.extend(group.iter().map(|w| WriteOp::new(w.command.offset, data(w))));
+            WriteCommand::write_all(&lu, &mut self.ops, fua, |n| &group[n].command);
+            self.answer_writes(&mut group);
+            self.ops.clear();
+            self.writes = group; // its memory
+        }
+        self.rx.give_back(lent);
+        for (write, data) in durable {
+            let Write { request, command, active, .. } = write;
+            let work = Work::Write(command, data);
+            match active {
+                Some((active, ticket)) => self.conn.submit(request, work, active, ticket),
+                None => self.submit(request, work)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn answer_writes(&mut self, group: &mut Vec<Write>) {
+        let shape = self.conn.shape();
+        for (n, write) in group.drain(..).enumerate() {
+            let Some(op) = self.ops.get(n) else {
+                continue;
+            };
+            let outcome = write.command.outcome(&op.result);
+            let ok = is_success(outcome.status);
+            let at = self.out.len();
+            put_outcome(&mut self.out, shape, &write.request, &outcome, u64::from(write.command.len));
+            match &write.active {
+                None => self.over(&write.request, ok),
+                Some((active, _ticket)) => self.finish(active, at, ok),
+            }
+        }
+    }
+}
+
+/// Carries out a request that had to wait for its turn; on a worker.
+pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
+    if held.bhs.opcode() != pdu::opcode::SCSI_COMMAND || conn.session.nexus.is_none() {
+        let mut out = conn.outbox.spare();
+        let then = super::manage::serve(conn, &held.bhs, &held.data, &mut out);
+        conn.outbox.post(out, held.ticket);
+        if then == super::manage::Then::Close {
+            conn.outbox.transport.close();
+        }
+        return;
+    }
+    if held.ticket.is_none() {
+        // There was no memory for it, and its connection ends for that.
+        return conn.session.ended(1, u32::from(!held.bhs.immediate())).run();
+    }
+    let Ok(asked) = asked(&held.bhs, &held.ahs) else {
+        conn.session.ended(1, u32::from(!held.bhs.immediate())).run();
+        conn.post(pdu::reject(RejectReason::InvalidPduField), &held.bhs.0);
+        return;
+    };
+    let request = asked.request;
+    conn.count(&IscsiTraffic { commands: 1, bytes_written: held.data.len() as u64, ..Default::default() });
+    let Some(active) = conn.session.begin(request.itt, request.lun, conn.cid, request.counted) else {
+        conn.session.ended(1, u32::from(request.counted)).run();
+        conn.post(pdu::reject(RejectReason::TaskInProgress), &held.bhs.0);
+        return;
+    };
+    let work = match (unsolicited(conn, &held.bhs, &request), &conn.session.nexus) {
+        (Ok(more), Some(nexus)) => match start(nexus, &held.bhs, &asked) {
+            Command::Done(outcome) => Work::Done(outcome, 0),
+            Command::Read(read) => Work::Read(read),
+            Command::Write(write) => {
+                return gather_held(conn, (request, active), Need::Write(write), &held.data, more);
+            }
+            Command::Other(task) => {
+                return gather_held(conn, (request, active), Need::Other(Arc::new(task)), &held.data, more);
+            }
+        },
+        (Err(outcome), _) => Work::Done(outcome, 0),
+        (_, None) => Work::Done(Outcome::status(Status::Busy), 0),
+    };
+    submit_held(conn, request, active, work);
+}
+
+fn gather_held(
+    conn: &Arc<Conn>,
+    (request, active): (Request, Arc<Active>),
+    need: Need,
+    data: &[u8],
+    more: Option<u32>,
+) {
+    let want = need.bytes().min(u64::from(request.expects_out));
+    if more.is_none() && data.len() as u64 >= want {
+        let work = need.with(Bytes::copy_from_slice(&data[..want as usize]));
+        return submit_held(conn, request, active, work);
+    }
+    let Some(ticket) = conn.gathering.try_enter(want) else {
+        return submit_held(conn, request, active, Work::Done(Outcome::status(Status::TaskSetFull), 0));
+    };
+    let transfer = Transfer::new((request, active, ticket), need, terms(conn), data, more);
+    let taken = conn.transfers.lock().begin(transfer);
+    match taken {
+        Taken::Unknown | Taken::Misplaced => {}
+        Taken::More(asked) => asked.into_iter().for_each(|r2t| conn.post(r2t, &[])),
+        Taken::Complete(transfer) => {
+            let (request, active, ticket, work) = transfer.into_work();
+            conn.submit(request, work, active, ticket);
+        }
+    }
+}
+
+/// Workers must not wait to be let in; the initiator is told to come again.
+fn submit_held(conn: &Arc<Conn>, request: Request, active: Arc<Active>, work: Work) {
+    if let Some(ticket) = conn.flight.try_enter(work.bytes(&request)) {
+        return conn.submit(request, work, active, ticket);
+    }
+    let mut out = conn.outbox.spare();
+    put_outcome(&mut out, conn.shape(), &request, &Outcome::status(Status::TaskSetFull), 0);
+    conn.session.finish(&active, || conn.outbox.post(out, None)).run();
+}

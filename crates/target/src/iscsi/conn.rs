@@ -1,0 +1,212 @@
+//! What a connection's thread and the workers share: the way out, what is in flight, and data that is being gathered.
+
+use super::config::{IscsiConfig, Portal};
+use super::discovery::Exchange;
+use super::params::Params;
+use super::pdu::{Bhs, Numbers, stamp};
+use super::registry::Record;
+use super::reply::{self, Request, Shape};
+use super::session::{Active, Held, Session};
+use super::stats::IscsiTraffic;
+use super::targets::Targets;
+use super::transfer::Transfers;
+use super::work::Work;
+use crate::net::budget::{Budget, Flight, Ticket};
+use crate::net::outbox::{Outbox, Stamp};
+use crate::net::pool::Pool;
+use crate::net::transport::Transport;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A connection that ends looks this often whether a worker left something to let go of.
+const TEARDOWN_LOOK: Duration = Duration::from_millis(20);
+
+/// What a connection needs of its server.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) config: Arc<IscsiConfig>,
+    /// As they are bound.
+    pub(super) portals: Arc<Vec<Portal>>,
+    pub(super) targets: Arc<dyn Targets>,
+    pub(super) pool: Arc<Pool>,
+    /// For commands that may take minutes: they keep each other waiting, and nobody else.
+    pub(super) slow_pool: Arc<Pool>,
+    /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one of them holds
+    /// nothing that another could wait for.
+    pub(super) rx_budget: Arc<Budget>,
+    /// Bounds data that is being gathered.
+    pub(super) gather_budget: Arc<Budget>,
+    /// Bounds answers that are being built away from the connections' threads.
+    pub(super) reply_budget: Arc<Budget>,
+    pub(super) stopping: Arc<AtomicBool>,
+}
+
+/// Numbers the responses of a connection.
+pub(super) struct Numbering {
+    session: Arc<Session>,
+    stat_sn: u32,
+    digests: super::pdu::Digests,
+}
+
+impl Stamp for Numbering {
+    fn stamp(&mut self, bytes: &mut [u8]) {
+        let (exp_cmd_sn, max_cmd_sn) = self.session.numbers();
+        let mut numbers = Numbers { stat_sn: self.stat_sn, exp_cmd_sn, max_cmd_sn };
+        stamp(bytes, &mut numbers, self.digests);
+        self.stat_sn = numbers.stat_sn;
+    }
+}
+
+/// A connection in the full feature phase.
+pub(super) struct Conn {
+    pub(super) cid: u16,
+    pub(super) session: Arc<Session>,
+    pub(super) params: Params,
+    /// MaxRecvDataSegmentLength of the initiator, which it may change at any time.
+    segment: AtomicU32,
+    pub(super) shared: Shared,
+    pub(super) outbox: Arc<Outbox<Arc<dyn Transport>, Numbering>>,
+    pub(super) flight: Arc<Flight>,
+    pub(super) gathering: Arc<Flight>,
+    pub(super) transfers: Mutex<Transfers>,
+    /// It was logged out, by itself, by another connection, or by one that takes its place.
+    logged_out: AtomicBool,
+    /// The text exchange under way.
+    pub(super) text: Mutex<Exchange>,
+    /// Last, so that the device is let go of before the connection counts as gone.
+    pub(super) record: Arc<Record>,
+}
+
+impl Conn {
+    pub(super) fn new(
+        cid: u16,
+        session: Arc<Session>,
+        params: Params,
+        stat_sn: u32,
+        shared: Shared,
+        record: Arc<Record>,
+    ) -> Arc<Conn> {
+        let numbering = Numbering { session: session.clone(), stat_sn, digests: params.digests };
+        let config = &shared.config;
+        let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
+        // An initiator that asks to write and does not must not have more than a part of what there is for all.
+        let gathered = bytes.min(config.max_in_flight / 16);
+        Arc::new(Conn {
+            cid,
+            session,
+            segment: AtomicU32::new(params.max_send_data_segment),
+            outbox: Outbox::new(record.transport.clone(), numbering),
+            flight: Flight::new(shared.reply_budget.clone(), jobs, bytes),
+            gathering: Flight::new(shared.gather_budget.clone(), usize::MAX, gathered),
+            transfers: Mutex::default(),
+            logged_out: AtomicBool::new(false),
+            text: Mutex::default(),
+            params,
+            shared,
+            record,
+        })
+    }
+
+    /// What bounds Data-In PDUs now.
+    pub(super) fn shape(&self) -> Shape {
+        let segment = self.segment.load(Ordering::Relaxed);
+        Shape { digests: self.params.digests, segment, burst: self.session.params.max_burst }
+    }
+
+    /// The initiator takes PDUs of another length from now on.
+    pub(super) fn set_segment(&self, length: u32) {
+        self.segment.store(length, Ordering::Relaxed);
+    }
+
+    /// Sends a PDU from any thread, without waiting.
+    pub(super) fn post(&self, bhs: Bhs, data: &[u8]) {
+        let mut out = self.outbox.spare();
+        reply::put(&mut out, bhs, data, self.params.digests);
+        self.outbox.post(out, None);
+    }
+
+    /// Hands a task to the workers; it is answered when it is done, in whatever order.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        request: Request,
+        work: Work,
+        active: Arc<Active>,
+        ticket: Ticket,
+    ) {
+        let conn = self.clone();
+        let pool = if work.may_take_long() { &self.shared.slow_pool } else { &self.shared.pool };
+        pool.submit(Box::new(move || {
+            let mut unanswered = Unanswered { conn: &conn, active: &active, answered: false };
+            let mut out = conn.outbox.spare();
+            let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);
+            conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
+            conn.session.finish(&active, || conn.outbox.post(out, Some(ticket))).run();
+            unanswered.answered = true;
+        }));
+    }
+
+    /// Carries out a request that had to wait for its turn. Others' threads call this: it does not wait.
+    pub(super) fn run_held(self: Arc<Self>, held: Held) {
+        let pool = self.shared.pool.clone();
+        pool.submit(Box::new(move || super::command::run_held(&self, held)));
+    }
+
+    pub(super) fn forget_transfer(&self, itt: u32) {
+        let forgotten = self.transfers.lock().remove(itt);
+        drop(forgotten);
+    }
+
+    pub(super) fn count(&self, traffic: &IscsiTraffic) {
+        self.record.counters.add(traffic);
+    }
+
+    pub(super) fn abort(&self) {
+        self.outbox.transport.abort();
+    }
+
+    /// The connection is logged out: its end is no failure.
+    pub(super) fn log_out(&self) {
+        self.logged_out.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_logged_out(&self) -> bool {
+        self.logged_out.load(Ordering::Acquire)
+    }
+
+    /// The connection's end: waits for what workers still do, and leaves the session.
+    pub(super) fn finish(self: &Arc<Self>) {
+        self.session.forget_requests_of(self);
+        // A worker may be about to begin another transfer. Whoever takes this session's place must find nothing of it
+        // still to be written: what is gathered is not over before the last of it was let go of.
+        loop {
+            let lost = std::mem::take(&mut *self.transfers.lock());
+            let tags = lost.tags();
+            self.session.abort_tasks(|itt, _| tags.contains(&itt), &super::session::OnEnd::new(|| ()));
+            drop(lost);
+            if self.gathering.wait_idle_for(TEARDOWN_LOOK) {
+                break;
+            }
+        }
+        self.flight.wait_idle();
+        self.outbox.transport.close();
+        self.session.leave(self);
+    }
+}
+
+/// Sees to it that a task whose worker panicked does not leave its initiator waiting for ever.
+struct Unanswered<'a> {
+    conn: &'a Arc<Conn>,
+    active: &'a Arc<Active>,
+    answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.conn.session.finish(self.active, || ()).run();
+            self.conn.abort();
+        }
+    }
+}

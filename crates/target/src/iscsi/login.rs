@@ -1,0 +1,376 @@
+//! The login phase (RFC 7143, 6.3 and 11.12 to 11.13) as a machine without input or output: one request in, one response
+//! out.
+
+use super::access::fold;
+use super::auth::{Auth, Progress};
+use super::params::{Answer, Params, Phase, Wishes};
+use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
+use super::targets::{AuthPolicy, Denied, Grant, Initiator, Targets};
+use super::text;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+/// Longest data segment of a login PDU: no other length has been agreed on yet (13.12).
+pub(super) const MAX_DATA: usize = 8192;
+
+/// Status class and detail of a Login Response (11.13.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Status {
+    Success = 0x0000,
+    InitiatorError = 0x0200,
+    AuthenticationFailure = 0x0201,
+    AuthorizationFailure = 0x0202,
+    NotFound = 0x0203,
+    TargetRemoved = 0x0204,
+    UnsupportedVersion = 0x0205,
+    TooManyConnections = 0x0206,
+    MissingParameter = 0x0207,
+    SessionTypeNotSupported = 0x0209,
+    SessionDoesNotExist = 0x020a,
+    InvalidDuringLogin = 0x020b,
+    TargetError = 0x0300,
+    ServiceUnavailable = 0x0301,
+    OutOfResources = 0x0302,
+}
+
+/// A login that is refused, with the reason for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal(pub(super) Status, pub(super) &'static str);
+
+type Checked<T> = Result<T, Refusal>;
+
+fn refuse<T>(status: Status, why: &'static str) -> Checked<T> {
+    Err(Refusal(status, why))
+}
+
+/// Stages (11.12.3).
+const SECURITY: u8 = 0;
+const OPERATIONAL: u8 = 1;
+const FULL_FEATURE: u8 = 3;
+
+/// Who logs in, from where, to what.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    pub(super) initiator: String,
+    pub(super) alias: Option<String>,
+    pub(super) isid: [u8; 6],
+    /// Zero for a new session.
+    pub(super) tsih: u16,
+    pub(super) cid: u16,
+    /// None in a discovery session.
+    pub(super) target: Option<String>,
+    /// CHAP_N, once it has been proven.
+    pub(super) user: Option<String>,
+    /// CmdSN of the first command.
+    pub(super) cmd_sn: u32,
+}
+
+/// What goes on after a request.
+pub(super) enum Step {
+    /// Send this and wait for the next request.
+    Reply(Vec<u8>),
+    /// Everything is agreed; the session is to be made, then [`Login::accept`] or [`Login::reject`] says the last word.
+    Agreed,
+    /// Send this and close.
+    Refused(Vec<u8>, Refusal),
+}
+
+/// A login in progress.
+pub(super) struct Login<'a> {
+    targets: &'a dyn Targets,
+    wishes: Wishes,
+    peer: SocketAddr,
+    local: SocketAddr,
+    portal_group: u16,
+    stage: Option<u8>,
+    identity: Option<Identity>,
+    /// Called with the initiator's and the target's name before the target is opened.
+    watch: &'a dyn Fn(&str, Option<&str>),
+    grant: Option<Grant>,
+    auth: Auth,
+    params: Params,
+    /// Keys that were negotiated: each may be only once.
+    seen: HashSet<String>,
+    /// Text that is continued.
+    text: Vec<u8>,
+    declared: bool,
+    /// The last request, which a last word answers.
+    request: Bhs,
+    answer: Vec<u8>,
+    numbers: Numbers,
+}
+
+impl<'a> Login<'a> {
+    pub(super) fn new(
+        targets: &'a dyn Targets,
+        wishes: Wishes,
+        (peer, local): (SocketAddr, SocketAddr),
+        portal_group: u16,
+        watch: &'a dyn Fn(&str, Option<&str>),
+    ) -> Login<'a> {
+        Login {
+            targets,
+            wishes,
+            peer,
+            local,
+            portal_group,
+            stage: None,
+            identity: None,
+            watch,
+            grant: None,
+            auth: Auth::new(AuthPolicy::None),
+            params: Params::default(),
+            seen: HashSet::new(),
+            text: Vec::new(),
+            declared: false,
+            request: Bhs::new(opcode::LOGIN, 0),
+            answer: Vec::new(),
+            numbers: Numbers::default(),
+        }
+    }
+
+    /// Takes one request.
+    pub(super) fn step(&mut self, request: &Bhs, data: &[u8]) -> Step {
+        let first = self.stage.is_none();
+        if first {
+            self.numbers.stat_sn = request.exp_stat_sn();
+            self.numbers.exp_cmd_sn = request.cmd_sn();
+            self.numbers.max_cmd_sn = request.cmd_sn();
+        }
+        let last = std::mem::replace(&mut self.request, *request);
+        self.answer.clear();
+        let result = match self.check(request, (!first).then_some(&last)) {
+            Ok(()) => self.take(request, data),
+            Err(refusal) => Err(refusal),
+        };
+        match result {
+            Ok(Some(flags)) if flags & FINAL != 0 && flags & 3 == FULL_FEATURE => Step::Agreed,
+            Ok(Some(flags)) => {
+                if flags & FINAL != 0 {
+                    self.stage = Some(flags & 3);
+                }
+                Step::Reply(self.respond(flags, Status::Success, 0))
+            }
+            Ok(None) => Step::Reply(self.respond(request.u8(1) & 0x0c, Status::Success, 0)),
+            Err(refusal) => Step::Refused(self.reject(refusal), refusal),
+        }
+    }
+
+    /// Whether a request is one that may come now.
+    fn check(&mut self, request: &Bhs, last: Option<&Bhs>) -> Checked<()> {
+        if request.opcode() != opcode::LOGIN || !request.immediate() {
+            return refuse(Status::InvalidDuringLogin, "a PDU that is no login request");
+        }
+        if request.u8(3) > 0 {
+            return refuse(Status::UnsupportedVersion, "the initiator speaks later versions only");
+        }
+        let flags = request.u8(1);
+        let (csg, nsg) = (flags >> 2 & 3, flags & 3);
+        if csg != *self.stage.get_or_insert(csg) || csg > OPERATIONAL {
+            return refuse(Status::InitiatorError, "a request of another stage");
+        }
+        if flags & FINAL != 0 && (nsg <= csg || nsg == 2 || flags & CONTINUE != 0) {
+            return refuse(Status::InitiatorError, "a transit to a stage that cannot follow");
+        }
+        // ISID, TSIH, task tag and CID are the same in all requests of one login.
+        if last.is_some_and(|last| last.0[8..22] != request.0[8..22]) {
+            return refuse(Status::InitiatorError, "the identifiers changed in mid-login");
+        }
+        Ok(())
+    }
+
+    /// Takes the text: `None` while it is continued, else the flags of the response.
+    fn take(&mut self, request: &Bhs, data: &[u8]) -> Checked<Option<u8>> {
+        if self.text.len() + data.len() > text::MAX_TEXT {
+            return refuse(Status::OutOfResources, "the text is too long");
+        }
+        self.text.extend_from_slice(data);
+        if request.u8(1) & CONTINUE != 0 {
+            return Ok(None);
+        }
+        let whole = std::mem::take(&mut self.text);
+        let Ok(pairs) = text::parse(&whole) else {
+            return refuse(Status::InitiatorError, "malformed text");
+        };
+        let stage = self.stage.unwrap_or(SECURITY);
+        if self.identity.is_none() {
+            self.identify(request, &pairs, stage)?;
+        }
+        let mut security = Vec::new();
+        for (key, value) in pairs {
+            if !self.seen.insert(key.to_owned()) && !key.starts_with("CHAP_") {
+                return refuse(Status::InitiatorError, "a key is negotiated twice");
+            }
+            if self.seen.len() > text::MAX_KEYS {
+                return refuse(Status::OutOfResources, "too many keys");
+            }
+            match key {
+                "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => {}
+                "AuthMethod" | "CHAP_A" | "CHAP_N" | "CHAP_R" | "CHAP_I" | "CHAP_C" => {
+                    security.push((key, value))
+                }
+                _ => self.negotiate(key, value, stage)?,
+            }
+        }
+        let flags = self.conclude(request, &security, stage)?;
+        if self.answer.len() > MAX_DATA {
+            return refuse(Status::InitiatorError, "too many keys to answer");
+        }
+        Ok(Some(flags))
+    }
+
+    /// Security, the server's own declarations, and the decision about the stage.
+    fn conclude(&mut self, request: &Bhs, security: &[(&str, &str)], stage: u8) -> Checked<u8> {
+        let wants = request.is_final();
+        if stage == SECURITY {
+            match self.auth.step(security, wants, &mut self.answer)? {
+                Progress::Going => return Ok(SECURITY << 2),
+                Progress::Proven(user) => {
+                    if let Some(identity) = &mut self.identity {
+                        identity.user = user;
+                    }
+                }
+            }
+        } else if !security.is_empty() {
+            return refuse(Status::InitiatorError, "security keys in the operational stage");
+        } else if !self.declared {
+            self.declared = true;
+            self.params.max_recv_data_segment = self.wishes.max_recv_data_segment;
+            let own = self.wishes.max_recv_data_segment.to_string();
+            text::put(&mut self.answer, "MaxRecvDataSegmentLength", &own);
+        }
+        if !wants {
+            return Ok(stage << 2);
+        }
+        let nsg = request.u8(1) & 3;
+        if nsg == FULL_FEATURE {
+            self.params.settle(&self.wishes).map_err(|why| Refusal(Status::InitiatorError, why))?;
+        }
+        Ok(FINAL | stage << 2 | nsg)
+    }
+
+    /// The first complete text tells who it is and what is wanted.
+    fn identify(&mut self, request: &Bhs, pairs: &[(&str, &str)], stage: u8) -> Checked<()> {
+        let find = |key| pairs.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
+        let Some(name) = find("InitiatorName") else {
+            return refuse(Status::MissingParameter, "no InitiatorName");
+        };
+        if !text::is_name(name) {
+            return refuse(Status::InitiatorError, "InitiatorName is no iSCSI name");
+        }
+        // However it is written, it is one name (RFC 3722): one session key, one I_T nexus, one name to be refused by.
+        let name = &*fold(name);
+        let discovery = match find("SessionType") {
+            None | Some("Normal") => false,
+            Some("Discovery") => true,
+            Some(_) => return refuse(Status::SessionTypeNotSupported, "an unknown SessionType"),
+        };
+        let target = match find("TargetName") {
+            None if !discovery => return refuse(Status::MissingParameter, "no TargetName"),
+            Some(target) if !discovery => Some(fold(target)),
+            _ => None,
+        };
+        let who = Initiator { name, peer: self.peer, local: self.local, portal_group: self.portal_group };
+        (self.watch)(name, target.as_deref());
+        let policy = match &target {
+            None => self.targets.discovery_auth(&who),
+            Some(target) => {
+                let grant = self.targets.login(target, &who).map_err(denied)?;
+                // Sessions are found by their target's name, to be ended or restricted: there is one, no short forms.
+                if grant.target.name() != target {
+                    return refuse(Status::NotFound, "TargetName is not the target's iSCSI name");
+                }
+                let policy = grant.auth.clone();
+                if let Some(alias) = grant.alias.as_deref().filter(|alias| alias.len() <= 255) {
+                    text::put(&mut self.answer, "TargetAlias", alias);
+                }
+                self.grant = Some(grant);
+                policy
+            }
+        };
+        if target.is_some() {
+            text::put(&mut self.answer, "TargetPortalGroupTag", &self.portal_group.to_string());
+        }
+        self.auth = Auth::new(policy);
+        if stage != SECURITY && self.auth.is_required() {
+            return refuse(Status::AuthenticationFailure, "security negotiation was skipped");
+        }
+        let mut isid = [0; 6];
+        isid.copy_from_slice(&request.0[8..14]);
+        self.identity = Some(Identity {
+            initiator: name.to_owned(),
+            alias: find("InitiatorAlias").filter(|alias| alias.len() <= 255).map(str::to_owned),
+            isid,
+            tsih: request.u16(14),
+            cid: request.u16(20),
+            target,
+            user: None,
+            cmd_sn: request.cmd_sn(),
+        });
+        Ok(())
+    }
+
+    fn negotiate(&mut self, key: &str, value: &str, stage: u8) -> Checked<()> {
+        let phase = if self.request.u16(14) == 0 { Phase::Leading } else { Phase::Joining };
+        let discovery = self.identity.as_ref().is_some_and(|i| i.target.is_none());
+        let answer = match stage {
+            SECURITY if Params::is_known(key) => Answer::Value(text::REJECT.into()),
+            _ => self.params.negotiate(key, value, phase, discovery, &self.wishes),
+        };
+        if let Answer::Value(value) = answer {
+            text::put(&mut self.answer, key, &value);
+        }
+        Ok(())
+    }
+
+    /// A response with the answers gathered.
+    fn respond(&mut self, flags: u8, status: Status, tsih: u16) -> Vec<u8> {
+        let mut bhs = response(opcode::LOGIN_RESPONSE, flags, self.request.itt());
+        bhs.put(8, &self.request.0[8..14]);
+        let tsih = if tsih == 0 { self.request.u16(14) } else { tsih };
+        bhs.put_u16(14, tsih).put_u16(36, status as u16).set_data_len(self.answer.len());
+        let mut pdu = bhs.0.to_vec();
+        pdu.append(&mut self.answer);
+        pdu.resize(pdu.len().next_multiple_of(4), 0);
+        super::pdu::stamp(&mut pdu, &mut self.numbers, Default::default());
+        pdu
+    }
+
+    /// StatSN of the first response after the last word.
+    pub(super) fn next_stat_sn(&self) -> u32 {
+        self.numbers.stat_sn.wrapping_add(1)
+    }
+
+    /// The last word: a session was made, or joined.
+    pub(super) fn accept(&mut self, tsih: u16, exp_cmd_sn: u32, max_cmd_sn: u32) -> Vec<u8> {
+        self.numbers.exp_cmd_sn = exp_cmd_sn;
+        self.numbers.max_cmd_sn = max_cmd_sn;
+        let flags = self.request.u8(1) & 0x8f;
+        self.respond(flags, Status::Success, tsih)
+    }
+
+    /// The last word: no.
+    pub(super) fn reject(&mut self, refusal: Refusal) -> Vec<u8> {
+        self.answer.clear();
+        self.respond(self.request.u8(1) & 0x0c, refusal.0, 0)
+    }
+
+    /// What was agreed on.
+    pub(super) fn agreement(&mut self) -> Option<(Identity, Option<Grant>, Params)> {
+        Some((self.identity.clone()?, self.grant.take(), self.params.clone()))
+    }
+
+    pub(super) fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+}
+
+fn denied(why: Denied) -> Refusal {
+    match why {
+        Denied::NotFound => Refusal(Status::NotFound, "no such target"),
+        Denied::Forbidden => Refusal(Status::AuthorizationFailure, "the initiator may not log in"),
+        Denied::Removed => Refusal(Status::TargetRemoved, "the target was removed"),
+        Denied::Unavailable => Refusal(Status::ServiceUnavailable, "the target is not available"),
+    }
+}

@@ -1,0 +1,40 @@
+//! The iSCSI target (RFC 7143): error recovery level 0, complete; CHAP; digests; several connections per session.
+//!
+//! ```text
+//! server ── accepts ──> login (keys, CHAP) ──> session: one thread per connection ──> scsi::Nexus
+//! ```
+//!
+//! A connection's thread blocks on its socket. Everything that one receive brought is served before the next: reads
+//! that need no disk go straight into the buffer of responses, all writes whose data came along become one call of the
+//! device with payloads that point into the receive buffer, and one send answers. What may block goes to a few worker
+//! threads and is answered out of order.
+
+pub mod access;
+mod auth;
+pub mod chap;
+mod command;
+mod config;
+mod conn;
+mod discovery;
+mod login;
+mod manage;
+mod params;
+pub mod pdu;
+mod registry;
+mod reply;
+mod serve;
+mod server;
+mod session;
+mod stats;
+mod targets;
+pub mod text;
+mod transfer;
+mod window;
+mod work;
+
+pub use crate::net::{Pool, Transport};
+pub use chap::Secret;
+pub use config::{DigestPolicy, IscsiConfig, Portal};
+pub use server::{IscsiServer, serve_transport};
+pub use stats::{ConnectionInfo, IscsiStats, IscsiTraffic, SessionInfo};
+pub use targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, TargetEntry, Targets};

@@ -1,0 +1,352 @@
+//! The full feature phase of one connection, on its own thread: receive, serve everything that came, answer at once.
+
+use super::command::Write;
+use super::conn::Conn;
+use super::manage::{self, Then};
+use super::pdu::{Bhs, Layout, NO_TAG, RejectReason, nop_in, opcode, reject};
+use super::reply;
+use super::session::Ready;
+use super::stats::IscsiTraffic;
+use super::window::{Admission, Attribute, Ticketed};
+use crate::net::buffers::{ReplyBuf, RxBuffer};
+use crate::net::transport::Transport;
+use hindcast_engine::device::WriteOp;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An idle connection wakes up this often, to give memory back and to look after its peer.
+const TICK: Duration = Duration::from_secs(2);
+/// Responses are sent when they reach this length, even if the receive brought more requests.
+const SEND_AT: usize = 256 << 10;
+/// Answers of workers and of task management that may wait to be sent before nothing more is received.
+const MAX_BACKLOG: usize = 256;
+
+/// Serves a connection until it ends. `received` came with the last login request.
+pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> io::Result<()> {
+    let config = &conn.shared.config;
+    let tick = TICK.min(config.nop_interval / 2).min(config.stall_timeout / 2);
+    let prepared = conn.outbox.transport.set_timeouts(tick, config.stall_timeout);
+    let mut serving = Serving {
+        conn,
+        rx: RxBuffer::new(received),
+        out: ReplyBuf::default(),
+        need: super::pdu::BHS_LEN,
+        writes: Vec::new(),
+        ops: Vec::new(),
+        ended: (0, 0),
+        ready: Ready::default(),
+        tally: IscsiTraffic::default(),
+        served: 0,
+        closing: false,
+        heard: Instant::now(),
+        watched: Instant::now(),
+        ping: None,
+        began: None,
+    };
+    let result = prepared.and_then(|()| serving.run());
+    if result.is_err() {
+        conn.abort(); // nobody waits for a peer that is given up
+    }
+    serving.tell_window().run();
+    conn.count(&serving.tally);
+    drop(serving);
+    conn.finish();
+    result
+}
+
+pub(super) struct Serving<'a> {
+    pub(super) conn: &'a Arc<Conn>,
+    pub(super) rx: RxBuffer,
+    pub(super) out: ReplyBuf,
+    /// Unread bytes without which nothing can go on.
+    need: usize,
+    /// The writes of this receive.
+    pub(super) writes: Vec<Write>,
+    /// Those on their way to the device; empty otherwise.
+    pub(super) ops: Vec<WriteOp>,
+    /// SCSI commands that ended and that the window was not told of: all, and those that have a place in it.
+    pub(super) ended: (usize, u32),
+    /// Others whose turn has come, when the responses have been sent.
+    pub(super) ready: Ready,
+    pub(super) tally: IscsiTraffic,
+    /// Requests of this receive.
+    pub(super) served: usize,
+    closing: bool,
+    /// When something came last.
+    heard: Instant,
+    /// When it was last looked for transfers that do not go on.
+    watched: Instant,
+    /// When a NOP-In was sent that nothing has come after.
+    ping: Option<Instant>,
+    /// When the PDU that is incomplete began to arrive.
+    began: Option<Instant>,
+}
+
+fn broken(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+fn gave_up(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, why)
+}
+
+/// Reads, writes and their data, which one receive may bring many of.
+fn is_plain(bhs: &Bhs) -> bool {
+    match bhs.opcode() {
+        opcode::SCSI_COMMAND => Attribute::from_wire(bhs.u8(1)) == Attribute::Simple,
+        other => other == opcode::DATA_OUT,
+    }
+}
+
+impl Serving<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        loop {
+            if self.rx.unread().len() >= self.need {
+                self.serve_received()?;
+            }
+            if self.closing || !self.receive()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives until something can be done; false at the end of the stream.
+    fn receive(&mut self) -> io::Result<bool> {
+        loop {
+            self.rx.make_room(self.need, &self.conn.shared.rx_budget);
+            match self.conn.outbox.transport.receive(self.rx.space()) {
+                Ok(0) => return Ok(false),
+                Ok(n) => {
+                    self.rx.received(n);
+                    let now = Instant::now();
+                    if now.duration_since(self.watched) >= TICK {
+                        self.watched = now;
+                        self.watch_transfers()?;
+                    }
+                    self.heard = now;
+                    self.ping = None;
+                }
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    self.look_after_peer()?;
+                }
+                Err(e) => return Err(e),
+            }
+            if self.rx.unread().len() >= self.need {
+                self.began = None;
+                return Ok(true);
+            }
+            self.watch_stall()?;
+        }
+    }
+
+    /// A PDU that does not end, or data that does not come, ends the connection.
+    fn watch_stall(&mut self) -> io::Result<()> {
+        let limit = self.conn.shared.config.stall_timeout;
+        if !self.rx.unread().is_empty() && self.began.get_or_insert_with(Instant::now).elapsed() >= limit {
+            return Err(gave_up("the initiator stopped in the middle of a PDU"));
+        }
+        Ok(())
+    }
+
+    fn watch_transfers(&self) -> io::Result<()> {
+        let oldest = self.conn.transfers.lock().oldest();
+        if oldest.is_some_and(|at| at.elapsed() >= self.conn.shared.config.stall_timeout) {
+            return Err(gave_up("the initiator does not send the data it was asked for"));
+        }
+        Ok(())
+    }
+
+    /// Nothing came for a while: asks whether somebody is there (11.19).
+    fn look_after_peer(&mut self) -> io::Result<()> {
+        if self.rx.unread().is_empty() {
+            self.rx.shrink();
+            self.out.shrink(SEND_AT);
+        }
+        self.watch_transfers()?;
+        let interval = self.conn.shared.config.nop_interval;
+        match self.ping {
+            Some(sent) if sent.elapsed() >= interval => Err(gave_up("the initiator does not answer")),
+            None if self.heard.elapsed() >= interval => {
+                self.ping = Some(Instant::now());
+                self.conn.post(nop_in([0; 8], NO_TAG, 1), &[]);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Serves every complete PDU that has been received, and answers.
+    fn serve_received(&mut self) -> io::Result<()> {
+        self.served = 0;
+        while !self.closing {
+            let Some((bhs, layout)) = self.next_pdu()? else {
+                break;
+            };
+            if !is_plain(&bhs) {
+                self.flush()?; // what came before is done and answered before
+            }
+            let pdu = self.rx.take(layout.total);
+            let data = pdu.start + layout.data_at..pdu.start + layout.data_at + layout.data_len;
+            let ahs = pdu.start + super::pdu::BHS_LEN..pdu.start + layout.header;
+            self.served += 1;
+            if layout.data_ok(self.rx.taken(&pdu), self.conn.params.digests) {
+                self.dispatch(&bhs, ahs, data)?;
+            } else {
+                self.data_is_damaged(&bhs)?;
+            }
+            if self.out.len() >= SEND_AT {
+                self.flush()?;
+            }
+        }
+        self.flush()
+    }
+
+    /// The PDU that is next, if it is complete.
+    fn next_pdu(&mut self) -> io::Result<Option<(Bhs, Layout)>> {
+        let digests = self.conn.params.digests;
+        let unread = self.rx.unread();
+        let Some(bhs) = Bhs::parse(unread) else {
+            self.need = super::pdu::BHS_LEN;
+            return Ok(None);
+        };
+        let layout = bhs.layout(digests);
+        if digests.header {
+            // The length is not to be trusted before the digest was looked at.
+            if unread.len() < layout.header + 4 {
+                self.need = layout.header + 4;
+                return Ok(None);
+            }
+            if !layout.header_ok(unread, digests) {
+                self.tally.digest_errors += 1;
+                self.flush()?;
+                return Err(broken("a header digest is wrong"));
+            }
+        }
+        if layout.data_len > self.conn.params.max_recv_data_segment as usize {
+            self.flush()?;
+            return Err(broken("a data segment is longer than was agreed on"));
+        }
+        if unread.len() < layout.total {
+            self.need = layout.total;
+            return Ok(None);
+        }
+        Ok(Some((bhs, layout)))
+    }
+
+    fn dispatch(&mut self, bhs: &Bhs, ahs: Range<usize>, data: Range<usize>) -> io::Result<()> {
+        let discovery = self.conn.session.nexus.is_none();
+        match bhs.opcode() {
+            opcode::SCSI_COMMAND if !discovery => self.scsi_command(bhs, ahs, data),
+            opcode::DATA_OUT if !discovery => self.data_out(bhs, Some(data)),
+            opcode::NOP_OUT if bhs.itt() == NO_TAG => Ok(()), // the answer to a ping: that it came is enough
+            opcode::NOP_OUT | opcode::TEXT | opcode::LOGOUT => self.manage(bhs, data),
+            opcode::TASK_MANAGEMENT | opcode::SCSI_COMMAND => self.manage(bhs, data),
+            opcode::SNACK => {
+                self.reject(bhs, RejectReason::SnackReject); // nothing to recover at level 0
+                Ok(())
+            }
+            opcode::LOGIN | opcode::DATA_OUT => {
+                self.reject(bhs, RejectReason::ProtocolError);
+                Ok(())
+            }
+            _ => {
+                self.reject(bhs, RejectReason::CommandNotSupported);
+                Ok(())
+            }
+        }
+    }
+
+    /// A data digest is wrong (7.8): the PDU is as if it had not come, but Data-Outs count towards their sequence.
+    fn data_is_damaged(&mut self, bhs: &Bhs) -> io::Result<()> {
+        self.tally.digest_errors += 1;
+        self.reject(bhs, RejectReason::DataDigestError);
+        if bhs.opcode() == opcode::DATA_OUT {
+            self.data_out(bhs, None)?;
+        }
+        Ok(())
+    }
+
+    /// A request that is no SCSI command but takes its turn among them.
+    fn manage(&mut self, bhs: &Bhs, data: Range<usize>) -> io::Result<()> {
+        let cmd_sn = (!bhs.immediate()).then(|| bhs.cmd_sn());
+        match self.admit(bhs, Ticketed { cmd_sn, attribute: None }, 0..0, data.clone())? {
+            Admission::Go => {}
+            Admission::Kept | Admission::Ignored => return Ok(()),
+        }
+        let data = self.rx.taken(&data);
+        if manage::serve(self.conn, bhs, data, &mut self.out) == Then::Close {
+            self.closing = true;
+        }
+        Ok(())
+    }
+
+    /// Asks the window; what has to wait is kept there.
+    pub(super) fn admit(
+        &mut self,
+        bhs: &Bhs,
+        request: Ticketed,
+        ahs: Range<usize>,
+        data: Range<usize>,
+    ) -> io::Result<Admission> {
+        let conn = self.conn;
+        let mut too_much = false;
+        let (admission, others) = conn.session.admit(request, || {
+            let ticket = conn.gathering.try_enter(data.len() as u64);
+            too_much = ticket.is_none();
+            super::session::Held {
+                conn: conn.clone(),
+                bhs: *bhs,
+                ahs: self.rx.taken(&ahs).to_vec(),
+                data: bytes::Bytes::copy_from_slice(self.rx.taken(&data)),
+                ticket,
+            }
+        });
+        if others {
+            conn.session.run_next();
+        }
+        if too_much {
+            return Err(broken("too much waits for a gap in CmdSN to be filled"));
+        }
+        Ok(admission)
+    }
+
+    /// Answers with a Reject (11.17).
+    pub(super) fn reject(&mut self, bhs: &Bhs, reason: RejectReason) {
+        self.tally.rejects += 1;
+        reply::put(&mut self.out, reject(reason), &bhs.0, self.conn.params.digests);
+    }
+
+    /// Whether the request just taken is all that the initiator waits for, so that nothing else waits if this thread
+    /// does.
+    pub(super) fn is_alone(&self) -> bool {
+        self.served == 1
+            && self.rx.unread().is_empty()
+            && self.conn.flight.jobs() == 0
+            && self.conn.transfers.lock().is_empty()
+    }
+
+    fn tell_window(&mut self) -> Ready {
+        let mut ready = std::mem::take(&mut self.ready);
+        let (commands, counted) = std::mem::take(&mut self.ended);
+        if commands > 0 {
+            ready.and(self.conn.session.ended(commands, counted));
+        }
+        ready
+    }
+
+    /// Does what is left to do, and sends what there is.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.write_batch()?;
+        let ready = self.tell_window();
+        self.conn.count(&std::mem::take(&mut self.tally));
+        // Answers that were left to others to send pile up if nobody takes them: then this thread waits too.
+        if self.out.len() > 0 || self.conn.outbox.backlog() > MAX_BACKLOG {
+            self.conn.outbox.send(self.out.bytes_mut())?;
+            self.out.truncate(0);
+        }
+        ready.run();
+        Ok(())
+    }
+}

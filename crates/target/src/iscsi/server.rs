@@ -1,0 +1,354 @@
+//! Portals, connections, and the handle that the daemon holds.
+
+use super::config::{IscsiConfig, Portal};
+use super::conn::{Conn, Shared};
+use super::login::{self, Login, Refusal, Status, Step};
+use super::params::Wishes;
+use super::pdu::{BHS_LEN, Bhs, Digests};
+use super::registry::{NoSession, Record, Registry};
+use super::serve;
+use super::session::{Key, Session};
+use super::stats::{IscsiStats, SessionInfo};
+use super::targets::{Initiator, Targets};
+use crate::net::budget::Budget;
+use crate::net::listener::{Listen, Listener};
+use crate::net::pool::Pool;
+use crate::net::transport::{Socket, Transport, send_all};
+use hindcast_engine::{Error, Result};
+use parking_lot::Mutex;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A running iSCSI server. Dropping it stops it at once.
+pub struct IscsiServer {
+    context: Arc<Context>,
+    listeners: Vec<Arc<Listener>>,
+    acceptors: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What every connection's thread needs.
+struct Context {
+    shared: Shared,
+    registry: Arc<Registry>,
+}
+
+fn shared(
+    config: IscsiConfig,
+    portals: Vec<Portal>,
+    targets: Arc<dyn Targets>,
+    (pool, slow_pool): (Arc<Pool>, Arc<Pool>),
+) -> Shared {
+    let quarter = config.max_in_flight / 4;
+    Shared {
+        portals: Arc::new(portals),
+        targets,
+        pool,
+        slow_pool,
+        rx_budget: Budget::new(quarter),
+        gather_budget: Budget::new(quarter),
+        reply_budget: Budget::new(config.max_in_flight - 2 * quarter),
+        stopping: Arc::new(AtomicBool::new(false)),
+        config: Arc::new(config),
+    }
+}
+
+impl IscsiServer {
+    /// Binds every portal, then begins to accept. Nothing is left behind if one of them fails.
+    pub fn start(config: IscsiConfig, targets: Arc<dyn Targets>) -> Result<IscsiServer> {
+        config.validate()?;
+        let mut portals = config.portals.clone();
+        let mut listeners = Vec::new();
+        for portal in &mut portals {
+            let listener = Listener::bind(&Listen::Tcp(portal.listen))?;
+            if let Listen::Tcp(address) = listener.address() {
+                portal.listen = *address;
+            }
+            listeners.push(Arc::new(listener));
+        }
+        let start = |name| {
+            let pool = Pool::start(name, config.workers);
+            pool.map(Arc::new).map_err(|e| Error::io("start iSCSI workers", e))
+        };
+        let pools = (start("iscsi-work")?, start("iscsi-slow")?);
+        let shared = shared(config, portals, targets, pools);
+        let context = Arc::new(Context { shared, registry: Arc::default() });
+        let server = IscsiServer { context, listeners, acceptors: Mutex::default() };
+        for (n, listener) in server.listeners.iter().enumerate() {
+            let (listener, context) = (listener.clone(), server.context.clone());
+            let accept = move || {
+                let group = context.shared.portals.get(n).map_or(1, |p| p.group);
+                listener.accept_loop(&context.shared.stopping, |socket, _| admit(&context, socket, group));
+            };
+            let acceptor = thread::Builder::new()
+                .name("iscsi-accept".into())
+                .spawn(accept)
+                .map_err(|e| Error::io("start an iSCSI listener", e))?;
+            server.acceptors.lock().push(acceptor);
+        }
+        Ok(server)
+    }
+
+    /// Where it listens, with the ports that were chosen.
+    pub fn portals(&self) -> Vec<Portal> {
+        self.context.shared.portals.to_vec()
+    }
+
+    /// Totals since the start.
+    pub fn stats(&self) -> IscsiStats {
+        self.context.registry.stats()
+    }
+
+    /// The sessions there are, discovery sessions included.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.context.registry.sessions()
+    }
+
+    /// Ends every session with a target (all of them with `initiator` `None`, else only that initiator's), and waits up
+    /// to `wait` for them to be gone: after that none of them holds the target's devices. Tells how many connections
+    /// there were and whether all are gone. To keep them from coming back, make [`Targets::login`] fail first.
+    pub fn disconnect(&self, target: &str, initiator: Option<&str>, wait: Duration) -> (usize, bool) {
+        self.context.registry.disconnect(target, initiator, wait)
+    }
+
+    /// Stops accepting, asks initiators to log out, finishes what is under way, and closes; breaks off what is left
+    /// after `grace`. Tells how many connections had to be broken off. May be called again.
+    pub fn shutdown(&self, grace: Duration) -> usize {
+        self.context.shared.stopping.store(true, Ordering::SeqCst);
+        for listener in &self.listeners {
+            listener.stop();
+        }
+        for acceptor in self.acceptors.lock().drain(..) {
+            let _ = acceptor.join();
+        }
+        self.context.registry.shutdown(grace)
+    }
+}
+
+impl Drop for IscsiServer {
+    fn drop(&mut self) {
+        self.shutdown(Duration::ZERO);
+    }
+}
+
+/// Takes in an accepted socket: registers it and gives it a thread.
+fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
+    let config = &context.shared.config;
+    let addresses = socket.tune_tcp(config.keepalive).and_then(|()| socket.addresses());
+    let addresses = match addresses {
+        Ok(addresses) => addresses,
+        Err(e) => {
+            tracing::debug!(error = %e, "a new connection was already gone");
+            return;
+        }
+    };
+    let registry = &context.registry;
+    let Some(record) = Registry::admit(registry, config.max_connections, Arc::new(socket), addresses, group)
+    else {
+        return;
+    };
+    let context = context.clone();
+    let spawned = thread::Builder::new().name("iscsi-conn".into()).spawn(move || {
+        let span = tracing::debug_span!("iscsi", id = record.id, peer = %record.peer);
+        let _entered = span.enter();
+        if let Err(e) = run(&context.shared, &context.registry, record) {
+            tracing::info!(error = %e, "connection broken off");
+        }
+    });
+    if let Err(e) = spawned {
+        tracing::warn!(error = %e, "no thread for a connection"); // the record went with the closure
+    }
+}
+
+/// Serves one connection over any transport, on this thread: for tests and fuzzing.
+pub fn serve_transport(
+    config: &IscsiConfig,
+    targets: Arc<dyn Targets>,
+    pool: Pool,
+    transport: Arc<dyn Transport>,
+    addresses: (SocketAddr, SocketAddr),
+) -> io::Result<()> {
+    config.validate().map_err(io::Error::other)?;
+    let pool = Arc::new(pool);
+    let shared = shared(config.clone(), config.portals.clone(), targets, (pool.clone(), pool));
+    let registry = Arc::default();
+    match Registry::admit(&registry, 1, transport, addresses, 1) {
+        Some(record) => run(&shared, &registry, record),
+        None => Ok(()),
+    }
+}
+
+/// One connection, from the first login request to its end.
+fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> io::Result<()> {
+    let watch = |initiator: &str, target: Option<&str>| {
+        *record.initiator.lock() = Some(initiator.to_owned());
+        *record.target.lock() = target.map(str::to_owned);
+    };
+    let addresses = (record.peer, record.local);
+    let wishes = Wishes::new(&shared.config);
+    let login = Login::new(&*shared.targets, wishes, addresses, record.portal_group, &watch);
+    let Some((conn, received)) = negotiate(shared, registry, &record, login)? else {
+        record.transport.close();
+        return Ok(());
+    };
+    drop(record);
+    serve::serve(&conn, &received)
+}
+
+/// The login phase: within one deadline for all of it, however slow the initiator is. `None` if it came to nothing.
+fn negotiate(
+    shared: &Shared,
+    registry: &Arc<Registry>,
+    record: &Arc<Record>,
+    mut login: Login<'_>,
+) -> io::Result<Option<(Arc<Conn>, Vec<u8>)>> {
+    let deadline = Instant::now() + shared.config.login_timeout;
+    let mut received = Vec::new();
+    loop {
+        let Some((bhs, data)) = next_request(shared, record, &mut received, deadline)? else {
+            registry.login_failed(false);
+            return Ok(None);
+        };
+        let refused = match login.step(&bhs, &data) {
+            Step::Reply(pdu) => {
+                send_all(&record.transport, &pdu)?;
+                continue;
+            }
+            Step::Refused(pdu, refusal) => (pdu, refusal),
+            Step::Agreed => match establish(shared, registry, record, &mut login) {
+                Ok(conn) => return Ok(Some((conn, received))),
+                Err(Some(refusal)) => (login.reject(refusal), refusal),
+                Err(None) => return Ok(None),
+            },
+        };
+        let (pdu, Refusal(status, why)) = refused;
+        // Whoever can connect can fail to log in, as often as they like.
+        let initiator = login.identity().map_or("", |i| &i.initiator);
+        tracing::debug!(initiator, status = format_args!("{:04x}", status as u16), why, "login refused");
+        registry.login_failed(status == Status::AuthenticationFailure);
+        send_all(&record.transport, &pdu)?;
+        return Ok(None);
+    }
+}
+
+/// Receives one PDU of the login phase. `None` at the end of the stream, or of patience.
+fn next_request(
+    shared: &Shared,
+    record: &Record,
+    received: &mut Vec<u8>,
+    deadline: Instant,
+) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+    loop {
+        if let Some(bhs) = Bhs::parse(received) {
+            let layout = bhs.layout(Digests::default());
+            if layout.data_len > login::MAX_DATA {
+                return Ok(None);
+            }
+            if received.len() >= layout.total {
+                let data = received[layout.data_at..layout.data_at + layout.data_len].to_vec();
+                received.drain(..layout.total);
+                return Ok(Some((bhs, data)));
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || shared.stopping.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        record.transport.set_timeouts(left, left)?;
+        let filled = received.len();
+        received.resize(filled + BHS_LEN + login::MAX_DATA, 0);
+        let n = match record.transport.receive(&mut received[filled..]) {
+            Ok(0) => return Ok(None),
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => 0,
+            Err(e) => return Err(e),
+        };
+        received.truncate(filled + n);
+    }
+}
+
+/// Rules may change during a login, and those for the address of a connection that joins may differ from those for the
+/// first. Asked again when the session is known, so that whoever changes the rules from now on finds it.
+fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool {
+    let (Some(target), Some(nexus)) = (&session.key.target, &session.nexus) else {
+        return true;
+    };
+    let (peer, local, portal_group) = (record.peer, record.local, record.portal_group);
+    let who = Initiator { name: &session.key.initiator, peer, local, portal_group };
+    let granted = shared.targets.login(target, &who);
+    granted.is_ok_and(|g| Arc::ptr_eq(&g.target, nexus.target()) && g.access == nexus.access())
+}
+
+/// Makes or joins the session, and says so. `Err(None)` if the initiator left meanwhile.
+fn establish(
+    shared: &Shared,
+    registry: &Arc<Registry>,
+    record: &Arc<Record>,
+    login: &mut Login<'_>,
+) -> std::result::Result<Arc<Conn>, Option<Refusal>> {
+    let refuse = |status, why| Err(Some(Refusal(status, why)));
+    let Some((identity, grant, params)) = login.agreement() else {
+        return refuse(Status::MissingParameter, "nothing was agreed on");
+    };
+    let key = Key {
+        initiator: identity.initiator.clone(),
+        isid: identity.isid,
+        target: identity.target.clone(),
+        portal_group: record.portal_group,
+    };
+    let (cid, first) = (identity.cid, identity.tsih == 0);
+    let session = if first {
+        let make = |tsih| {
+            let agreed = (identity, grant, params.clone());
+            Session::new(
+                tsih,
+                agreed,
+                record.portal_group,
+                shared.config.queue_depth,
+                Arc::downgrade(registry),
+            )
+        };
+        match registry.make_session(&key, shared.config.max_sessions, make) {
+            Ok(session) => session,
+            Err(NoSession::TooMany) => return refuse(Status::OutOfResources, "too many sessions"),
+            Err(NoSession::NoPort) => {
+                return refuse(Status::NotFound, "the target has no port in this portal group");
+            }
+            Err(NoSession::Stuck) => return refuse(Status::TargetError, "the old session does not end"),
+        }
+    } else {
+        match registry.find_session(identity.tsih, &key) {
+            Some(session) => session,
+            None => return refuse(Status::SessionDoesNotExist, "there is no such session"),
+        }
+    };
+    if !is_still_granted(shared, record, &session) {
+        if first {
+            session.end();
+        }
+        return refuse(Status::AuthorizationFailure, "this connection may not do what its session may");
+    }
+    let conn = Conn::new(cid, session.clone(), params, login.next_stat_sn(), shared.clone(), record.clone());
+    match session.join(&conn, first) {
+        Ok(None) => {}
+        Ok(Some(old)) => {
+            old.log_out(); // connection reinstatement (6.3.4)
+            old.abort();
+        }
+        Err(()) => {
+            return refuse(Status::TooManyConnections, "the session has as many connections as it may");
+        }
+    }
+    let (exp, max) = session.numbers();
+    let pdu = login.accept(session.tsih, exp, max);
+    if send_all(&record.transport, &pdu).is_err() || shared.stopping.load(Ordering::Relaxed) {
+        conn.finish();
+        return Err(None);
+    }
+    let target = key.target.as_deref().unwrap_or("(discovery)");
+    tracing::info!(initiator = %key.initiator, target, tsih = session.tsih, cid, "logged in");
+    Ok(conn)
+}

@@ -1,0 +1,440 @@
+//! A session (RFC 7143, 4.2): what its connections share. The command window, the tasks under way, and the I_T nexus.
+
+use super::conn::Conn;
+use super::login::Identity;
+use super::params::Params;
+use super::pdu::{AsyncEvent, Bhs, async_message, opcode};
+use super::registry::Registry;
+use super::targets::Grant;
+use super::window::{Admission, Ticketed, Window};
+use crate::net::budget::Ticket;
+use crate::scsi::{self, Asc, Event, Nexus, NexusEvents, lun_to_wire};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+/// Task management functions of one session that may be under way.
+const MAX_MANAGING: usize = 64;
+
+/// A request that has to wait for its turn.
+pub(super) struct Held {
+    pub(super) conn: Arc<Conn>,
+    pub(super) bhs: Bhs,
+    pub(super) ahs: Vec<u8>,
+    pub(super) data: Bytes,
+    /// For the memory that it takes; none if there is not enough, and the connection ends.
+    pub(super) ticket: Option<Ticket>,
+}
+
+/// Requests whose turn has come.
+#[derive(Default)]
+pub(super) struct Ready(Vec<Held>);
+
+impl Ready {
+    pub(super) fn and(&mut self, others: Ready) {
+        self.0.extend(others.0);
+    }
+
+    /// Carries them out, on workers.
+    pub(super) fn run(self) {
+        for held in self.0 {
+            held.conn.clone().run_held(held);
+        }
+    }
+}
+
+/// Called when the last of those who wait for something is done.
+pub(super) struct OnEnd(Option<Box<dyn FnOnce() + Send>>);
+
+impl OnEnd {
+    pub(super) fn new(f: impl FnOnce() + Send + 'static) -> Arc<Mutex<OnEnd>> {
+        Arc::new(Mutex::new(OnEnd(Some(Box::new(f)))))
+    }
+}
+
+impl OnEnd {
+    /// It is not called after all.
+    pub(super) fn disarm(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OnEnd {
+    fn drop(&mut self) {
+        if let Some(f) = self.0.take() {
+            f();
+        }
+    }
+}
+
+/// Kept by every task that has to end first.
+pub(super) type Waiter = Arc<Mutex<OnEnd>>;
+
+/// A task that outlives the receive that brought it: it waits for data, or a worker is at it.
+pub(super) struct Active {
+    pub(super) itt: u32,
+    pub(super) lun: u64,
+    pub(super) cid: u16,
+    counted: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A worker is at it, so that it ends when the worker says so.
+    running: bool,
+    aborted: bool,
+    over: bool,
+    scsi: Option<Arc<scsi::Task>>,
+    waiters: Vec<Waiter>,
+}
+
+impl Active {
+    /// A worker begins; false if the task was aborted meanwhile.
+    pub(super) fn run(&self, scsi: Option<Arc<scsi::Task>>) -> bool {
+        let mut state = self.state.lock();
+        state.running = !state.aborted;
+        state.scsi = scsi;
+        state.running
+    }
+
+    /// What was asked of the task is not to be answered. `None` if it has ended, else whether a worker still is at it.
+    fn abort(&self, waiter: &Waiter) -> Option<bool> {
+        let mut state = self.state.lock();
+        if state.over {
+            return None;
+        }
+        state.aborted = true;
+        state.waiters.push(waiter.clone());
+        if let Some(task) = &state.scsi {
+            task.abort();
+        }
+        Some(state.running)
+    }
+}
+
+/// What identifies a session for reinstatement (6.3.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) initiator: String,
+    pub(super) isid: [u8; 6],
+    pub(super) target: Option<String>,
+    pub(super) portal_group: u16,
+}
+
+/// A session.
+pub(super) struct Session {
+    pub(super) tsih: u16,
+    pub(super) key: Key,
+    pub(super) identity: Identity,
+    pub(super) params: Params,
+    /// None in a discovery session.
+    pub(super) nexus: Option<Arc<Nexus>>,
+    pub(super) began: Instant,
+    depth: u32,
+    window: Mutex<Window<Held>>,
+    exp_cmd_sn: AtomicU32,
+    max_cmd_sn: AtomicU32,
+    tasks: Mutex<HashMap<u32, Arc<Active>>>,
+    conns: Mutex<BTreeMap<u16, Arc<Conn>>>,
+    /// Task management functions that are not answered yet.
+    managing: AtomicUsize,
+    registry: Weak<Registry>,
+}
+
+/// A task management function under way.
+pub(super) struct Managing(Arc<Session>);
+
+impl Managing {
+    /// `None` if there are too many: each is remembered by every task that it waits for.
+    pub(super) fn begin(session: &Arc<Session>) -> Option<Managing> {
+        let before = session.managing.fetch_add(1, Ordering::AcqRel);
+        let managing = Managing(session.clone());
+        (before < MAX_MANAGING).then_some(managing)
+    }
+}
+
+impl Drop for Managing {
+    fn drop(&mut self) {
+        self.0.managing.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Takes the device server's events to the session.
+struct Events(OnceLock<Weak<Session>>);
+
+impl NexusEvents for Events {
+    fn event(&self, event: Event) -> usize {
+        let Some(session) = self.0.get().and_then(Weak::upgrade) else {
+            return 0;
+        };
+        match event {
+            Event::AbortTasks { lun } => {
+                let lun = lun_to_wire(lun);
+                session.abort_tasks(|_, l| l == lun, &OnEnd::new(|| ()))
+            }
+            Event::UnitAttention { lun, sense } => {
+                let worth_telling =
+                    [Asc::CAPACITY_DATA_CHANGED, Asc::REPORTED_LUNS_DATA_CHANGED, Asc::INQUIRY_DATA_CHANGED];
+                if worth_telling.contains(&sense.asc) {
+                    session.tell(lun, &sense);
+                }
+                0
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Attaches to the target. `None` if it has no port in the portal group.
+    pub(super) fn new(
+        tsih: u16,
+        (identity, grant, params): (Identity, Option<Grant>, Params),
+        portal_group: u16,
+        depth: u32,
+        registry: Weak<Registry>,
+    ) -> Option<Arc<Session>> {
+        let events = Arc::new(Events(OnceLock::new()));
+        let nexus = match grant {
+            None => None,
+            Some(grant) => {
+                let isid: String = identity.isid.iter().map(|b| format!("{b:02x}")).collect();
+                let port = format!("{},i,0x{isid}", identity.initiator);
+                Some(grant.target.attach(&port, portal_group, grant.access, events.clone())?)
+            }
+        };
+        let key = Key {
+            initiator: identity.initiator.clone(),
+            isid: identity.isid,
+            target: identity.target.clone(),
+            portal_group,
+        };
+        let window = Window::new(identity.cmd_sn, depth);
+        let (exp, max) = window.numbers();
+        let session = Arc::new(Session {
+            tsih,
+            key,
+            identity,
+            params,
+            nexus,
+            began: Instant::now(),
+            depth,
+            window: Mutex::new(window),
+            exp_cmd_sn: AtomicU32::new(exp),
+            max_cmd_sn: AtomicU32::new(max),
+            tasks: Mutex::default(),
+            conns: Mutex::default(),
+            managing: AtomicUsize::new(0),
+            registry,
+        });
+        let _ = events.0.set(Arc::downgrade(&session));
+        Some(session)
+    }
+
+    /// ExpCmdSN and MaxCmdSN as of now.
+    pub(super) fn numbers(&self) -> (u32, u32) {
+        (self.exp_cmd_sn.load(Ordering::Acquire), self.max_cmd_sn.load(Ordering::Acquire))
+    }
+
+    /// Does something to the window, and publishes its numbers.
+    fn with_window<T>(&self, f: impl FnOnce(&mut Window<Held>) -> T) -> T {
+        let mut window = self.window.lock();
+        let result = f(&mut window);
+        let (exp, max) = window.numbers();
+        self.exp_cmd_sn.store(exp, Ordering::Release);
+        self.max_cmd_sn.store(max, Ordering::Release);
+        result
+    }
+
+    /// A request has come. The second says that others' turn has come with it: call [`Session::run_next`].
+    pub(super) fn admit(&self, request: Ticketed, keep: impl FnOnce() -> Held) -> (Admission, bool) {
+        self.with_window(|window| {
+            let admission = window.admit(request, keep);
+            (admission, window.has_next())
+        })
+    }
+
+    /// Lets those begin that waited for a gap to be filled.
+    pub(super) fn run_next(&self) {
+        while let Some(held) = self.with_window(Window::next) {
+            held.conn.clone().run_held(held);
+        }
+    }
+
+    /// SCSI commands have ended; `counted` of them had a place in the window. Whoever may begin now is to be run, after
+    /// what has ended was answered.
+    #[must_use]
+    pub(super) fn ended(&self, commands: usize, counted: u32) -> Ready {
+        Ready(self.with_window(|window| window.ended(commands, counted)))
+    }
+
+    /// Whether immediate commands have gone too far beyond the window.
+    pub(super) fn is_flooded(&self) -> bool {
+        // What an ordered task holds up is not among the tasks yet.
+        let waiting = self.window.lock().waiting();
+        self.tasks.lock().len() + waiting > 2 * self.depth as usize
+    }
+
+    /// Enters a task; `None` if its tag is in use.
+    pub(super) fn begin(&self, itt: u32, lun: u64, cid: u16, counted: bool) -> Option<Arc<Active>> {
+        let active = Arc::new(Active { itt, lun, cid, counted, state: Mutex::default() });
+        match self.tasks.lock().entry(itt) {
+            std::collections::hash_map::Entry::Occupied(_) => None,
+            std::collections::hash_map::Entry::Vacant(slot) => Some(slot.insert(active).clone()),
+        }
+    }
+
+    /// A task ends: its place in the window is free, and it is answered unless it was aborted.
+    #[must_use]
+    pub(super) fn finish(&self, active: &Arc<Active>, answer: impl FnOnce()) -> Ready {
+        let mut state = active.state.lock();
+        if std::mem::replace(&mut state.over, true) {
+            return Ready::default();
+        }
+        self.tasks.lock().remove(&active.itt);
+        let ready = self.ended(1, u32::from(active.counted));
+        if !state.aborted {
+            answer();
+        }
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        drop(waiters);
+        ready
+    }
+
+    /// Aborts the tasks that `which` chooses by tag and logical unit, those that wait included. `waiter` is let go of
+    /// when the last of them has ended. Tells how many there were.
+    pub(super) fn abort_tasks(&self, which: impl Fn(u32, u64) -> bool, waiter: &Waiter) -> usize {
+        let chosen: Vec<_> = self.tasks.lock().values().filter(|t| which(t.itt, t.lun)).cloned().collect();
+        let mut count = 0;
+        for task in chosen {
+            match task.abort(waiter) {
+                None => continue,
+                Some(true) => {}
+                Some(false) => {
+                    // It waits for data that nobody is to wait for any more.
+                    if let Some(conn) = self.conn(task.cid) {
+                        conn.forget_transfer(task.itt);
+                    }
+                    self.finish(&task, || ()).run();
+                }
+            }
+            count += 1;
+        }
+        count + self.drop_waiting(|h| h.bhs.opcode() == opcode::SCSI_COMMAND && which(h.bhs.itt(), h.lun()))
+    }
+
+    /// Forgets requests that wait for their turn. Tells how many there were.
+    fn drop_waiting(&self, which: impl Fn(&Held) -> bool) -> usize {
+        let (held, fenced) = self.with_window(|window| window.drop_where(which));
+        if !fenced.is_empty() {
+            let counted = fenced.iter().filter(|h| !h.bhs.immediate()).count();
+            self.ended(0, u32::try_from(counted).unwrap_or(0)).run();
+        }
+        held.len() + fenced.len()
+    }
+
+    /// A connection has ended: nobody is left to answer its requests to, and what is kept of them would keep the
+    /// connection, and by it this session, for ever.
+    pub(super) fn forget_requests_of(&self, conn: &Arc<Conn>) {
+        self.drop_waiting(|held| Arc::ptr_eq(&held.conn, conn));
+    }
+
+    /// ABORT TASK for a command that is still on its way: its number counts as received (11.5.1).
+    pub(super) fn plug(&self, cmd_sn: u32) -> bool {
+        let plugged = self.with_window(|window| {
+            let awaits = window.awaits(cmd_sn);
+            if awaits {
+                window.plug(cmd_sn);
+            }
+            awaits
+        });
+        self.run_next();
+        plugged
+    }
+
+    pub(super) fn conn(&self, cid: u16) -> Option<Arc<Conn>> {
+        self.conns.lock().get(&cid).cloned()
+    }
+
+    pub(super) fn conns(&self) -> Vec<Arc<Conn>> {
+        self.conns.lock().values().cloned().collect()
+    }
+
+    /// A connection joins. One with the same CID is reinstated: the old one is given back, to be broken off (6.3.4).
+    /// `Err` if there are as many as were agreed on, or the session has just ended.
+    pub(super) fn join(&self, conn: &Arc<Conn>, first: bool) -> Result<Option<Arc<Conn>>, ()> {
+        let mut conns = self.conns.lock();
+        let full = conns.len() >= usize::from(self.params.max_connections) && !conns.contains_key(&conn.cid);
+        if full || (conns.is_empty() && !first) {
+            return Err(());
+        }
+        Ok(conns.insert(conn.cid, conn.clone()))
+    }
+
+    /// A connection is gone, and its tasks with it. With the last connection the session ends; and, unless the
+    /// connection was logged out, the others end too: error recovery level 0 recovers sessions and nothing less (7.1.5).
+    pub(super) fn leave(&self, conn: &Arc<Conn>) {
+        let last = {
+            let mut conns = self.conns.lock();
+            match conns.get(&conn.cid) {
+                Some(present) if Arc::ptr_eq(present, conn) => {
+                    conns.remove(&conn.cid);
+                    conns.is_empty()
+                }
+                _ => false,
+            }
+        };
+        let nobody = OnEnd::new(|| ());
+        if last {
+            self.abort_tasks(|_, _| true, &nobody);
+            // What waits holds on to its connection, and the connection to the session.
+            drop(self.with_window(Window::clear));
+            self.end();
+        } else if !conn.is_logged_out() {
+            self.abort();
+        }
+    }
+
+    /// It has no connection, or never will have one: it is no more.
+    pub(super) fn end(&self) {
+        // Who takes its place must not come upon what this nexus had reserved.
+        if let Some(nexus) = &self.nexus {
+            nexus.detach();
+        }
+        if let Some(registry) = self.registry.upgrade() {
+            registry.forget(self);
+        }
+    }
+
+    pub(super) fn registry(&self) -> Option<Arc<Registry>> {
+        self.registry.upgrade()
+    }
+
+    /// Tells the initiator of a unit attention (11.9.1, event 0).
+    fn tell(&self, lun: u16, sense: &scsi::Sense) {
+        let Some(conn) = self.conns.lock().values().next().cloned() else {
+            return;
+        };
+        let bytes = sense.to_bytes();
+        let mut data = u16::try_from(bytes.len()).unwrap_or(0).to_be_bytes().to_vec();
+        data.extend(bytes);
+        conn.post(async_message(AsyncEvent::Scsi, lun_to_wire(lun).to_be_bytes(), [0; 3]), &data);
+    }
+
+    /// Breaks every connection off.
+    pub(super) fn abort(&self) {
+        for conn in self.conns() {
+            conn.abort();
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn lun(&self) -> u64 {
+        u64::from_be_bytes(self.bhs.lun())
+    }
+}

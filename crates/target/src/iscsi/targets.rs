@@ -1,0 +1,100 @@
+//! What the daemon provides: the targets there are, who may log in to them, and how they prove who they are.
+
+use super::chap::Secret;
+use crate::scsi::{Access, Target};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Somebody who discovers targets or logs in to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Initiator<'a> {
+    /// Its iSCSI name, as it says; proven only by CHAP.
+    pub name: &'a str,
+    /// Where it comes from.
+    pub peer: SocketAddr,
+    /// The address it connected to.
+    pub local: SocketAddr,
+    /// The portal group tag of the portal it connected to.
+    pub portal_group: u16,
+}
+
+/// A target as SendTargets shows it (RFC 7143, appendix C).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetEntry {
+    /// Its iSCSI name.
+    pub name: String,
+    /// The portal groups by which it can be reached; empty means all.
+    pub portal_groups: Vec<u16>,
+}
+
+/// One side's name and secret (RFC 7143, 12.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChapUser {
+    /// CHAP_N.
+    pub name: String,
+    /// The shared secret.
+    pub secret: Secret,
+}
+
+/// How an initiator has to prove who it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum AuthPolicy {
+    /// It need not.
+    #[default]
+    None,
+    /// As one of `users`.
+    Chap {
+        /// Those who may log in.
+        users: Vec<ChapUser>,
+        /// What the target proves itself with, if the initiator asks it to. Its secret must not be one of `users`'.
+        mutual: Option<ChapUser>,
+    },
+}
+
+/// Permission to log in to a target.
+#[derive(Clone)]
+pub struct Grant {
+    /// The target.
+    pub target: Arc<Target>,
+    /// What the initiator may do with it.
+    pub access: Access,
+    /// What it has to prove first.
+    pub auth: AuthPolicy,
+    /// TargetAlias: text for people.
+    pub alias: Option<String>,
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("target", &self.target)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a login is refused (RFC 7143, 11.13.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denied {
+    /// There is no such target, or this initiator must not know of it.
+    NotFound,
+    /// This initiator may not log in.
+    Forbidden,
+    /// It was removed for good.
+    Removed,
+    /// Not now: its volume is busy or cannot be opened.
+    Unavailable,
+}
+
+/// The targets. Called from connection threads; may block.
+pub trait Targets: Send + Sync {
+    /// The targets to show to an initiator, in order.
+    fn list(&self, initiator: &Initiator<'_>) -> Vec<TargetEntry>;
+
+    /// How an initiator has to prove who it is before it may discover targets.
+    fn discovery_auth(&self, initiator: &Initiator<'_>) -> AuthPolicy;
+
+    /// Permission to log in to a target. Called before the initiator has proven who it is.
+    fn login(&self, target: &str, initiator: &Initiator<'_>) -> Result<Grant, Denied>;
+}

@@ -1,0 +1,143 @@
+//! SCSI commands that have all they need, carried out on a worker or on the connection's thread.
+
+use super::reply::{Request, Shape, put_data, put_outcome};
+use crate::net::buffers::ReplyBuf;
+use crate::scsi::{Asc, Outcome, ReadCommand, Sense, SenseKey, Status, Task, WriteCommand};
+use bytes::Bytes;
+use hindcast_engine::device::WriteOp;
+use std::sync::Arc;
+
+/// A command with its data.
+pub(super) enum Work {
+    Read(ReadCommand),
+    /// The data may be shorter than the command asks for, but are whole blocks.
+    Write(WriteCommand, Bytes),
+    Other(Arc<Task>, Bytes),
+    /// It has ended; with the bytes that it would have taken from the initiator.
+    Done(Outcome, u64),
+}
+
+/// May a read wait for a disk?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    No,
+    Yes,
+}
+
+impl Work {
+    pub(super) fn scsi_task(&self) -> Option<Arc<Task>> {
+        match self {
+            Work::Other(task, _) => Some(task.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether it may go on for minutes.
+    pub(super) fn may_take_long(&self) -> bool {
+        matches!(self, Work::Other(task, _) if task.may_take_long())
+    }
+
+    /// Bytes of memory that carrying it out takes.
+    pub(super) fn bytes(&self, request: &Request) -> u64 {
+        match self {
+            Work::Read(read) => u64::from(read.len),
+            Work::Write(_, data) => data.len() as u64,
+            Work::Other(task, data) => {
+                data.len() as u64 + task.data_in_len().min(u64::from(request.expects_in))
+            }
+            Work::Done(..) => 0,
+        }
+    }
+
+    /// Carries it out, waiting as needed, and appends the response. Tells whether it ended well.
+    pub(super) fn perform(self, request: &Request, shape: Shape, out: &mut ReplyBuf) -> bool {
+        let (outcome, moved_out) = match self {
+            Work::Read(read) => return read_into(&read, request, shape, Wait::Yes, out) == Some(true),
+            Work::Write(write, data) => {
+                if data.is_empty() {
+                    (Outcome::good(), u64::from(write.len))
+                } else {
+                    let mut op = [WriteOp::new(write.offset, data)];
+                    WriteCommand::write_all(write.lu(), &mut op, write.fua, |_| &write);
+                    let [WriteOp { result, .. }] = op;
+                    (write.outcome(&result), u64::from(write.len))
+                }
+            }
+            Work::Other(task, data) => (task.run(&data), task.data_out_len()),
+            Work::Done(outcome, moved_out) => (outcome, moved_out),
+        };
+        put_outcome(out, shape, request, &outcome, moved_out);
+        is_success(outcome.status)
+    }
+}
+
+pub(super) fn is_success(status: Status) -> bool {
+    matches!(status, Status::Good | Status::ConditionMet)
+}
+
+/// Reads straight into the response. `None`, with `out` as it was, if it would have to wait and may not; else whether
+/// it worked.
+pub(super) fn read_into(
+    read: &ReadCommand,
+    request: &Request,
+    shape: Shape,
+    wait: Wait,
+    out: &mut ReplyBuf,
+) -> Option<bool> {
+    let (lu, len) = (read.lu(), read.len);
+    let block = u32::try_from(lu.block_size()).unwrap_or(u32::MAX);
+    let send = len.min(request.expects_in);
+    let get = |offset: u64, buf: &mut [u8]| match wait {
+        Wait::Yes => lu.read(offset, buf).map(|()| true),
+        Wait::No => lu.try_read(offset, buf),
+    };
+    let whole_blocks = send % block == 0 && shape.segment >= block && shape.burst >= block;
+    let result = if whole_blocks && send > 0 {
+        put_data(out, shape, request, (send, u64::from(len), block), |at, buf| {
+            get(read.offset + u64::from(at), buf)
+        })
+    } else {
+        // A part of a block is wanted, or nothing at all: by way of a buffer.
+        let mut data = vec![0; send.next_multiple_of(block).max(block).min(len) as usize];
+        match get(read.offset, &mut data) {
+            Ok(true) if send == 0 => {
+                let mut nothing = Outcome::good();
+                nothing.data_in = Bytes::from(vec![0; len as usize]);
+                put_outcome(out, shape, request, &nothing, 0);
+                Ok(true)
+            }
+            Ok(true) => put_data(out, shape, request, (send, u64::from(len), 1), |at, buf| {
+                let at = at as usize;
+                buf.copy_from_slice(&data[at..at + buf.len()]);
+                Ok(true)
+            }),
+            other => other,
+        }
+    };
+    match result {
+        Ok(true) => Some(true),
+        Ok(false) => None,
+        Err(e) => {
+            put_outcome(out, shape, request, &read.failed(&e), 0);
+            Some(false)
+        }
+    }
+}
+
+/// iSCSI's own reasons to end a command with CHECK CONDITION (RFC 7143, 11.4.7.2).
+pub(super) mod condition {
+    use super::*;
+
+    const fn aborted(asc: u8, ascq: u8) -> Sense {
+        Sense::new(SenseKey::AbortedCommand, Asc(asc, ascq))
+    }
+
+    /// Unsolicited data that was not agreed on.
+    pub(in super::super) const UNEXPECTED_DATA: Sense = aborted(0x0c, 0x0c);
+    /// Less unsolicited data than the initiator said.
+    pub(in super::super) const NOT_ENOUGH_DATA: Sense = aborted(0x0c, 0x0d);
+    /// A digest was wrong, or a data PDU is missing or out of order.
+    pub(in super::super) const CRC_ERROR: Sense = aborted(0x47, 0x05);
+    /// A part of a block came.
+    pub(in super::super) const PARTIAL_BLOCK: Sense = Sense::new(SenseKey::IllegalRequest, Asc(0x0e, 0x03));
+}

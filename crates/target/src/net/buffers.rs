@@ -1,0 +1,303 @@
+//! A connection's two reusable buffers: requests are received into one, replies are built in the other.
+
+use super::budget::{Budget, Grant};
+use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+
+/// The receive buffer of a connection that gets no large writes.
+pub(crate) const RX_BASE: usize = 256 << 10;
+/// An unread rest up to this length is moved to the buffer's start, to keep using memory that is in the CPU's cache.
+const CHEAP_MOVE: usize = 8 << 10;
+/// Lent buffers that the device has not let go of yet, kept to be used again.
+const MAX_RETIRED: usize = 4;
+
+/// Received bytes. The whole buffer is initialised once and then reused: it is lent to the device as [`Bytes`], so
+/// that a write's payload is not copied, and taken back when the device has let go of it.
+pub(crate) struct RxBuffer {
+    /// `start..end` has been received and not been taken.
+    buf: BytesMut,
+    start: usize,
+    end: usize,
+    /// For what exceeds [`RX_BASE`].
+    grant: Option<Grant>,
+    retired: Vec<Bytes>,
+}
+
+impl RxBuffer {
+    /// A buffer that already holds `received`.
+    pub(crate) fn new(received: &[u8]) -> RxBuffer {
+        let mut buf = BytesMut::zeroed(RX_BASE.max(received.len()));
+        buf[..received.len()].copy_from_slice(received);
+        RxBuffer { buf, start: 0, end: received.len(), grant: None, retired: Vec::new() }
+    }
+
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// Takes `n` unread bytes and tells where in the buffer they are.
+    pub(crate) fn take(&mut self, n: usize) -> std::ops::Range<usize> {
+        let at = self.start;
+        assert!(n <= self.end - at);
+        self.start += n;
+        at..at + n
+    }
+
+    /// What [`RxBuffer::take`] told the place of, until the next [`RxBuffer::make_room`].
+    pub(crate) fn taken(&self, range: &std::ops::Range<usize>) -> &[u8] {
+        &self.buf[range.clone()]
+    }
+
+    /// Makes room for `need` unread bytes in one piece and at least one byte more than there is. Waits for `budget` if
+    /// the buffer has to grow.
+    pub(crate) fn make_room(&mut self, need: usize, budget: &Arc<Budget>) {
+        let unread = self.end - self.start;
+        if self.grant.is_some() && unread <= RX_BASE && budget.contended() {
+            // A connection with much to do must not keep the others waiting: back into the queue with it.
+            *self = RxBuffer::new(self.unread());
+        }
+        if unread == 0 {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0
+            && (unread <= CHEAP_MOVE || self.start + need.max(unread + 1) > self.buf.len())
+        {
+            self.buf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, unread);
+        }
+        if self.start + need.max(unread + 1) > self.buf.len() {
+            self.grow(need.max(unread + 1), budget);
+        }
+    }
+
+    fn grow(&mut self, need: usize, budget: &Arc<Budget>) {
+        // Room for two, so that the head of the next request does not have to be moved each time; but not for giants.
+        let len = if need <= MAX_DOUBLED { (2 * need).next_power_of_two() } else { need + RX_BASE };
+        // Whoever waits holds nothing, or two connections could wait for each other.
+        self.grant = None;
+        self.grant = Some(budget.grant((len - RX_BASE) as u64));
+        let mut buf = BytesMut::zeroed(len);
+        let unread = self.end - self.start;
+        buf[..unread].copy_from_slice(&self.buf[self.start..self.end]);
+        (self.buf, self.start, self.end) = (buf, 0, unread);
+    }
+
+    /// Where to receive to.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        &mut self.buf[self.end..]
+    }
+
+    /// `n` bytes were received into [`RxBuffer::space`].
+    pub(crate) fn received(&mut self, n: usize) {
+        self.end += n;
+        assert!(self.end <= self.buf.len());
+    }
+
+    /// Lends the whole buffer; [`RxBuffer::give_back`] must follow before anything else.
+    pub(crate) fn lend(&mut self) -> Bytes {
+        std::mem::take(&mut self.buf).freeze()
+    }
+
+    /// Takes the buffer back. If the device kept a part of it, another buffer takes over.
+    pub(crate) fn give_back(&mut self, lent: Bytes) {
+        match lent.try_into_mut() {
+            Ok(buf) => self.buf = buf,
+            Err(kept) => {
+                let mut buf = self.reclaim(kept.len()).unwrap_or_else(|| BytesMut::zeroed(kept.len()));
+                buf[self.start..self.end].copy_from_slice(&kept[self.start..self.end]);
+                self.buf = buf;
+                if self.retired.len() == MAX_RETIRED {
+                    self.retired.remove(0);
+                }
+                self.retired.push(kept);
+            }
+        }
+    }
+
+    /// A retired buffer of this length that the device has let go of.
+    fn reclaim(&mut self, len: usize) -> Option<BytesMut> {
+        let at = self.retired.iter().position(|kept| kept.len() == len && kept.is_unique())?;
+        self.retired.swap_remove(at).try_into_mut().ok()
+    }
+
+    /// The connection is idle: gives back what exceeds the base.
+    pub(crate) fn shrink(&mut self) {
+        if self.start == self.end && self.buf.len() > RX_BASE {
+            *self = RxBuffer::new(&[]);
+        }
+    }
+}
+
+/// Buffers for requests up to this length get room for two.
+const MAX_DOUBLED: usize = 4 << 20;
+
+/// What the receive budget must at least allow, for one request of `max_request` bytes.
+pub(crate) fn rx_budget_floor(max_request: u32) -> u64 {
+    u64::from(max_request).max(2 * MAX_DOUBLED as u64) + 2 * RX_BASE as u64
+}
+
+/// Replies that are being built, headers and data in one piece. Reused: its memory stays initialised.
+#[derive(Default)]
+pub(crate) struct ReplyBuf {
+    buf: Vec<u8>,
+    len: usize,
+}
+
+impl ReplyBuf {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of memory it holds on to.
+    pub(crate) fn capacity(&self) -> usize {
+        self.buf.len()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buf[..self.len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[..self.len]
+    }
+
+    /// `n` bytes after the end, with whatever is in them; [`ReplyBuf::commit`] makes them part of the reply.
+    pub(crate) fn space(&mut self, n: usize) -> &mut [u8] {
+        let end = self.len + n;
+        if self.buf.is_empty() {
+            self.buf = vec![0; end.next_multiple_of(4096)]; // zeroed by the system, if it is large
+        } else if self.buf.len() < end {
+            self.buf.resize(end.next_multiple_of(4096), 0);
+        }
+        &mut self.buf[self.len..end]
+    }
+
+    pub(crate) fn commit(&mut self, n: usize) {
+        self.len += n;
+        assert!(self.len <= self.buf.len());
+    }
+
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.space(bytes.len()).copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Forgets what came after the first `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Frees memory beyond `max` bytes; the buffer must be empty.
+    pub(crate) fn shrink(&mut self, max: usize) {
+        if self.len == 0 && self.buf.len() > max {
+            self.buf = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(rx: &mut RxBuffer, bytes: &[u8]) {
+        rx.space()[..bytes.len()].copy_from_slice(bytes);
+        rx.received(bytes.len());
+    }
+
+    #[test]
+    fn the_same_memory_is_used_again() {
+        let budget = Budget::new(0);
+        let mut rx = RxBuffer::new(&[]);
+        let memory = rx.buf.as_ptr();
+        for round in 0..10u8 {
+            rx.make_room(28, &budget);
+            fill(&mut rx, &[round; 5000]);
+            let range = rx.take(4096);
+            let lent = rx.lend();
+            let payload = lent.slice(range);
+            assert!(payload.iter().all(|b| *b == round));
+            drop(payload);
+            rx.give_back(lent);
+            assert_eq!(rx.buf.as_ptr(), memory);
+            rx.take(904);
+        }
+    }
+
+    #[test]
+    fn a_payload_that_the_device_keeps_is_never_overwritten() {
+        let budget = Budget::new(0);
+        let mut rx = RxBuffer::new(&[]);
+        let mut kept = Vec::new();
+        for round in 0..20u8 {
+            rx.make_room(28, &budget);
+            fill(&mut rx, &[round; 700]);
+            let range = rx.take(512);
+            let lent = rx.lend();
+            kept.push((round, lent.slice(range)));
+            rx.give_back(lent);
+            assert_eq!(rx.unread(), [round; 188], "the unread rest came along");
+            rx.take(188);
+            assert!(kept.iter().all(|(round, payload)| payload.iter().all(|b| b == round)));
+        }
+        kept.clear();
+        assert!(rx.reclaim(RX_BASE).is_some(), "and is reused when the device lets go");
+    }
+
+    #[test]
+    fn growing_keeps_the_rest_and_returns_the_budget() {
+        let budget = Budget::new(rx_budget_floor(32 << 20));
+        let mut rx = RxBuffer::new(b"head");
+        rx.make_room(1 << 20, &budget);
+        assert_eq!(rx.unread(), b"head");
+        assert!(rx.space().len() >= (1 << 20) - 4);
+        rx.make_room(32 << 20, &budget);
+        assert_eq!(rx.unread(), b"head");
+        assert!(rx.space().len() >= (32 << 20) - 4);
+        rx.shrink();
+        assert!(rx.grant.is_some(), "not while something is unread");
+        rx.take(4);
+        rx.shrink();
+        assert!(rx.grant.is_none());
+        assert_eq!(rx.buf.len(), RX_BASE);
+    }
+
+    #[test]
+    fn a_busy_connection_lets_others_have_their_turn() {
+        let budget = Budget::new(rx_budget_floor(32 << 20));
+        let mut busy = RxBuffer::new(&[]);
+        busy.make_room(32 << 20, &budget);
+        let waiting = std::thread::spawn({
+            let budget = budget.clone();
+            move || RxBuffer::new(&[]).make_room(32 << 20, &budget)
+        });
+        while !budget.contended() {
+            std::thread::yield_now();
+        }
+        fill(&mut busy, b"the next request's head");
+        busy.make_room(32 << 20, &budget); // returns only after the other had its turn
+        waiting.join().unwrap();
+        assert_eq!(busy.unread(), b"the next request's head");
+        assert!(busy.space().len() >= (32 << 20) - 23);
+    }
+
+    #[test]
+    fn there_is_always_space_to_receive_into() {
+        let budget = Budget::new(u64::MAX);
+        let mut rx = RxBuffer::new(&vec![1; RX_BASE]);
+        rx.make_room(28, &budget);
+        assert!(!rx.space().is_empty());
+    }
+
+    #[test]
+    fn replies_are_appended_and_taken_back() {
+        let mut out = ReplyBuf::default();
+        out.put(b"abc");
+        out.space(5000)[0] = b'd';
+        out.commit(1);
+        assert_eq!(out.bytes(), b"abcd");
+        out.truncate(2);
+        assert_eq!(out.bytes(), b"ab");
+        out.truncate(0);
+        out.shrink(4096);
+        assert_eq!(out.capacity(), 0);
+    }
+}

@@ -1,0 +1,134 @@
+//! Binding addresses and accepting from them.
+
+use super::transport::Socket;
+use hindcast_engine::{Error, ErrorKind, Result};
+use rustix::net::Shutdown;
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Where to listen, or where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A Unix socket. A stale one is replaced; one that is in use, or any other file, is left alone and an error.
+    Unix(PathBuf),
+}
+
+/// How a client on a Unix socket is called.
+pub(crate) const UNIX_PEER: &str = "unix";
+/// Pause after an error of `accept`, most likely for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+enum Kind {
+    Tcp(TcpListener),
+    /// With the identity of the file, to remove no other's.
+    Unix(UnixListener, (u64, u64)),
+}
+
+/// A bound address. A Unix socket's file goes with it.
+pub(crate) struct Listener {
+    kind: Kind,
+    address: Listen,
+}
+
+impl Listener {
+    pub(crate) fn bind(listen: &Listen) -> Result<Listener> {
+        match listen {
+            Listen::Tcp(address) => {
+                let fail = |e| Error::io(format!("listen on {address}"), e);
+                let listener = TcpListener::bind(address).map_err(fail)?;
+                let address = Listen::Tcp(listener.local_addr().map_err(fail)?);
+                Ok(Listener { kind: Kind::Tcp(listener), address })
+            }
+            Listen::Unix(path) => {
+                let fail = |e| Error::io(format!("listen on {}", path.display()), e);
+                remove_stale(path)?;
+                let listener = UnixListener::bind(path).map_err(fail)?;
+                let meta = fs::symlink_metadata(path).map_err(fail)?;
+                Ok(Listener { kind: Kind::Unix(listener, (meta.dev(), meta.ino())), address: listen.clone() })
+            }
+        }
+    }
+
+    pub(crate) fn address(&self) -> &Listen {
+        &self.address
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Tcp(listener) => listener.as_fd(),
+            Kind::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+
+    /// Accepts until [`Listener::stop`].
+    pub(crate) fn accept_loop(&self, stopping: &AtomicBool, admit: impl Fn(Socket, String)) {
+        loop {
+            let accepted = match &self.kind {
+                Kind::Tcp(listener) => listener.accept().map(|(s, peer)| (Socket::new(s), peer.to_string())),
+                Kind::Unix(listener, _) => {
+                    listener.accept().map(|(s, _)| (Socket::new(s), UNIX_PEER.to_owned()))
+                }
+            };
+            if stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            match accepted {
+                Ok((socket, peer)) => admit(socket, peer),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(e) => {
+                    tracing::warn!(error = %e, "accept a connection");
+                    thread::sleep(ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Ends the accept loop. Shutting a listening socket down wakes `accept` up on Linux.
+    pub(crate) fn stop(&self) {
+        let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
+        self.remove_file();
+    }
+
+    fn remove_file(&self) {
+        if let (Kind::Unix(_, identity), Listen::Unix(path)) = (&self.kind, &self.address)
+            && fs::symlink_metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == *identity)
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.remove_file();
+    }
+}
+
+/// Removes a Unix socket that nobody listens on; refuses anything else that is in the way.
+fn remove_stale(path: &Path) -> Result<()> {
+    let in_the_way =
+        |why: &str| Err(Error::new(ErrorKind::Conflict, format!("listen on {}: {why}", path.display())));
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io(format!("look at {}", path.display()), e)),
+        Ok(meta) if !meta.file_type().is_socket() => return in_the_way("a file that is no socket is there"),
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => in_the_way("another server is listening there"),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(|e| Error::io(format!("remove stale socket {}", path.display()), e))
+        }
+        Err(e) => Err(Error::io(format!("probe socket {}", path.display()), e)),
+    }
+}

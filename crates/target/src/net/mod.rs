@@ -1,0 +1,21 @@
+//! What the targets share below their protocols: listeners, byte streams, buffers, worker threads, bounds on memory.
+
+pub(crate) mod budget;
+pub(crate) mod buffers;
+pub(crate) mod listener;
+pub(crate) mod outbox;
+pub(crate) mod pool;
+pub(crate) mod transport;
+
+pub use listener::Listen;
+pub use pool::Pool;
+pub use transport::Transport;
+
+/// Fills `buf` with the system's random numbers.
+pub(crate) fn random(buf: &mut [u8]) -> std::io::Result<()> {
+    let mut filled = 0;
+    while filled < buf.len() {
+        filled += rustix::rand::getrandom(&mut buf[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Byte streams under a session: a socket, TLS over a socket, or anything a test or a fuzzer brings.
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrAny};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// A connected byte stream that one thread receives from and any thread sends to, one at a time.
+pub trait Transport: Send + Sync + 'static {
+    /// Receives at least one byte; 0 is the end of the stream. `WouldBlock` when the receive timeout passed.
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends from the front of `bufs` and tells how many bytes it took, at least one. Without `wait` it is
+    /// `WouldBlock` instead of blocking; with it, `TimedOut` when the send timeout passed without any progress.
+    fn send(&self, bufs: &[IoSlice<'_>], wait: bool) -> io::Result<usize>;
+
+    /// Makes sure that all that was taken has been handed to the network.
+    fn flush(&self, wait: bool) -> io::Result<()> {
+        let _ = wait;
+        Ok(())
+    }
+
+    /// Bounds every single receive and send from now on.
+    fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()>;
+
+    /// Ends the stream in order: what was sent still arrives.
+    fn close(&self);
+
+    /// Breaks the stream off; receivers and senders return.
+    fn abort(&self);
+
+    /// No more requests: what has arrived can still be received, then the stream ends.
+    fn stop_receiving(&self) {}
+}
+
+impl<T: Transport + ?Sized> Transport for std::sync::Arc<T> {
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        (**self).receive(buf)
+    }
+
+    fn send(&self, bufs: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        (**self).send(bufs, wait)
+    }
+
+    fn flush(&self, wait: bool) -> io::Result<()> {
+        (**self).flush(wait)
+    }
+
+    fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()> {
+        (**self).set_timeouts(receive, send)
+    }
+
+    fn close(&self) {
+        (**self).close();
+    }
+
+    fn abort(&self) {
+        (**self).abort();
+    }
+
+    fn stop_receiving(&self) {
+        (**self).stop_receiving();
+    }
+}
+
+/// Sends all of `bytes`.
+pub(crate) fn send_all(transport: &impl Transport, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = transport.send(&[IoSlice::new(bytes)], true)?;
+        bytes = &bytes[sent..];
+    }
+    transport.flush(true)
+}
+
+/// A TCP or Unix stream socket.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+impl Socket {
+    pub(crate) fn new(fd: impl Into<OwnedFd>) -> Socket {
+        Socket(fd.into())
+    }
+
+    /// Small replies must not wait for more, and a peer that vanished must be noticed.
+    pub(crate) fn tune_tcp(&self, keepalive: Option<Duration>) -> io::Result<()> {
+        sockopt::set_tcp_nodelay(&self.0, true)?;
+        if let Some(idle) = keepalive {
+            sockopt::set_socket_keepalive(&self.0, true)?;
+            sockopt::set_tcp_keepidle(&self.0, idle.max(Duration::from_secs(1)))?;
+            sockopt::set_tcp_keepintvl(&self.0, Duration::from_secs(10))?;
+            sockopt::set_tcp_keepcnt(&self.0, 6)?;
+        }
+        Ok(())
+    }
+
+    /// The peer's address and the own one.
+    pub(crate) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        let none = || io::Error::other("a socket without an IP address");
+        let tcp = |address: SocketAddrAny| SocketAddr::try_from(address).map_err(|_| none());
+        let peer = rustix::net::getpeername(&self.0)?.ok_or_else(none)?;
+        Ok((tcp(peer)?, tcp(rustix::net::getsockname(&self.0)?)?))
+    }
+}
+
+impl Transport for Socket {
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::recv(&self.0, &mut *buf, RecvFlags::empty()) {
+                Ok((_, n)) => return Ok(n),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn send(&self, bufs: &[IoSlice<'_>], wait: bool) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        if !wait {
+            flags |= SendFlags::DONTWAIT;
+        }
+        loop {
+            let sent = match bufs {
+                [one] => rustix::net::send(&self.0, one, flags),
+                _ => rustix::net::sendmsg(&self.0, bufs, &mut SendAncillaryBuffer::default(), flags),
+            };
+            return match sent {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => Ok(n),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) if wait => Err(io::ErrorKind::TimedOut.into()),
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+
+    fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()> {
+        let at_least = |d: Duration| Some(d.max(Duration::from_millis(1)));
+        sockopt::set_socket_timeout(&self.0, Timeout::Recv, at_least(receive))?;
+        sockopt::set_socket_timeout(&self.0, Timeout::Send, at_least(send))?;
+        Ok(())
+    }
+
+    fn close(&self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Write);
+    }
+
+    fn abort(&self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
+    }
+
+    fn stop_receiving(&self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+    }
+}

@@ -1,0 +1,83 @@
+//! Asymmetric logical unit access (SPC-4 5.16): target port groups and their states. One server alone has one group,
+//! active and optimized; several that share a pool tell each other's groups and states through
+//! [`super::LogicalUnit::set_port_groups`]. Initiators cannot change states (implicit only).
+
+use super::command::{Reply, Task};
+use super::sense::{Asc, Sense, SenseKey};
+use bytes::Bytes;
+
+/// ASYMMETRIC ACCESS STATE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)] // the names are the standard's own
+pub enum AccessState {
+    ActiveOptimized = 0x0,
+    ActiveNonOptimized = 0x1,
+    Standby = 0x2,
+    Unavailable = 0x3,
+    Transitioning = 0xf,
+}
+
+/// A target port group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortGroup {
+    /// TARGET PORT GROUP.
+    pub id: u16,
+    /// PREF.
+    pub preferred: bool,
+    /// Its state for this logical unit.
+    pub state: AccessState,
+    /// The relative identifiers of its ports.
+    pub ports: Vec<u16>,
+}
+
+/// The group of a lone server: all ports of the target.
+pub(crate) const LONE_GROUP: u16 = 1;
+
+/// The groups as an initiator sees them.
+fn groups(task: &Task) -> Vec<PortGroup> {
+    let groups = task.lu().port_groups.read();
+    if !groups.is_empty() {
+        return groups.clone();
+    }
+    let ports = task.nexus.target.ports().iter().map(|p| p.relative_id).collect();
+    vec![PortGroup { id: LONE_GROUP, preferred: true, state: AccessState::ActiveOptimized, ports }]
+}
+
+/// The group of a port.
+pub(crate) fn group_of(task: &Task) -> u16 {
+    let port = task.path.port.relative_id;
+    groups(task).iter().find(|g| g.ports.contains(&port)).map_or(LONE_GROUP, |g| g.id)
+}
+
+/// What a command that needs an active port is answered with in a state that is not.
+pub(crate) fn sense(state: AccessState) -> Option<Sense> {
+    let asc = match state {
+        AccessState::ActiveOptimized | AccessState::ActiveNonOptimized => return None,
+        AccessState::Standby => Asc::TARGET_PORT_IN_STANDBY,
+        AccessState::Unavailable => Asc::TARGET_PORT_UNAVAILABLE,
+        AccessState::Transitioning => Asc::ACCESS_STATE_TRANSITION,
+    };
+    Some(Sense::new(SenseKey::NotReady, asc))
+}
+
+/// REPORT TARGET PORT GROUPS (SPC-4 6.37).
+pub(crate) fn report_target_port_groups(task: &Task, _: &Bytes) -> Reply {
+    let mut data = match task.cdb.u8(1) >> 5 {
+        0 => vec![0; 4],
+        1 => vec![0, 0, 0, 0, 0x10, 0, 0, 0],
+        _ => return Err(Sense::cdb_bit(1, 7).into()),
+    };
+    for group in groups(task) {
+        data.extend([u8::from(group.preferred) << 7 | group.state as u8, 0x8f]);
+        data.extend(group.id.to_be_bytes());
+        data.extend([0, 0x02, 0, group.ports.len() as u8]); // changed implicitly
+        for port in group.ports {
+            data.extend([0, 0]);
+            data.extend(port.to_be_bytes());
+        }
+    }
+    let len = u32::try_from(data.len() - 4).unwrap_or(u32::MAX);
+    data[..4].copy_from_slice(&len.to_be_bytes());
+    Ok(data)
+}

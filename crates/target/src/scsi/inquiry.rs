@@ -1,0 +1,232 @@
+//! INQUIRY with its vital product data (SPC-4 6.4, 7.8; SBC-3 6.6), and the other commands by which a logical unit
+//! says what it is.
+
+use super::command::{Reply, Task};
+use super::lu::LogicalUnit;
+use super::sense::{Asc, Sense, SenseKey};
+use super::{alua, copy, log, opcodes, provisioning, target, verify};
+use bytes::Bytes;
+
+/// MAXIMUM TRANSFER LENGTH in bytes.
+pub(crate) const MAX_TRANSFER_BYTES: u64 = 32 << 20;
+/// OPTIMAL TRANSFER LENGTH in bytes.
+const OPTIMAL_TRANSFER_BYTES: u64 = 1 << 20;
+/// T10 VENDOR IDENTIFICATION.
+const VENDOR: &[u8; 8] = b"HINDCAST";
+/// SAM-5, iSCSI, SPC-4, SBC-3, without claiming a revision (SPC-4 annex F.8).
+const VERSIONS: [u16; 4] = [0x00a0, 0x0960, 0x0460, 0x04c0];
+/// Vital product data pages.
+const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x8f, 0xb0, 0xb1, 0xb2];
+
+/// ASCII in a field of fixed length, padded with spaces.
+fn padded(text: &str, len: usize) -> Vec<u8> {
+    let printable = |b: u8| if (0x20..0x7f).contains(&b) { b } else { b'?' };
+    let mut bytes: Vec<u8> = text.bytes().map(printable).take(len).collect();
+    bytes.resize(len, b' ');
+    bytes
+}
+
+/// Standard INQUIRY data of a logical unit that is not there.
+pub(crate) fn absent() -> Vec<u8> {
+    let mut data = vec![0; 96];
+    data[0] = 0x7f;
+    data[2] = 6; // SPC-4
+    data[3] = 0x12; // HISUP, the response data format
+    data[4] = 91;
+    data[7] = 0x02; // CMDQUE
+    data[8..16].copy_from_slice(VENDOR);
+    data[16..36].fill(b' ');
+    for (field, version) in data[58..].chunks_exact_mut(2).zip(VERSIONS) {
+        field.copy_from_slice(&version.to_be_bytes());
+    }
+    data
+}
+
+/// INQUIRY.
+pub(crate) fn inquiry(task: &Task, _: &Bytes) -> Reply {
+    let page = task.cdb.u8(2);
+    let lu = task.lu();
+    if !task.cdb.bit(1, 0) {
+        return if page == 0 { Ok(standard(lu)) } else { Err(Sense::cdb_field(2).into()) };
+    }
+    let body = match page {
+        0x00 => PAGES.to_vec(),
+        0x80 => serial(lu).into_bytes(),
+        0x83 => identification(task),
+        0x8f => third_party_copy(lu),
+        0xb0 => block_limits(lu),
+        0xb1 => characteristics(),
+        0xb2 => logical_block_provisioning(lu),
+        _ => return Err(Sense::cdb_field(2).into()),
+    };
+    let mut data = vec![0x00, page];
+    data.extend(u16::try_from(body.len()).unwrap_or(u16::MAX).to_be_bytes());
+    data.extend(body);
+    Ok(data)
+}
+
+/// SPC-4 6.4.2.
+fn standard(lu: &LogicalUnit) -> Vec<u8> {
+    let mut data = absent();
+    data[0] = 0x00;
+    data[5] = 0x18; // TPGS: implicit; 3PC
+    data[6] = 0x10; // MULTIP
+    data[16..32].copy_from_slice(&padded(&lu.options.product, 16));
+    data[32..36].copy_from_slice(&padded(&lu.options.revision, 4));
+    data
+}
+
+/// The unit serial number (SPC-4 7.8.17).
+fn serial(lu: &LogicalUnit) -> String {
+    let serial = match &lu.options.serial {
+        Some(serial) => serial.clone(),
+        None => lu.info().uuid.iter().map(|b| format!("{b:02x}")).collect(),
+    };
+    let len = serial.len().min(252);
+    String::from_utf8(padded(&serial, len)).unwrap_or_default()
+}
+
+/// An NAA identifier, locally assigned (SPC-4 7.8.6.6.3): 60 bits of the device's uuid. There is no company id to make
+/// a registered one of.
+fn naa(lu: &LogicalUnit) -> [u8; 8] {
+    let uuid = lu.info().uuid;
+    let folded: Vec<u8> = (0..8).map(|n| uuid[n] ^ uuid[n + 8]).collect();
+    let mut naa = [0; 8];
+    naa.copy_from_slice(&folded);
+    naa[0] = 0x30 | (naa[0] & 0x0f);
+    naa
+}
+
+/// T10 VENDOR ID based: the vendor, and the serial number.
+fn vendor_specific(lu: &LogicalUnit) -> Vec<u8> {
+    let mut designator = VENDOR.to_vec();
+    designator.extend(serial(lu).bytes().take(64));
+    designator
+}
+
+/// Whether a designation descriptor (code set, association and type, designator) is one of this logical unit's own.
+pub(crate) fn is_designated(lu: &LogicalUnit, code_set: u8, kind: u8, designator: &[u8]) -> bool {
+    match (code_set, kind & 0x3f) {
+        (1, 0x03) => designator == naa(lu),
+        (2, 0x01) => designator == vendor_specific(lu),
+        _ => false,
+    }
+}
+
+/// A designation descriptor (SPC-4 7.8.6.1).
+fn designation(code_set: u8, kind: u8, designator: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(designator.len()).unwrap_or(u8::MAX);
+    let mut descriptor = vec![0x50 | code_set, kind, 0, len]; // the protocol is iSCSI
+    if kind & 0x30 == 0 {
+        descriptor[0] = code_set;
+    } else {
+        descriptor[1] |= 0x80; // PIV
+    }
+    descriptor.extend(&designator[..usize::from(len)]);
+    descriptor
+}
+
+/// A SCSI name string: UTF-8, with a zero at its end, padded to four bytes.
+fn name_string(name: &str) -> Vec<u8> {
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.truncate(248);
+    bytes.push(0);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// Device identification (SPC-4 7.8.6): the logical unit, the port the command came by, and the target.
+fn identification(task: &Task) -> Vec<u8> {
+    let port = &task.path.port;
+    let number = |n: u16| [[0, 0], n.to_be_bytes()].concat();
+    let mut data = designation(1, 0x03, &naa(task.lu()));
+    data.extend(designation(2, 0x01, &vendor_specific(task.lu())));
+    data.extend(designation(1, 0x14, &number(port.relative_id)));
+    data.extend(designation(1, 0x15, &number(alua::group_of(task))));
+    data.extend(designation(3, 0x18, &name_string(&port.name())));
+    data.extend(designation(3, 0x28, &name_string(&port.target)));
+    data
+}
+
+/// Third-party copy (SPC-4 7.8.14): commands, limits, descriptors, and what copies in general can do.
+fn third_party_copy(lu: &LogicalUnit) -> Vec<u8> {
+    let descriptor = |kind: u16, body: &[u8]| {
+        let mut body = body.to_vec();
+        body.resize(body.len().next_multiple_of(4), 0);
+        [&kind.to_be_bytes()[..], &(body.len() as u16).to_be_bytes(), &body].concat()
+    };
+    let mut commands = Vec::new();
+    for code in [0x83, 0x84] {
+        let actions: Vec<u8> =
+            opcodes::all_of(code).iter().filter_map(|op| op.service_action).map(|a| a as u8).collect();
+        commands.extend([code, actions.len() as u8]);
+        commands.extend(actions);
+    }
+    commands.insert(0, commands.len() as u8);
+    // The list is padded so that the whole descriptor, of which it is preceded by four bytes, is a multiple of four.
+    let mut data = descriptor(0x0001, &commands);
+    let max = (copy::MAX_DESCRIPTORS as u16).to_be_bytes();
+    let mut parameters = vec![0; 28];
+    parameters[4..6].copy_from_slice(&max);
+    parameters[6..8].copy_from_slice(&max);
+    parameters[8..12].copy_from_slice(&(copy::MAX_LIST as u32).to_be_bytes());
+    data.extend(descriptor(0x0004, &parameters));
+    let types = copy::DESCRIPTOR_TYPES;
+    data.extend(descriptor(0x0008, &[types.len() as u8, types[0], types[1]]));
+    let mut general = vec![0; 32];
+    general[..4].copy_from_slice(&0xffffu32.to_be_bytes());
+    general[4..8].copy_from_slice(&0xffu32.to_be_bytes());
+    let longest = u32::try_from(0xffff * lu.block_size()).unwrap_or(u32::MAX);
+    general[8..12].copy_from_slice(&longest.to_be_bytes());
+    general[12] = lu.block_size().trailing_zeros() as u8;
+    data.extend(descriptor(0x8001, &general));
+    data
+}
+
+/// Block limits (SBC-3 6.6.4). Zero where there is no limit.
+fn block_limits(lu: &LogicalUnit) -> Vec<u8> {
+    let blocks = |bytes: u64| u32::try_from(bytes / lu.block_size()).unwrap_or(u32::MAX).to_be_bytes();
+    let granularity = u64::from(lu.info().preferred_size);
+    let mut data = vec![0; 60];
+    data[0] = 0x01; // WSNZ
+    data[1] = verify::MAX_COMPARE_AND_WRITE;
+    data[2..4].copy_from_slice(&blocks(granularity.min(1 << 20))[2..]);
+    data[4..8].copy_from_slice(&blocks(MAX_TRANSFER_BYTES));
+    data[8..12].copy_from_slice(&blocks(OPTIMAL_TRANSFER_BYTES));
+    data[16..20].copy_from_slice(&[0xff; 4]); // UNMAP of any length
+    data[20..24].copy_from_slice(&(provisioning::MAX_UNMAP_DESCRIPTORS as u32).to_be_bytes());
+    data[24..28].copy_from_slice(&blocks(granularity));
+    data[28] = 0x80; // UGAVALID; the alignment is 0
+    data[40..44].copy_from_slice(&blocks(lu.atomic_bytes()));
+    data
+}
+
+/// Block device characteristics (SBC-3 6.6.3): not a rotating medium; BLOCK ERASE leaves what can be read.
+fn characteristics() -> Vec<u8> {
+    let mut data = vec![0; 60];
+    data[1] = 0x01;
+    data[3] = 0x40; // WABEREQ 01b
+    data[4] = 0x02; // FUAB: SYNCHRONIZE CACHE and FUA mean the same medium
+    data
+}
+
+/// Logical block provisioning (SBC-3 6.6.6): thin; UNMAP and both WRITE SAME unmap; what is unmapped reads as zeros.
+fn logical_block_provisioning(lu: &LogicalUnit) -> Vec<u8> {
+    let exponent = if lu.options.space.is_some() { log::THRESHOLD_EXPONENT } else { 0 };
+    vec![exponent, 0xe4, 0x02, 0]
+}
+
+/// REPORT LUNS.
+pub(crate) fn report_luns(task: &Task, _: &Bytes) -> Reply {
+    let data = target::report_luns(&task.nexus, &task.cdb)?;
+    task.path.forget_attention(Asc::REPORTED_LUNS_DATA_CHANGED);
+    Ok(data)
+}
+
+/// REQUEST SENSE (SPC-4 6.39): a pending unit attention, or a sanitize operation's progress, or nothing.
+pub(crate) fn request_sense(task: &Task, _: &Bytes) -> Reply {
+    let nothing = || Sense::new(SenseKey::NoSense, Asc::NONE);
+    let mut sense = task.path.take_attention().or_else(|| task.lu().sanitize.sense()).unwrap_or_else(nothing);
+    sense.descriptor_format = task.cdb.bit(1, 0);
+    Ok(sense.to_bytes())
+}

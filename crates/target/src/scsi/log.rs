@@ -1,0 +1,78 @@
+//! LOG SENSE and LOG SELECT (SPC-4 6.8, 6.9), with the page about space (SBC-3 6.4.5).
+
+use super::command::{Reply, Task};
+use super::lu::LogicalUnit;
+use super::sense::{Asc, Sense};
+use bytes::Bytes;
+
+/// Resource counts are in sets of 2^11 blocks.
+pub(crate) const THRESHOLD_EXPONENT: u8 = 11;
+
+/// Pages, by code and subpage.
+fn supported(lu: &LogicalUnit) -> &'static [(u8, u8)] {
+    if lu.options.space.is_some() {
+        &[(0x00, 0), (0x00, 0xff), (0x0c, 0)]
+    } else {
+        &[(0x00, 0), (0x00, 0xff)]
+    }
+}
+
+/// Bytes as threshold sets, rounded down.
+pub(crate) fn sets(lu: &LogicalUnit, bytes: u64) -> u32 {
+    u32::try_from((bytes / lu.block_size()) >> THRESHOLD_EXPONENT).unwrap_or(u32::MAX)
+}
+
+/// LOG SENSE.
+pub(crate) fn sense(task: &Task, _: &Bytes) -> Reply {
+    let cdb = &task.cdb;
+    let lu = task.lu();
+    let (code, subpage) = (cdb.u8(2) & 0x3f, cdb.u8(3));
+    if cdb.bit(1, 0) {
+        return Err(Sense::cdb_bit(1, 0).into()); // SP: there is nothing to save
+    }
+    if !supported(lu).contains(&(code, subpage)) {
+        let known = supported(lu).iter().any(|&(c, _)| c == code);
+        return Err(Sense::cdb_field(if known { 3 } else { 2 }).into());
+    }
+    let first = cdb.u16(5);
+    let mut data = vec![code | if subpage == 0 { 0 } else { 0x40 }, subpage, 0, 0];
+    match (code, subpage) {
+        (0x00, 0) => data.extend(supported(lu).iter().filter(|(_, s)| *s == 0).map(|(c, _)| *c)),
+        (0x00, _) => supported(lu).iter().for_each(|&(c, s)| data.extend([c, s])),
+        _ => provisioning(lu, first, &mut data)?,
+    }
+    let len = u16::try_from(data.len() - 4).unwrap_or(u16::MAX);
+    data[2..4].copy_from_slice(&len.to_be_bytes());
+    Ok(data)
+}
+
+/// Available and used space, from a parameter code on.
+fn provisioning(lu: &LogicalUnit, first: u16, data: &mut Vec<u8>) -> Result<(), Sense> {
+    let Some(space) = &lu.options.space else {
+        return Ok(());
+    };
+    let space = space();
+    // What is available others can take too; what is used is this logical unit's own.
+    let counts = [(1u16, space.available, 2u8), (2, space.used, 1)];
+    if first > 2 {
+        return Err(Sense::cdb_field(5));
+    }
+    for (parameter, bytes, scope) in counts.into_iter().filter(|(p, ..)| *p >= first) {
+        data.extend(parameter.to_be_bytes());
+        data.extend([0x03, 8]); // a list in binary
+        data.extend(sets(lu, bytes).to_be_bytes());
+        data.extend([scope, 0, 0, 0]);
+    }
+    Ok(())
+}
+
+/// LOG SELECT: nothing can be set; PCR asks to clear counters, of which there are none.
+pub(crate) fn select(task: &Task, _: &Bytes) -> Reply {
+    if task.cdb.bit(1, 0) {
+        return Err(Sense::cdb_bit(1, 0).into());
+    }
+    if task.data_out_len() != 0 {
+        return Err(Sense::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST).into());
+    }
+    Ok(Vec::new())
+}

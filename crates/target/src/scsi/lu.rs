@@ -1,0 +1,436 @@
+//! A logical unit: a block device with a SCSI identity and the state that SCSI keeps for it. One per device, shared by
+//! all targets that map it.
+
+use super::alua::PortGroup;
+use super::copy::Records;
+use super::log;
+use super::mode::Modes;
+use super::nexus::LuNexus;
+use super::persist::Saved;
+use super::reservation::Reservations;
+use super::sanitize::Sanitize;
+use super::sense::{Asc, Sense, SenseKey};
+use hindcast_engine::device::{BlockDevice, DeviceInfo, WriteOp};
+use hindcast_engine::{Error, ErrorKind, Result};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Keeps what a logical unit must remember across restarts: persistent reservations with APTPL, saved mode pages.
+pub trait LuStore: Send + Sync {
+    /// What was saved last; `None` if nothing ever was.
+    fn load(&self) -> Result<Option<Vec<u8>>>;
+
+    /// Replaces it, durably: it survives power loss once this returned.
+    fn save(&self, state: &[u8]) -> Result<()>;
+}
+
+/// Space for logical unit provisioning (SBC-3 4.7), in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// What this logical unit has allocated.
+    pub used: u64,
+    /// What it could still allocate.
+    pub available: u64,
+}
+
+/// How a logical unit presents itself.
+#[derive(Clone)]
+pub struct LuOptions {
+    /// PRODUCT IDENTIFICATION, up to 16 ASCII characters.
+    pub product: String,
+    /// PRODUCT REVISION LEVEL, up to 4 ASCII characters.
+    pub revision: String,
+    /// The unit serial number; by default the device's uuid.
+    pub serial: Option<String>,
+    /// Space left, if the device is thinly provisioned and can tell.
+    pub space: Option<Arc<dyn Fn() -> Space + Send + Sync>>,
+    /// The physical block size that is reported: what is written without reading first, a power of two. By default
+    /// the logical block size, because no write tears its neighbours.
+    pub physical_block_size: u32,
+    /// The longest write in bytes that is all there or not at all after a power loss; 0 if nothing is promised.
+    pub atomic_bytes: u32,
+    /// How fast SANITIZE writes over everything, in bytes a second: other logical units want the disks too.
+    pub sanitize_rate: u64,
+}
+
+impl Default for LuOptions {
+    fn default() -> LuOptions {
+        LuOptions {
+            product: "VOLUME".into(),
+            revision: "1".into(),
+            serial: None,
+            space: None,
+            physical_block_size: 0,
+            atomic_bytes: 0,
+            sanitize_rate: 128 << 20,
+        }
+    }
+}
+
+impl fmt::Debug for LuOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LuOptions").field("product", &self.product).field("serial", &self.serial).finish()
+    }
+}
+
+/// Reasons to look closer before a command is carried out; zero almost always, so the fast path looks at one word.
+pub(crate) mod gate {
+    /// There is a persistent reservation, or registrations that matter to RESERVE(6).
+    pub(crate) const PERSISTENT: u32 = 1;
+    /// RESERVE(6) is in force.
+    pub(crate) const RESERVED: u32 = 1 << 1;
+    /// SWP in the control mode page.
+    pub(crate) const SOFT_PROTECTED: u32 = 1 << 2;
+    /// WCE is off: every write is durable before it is answered.
+    pub(crate) const WRITE_THROUGH: u32 = 1 << 3;
+    /// START STOP UNIT stopped it.
+    pub(crate) const STOPPED: u32 = 1 << 4;
+    /// A sanitize operation runs, or has failed.
+    pub(crate) const SANITIZE: u32 = 1 << 5;
+    /// D_SENSE in the control mode page.
+    pub(crate) const DESCRIPTOR_SENSE: u32 = 1 << 6;
+    /// Some target port group is not active.
+    pub(crate) const PORT_GROUPS: u32 = 1 << 7;
+    /// Those that say how, rather than whether, a command is carried out.
+    pub(crate) const MANNERS: u32 = WRITE_THROUGH | DESCRIPTOR_SENSE;
+}
+
+/// What becomes of a write that comes too late.
+fn aborted() -> Error {
+    Error::new(ErrorKind::Busy, "write: the command was aborted")
+}
+
+/// Initiators that are remembered.
+const MAX_KNOWN: usize = 4096;
+
+/// What an initiator is remembered by. Not by its port: many initiators make up a new one for each session.
+fn acquaintance(path: &LuNexus) -> (String, Arc<str>) {
+    let device = path.initiator.split_once(",i,").map_or(&*path.initiator, |(device, _)| device);
+    (device.to_owned(), path.port.name().into())
+}
+
+/// A logical unit.
+pub struct LogicalUnit {
+    device: Arc<dyn BlockDevice>,
+    pub(crate) options: LuOptions,
+    pub(crate) store: Option<Arc<dyn LuStore>>,
+    gates: AtomicU32,
+    block_size: u32,
+    /// Plain writes share it; a command that reads, decides and writes (COMPARE AND WRITE, ORWRITE) holds it alone.
+    serial: RwLock<()>,
+    paths: Mutex<Vec<Weak<LuNexus>>>,
+    /// Initiator devices, by name and target port, that came by before, and whether one lost its RESERVE(6) since.
+    known: Mutex<BTreeMap<(String, Arc<str>), bool>>,
+    pub(crate) reservations: Mutex<Reservations>,
+    /// The holder of RESERVE(6): [`LuNexus::number`].
+    pub(crate) reserved_by: Mutex<Option<u64>>,
+    pub(crate) modes: Mutex<Modes>,
+    pub(crate) sanitize: Sanitize,
+    pub(crate) copies: Mutex<Records>,
+    /// Empty for a lone server.
+    pub(crate) port_groups: RwLock<Vec<PortGroup>>,
+    /// What the store holds.
+    saved: Mutex<Saved>,
+    /// The threshold of available space has been passed and reported.
+    low_space: AtomicBool,
+}
+
+impl fmt::Debug for LogicalUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogicalUnit").field("info", &self.device.info()).finish_non_exhaustive()
+    }
+}
+
+impl LogicalUnit {
+    /// A logical unit over a device. With a store it remembers what it must across restarts; what is stored is read
+    /// here.
+    pub fn new(
+        device: Arc<dyn BlockDevice>,
+        options: LuOptions,
+        store: Option<Arc<dyn LuStore>>,
+    ) -> Result<Arc<LogicalUnit>> {
+        let stored = store.as_ref().map(|store| store.load()).transpose()?.flatten();
+        let saved = stored.map(|bytes| Saved::decode(&bytes)).transpose()?.unwrap_or_default();
+        let reservations = saved.reservations.clone().unwrap_or_default();
+        let modes = saved.modes.clone().unwrap_or_default();
+        let block_size = device.info().block_size;
+        let lu = LogicalUnit {
+            device,
+            options,
+            store,
+            gates: AtomicU32::new(0),
+            block_size,
+            serial: RwLock::new(()),
+            paths: Mutex::default(),
+            known: Mutex::default(),
+            reserved_by: Mutex::default(),
+            modes: Mutex::new(modes.clone()),
+            sanitize: if saved.sanitizing { Sanitize::interrupted() } else { Sanitize::default() },
+            copies: Mutex::default(),
+            port_groups: RwLock::default(),
+            low_space: AtomicBool::new(false),
+            saved: Mutex::new(saved.clone()),
+            reservations: Mutex::default(),
+        };
+        lu.set_gate(gate::PERSISTENT, !reservations.registrations.is_empty());
+        lu.set_gate(gate::SANITIZE, saved.sanitizing);
+        *lu.reservations.lock() = reservations;
+        lu.apply_modes(&modes);
+        Ok(Arc::new(lu))
+    }
+
+    /// The device behind it. Read through it; write by [`LogicalUnit::write`].
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Shape and current size.
+    pub fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    /// Logical block size in bytes.
+    pub fn block_size(&self) -> u64 {
+        u64::from(self.block_size)
+    }
+
+    /// Reads without waiting for a disk: see [`BlockDevice::try_read`].
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        self.device.try_read(offset, buf)
+    }
+
+    /// Reads, waiting for disks as needed.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read(offset, buf)
+    }
+
+    /// Writes a batch in one call of the device, not in the middle of a command that reads, decides and writes, nor of
+    /// a sanitize operation.
+    pub fn write(&self, ops: &mut [WriteOp], fua: bool) {
+        self.write_unless(ops, fua, |_| false);
+    }
+
+    /// The same, but what is `late` — its command was aborted after it was let in — is not written: see
+    /// [`LogicalUnit::settle`].
+    pub(crate) fn write_unless(&self, ops: &mut [WriteOp], fua: bool, late: impl Fn(usize) -> bool) {
+        let _shared = self.serial.read();
+        if let Err(error) = self.not_sanitizing() {
+            return ops.iter_mut().for_each(|op| op.result = Err(error.clone()));
+        }
+        let fua = fua || self.gates() & gate::WRITE_THROUGH != 0;
+        if !(0..ops.len()).any(&late) {
+            return self.device.write(ops, fua);
+        }
+        for (n, op) in ops.iter_mut().enumerate() {
+            match late(n) {
+                true => op.result = Err(aborted()),
+                false => self.device.write(std::slice::from_mut(op), fua),
+            }
+        }
+    }
+
+    /// Waits for the writes that are under way. Whoever aborts commands marks them first ([`LuNexus::abort_tasks`]): after
+    /// this none of them changes the medium any more, which is what a PREEMPT AND ABORT is for.
+    pub(crate) fn settle(&self) {
+        self.alone(|| ());
+    }
+
+    /// Zeroes a range, freeing space if it may, under the same conditions as a write.
+    pub(crate) fn zero(
+        &self,
+        offset: u64,
+        len: u64,
+        (unmap, fua): (bool, bool),
+        late: impl Fn() -> bool,
+    ) -> Result<()> {
+        let _shared = self.serial.read();
+        self.not_sanitizing()?;
+        if late() {
+            return Err(aborted());
+        }
+        let fua = fua || self.gates() & gate::WRITE_THROUGH != 0;
+        match unmap {
+            true => self.device.discard(offset, len, fua),
+            false => self.device.write_zeroes(offset, len, false, fua),
+        }
+    }
+
+    /// A write that was let in before a sanitize operation began comes too late.
+    pub(crate) fn not_sanitizing(&self) -> Result<()> {
+        match self.gates() & gate::SANITIZE {
+            0 => Ok(()),
+            _ => Err(Error::new(ErrorKind::Busy, "write while a sanitize operation runs")),
+        }
+    }
+
+    /// Runs `f` while no write is under way.
+    pub(crate) fn alone<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _exclusive = self.serial.write();
+        f()
+    }
+
+    /// The reasons to look closer.
+    pub(crate) fn gates(&self) -> u32 {
+        self.gates.load(Ordering::Acquire)
+    }
+
+    /// Sets or clears reasons to look closer.
+    pub(crate) fn set_gate(&self, gate: u32, on: bool) {
+        if on {
+            self.gates.fetch_or(gate, Ordering::AcqRel);
+        } else {
+            self.gates.fetch_and(!gate, Ordering::AcqRel);
+        }
+    }
+
+    /// Lets what depends on changed mode parameters follow them.
+    pub(crate) fn apply_modes(&self, modes: &Modes) {
+        self.set_gate(gate::WRITE_THROUGH, !modes.write_cache);
+        self.set_gate(gate::SOFT_PROTECTED, modes.protected);
+        self.set_gate(gate::DESCRIPTOR_SENSE, modes.descriptor_sense);
+    }
+
+    /// Saved mode parameters, or the defaults.
+    pub(crate) fn saved_modes(&self) -> Modes {
+        self.saved.lock().modes.clone().unwrap_or_default()
+    }
+
+    /// Changes what is kept across restarts. Without a store nothing is.
+    pub(crate) fn keep(&self, change: impl FnOnce(&mut Saved)) -> Result<()> {
+        let mut saved = self.saved.lock();
+        let mut changed = saved.clone();
+        change(&mut changed);
+        if let Some(store) = &self.store
+            && changed != *saved
+        {
+            store.save(&changed.encode())?;
+        }
+        *saved = changed;
+        Ok(())
+    }
+
+    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
+    pub(crate) fn physical_exponent(&self) -> u32 {
+        (self.options.physical_block_size.max(self.block_size) / self.block_size).ilog2().min(15)
+    }
+
+    /// MAXIMUM ATOMIC TRANSFER LENGTH, in bytes.
+    pub(crate) fn atomic_bytes(&self) -> u64 {
+        u64::from(self.options.atomic_bytes) / self.block_size() * self.block_size()
+    }
+
+    /// RELEASE(6), or the end of the nexus that reserved.
+    pub(crate) fn release_by(&self, number: u64) -> bool {
+        let mut holder = self.reserved_by.lock();
+        let held = *holder == Some(number);
+        if held {
+            *holder = None;
+            self.set_gate(gate::RESERVED, false);
+        }
+        held
+    }
+
+    /// Tells of groups of target ports and their states, for a pool that several servers can serve. An empty list is a
+    /// lone server.
+    pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
+        let inactive = groups.iter().any(|g| super::alua::sense(g.state).is_some());
+        *self.port_groups.write() = groups;
+        self.set_gate(gate::PORT_GROUPS, inactive);
+        self.establish(Asc::ASYMMETRIC_ACCESS_STATE_CHANGED, |_| true);
+    }
+
+    /// Compares space with the threshold that the initiators set, and tells them when it is passed. To be called now
+    /// and then, and after a write that found no space.
+    pub fn check_thresholds(&self) {
+        let Some(space) = &self.options.space else {
+            return;
+        };
+        let (enabled, threshold) = {
+            let modes = self.modes.lock();
+            (modes.threshold_enabled, modes.threshold)
+        };
+        let low = enabled && log::sets(self, space().available) <= threshold;
+        if !self.low_space.swap(low, Ordering::AcqRel) && low {
+            self.establish(Asc::THIN_PROVISIONING_THRESHOLD, |_| true);
+        }
+    }
+
+    /// A new I_T_L nexus. To an initiator that is new the logical unit has just been powered on; one that comes again
+    /// learns what it lost.
+    pub(crate) fn add_path(&self, path: &Arc<LuNexus>) {
+        {
+            let mut known = self.known.lock();
+            if known.len() >= MAX_KNOWN {
+                known.clear(); // a power on too many does no harm
+            }
+            let news = match known.insert(acquaintance(path), false) {
+                None => Some(Asc::POWER_ON_OR_RESET),
+                Some(lost) => lost.then_some(Asc::NEXUS_LOSS),
+            };
+            if let Some(asc) = news {
+                path.establish_silently(Sense::new(SenseKey::UnitAttention, asc));
+            }
+        }
+        let mut paths = self.paths.lock();
+        paths.retain(|p| p.strong_count() > 0);
+        paths.push(Arc::downgrade(path));
+    }
+
+    /// The I_T_L nexus is gone, and what it reserved by RESERVE(6) with it.
+    pub(crate) fn remove_path(&self, path: &LuNexus) {
+        if self.release_by(path.number) {
+            self.known.lock().insert(acquaintance(path), true);
+        }
+        self.paths.lock().retain(|p| p.upgrade().is_some_and(|p| !std::ptr::eq(&*p, path)));
+    }
+
+    pub(crate) fn paths(&self) -> Vec<Arc<LuNexus>> {
+        self.paths.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Establishes a unit attention condition for every I_T nexus that `which` chooses (SAM-5 5.14).
+    pub(crate) fn establish(&self, asc: Asc, which: impl Fn(&LuNexus) -> bool) {
+        for path in self.paths() {
+            if which(&path) {
+                path.establish(Sense::new(SenseKey::UnitAttention, asc));
+            }
+        }
+    }
+
+    /// The logical unit is going to be removed: a sanitize operation that runs is broken off, so that only sessions
+    /// hold the device. Whoever finds the device again finds that the operation has failed.
+    pub fn retire(&self) {
+        self.sanitize.retire();
+    }
+
+    /// The device's size changed: CAPACITY DATA HAS CHANGED for everybody.
+    pub fn notify_resized(&self) {
+        self.establish(Asc::CAPACITY_DATA_CHANGED, |_| true);
+    }
+
+    /// The identity, or read-only, changed: INQUIRY DATA HAS CHANGED for everybody.
+    pub fn notify_inquiry_changed(&self) {
+        self.establish(Asc::INQUIRY_DATA_CHANGED, |_| true);
+    }
+
+    /// LOGICAL UNIT RESET, or a target reset (SAM-5 6.3.3): everybody learns of it, and the tasks of all but `by` are
+    /// aborted here; those of `by` are its session's.
+    pub(crate) fn reset(&self, by: &LuNexus) {
+        *self.reserved_by.lock() = None;
+        self.set_gate(gate::RESERVED | gate::STOPPED, false);
+        let paths = self.paths();
+        for path in &paths {
+            match std::ptr::eq(by, &**path) {
+                true => path.fence(),
+                false => drop(path.abort_tasks()),
+            }
+        }
+        self.settle();
+        for path in paths {
+            path.establish(Sense::new(SenseKey::UnitAttention, Asc::BUS_DEVICE_RESET));
+        }
+    }
+}

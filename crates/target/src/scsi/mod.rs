@@ -1,0 +1,40 @@
+//! The SCSI device server (SAM-5, SPC-4, SBC-3): commands in, outcomes out. It knows no network; a transport such as
+//! iSCSI carries its commands, data and outcomes.
+//!
+//! ```text
+//! Target ── LUN inventory ──> LogicalUnit ──> BlockDevice
+//!   └─ attach(initiator port) -> Nexus ── start(lun, cdb) -> Command ── run(data out) -> Outcome
+//! ```
+//!
+//! `table` is the single table of commands: decoding, reservations, write protection, REPORT SUPPORTED OPERATION
+//! CODES and its usage bitmaps all come from it.
+
+mod alua;
+mod cdb;
+mod command;
+mod copy;
+mod inquiry;
+mod log;
+mod lu;
+mod medium;
+mod mode;
+mod nexus;
+mod opcodes;
+mod persist;
+mod provisioning;
+mod reports;
+mod reservation;
+mod reserve;
+mod sanitize;
+mod sense;
+mod table;
+mod target;
+mod transport_id;
+mod verify;
+
+pub use alua::{AccessState, PortGroup};
+pub use command::{Command, Outcome, ReadCommand, Status, Task, WriteCommand};
+pub use lu::{LogicalUnit, LuOptions, LuStore, Space};
+pub use nexus::{Access, Event, Nexus, NexusEvents};
+pub use sense::{Asc, Sense, SenseKey};
+pub use target::{MAX_LUN, Target, TargetPort, lun_from_wire, lun_to_wire};

@@ -1,0 +1,139 @@
+//! What a logical unit remembers across restarts, as lines of text: few, small, and readable when something is wrong.
+
+use super::mode::Modes;
+use super::reservation::{Name, Registration, Reservation, Reservations, Type};
+use hindcast_engine::{Error, ErrorKind, Result};
+use std::fmt::Write;
+
+const FIRST_LINE: &str = "hindcast logical unit 1";
+
+/// Everything durable.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Saved {
+    /// Saved mode parameters, if any were.
+    pub(crate) modes: Option<Modes>,
+    /// Registrations and reservation, with APTPL.
+    pub(crate) reservations: Option<Reservations>,
+    /// A sanitize operation has begun and not ended well.
+    pub(crate) sanitizing: bool,
+}
+
+impl Saved {
+    /// Names contain no blanks: they are iSCSI names, and TransportIDs with blanks are refused.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut text = format!("{FIRST_LINE}\n");
+        if let Some(m) = &self.modes {
+            let (wce, swp, sense) =
+                (u8::from(m.write_cache), u8::from(m.protected), u8::from(m.descriptor_sense));
+            let armed = u8::from(m.threshold_enabled);
+            let _ = writeln!(text, "mode {wce} {swp} {sense} {armed} {}", m.threshold);
+        }
+        if let Some(reservations) = &self.reservations {
+            text.push_str("aptpl\n");
+            for r in &reservations.registrations {
+                let (key, id, all) = (r.key, r.relative_id, u8::from(r.all_ports));
+                let _ = writeln!(text, "register {key:016x} {id} {all} {} {}", r.name.initiator, r.name.port);
+            }
+            if let Some(r) = &reservations.reservation {
+                let kind = r.kind as u8;
+                let _ = writeln!(text, "reserve {kind} {} {}", r.holder.initiator, r.holder.port);
+            }
+        }
+        if self.sanitizing {
+            text.push_str("sanitizing\n");
+        }
+        text.into_bytes()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Saved> {
+        let bad =
+            |line: &str| Error::new(ErrorKind::Corrupt, format!("read a logical unit's state: {line:?}"));
+        let text = std::str::from_utf8(bytes).map_err(|_| bad("not text"))?;
+        let mut lines = text.lines();
+        if lines.next() != Some(FIRST_LINE) {
+            return Err(bad("the first line is unknown"));
+        }
+        let mut saved = Saved::default();
+        for line in lines {
+            saved.line(line).ok_or_else(|| bad(line))?;
+        }
+        Ok(saved)
+    }
+
+    fn line(&mut self, line: &str) -> Option<()> {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let flag = |text: &str| matches!(text, "0" | "1").then_some(text == "1");
+        let name = |i: &str, p: &str| Name { initiator: i.into(), port: p.into() };
+        match fields[..] {
+            ["mode", wce, swp, sense, armed, threshold] => {
+                self.modes = Some(Modes {
+                    write_cache: flag(wce)?,
+                    protected: flag(swp)?,
+                    descriptor_sense: flag(sense)?,
+                    threshold_enabled: flag(armed)?,
+                    threshold: threshold.parse().ok()?,
+                });
+            }
+            ["aptpl"] => self.reservations = Some(Reservations { aptpl: true, ..Reservations::default() }),
+            ["register", key, id, all, initiator, port] => {
+                self.reservations.as_mut()?.registrations.push(Registration {
+                    name: name(initiator, port),
+                    key: u64::from_str_radix(key, 16).ok()?,
+                    relative_id: id.parse().ok()?,
+                    all_ports: flag(all)?,
+                });
+            }
+            ["reserve", kind, initiator, port] => {
+                let kind = Type::from_wire(kind.parse().ok()?)?;
+                let holder = name(initiator, port);
+                let reservations = self.reservations.as_mut()?;
+                reservations.key_of(&holder)?;
+                reservations.reservation = Some(Reservation { kind, holder });
+            }
+            ["sanitizing"] => self.sanitizing = true,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Saved {
+        let name = Name { initiator: "iqn.a,i,0x1".into(), port: "iqn.t,t,0x0001".into() };
+        let registration = Registration { name: name.clone(), key: 0x1234, relative_id: 1, all_ports: true };
+        let reservation = Some(Reservation { kind: Type::ExclusiveAccess, holder: name });
+        let reservations =
+            Reservations { registrations: vec![registration], reservation, generation: 0, aptpl: true };
+        Saved { modes: Some(Modes::default()), reservations: Some(reservations), sanitizing: true }
+    }
+
+    #[test]
+    fn it_survives_the_round_trip() {
+        for saved in [Saved::default(), full()] {
+            assert_eq!(Saved::decode(&saved.encode()).unwrap(), saved);
+        }
+        let text = String::from_utf8(full().encode()).unwrap();
+        assert!(text.contains("register 0000000000001234 1 1 iqn.a,i,0x1 iqn.t,t,0x0001\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused() {
+        let good = String::from_utf8(full().encode()).unwrap();
+        for (from, to) in [
+            ("unit 1", "unit 2"),
+            ("register 0", "register x"),
+            ("aptpl\n", ""),
+            ("reserve 3", "reserve 4"),
+            ("mode 1", "mode 2"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            let bad = good.replace(from, to);
+            assert_eq!(Saved::decode(bad.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt, "{from}");
+        }
+        assert!(Saved::decode(&[0xff]).is_err());
+        assert!(Saved::decode(b"").is_err());
+    }
+}

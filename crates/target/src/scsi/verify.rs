@@ -1,0 +1,162 @@
+//! Commands that compare: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE; and ORWRITE.
+
+use super::cdb::{Blocks, Cdb};
+use super::command::{Ending, Reply, Task};
+use super::medium::{STEP, is_durable, miscompare, range, reading, whole_blocks, write_one, writing};
+use super::sense::Sense;
+use bytes::Bytes;
+use hindcast_engine::device::WriteOp;
+
+/// MAXIMUM COMPARE AND WRITE LENGTH: what the one byte can say.
+pub(crate) const MAX_COMPARE_AND_WRITE: u8 = 255;
+
+/// BYTCHK.
+fn byte_check(cdb: &Cdb) -> u8 {
+    (cdb.u8(1) >> 1) & 3
+}
+
+/// What VERIFY takes from the initiator: nothing, everything, or one block for all.
+pub(crate) fn compared(cdb: &Cdb, block_size: u64) -> u64 {
+    let count = Blocks::of(cdb).count;
+    match byte_check(cdb) {
+        1 => count.saturating_mul(block_size),
+        3 if count > 0 => block_size,
+        _ => 0,
+    }
+}
+
+/// VERIFY (SBC-3 5.29): with BYTCHK 00b that the medium can be read, with 01b that it holds what was sent, with 11b
+/// that every block holds the one block that was sent.
+pub(crate) fn verify(task: &Task, data: &Bytes) -> Reply {
+    let (offset, len) = range(task)?;
+    match byte_check(&task.cdb) {
+        0 => read_through(task, offset, len)?,
+        1 => compare(task, offset, &whole_blocks(task, data, len))?,
+        3 => {
+            let block = whole_blocks(task, data, task.lu().block_size());
+            if block.is_empty() && len > 0 {
+                return Err(Sense::cdb_bit(1, 2).into());
+            }
+            each_step(task, offset, len, |at, buf| {
+                let unequal = buf.iter().zip(block.iter().cycle()).position(|(a, b)| a != b);
+                unequal.map_or(Ok(()), |n| Err(miscompare((at - offset) as usize + n)))
+            })?;
+        }
+        _ => return Err(Sense::cdb_bit(1, 2).into()),
+    }
+    Ok(Vec::new())
+}
+
+/// Reads a range piece by piece.
+fn each_step(
+    task: &Task,
+    offset: u64,
+    len: u64,
+    mut each: impl FnMut(u64, &[u8]) -> Result<(), Ending>,
+) -> Result<(), Ending> {
+    let mut buf = vec![0; len.min(STEP) as usize];
+    let mut done = 0;
+    while done < len {
+        task.go_on()?;
+        let buf = &mut buf[..(len - done).min(STEP) as usize];
+        task.lu().read(offset + done, buf).map_err(reading)?;
+        each(offset + done, buf)?;
+        done += buf.len() as u64;
+    }
+    Ok(())
+}
+
+fn read_through(task: &Task, offset: u64, len: u64) -> Result<(), Ending> {
+    each_step(task, offset, len, |_, _| Ok(()))
+}
+
+/// Compares data with the medium.
+fn compare(task: &Task, offset: u64, data: &[u8]) -> Result<(), Ending> {
+    each_step(task, offset, data.len() as u64, |at, buf| {
+        let start = (at - offset) as usize;
+        let sent = &data[start..start + buf.len()];
+        difference(buf, sent).map_or(Ok(()), |n| Err(miscompare(start + n)))
+    })
+}
+
+/// Where two slices of one length differ first.
+fn difference(a: &[u8], b: &[u8]) -> Option<usize> {
+    if a == b { None } else { a.iter().zip(b).position(|(a, b)| a != b) }
+}
+
+/// WRITE AND VERIFY (SBC-3 5.37): writes, makes it durable, and reads it back; with BYTCHK 01b it compares too.
+pub(crate) fn write_and_verify(task: &Task, data: &Bytes) -> Reply {
+    let (offset, len) = range(task)?;
+    if !matches!(byte_check(&task.cdb), 0 | 1) {
+        return Err(Sense::cdb_bit(1, 2).into());
+    }
+    let data = whole_blocks(task, data, len);
+    if data.is_empty() {
+        return Ok(Vec::new());
+    }
+    write_one(task, offset, data.clone(), true)?;
+    match byte_check(&task.cdb) {
+        0 => read_through(task, offset, data.len() as u64)?,
+        _ => compare(task, offset, &data)?,
+    }
+    Ok(Vec::new())
+}
+
+/// COMPARE AND WRITE (SBC-3 5.2): the first half of the data is compared, and if it is equal the second half is
+/// written, with nothing in between.
+pub(crate) fn compare_and_write(task: &Task, data: &Bytes) -> Reply {
+    let info = task.lu().info();
+    let blocks = Blocks { lba: task.cdb.u64(2), count: u64::from(task.cdb.u8(13)) };
+    let (offset, len) = blocks.on(info.size, info.block_size)?;
+    let len = len as usize;
+    if data.len() != 2 * len {
+        return Err(Sense::cdb_field(13).into());
+    }
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    let (expected, new) = (data.slice(..len), data.slice(len..));
+    read_change_write(task, offset, len, |current| match difference(current, &expected) {
+        Some(n) => Err(miscompare(n)),
+        None => Ok(new),
+    })
+}
+
+/// ORWRITE(16) (SBC-3 5.6): sets the bits that are set in the data.
+pub(crate) fn or_write(task: &Task, data: &Bytes) -> Reply {
+    let (offset, len) = range(task)?;
+    let data = whole_blocks(task, data, len);
+    if data.is_empty() {
+        return Ok(Vec::new());
+    }
+    read_change_write(task, offset, data.len(), |current| {
+        current.iter_mut().zip(&data[..]).for_each(|(a, b)| *a |= b);
+        Ok(Bytes::from(std::mem::take(current)))
+    })
+}
+
+/// Reads, decides and writes while nobody else writes. What has to be durable is made so afterwards, so that others
+/// wait for no disk.
+fn read_change_write(
+    task: &Task,
+    offset: u64,
+    len: usize,
+    change: impl FnOnce(&mut Vec<u8>) -> Result<Bytes, Ending>,
+) -> Reply {
+    let lu = task.lu();
+    lu.alone(|| {
+        task.go_on()?;
+        lu.not_sanitizing().map_err(writing)?;
+        let mut current = vec![0; len];
+        lu.read(offset, &mut current).map_err(reading)?;
+        let new = change(&mut current)?;
+        let mut ops = [WriteOp::new(offset, new)];
+        lu.device().write(&mut ops, false);
+        let [op] = ops;
+        op.result.map_err(writing)
+    })?;
+    if is_durable(task) {
+        lu.device().flush().map_err(writing)?;
+    }
+    Ok(Vec::new())
+}

@@ -1,0 +1,289 @@
+//! What an initiator could do to the server, to others, or to its own rights, if nobody had thought of it.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "common/initiator.rs"]
+mod initiator;
+#[path = "common/mem.rs"]
+mod mem;
+
+use hindcast_target::iscsi::pdu::{FINAL, NO_TAG, RejectReason, opcode};
+use hindcast_target::iscsi::{AuthPolicy, Denied};
+use hindcast_target::scsi::Access;
+use initiator::{
+    ABORT_TASK, ABORT_TASK_SET, Fixture, LUN_RESET, NAME, OPERATIONAL_TO_FULL, SOLICITED, TARGET, Wire,
+    encode, pattern, to_text,
+};
+use std::io::Write;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// GET LBA STATUS may be asked for 4 GiB, which no answer ever has; the budget for answers must not be asked for it.
+#[test]
+fn an_allocation_length_takes_no_memory() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (0x9e, 0x12);
+    cdb[10..14].fill(0xff);
+    let mut greedy = wire.command(0x40, &cdb, u32::MAX);
+    greedy.set_data_len(0);
+    let after = wire.command(0, &[0; 6], 0);
+    // In one piece, so that the first is not alone and goes to a worker.
+    let both = [encode(&greedy, &[], wire.digests), encode(&after, &[], wire.digests)].concat();
+    wire.stream.write_all(&both).unwrap();
+    let tags = [wire.receive().bhs.itt(), wire.receive().bhs.itt()];
+    assert!(tags.contains(&greedy.itt()) && tags.contains(&after.itt()));
+    fixture.device.cold.store(true, Ordering::Relaxed);
+    assert_eq!(wire.read(0, 64).len(), 64 * 512);
+}
+
+/// Whoever asks and takes no answers is not listened to any more.
+#[test]
+fn answers_that_nobody_takes_do_not_pile_up() {
+    const ALL: usize = 40 << 20;
+    let fixture = Fixture::with(|c| c.stall_timeout = Duration::from_secs(2));
+    let mut wire = fixture.session();
+    let mut bhs = wire.request(opcode::TASK_MANAGEMENT | 0x40, FINAL | ABORT_TASK);
+    bhs.put_u32(20, 0x1234);
+    let many = wire.bytes(&bhs, &[]).repeat(1 << 14);
+    wire.stream.set_write_timeout(Some(Duration::from_secs(4))).unwrap();
+    let mut sent = 0;
+    while sent < ALL && wire.stream.write_all(&many).is_ok() {
+        sent += many.len();
+    }
+    assert!(sent < ALL, "everything was taken in");
+}
+
+/// Immediate commands need no place in the window; behind an ordered task they would be kept without end.
+#[test]
+fn immediate_commands_behind_an_ordered_one_are_bounded() {
+    let fixture = Fixture::with(|c| c.queue_depth = 4);
+    let mut wire = fixture.session_with(&SOLICITED);
+    wire.waiting();
+    let mut ordered = wire.read_command(0, 1);
+    ordered.0[1] |= 2;
+    wire.send(&ordered, &[]);
+    let mut rejected = 0;
+    for _ in 0..100 {
+        let bhs = wire.request(opcode::SCSI_COMMAND | 0x40, FINAL);
+        wire.send(&bhs, &[]); // TEST UNIT READY, held up
+    }
+    let mut last = wire.request(opcode::NOP_OUT | 0x40, FINAL);
+    last.put_u32(20, NO_TAG);
+    wire.send(&last, &[]);
+    loop {
+        let answer = wire.receive();
+        if answer.opcode() == opcode::NOP_IN {
+            break;
+        }
+        assert_eq!(answer.reject(), RejectReason::TooManyImmediate as u8);
+        rejected += 1;
+    }
+    assert!(rejected > 80, "{rejected}");
+}
+
+/// A login has a limit of keys, not each of its requests alone.
+#[test]
+fn a_login_cannot_go_on_naming_keys() {
+    let fixture = Fixture::new();
+    fixture.daemon.auth.lock().clone_from(&chap());
+    let mut wire = fixture.connect();
+    let mut keys = vec![("InitiatorName".to_owned(), NAME.to_owned()), ("TargetName".into(), TARGET.into())];
+    for round in 0..100 {
+        keys.extend((0..50).map(|n| (format!("X-{round}-{n}"), "1".to_owned())));
+        let pairs: Vec<_> = keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let answer = wire.login_text(0, &to_text(&pairs));
+        if answer.login_status() != 0 {
+            assert_eq!(answer.login_status(), 0x0302, "out of resources");
+            assert!(round > 1);
+            return;
+        }
+        keys.clear();
+    }
+    panic!("it goes on for ever");
+}
+
+fn chap() -> AuthPolicy {
+    let user = hindcast_target::iscsi::ChapUser {
+        name: "u".into(),
+        secret: hindcast_target::iscsi::Secret::new("a long secret"),
+    };
+    AuthPolicy::Chap { users: vec![user], mutual: None }
+}
+
+/// A request that waits for its turn belongs to a connection, and must not keep it when it is gone.
+#[test]
+fn what_waits_for_its_turn_goes_with_its_connection() {
+    let fixture = Fixture::new();
+    for n in 0..3 {
+        let mut wire = fixture.connect();
+        wire.isid[5] = n;
+        wire.login(&[]);
+        wire.cmd_sn += 1; // a gap
+        let mut bhs = wire.request(opcode::NOP_OUT, FINAL);
+        bhs.put_u32(20, NO_TAG);
+        wire.send(&bhs, &[]);
+        wire.ping();
+    }
+    fixture.wait_for("connections to be forgotten", || fixture.server.stats().connections == 0);
+}
+
+/// Names are one name however they are written: for sessions to be found by, and for rules to be applied to them.
+#[test]
+fn a_name_in_other_letters_is_no_other_name() {
+    let fixture = Fixture::new();
+    let mut first = fixture.session();
+    let mut second = fixture.connect();
+    second.name = NAME.to_uppercase().replace("IQN.", "iqn.");
+    let target = TARGET.to_uppercase();
+    let keys = [("InitiatorName", second.name.clone()), ("TargetName", target)];
+    let keys: Vec<_> = keys.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    let response = second.login_step(OPERATIONAL_TO_FULL, &keys);
+    second.logged_in(&response);
+    assert_eq!(response.login_status(), 0);
+    assert!(first.is_closed(), "its session was reinstated");
+    fixture.wait_for("the first connection to end", || fixture.server.stats().connections == 1);
+    let sessions = fixture.server.sessions();
+    assert_eq!(sessions.len(), 1);
+    assert_eq!((sessions[0].initiator.as_str(), sessions[0].target.as_deref()), (NAME, Some(TARGET)));
+    let (ended, all) = fixture.server.disconnect(TARGET, Some(NAME), Duration::from_secs(5));
+    assert_eq!((ended, all), (1, true));
+    // The daemon knows a short name, for people; by that nobody would find the session.
+    let keys = [("InitiatorName", NAME), ("TargetName", "vol")];
+    assert_eq!(fixture.connect().login_step(OPERATIONAL_TO_FULL, &keys).login_status(), 0x0203);
+}
+
+/// Rules that change during a login hold for it, and a connection gets nothing of its session that it would not get
+/// by itself.
+#[test]
+fn rules_are_asked_again_at_the_end_of_a_login() {
+    let fixture = Fixture::new();
+    let keys = [("InitiatorName", NAME), ("TargetName", TARGET)];
+    let mut wire = fixture.connect();
+    assert_eq!(wire.login_step(1 << 2, &keys).login_status(), 0, "let in so far");
+    *fixture.daemon.denied.lock() = Some(Denied::Forbidden);
+    assert_eq!(wire.login_step(OPERATIONAL_TO_FULL, &[]).login_status(), 0x0202);
+    *fixture.daemon.denied.lock() = None;
+    assert_eq!(fixture.server.sessions(), []);
+
+    let mut leading = fixture.connect();
+    leading.login(&[("MaxConnections", "2")]);
+    *fixture.daemon.access.lock() = Access { read_only: true, luns: None };
+    let mut second = fixture.connect();
+    (second.tsih, second.cid, second.cmd_sn) = (leading.tsih, 1, leading.cmd_sn);
+    assert_eq!(second.try_login(&[]).login_status(), 0x0202, "it may only read");
+    leading.ping();
+}
+
+/// A write whose data was gathered is nobody's any more once its abort was answered; and a session that takes the place
+/// of another finds nothing of it still on its way.
+#[test]
+fn a_session_is_not_replaced_before_its_last_write() {
+    let fixture = Fixture::new();
+    let mut old = fixture.session_with(&SOLICITED);
+    fixture.device.blocked.close();
+    let mut command = old.write_command(0, 1);
+    command.0[33] = 8; // FUA
+    old.send(&command, &[]);
+    let (ttt, _, _) = old.r2t(&command, 0);
+    // Two at a time, so that it is for a worker.
+    let ping = {
+        let mut bhs = old.request(opcode::NOP_OUT | 0x40, FINAL);
+        bhs.put_u32(20, NO_TAG);
+        encode(&bhs, &[], old.digests)
+    };
+    let mut data = old.data_out(&command, ttt, 0, 0, true);
+    data.set_data_len(512);
+    let bytes = [encode(&data, &[1; 512], old.digests), ping].concat();
+    old.stream.write_all(&bytes).unwrap();
+    fixture.device.blocked.wait_for(1);
+    let address = fixture.address(0);
+    let new = thread::spawn(move || {
+        let mut wire = Wire::connect(address);
+        wire.login(&[]);
+        wire
+    });
+    thread::sleep(Duration::from_millis(300));
+    assert!(!new.is_finished(), "the old session still writes");
+    fixture.device.blocked.open();
+    let mut new = new.join().unwrap();
+    new.clear_attentions();
+    new.write(0, &pattern(9, 512));
+    assert_eq!(new.read(0, 1), pattern(9, 512));
+}
+
+/// A reset is answered when what others have on the way to the device is there.
+#[test]
+fn a_reset_waits_for_the_writes_of_others() {
+    let fixture = Fixture::new();
+    let mut victim = fixture.session();
+    let mut other = fixture.connect();
+    other.isid[5] = 77;
+    other.login(&[]);
+    other.clear_attentions();
+    fixture.device.blocked.close();
+    let mut command = victim.write_command(0, 1);
+    command.0[33] = 8;
+    command.set_data_len(512);
+    victim.send(&command, &[1; 512]); // alone: on the connection's own thread, which knows no task
+    fixture.device.blocked.wait_for(1);
+    let reset = other.task_management(LUN_RESET, 0, NO_TAG, 0);
+    other.expect_silence();
+    fixture.device.blocked.open();
+    assert_eq!(other.receive().bhs.itt(), reset.itt());
+    assert_eq!(fixture.device.content()[..512], [1; 512]);
+}
+
+/// Functions that wait for a task are remembered by it, so there is a limit.
+#[test]
+fn task_management_that_has_to_wait_is_bounded() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    fixture.device.cold.store(true, Ordering::Relaxed);
+    fixture.device.blocked.close();
+    let reads = [wire.read_command(0, 1), wire.read_command(8, 1)];
+    wire.stream.write_all(&reads.map(|bhs| encode(&bhs, &[], wire.digests)).concat()).unwrap();
+    fixture.device.blocked.wait_for(2);
+    let functions: Vec<_> =
+        (0..100).map(|_| wire.task_management(ABORT_TASK_SET, 0, NO_TAG, 0).itt()).collect();
+    for itt in &functions[64..] {
+        let answer = wire.receive();
+        assert_eq!((answer.bhs.itt(), answer.bhs.u8(2)), (*itt, 255), "rejected");
+    }
+    fixture.device.blocked.open();
+    for _ in 0..64 {
+        let answer = wire.receive();
+        assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+        assert!(functions[..64].contains(&answer.bhs.itt()));
+    }
+    assert_eq!(wire.manage(ABORT_TASK_SET, 0, NO_TAG), 0, "there is room again");
+}
+
+/// Commands that may take minutes leave the others their workers.
+#[test]
+fn long_commands_leave_workers_to_others() {
+    let fixture = Fixture::with(|c| c.workers = 2);
+    let mut greedy = fixture.session();
+    let mut good = fixture.connect();
+    good.isid[5] = 77;
+    good.login(&[]);
+    good.clear_attentions();
+    fixture.device.cold.store(true, Ordering::Relaxed);
+    fixture.device.blocked.close();
+    for _ in 0..8 {
+        let bhs = greedy.command(0, &[0x2f, 0, 0, 0, 0, 0, 0, 0, 9, 0], 0); // VERIFY
+        greedy.send(&bhs, &[]);
+    }
+    fixture.device.blocked.wait_for(2);
+    // Two commands at once, so that they are not served by the connection's own thread.
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x12, 24);
+    let two = [good.command(0x40, &cdb, 24), good.command(0x40, &cdb, 24)];
+    good.stream.write_all(&two.map(|bhs| encode(&bhs, &[], good.digests)).concat()).unwrap();
+    assert_eq!([good.receive().status(), good.receive().status()], [0, 0]);
+    fixture.device.blocked.open();
+    for _ in 0..8 {
+        assert_eq!(greedy.receive().status(), 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! Sequence numbers, the order of tasks, and task management.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "common/initiator.rs"]
+mod initiator;
+#[path = "common/mem.rs"]
+mod mem;
+
+use hindcast_target::iscsi::pdu::{Bhs, FINAL, RejectReason, opcode};
+use initiator::{
+    ABORT_TASK, ABORT_TASK_SET, BLOCK, CLEAR_ACA, CLEAR_TASK_SET, COLD_RESET, Fixture, LUN_RESET, Pdu,
+    REASSIGN, SOLICITED, WARM_RESET,
+};
+use std::io::Write;
+use std::sync::atomic::Ordering;
+
+// --- sequence numbers ---
+
+#[test]
+fn commands_outside_the_window_are_ignored() {
+    let fixture = Fixture::with(|c| c.queue_depth = 4);
+    let mut wire = fixture.session();
+    let next = wire.cmd_sn;
+    for cmd_sn in [next.wrapping_sub(1), next + 4, next.wrapping_add(1 << 31)] {
+        let mut bhs = wire.read_command(0, 1);
+        bhs.put_u32(24, cmd_sn);
+        wire.send(&bhs, &[]);
+    }
+    wire.cmd_sn = next;
+    wire.ping();
+    assert_eq!(wire.read(0, 1).len(), BLOCK);
+    assert_eq!(wire.max_cmd_sn, next + 4);
+}
+
+#[test]
+fn the_window_closes_while_commands_are_under_way() {
+    let fixture = Fixture::with(|c| c.queue_depth = 4);
+    let mut wire = fixture.session_with(&SOLICITED);
+    let commands: Vec<Bhs> = (0..4).map(|n| wire.write_command(n, 1)).collect();
+    let mut tags = Vec::new();
+    for command in &commands {
+        wire.send(command, &[]);
+        tags.push(wire.r2t(command, 0).0);
+    }
+    assert_eq!(wire.max_cmd_sn, wire.cmd_sn.wrapping_sub(1), "closed");
+    let late = wire.read_command(0, 1);
+    wire.send(&late, &[]);
+    wire.expect_silence();
+    wire.send_data(&commands[0], tags[0], 0, 0, true, &[1; 512]);
+    assert_eq!(wire.receive().status(), 0);
+    wire.send(&late, &[]);
+    assert_eq!(wire.collect(late.itt()).len(), BLOCK, "open again");
+}
+
+#[test]
+fn immediate_commands_overtake() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    let mut gap = wire.read_command(0, 1);
+    let held = wire.read_command(0, 1);
+    wire.send(&held, &[]); // one CmdSN is missing before it
+    wire.expect_silence();
+    let mut bhs = wire.request(opcode::SCSI_COMMAND | 0x40, FINAL | 0x40);
+    bhs.put_u32(20, 512).put(32, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]);
+    wire.send(&bhs, &[]);
+    wire.collect(bhs.itt());
+    gap.put_u32(28, wire.exp_stat_sn);
+    wire.send(&gap, &[]);
+    let mut tags = [wire.receive().bhs.itt(), wire.receive().bhs.itt()];
+    tags.sort_unstable();
+    assert_eq!(tags, [gap.itt(), held.itt()]);
+}
+
+#[test]
+fn what_waits_for_its_turn_does_not_outlive_its_session() {
+    let fixture = Fixture::new();
+    for opcode in [opcode::NOP_OUT, opcode::SCSI_COMMAND] {
+        let mut wire = fixture.session();
+        let _gap = wire.read_command(0, 1);
+        let held = wire.request(opcode, FINAL);
+        wire.send(&held, &[]);
+        wire.expect_silence();
+        drop(wire);
+        fixture.wait_for("the connection to be let go of", || fixture.server.stats().connections == 0);
+    }
+}
+
+#[test]
+fn ordered_tasks_wait_and_are_waited_for() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session_with(&SOLICITED);
+    let first = wire.write_command(0, 1);
+    wire.send(&first, &[]);
+    let (ttt, _, _) = wire.r2t(&first, 0);
+    let mut ordered = wire.read_command(0, 1);
+    ordered.0[1] |= 2;
+    wire.send(&ordered, &[]);
+    let after = wire.read_command(0, 1);
+    wire.send(&after, &[]);
+    let mut urgent = wire.read_command(0, 1);
+    urgent.0[1] |= 3; // head of queue
+    wire.send(&urgent, &[]);
+    assert_eq!(wire.collect(urgent.itt()), [0; 512]);
+    wire.expect_silence();
+    wire.send_data(&first, ttt, 0, 0, true, &[7; 512]);
+    assert_eq!(wire.receive().bhs.itt(), first.itt());
+    assert_eq!(wire.collect(ordered.itt()), [7; 512]);
+    assert_eq!(wire.collect(after.itt()), [7; 512]);
+}
+
+// --- task management ---
+
+#[test]
+fn a_task_is_aborted_and_never_answered() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session_with(&SOLICITED);
+    let (command, ttt) = wire.waiting();
+    assert_eq!(wire.manage(ABORT_TASK, 1, command.itt()), 1, "not at this logical unit");
+    assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 0);
+    wire.send_data(&command, ttt, 0, 0, true, &[1; 512]);
+    wire.ping();
+    assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 1, "it is gone");
+    assert_eq!(wire.manage(ABORT_TASK, 0, 0x1234), 1);
+    assert_eq!(wire.read(0, 1), [0; 512]);
+    assert_eq!(wire.max_cmd_sn.wrapping_sub(wire.cmd_sn), 127, "its place in the window is free");
+}
+
+#[test]
+fn an_abort_is_answered_when_the_task_has_ended() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    fixture.device.cold.store(true, Ordering::Relaxed);
+    fixture.device.blocked.close();
+    let (one, two) = (wire.read_command(0, 1), wire.read_command(0, 1));
+    let both = [wire.bytes(&one, &[]), wire.bytes(&two, &[])].concat();
+    wire.stream.write_all(&both).unwrap();
+    fixture.device.blocked.wait_for(2);
+    let request = wire.task_management(ABORT_TASK, 0, one.itt(), one.cmd_sn());
+    wire.expect_silence();
+    fixture.device.blocked.open();
+    let mut answers = [wire.receive(), wire.receive()];
+    answers.sort_by_key(Pdu::opcode);
+    assert_eq!(
+        (answers[0].opcode(), answers[0].bhs.itt()),
+        (opcode::TASK_MANAGEMENT_RESPONSE, request.itt())
+    );
+    assert_eq!(answers[0].bhs.u8(2), 0);
+    assert_eq!(answers[1].bhs.itt(), two.itt());
+    wire.ping();
+}
+
+#[test]
+fn a_command_still_on_its_way_can_be_aborted() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    let lost = wire.read_command(0, 1);
+    let held = wire.read_command(0, 1);
+    wire.send(&held, &[]);
+    let request = wire.task_management(ABORT_TASK, 0, lost.itt(), lost.cmd_sn());
+    let mut answers = [wire.receive(), wire.receive()];
+    answers.sort_by_key(Pdu::opcode);
+    assert_eq!((answers[0].bhs.itt(), answers[0].bhs.u8(2)), (request.itt(), 0));
+    assert_eq!(answers[1].bhs.itt(), held.itt(), "its number no longer is missing");
+    wire.send(&lost, &[]);
+    wire.ping();
+}
+
+#[test]
+fn task_sets_are_aborted_by_logical_unit() {
+    let fixture = Fixture::new();
+    for function in [ABORT_TASK_SET, CLEAR_TASK_SET, LUN_RESET, WARM_RESET] {
+        let mut wire = fixture.session_with(&SOLICITED);
+        let (zero, ttt0) = wire.waiting();
+        let mut one = wire.write_command(0, 1);
+        one.0[9] = 1;
+        wire.send(&one, &[]);
+        let (ttt1, _, _) = wire.r2t(&one, 0);
+        assert_eq!(wire.manage(function, 9, 0), if function == WARM_RESET { 0 } else { 2 }, "no such LUN");
+        assert_eq!(wire.manage(function, 0, 0), 0);
+        wire.send_data(&zero, ttt0, 0, 0, true, &[1; 512]);
+        wire.send_data(&one, ttt1, 0, 0, true, &[1; 512]);
+        if function != WARM_RESET {
+            assert_eq!(wire.receive().bhs.itt(), one.itt(), "the other logical unit's task lives");
+        }
+        wire.clear_attentions();
+        assert_eq!(wire.read(0, 1), [0; 512]);
+        wire.logout(0, 0);
+    }
+}
+
+#[test]
+fn resets_end_the_tasks_of_others_and_tell_them() {
+    let fixture = Fixture::new();
+    for (function, attention) in
+        [(CLEAR_TASK_SET, (6, 0x2f, 0)), (LUN_RESET, (6, 0x29, 3)), (WARM_RESET, (6, 0x29, 3))]
+    {
+        let mut one = fixture.session();
+        let mut two = fixture.connect();
+        two.isid[5] = 2;
+        two.login(&SOLICITED);
+        two.clear_attentions();
+        let (command, ttt) = two.waiting();
+        assert_eq!(one.manage(function, 0, 0), 0);
+        two.send_data(&command, ttt, 0, 0, true, &[1; 512]);
+        let answer = two.run(0, &[0; 6], 0, &[]);
+        assert_eq!(answer.sense(), attention, "{function}");
+        two.clear_attentions();
+        two.logout(0, 0);
+        one.clear_attentions();
+        one.logout(0, 0);
+    }
+}
+
+#[test]
+fn a_cold_reset_ends_all_sessions_of_the_target() {
+    let fixture = Fixture::new();
+    let mut one = fixture.session();
+    let mut two = fixture.connect();
+    two.isid[5] = 2;
+    two.login(&[]);
+    assert_eq!(one.manage(COLD_RESET, 0, 0), 0);
+    assert!(one.is_closed());
+    assert!(two.is_closed());
+    drop((one, two));
+    fixture.wait_for("the sessions to end", || fixture.server.stats().sessions == 0);
+    fixture.session().ping();
+}
+
+#[test]
+fn what_is_not_supported_is_said_so() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    assert_eq!(wire.manage(REASSIGN, 0, 1), 4);
+    assert_eq!(wire.manage(CLEAR_ACA, 0, 0), 5);
+    assert_eq!(wire.manage(0x55, 0, 0), 255);
+    let snack = wire.request(opcode::SNACK | 0x40, FINAL);
+    wire.send(&snack, &[]);
+    assert_eq!(wire.receive().reject(), RejectReason::SnackReject as u8);
+    let strange = wire.request(0x1c | 0x40, FINAL);
+    wire.send(&strange, &[]);
+    let rejected = wire.receive();
+    assert_eq!(rejected.data, strange.0);
+    assert_eq!(rejected.reject(), RejectReason::CommandNotSupported as u8);
+    let login = wire.login_request(0x87, &[]);
+    wire.send(&login, &[]);
+    assert_eq!(wire.receive().reject(), RejectReason::ProtocolError as u8);
+    wire.ping();
+}
+
+#[test]
+fn a_task_tag_in_use_is_refused() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session_with(&SOLICITED);
+    let (command, ttt) = wire.waiting();
+    let mut again = wire.write_command(0, 1);
+    again.put_u32(16, command.itt());
+    wire.send(&again, &[]);
+    assert_eq!(wire.receive().reject(), RejectReason::TaskInProgress as u8);
+    wire.send_data(&command, ttt, 0, 0, true, &[1; 512]);
+    assert_eq!(wire.receive().status(), 0);
+}
