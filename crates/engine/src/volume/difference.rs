@@ -82,7 +82,7 @@ impl Difference {
         let (changed, end) = self.step(offset, len)?;
         let mut runs = Vec::new();
         let mut at = offset;
-        for range in changed.into_iter().chain([end..end]) {
+        for range in changed.into_iter().chain(std::iter::once(end..end)) {
             for (to, changed) in [(range.start, false), (range.end, true)] {
                 if to > at && runs.len() < max_runs.max(1) {
                     runs.push(ChangeRun { length: to - at, changed });
@@ -128,7 +128,7 @@ impl Difference {
         self.to.check_range(offset, len)?;
         let chunk_log2 = self.to.branch().chunk_log2;
         let bound = (offset >> chunk_log2).saturating_add(CHUNKS_PER_STEP);
-        let bound = bound.checked_mul(1 << chunk_log2).unwrap_or(u64::MAX);
+        let bound = bound.saturating_mul(1 << chunk_log2);
         let mut bytes = offset..(offset + len).min(bound);
         // Staging is asked before the map: a record leaves the one only after it has entered the other.
         let mut found = self.staged(&mut bytes);
@@ -156,8 +156,7 @@ impl Difference {
     /// Ranges of chunks that the maps give different contents. Shortens `bytes` to what the answer covers.
     fn mapped(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let chunk_log2 = self.to.branch().chunk_log2;
-        let clamp =
-            |chunk: u64| chunk.checked_mul(1 << chunk_log2).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end);
+        let clamp = |chunk: u64| chunk.saturating_mul(1 << chunk_log2).clamp(bytes.start, bytes.end);
         let chunks = bytes.start >> chunk_log2..bytes.end.div_ceil(1 << chunk_log2);
         let mut found: Vec<Range<u64>> = Vec::new();
         let mut chunk = chunks.start;
