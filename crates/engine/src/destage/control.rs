@@ -70,6 +70,9 @@ impl Pool {
                 for (id, snapshot) in snapshots {
                     txn.put_snapshot(*id, snapshot)?;
                     self.put_branch(txn, snapshot.of.branch, |b| b.epoch = snapshot.of.epoch + 1)?;
+                    if snapshot.origin != [0; 16] {
+                        self.put_volume(txn, snapshot.volume, |v| v.import = None)?;
+                    }
                 }
                 let last = snapshots.iter().map(|(id, _)| *id).max().unwrap_or(0);
                 self.put_superblock(txn, |s| s.next_id = s.next_id.max(last + 1))
@@ -94,13 +97,19 @@ impl Pool {
                     b.dead = true;
                 })?;
                 txn.put_branch(*branch, &BranchRecord::new(was.chunk_log2, Some(*base), was.method))?;
-                txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, ..volume })?;
+                txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
                 self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
             }
             Control::SetMethod { id, method } => match self.catalog.volume(*id)? {
                 Some(volume) => self.put_branch(txn, volume.branch, |b| b.method = *method),
                 None => Ok(()),
             },
+            Control::SetLabels { id, protected, labels } => self.put_snapshot(txn, *id, |s| {
+                s.protected = *protected;
+                s.labels.clone_from(labels);
+            }),
+            Control::SetPolicy { id, policy } => self.put_volume(txn, *id, |v| v.policy = *policy),
+            Control::SetImport { id, import } => self.put_volume(txn, *id, |v| v.import = *import),
         }
     }
 
@@ -140,7 +149,10 @@ impl Pool {
             | Control::RenameSnapshot { .. }
             | Control::CloneVolume { .. }
             | Control::RollBack { .. }
-            | Control::SetMethod { .. } => {}
+            | Control::SetMethod { .. }
+            | Control::SetLabels { .. }
+            | Control::SetPolicy { .. }
+            | Control::SetImport { .. } => {}
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 
 use super::info::NewVolume;
 use super::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
-use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig};
-use crate::catalog::{BranchRecord, Control, Frozen, PvRecord, SnapshotRecord, VolumeRecord};
+use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
+use crate::catalog::{BranchRecord, Control, Frozen, Labels, PvRecord, SnapshotRecord, VolumeRecord};
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::staging::Range;
 use parking_lot::RwLock;
@@ -17,6 +17,17 @@ pub(crate) struct Snapshot {
     /// The volume it belongs to.
     pub(crate) volume: u64,
     pub(crate) state: Arc<VolumeState>,
+    /// Zeros, or the snapshot that a stream brought here.
+    pub(crate) origin: [u8; 16],
+    pub(crate) protected: AtomicBool,
+    pub(crate) labels: RwLock<Labels>,
+}
+
+impl Snapshot {
+    /// The identity of its content.
+    pub(crate) fn content(&self) -> [u8; 16] {
+        if self.origin == [0; 16] { self.state.uuid } else { self.origin }
+    }
 }
 
 /// See the module.
@@ -109,6 +120,9 @@ impl Namespace {
             read_only: AtomicBool::new(record.read_only),
             deleted: AtomicBool::new(false),
             handles: AtomicU64::new(0),
+            policy: RwLock::new(record.policy),
+            import: RwLock::new(record.import),
+            importing: AtomicBool::new(record.import.is_some()),
             counters: VolumeCounters::default(),
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
@@ -132,12 +146,22 @@ impl Namespace {
             read_only: AtomicBool::new(true),
             deleted: AtomicBool::new(false),
             handles: AtomicU64::new(0),
+            policy: RwLock::new(SnapshotPolicy::default()),
+            import: RwLock::new(None),
+            importing: AtomicBool::new(false),
             counters: VolumeCounters::default(),
         });
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
             return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
         }
-        self.snapshots.insert(id, Arc::new(Snapshot { volume: record.volume, state }));
+        let snapshot = Snapshot {
+            volume: record.volume,
+            state,
+            origin: record.origin,
+            protected: AtomicBool::new(record.protected),
+            labels: RwLock::new(record.labels.clone()),
+        };
+        self.snapshots.insert(id, Arc::new(snapshot));
         self.next_id = self.next_id.max(id + 1);
         Ok(())
     }
@@ -232,6 +256,12 @@ impl Namespace {
                 for (id, record) in snapshots {
                     self.load_snapshot(*id, record)?;
                     self.snapshots[id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+                    if record.origin != [0; 16]
+                        && let Some(volume) = self.by_id.get(&record.volume)
+                    {
+                        // The stream has arrived.
+                        volume.set_import(None);
+                    }
                 }
             }
             Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
@@ -253,6 +283,22 @@ impl Namespace {
             Control::SetMethod { id, method } => {
                 if let Some(volume) = self.by_id.get(id) {
                     volume.line.branch.set_method(*method);
+                }
+            }
+            Control::SetLabels { id, protected, labels } => {
+                if let Some(snapshot) = self.snapshots.get(id) {
+                    snapshot.protected.store(*protected, Ordering::Release);
+                    labels.clone_into(&mut snapshot.labels.write());
+                }
+            }
+            Control::SetPolicy { id, policy } => {
+                if let Some(volume) = self.by_id.get(id) {
+                    *volume.policy.write() = *policy;
+                }
+            }
+            Control::SetImport { id, import } => {
+                if let Some(volume) = self.by_id.get(id) {
+                    volume.set_import(*import);
                 }
             }
         }
@@ -286,6 +332,8 @@ impl Namespace {
             read_only: old.read_only.load(Ordering::Acquire),
             created: old.created,
             branch,
+            policy: *old.policy.read(),
+            import: None,
         };
         self.load_volume(id, record)
     }
@@ -334,6 +382,8 @@ impl Namespace {
             read_only: new.read_only,
             created,
             branch: self.next_id + 1,
+            policy: SnapshotPolicy::default(),
+            import: None,
         };
         Ok(Control::CreateVolume { id: self.next_id, chunk_log2: chunk.trailing_zeros() as u8, volume })
     }
