@@ -120,6 +120,13 @@ impl Control {
     /// Encoded, padded with zeros to the alignment of records.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
+        self.put(&mut w);
+        let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
+        w.0.resize(len, 0);
+        w.0
+    }
+
+    fn put(&self, w: &mut Writer) {
         match self {
             Control::CreateVolume { id, chunk_log2, volume: v } => {
                 w.u8(1).u64(*id).u64(v.branch).bytes(&v.uuid).string(&v.name).u64(v.size);
@@ -177,19 +184,16 @@ impl Control {
             }
             Control::SetLabels { id, protected, labels } => {
                 w.u8(20).u64(*id).u8(*protected as u8);
-                encode_labels(&mut w, labels);
+                encode_labels(w, labels);
             }
             Control::SetPolicy { id, policy } => {
                 w.u8(21).u64(*id).u8(policy.reserve_percent).u8(policy.auto_delete as u8);
             }
             Control::SetImport { id, import } => {
                 w.u8(22).u64(*id);
-                encode_import(&mut w, import.as_ref());
+                encode_import(w, import.as_ref());
             }
         }
-        let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
-        w.0.resize(len, 0);
-        w.0
     }
 
     /// Decodes; `None` when it is no control operation of this version.

@@ -6,7 +6,7 @@ use crate::pool::{Method, Placement, PoolConfig, SnapshotPolicy};
 use std::collections::BTreeMap;
 
 /// Encodes a value: version, fields, sum.
-fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
+pub(super) fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut w = Writer::default();
     w.u8(version);
     fields(&mut w);
@@ -16,7 +16,7 @@ fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
 }
 
 /// Verifies the sum and the version; the fields.
-fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
+pub(super) fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
     let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
     let (first, fields) = body.split_first()?;
     (crc32c(body).to_le_bytes() == sum && *first == version).then(|| Reader::new(fields))
@@ -508,6 +508,10 @@ mod tests {
             PvRecord { uuid: [2; 16], path: "pv-0.img".into(), extents: 64, draining: true },
             "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
         );
+    }
+
+    #[test]
+    fn golden_bytes_of_volumes() {
         golden(
             VolumeRecord {
                 uuid: [3; 16],

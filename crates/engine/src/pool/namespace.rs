@@ -206,38 +206,12 @@ impl Namespace {
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
                 self.load_volume(*id, volume.clone())?;
             }
-            Control::ResizeVolume { id, size } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    let old = volume.size.swap(*size, Ordering::AcqRel);
-                    if *size < old {
-                        // Should it grow again before the tail is discarded, the tail reads as zeros already.
-                        let branch = &volume.line.branch;
-                        let end = old.next_multiple_of(1 << branch.chunk_log2);
-                        let range = Range { start: *size, end, lsn, keeps_space: false };
-                        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
-                    }
-                }
-            }
-            Control::RenameVolume { id, name } => {
-                if let Some(volume) = self.by_id.get(id).cloned() {
-                    let old = std::mem::replace(&mut *volume.name.write(), name.clone());
-                    self.by_name.remove(&old);
-                    self.by_name.insert(name.clone(), volume);
-                }
-            }
+            Control::ResizeVolume { id, size } => self.on_volume(*id, |v| resize(v, *size, lsn)),
+            Control::RenameVolume { id, name } => self.rename_volume(*id, name),
             Control::SetReadOnly { id, read_only } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    volume.read_only.store(*read_only, Ordering::Release);
-                }
+                self.on_volume(*id, |v| v.read_only.store(*read_only, Ordering::Release));
             }
-            Control::DeleteVolume { id } => {
-                if let Some(volume) = self.by_id.remove(id) {
-                    volume.deleted.store(true, Ordering::Release);
-                    self.by_name.remove(&*volume.name.read());
-                    let snapshots: Vec<u64> = self.snapshots_of(*id).iter().map(|s| s.state.id).collect();
-                    snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
-                }
-            }
+            Control::DeleteVolume { id } => self.delete_volume(*id),
             Control::AddPv { pv, uuid, path, extents } => {
                 self.next_pv = self.next_pv.max(pv + 1);
                 let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
@@ -253,25 +227,10 @@ impl Namespace {
             }
             Control::SetPlacement(placement) => self.placement = *placement,
             Control::CreateSnapshots { snapshots } => {
-                for (id, record) in snapshots {
-                    self.load_snapshot(*id, record)?;
-                    self.snapshots[id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
-                    if record.origin != [0; 16]
-                        && let Some(volume) = self.by_id.get(&record.volume)
-                    {
-                        // The stream has arrived.
-                        volume.set_import(None);
-                    }
-                }
+                snapshots.iter().try_for_each(|(id, record)| self.create_snapshot(*id, record))?;
             }
             Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
-            Control::RenameSnapshot { id, name } => {
-                if let Some(snapshot) = self.snapshots.get(id).cloned() {
-                    self.hide_snapshot(*id);
-                    name.clone_into(&mut snapshot.state.name.write());
-                    self.snapshot_names.insert((snapshot.volume, name.clone()), *id);
-                }
-            }
+            Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
             Control::CloneVolume { id, chunk_log2, base, method, volume } => {
                 self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
@@ -280,29 +239,59 @@ impl Namespace {
             Control::RollBack { id, branch, base, size, undo_id, undo } => {
                 self.roll_back(*id, *branch, *base, *size, *undo_id, undo)?;
             }
-            Control::SetMethod { id, method } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    volume.line.branch.set_method(*method);
-                }
-            }
+            Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
             Control::SetLabels { id, protected, labels } => {
                 if let Some(snapshot) = self.snapshots.get(id) {
                     snapshot.protected.store(*protected, Ordering::Release);
                     labels.clone_into(&mut snapshot.labels.write());
                 }
             }
-            Control::SetPolicy { id, policy } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    *volume.policy.write() = *policy;
-                }
-            }
-            Control::SetImport { id, import } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    volume.set_import(*import);
-                }
-            }
+            Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
+            Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
         }
         Ok(())
+    }
+
+    /// Nothing, when the volume was deleted by an operation before.
+    fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
+        if let Some(volume) = self.by_id.get(&id) {
+            change(volume);
+        }
+    }
+
+    fn rename_volume(&mut self, id: u64, name: &str) {
+        if let Some(volume) = self.by_id.get(&id).cloned() {
+            let old = std::mem::replace(&mut *volume.name.write(), name.to_owned());
+            self.by_name.remove(&old);
+            self.by_name.insert(name.to_owned(), volume);
+        }
+    }
+
+    fn delete_volume(&mut self, id: u64) {
+        if let Some(volume) = self.by_id.remove(&id) {
+            volume.deleted.store(true, Ordering::Release);
+            self.by_name.remove(&*volume.name.read());
+            let snapshots: Vec<u64> = self.snapshots_of(id).iter().map(|s| s.state.id).collect();
+            snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
+        }
+    }
+
+    fn create_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+        self.load_snapshot(id, record)?;
+        self.snapshots[&id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+        if record.origin != [0; 16] {
+            // The stream has arrived.
+            self.on_volume(record.volume, |v| v.set_import(None));
+        }
+        Ok(())
+    }
+
+    fn rename_snapshot(&mut self, id: u64, name: &str) {
+        if let Some(snapshot) = self.snapshots.get(&id).cloned() {
+            self.hide_snapshot(id);
+            name.clone_into(&mut snapshot.state.name.write());
+            self.snapshot_names.insert((snapshot.volume, name.to_owned()), id);
+        }
     }
 
     fn roll_back(
@@ -386,6 +375,17 @@ impl Namespace {
             import: None,
         };
         Ok(Control::CreateVolume { id: self.next_id, chunk_log2: chunk.trailing_zeros() as u8, volume })
+    }
+}
+
+fn resize(volume: &VolumeState, size: u64, lsn: u64) {
+    let old = volume.size.swap(size, Ordering::AcqRel);
+    if size < old {
+        // Should it grow again before the tail is discarded, the tail reads as zeros already.
+        let branch = &volume.line.branch;
+        let end = old.next_multiple_of(1 << branch.chunk_log2);
+        let range = Range { start: size, end, lsn, keeps_space: false };
+        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
     }
 }
 
