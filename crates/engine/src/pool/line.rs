@@ -1,8 +1,8 @@
 //! Lines of history as the data path needs them: branches, and what reads them at an epoch.
 
 use super::Method;
-use super::info::{VolumeInfo, VolumeStats};
-use crate::catalog::{BranchRecord, Frozen};
+use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
+use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::staging::Staging;
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -80,6 +80,11 @@ impl Branch {
 }
 
 impl Line {
+    /// The line, its base, the base of that, and so on.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &Line> {
+        std::iter::successors(Some(self), |line| line.branch.base.as_ref())
+    }
+
     pub(crate) fn frozen(&self) -> Frozen {
         Frozen { branch: self.branch.id, epoch: self.epoch }
     }
@@ -100,6 +105,10 @@ pub(crate) struct VolumeState {
     /// Deleted, or rolled back: handles of what it was are refused.
     pub(crate) deleted: AtomicBool,
     pub(crate) handles: AtomicU64,
+    pub(crate) policy: RwLock<SnapshotPolicy>,
+    pub(crate) import: RwLock<Option<ImportRecord>>,
+    /// Is there an import? For the path of writes.
+    pub(crate) importing: AtomicBool,
     pub(crate) counters: VolumeCounters,
 }
 
@@ -119,6 +128,12 @@ pub(crate) struct VolumeCounters {
 }
 
 impl VolumeState {
+    pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
+        let mut held = self.import.write();
+        self.importing.store(import.is_some(), Ordering::Release);
+        *held = import;
+    }
+
     pub(crate) fn info(&self) -> VolumeInfo {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let c = &self.counters;
@@ -131,6 +146,8 @@ impl VolumeState {
             read_only: self.read_only.load(Ordering::Relaxed),
             created: self.created,
             branch: self.line.branch.id,
+            policy: *self.policy.read(),
+            importing: self.importing.load(Ordering::Relaxed),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
             stats: VolumeStats {

@@ -57,6 +57,18 @@ impl Volume {
         let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };
         Ok(all && walk.end_gap()?)
     }
+
+    /// The first page in `first..=last` in which `line` may have entries of its own.
+    pub(super) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+        let (catalog, branch) = (&self.pool.catalog, line.branch.id);
+        let current = catalog.next_page(branch, first, last)?;
+        if line.epoch == HEAD {
+            return Ok(current);
+        }
+        let version = catalog.next_version(branch, first * CHUNKS)?;
+        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
+        Ok(current.into_iter().chain(version).min())
+    }
 }
 
 /// The way along a line.
@@ -121,7 +133,7 @@ impl Walk<'_> {
                 page = map.cached(line, number).map(|page| (number, page));
                 if page.is_none() {
                     // Pages that do not exist are skipped at one look.
-                    let next = self.next_page(number, (chunks.end - 1) / CHUNKS)?;
+                    let next = self.volume.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
                     let next = next.map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
                     if next > chunk {
                         self.absent(clamp(chunk)..clamp(next));
@@ -144,18 +156,6 @@ impl Walk<'_> {
             chunk += 1;
         }
         Ok(true)
-    }
-
-    /// The first page in `first..=last` in which the line may have entries of its own.
-    fn next_page(&self, first: u64, last: u64) -> Result<Option<u64>> {
-        let (catalog, branch) = (&self.volume.pool.catalog, self.line.branch.id);
-        let current = catalog.next_page(branch, first, last)?;
-        if self.line.epoch == HEAD {
-            return Ok(current);
-        }
-        let version = catalog.next_version(branch, first * CHUNKS)?;
-        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
-        Ok(current.into_iter().chain(version).min())
     }
 
     /// A part of a chunk of which something may be staged. Staging is asked before the map, as by a read.
