@@ -5,7 +5,7 @@ use crate::map::page::{Entry, Slot};
 use crate::pool::{Method, Placement, PoolConfig};
 
 /// Encodes a value: version, fields, sum.
-fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
+pub(super) fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut w = Writer::default();
     w.u8(version);
     fields(&mut w);
@@ -15,7 +15,7 @@ fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
 }
 
 /// Verifies the sum and the version; the fields.
-fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
+pub(super) fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
     let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
     let (first, fields) = body.split_first()?;
     (crc32c(body).to_le_bytes() == sum && *first == version).then(|| Reader::new(fields))
