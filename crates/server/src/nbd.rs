@@ -1,5 +1,6 @@
 //! The pool's volumes as exports of the NBD target, and the target's life.
 
+use crate::http::convert;
 use hindcast_api::Size;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
@@ -12,19 +13,27 @@ use std::time::Duration;
 /// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// Every volume under its own name; the empty name is the only volume where there is exactly one.
+/// Every volume under its own name, and every snapshot under its address, `VOLUME@NAME`; the empty name is the only
+/// volume where there is exactly one.
 struct PoolExports(Arc<Pool>);
 
 impl Exports for PoolExports {
     fn list(&self) -> Vec<ExportEntry> {
-        self.0
-            .volumes()
-            .into_iter()
-            .map(|v| ExportEntry {
-                description: format!("{}{}", Size(v.size), if v.read_only { ", read-only" } else { "" }),
-                name: v.name,
-            })
-            .collect()
+        let mut snapshots = self.0.all_snapshots().into_iter().peekable();
+        let mut entries = Vec::new();
+        // Both are in the order of volumes' names.
+        for v in self.0.volumes() {
+            while snapshots.next_if(|s| s.volume < v.name).is_some() {}
+            let access = if v.read_only { ", read-only" } else { "" };
+            let theirs = std::iter::from_fn(|| snapshots.next_if(|s| s.volume == v.name));
+            entries
+                .push(ExportEntry { description: format!("{}{access}", Size(v.size)), name: v.name.clone() });
+            entries.extend(theirs.map(|s| ExportEntry {
+                description: format!("{}, snapshot of {}", Size(s.size), convert::time(s.created)),
+                name: format!("{}@{}", s.volume, s.name),
+            }));
+        }
+        entries
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
@@ -35,7 +44,10 @@ impl Exports for PoolExports {
                 "open the default export: there is not exactly one volume",
             ));
         }
-        // `vol@moment` names the past of a volume, which nobody keeps yet; no volume has an @ in its name.
+        // No volume has an @ in its name.
+        if let Some((volume, snapshot)) = name.split_once('@') {
+            return Ok(self.0.open_snapshot(volume, snapshot)?);
+        }
         let read_only = self.0.volume(&name)?.read_only;
         Ok(self.0.open_volume(&name, read_only)?)
     }
@@ -72,11 +84,12 @@ impl NbdTarget {
         self.0.stats()
     }
 
-    /// Ends the connections of a volume that is gone: their devices would only answer with errors.
-    pub(crate) fn disconnect(&self, volume: &str) {
-        let (connections, all) = self.0.disconnect(volume, DISCONNECT_WAIT);
+    /// Ends the connections of an export that is gone, or shows something else now: their devices would only answer with
+    /// errors.
+    pub(crate) fn disconnect(&self, export: &str) {
+        let (connections, all) = self.0.disconnect(export, DISCONNECT_WAIT);
         if connections > 0 {
-            tracing::info!(volume, connections, all, "NBD connections ended");
+            tracing::info!(export, connections, all, "NBD connections ended");
         }
     }
 

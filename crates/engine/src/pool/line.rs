@@ -131,6 +131,7 @@ impl VolumeState {
             read_only: self.read_only.load(Ordering::Relaxed),
             created: self.created,
             branch: self.line.branch.id,
+            method: self.line.branch.method(),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
             stats: VolumeStats {

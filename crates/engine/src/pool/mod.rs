@@ -166,7 +166,7 @@ impl Pool {
     pub fn open_snapshot(self: &Arc<Self>, volume: &str, name: &str) -> Result<Arc<Volume>> {
         let names = self.names.read();
         let state = names.snapshot(names.volume(volume)?, name)?.state.clone();
-        Ok(Arc::new(Volume::new(self.clone(), state, true)))
+        Ok(Arc::new(Volume::new(self.clone(), state, true, true)))
     }
 
     /// A handle for a target. `read_only` makes the handle read-only, whatever the volume is.
