@@ -4,9 +4,9 @@ use crate::http::convert;
 use hindcast_api::Size;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
-use hindcast_engine::{Error, ErrorKind as EngineKind, Result};
+use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result};
 use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
-use hindcast_target::{ExportEntry, Exports};
+use hindcast_target::{Changes, ExportEntry, Exports};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,35 @@ impl Exports for PoolExports {
             return only.name.clone();
         }
         name.to_owned()
+    }
+
+    fn snapshots(&self, name: &str) -> Vec<String> {
+        let name = self.canonical(name);
+        let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
+        let all = self.0.snapshots(volume).unwrap_or_default();
+        all.into_iter().map(|s| s.name).filter(|s| Some(s.as_str()) != own).collect()
+    }
+
+    /// A snapshot of the same volume by its name, or of any by its address: a clone differs from the snapshot that it was
+    /// made of in what was written to it.
+    fn changed_since(&self, name: &str, snapshot: &str) -> Result<Arc<dyn Changes>> {
+        let name = self.canonical(name);
+        let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
+        let (from_volume, from) = snapshot.split_once('@').unwrap_or((volume, snapshot));
+        let from = self.0.open_snapshot(from_volume, from)?;
+        let to = match own {
+            Some(own) => self.0.open_snapshot(volume, own)?,
+            None => self.0.watch_volume(volume)?,
+        };
+        Ok(Arc::new(Compared(Difference::new(from, to)?)))
+    }
+}
+
+struct Compared(Difference);
+
+impl Changes for Compared {
+    fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>> {
+        Ok(self.0.runs(offset, len, max_runs)?.into_iter().map(|run| (run.length, run.changed)).collect())
     }
 }
 

@@ -80,6 +80,11 @@ impl Branch {
 }
 
 impl Line {
+    /// The line, its base, the base of that, and so on.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &Line> {
+        std::iter::successors(Some(self), |line| line.branch.base.as_ref())
+    }
+
     pub(crate) fn frozen(&self) -> Frozen {
         Frozen { branch: self.branch.id, epoch: self.epoch }
     }

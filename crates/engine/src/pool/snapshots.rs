@@ -214,8 +214,7 @@ fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()>
 }
 
 fn check_depth(state: &VolumeState) -> Result<()> {
-    let bases = std::iter::successors(Some(&state.line), |line| line.branch.base.as_ref());
-    if bases.count() >= MAX_DEPTH {
+    if state.line.levels().count() >= MAX_DEPTH {
         return Err(conflict(format!(
             "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"
         )));
