@@ -276,6 +276,8 @@ pub struct Volume {
     pub method: Method,
     /// Address of the snapshot that its content begins with, if it is a clone, or was rolled back.
     pub origin: Option<String>,
+    /// Address of the newest snapshot in sight that its content comes after, on its own line of history or before.
+    pub parent: Option<String>,
     /// When it was created.
     pub created: Timestamp,
     /// Bytes that it occupies in the pool.

@@ -149,7 +149,8 @@ impl Lineage {
     }
 
     pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
-        api::Volume { origin: self.origin(info.branch), ..volume(info) }
+        let parent = self.before(info.branch, u32::MAX).map(address);
+        api::Volume { origin: self.origin(info.branch), parent, ..volume(info) }
     }
 }
 
@@ -181,6 +182,7 @@ fn volume(info: &VolumeInfo) -> api::Volume {
             Method::Redirect => api::Method::Row,
         },
         origin: None,
+        parent: None,
         created: time(info.created),
         allocated: info.allocated,
         handles: info.handles,
