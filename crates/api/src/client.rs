@@ -240,17 +240,29 @@ impl Client {
         self.get("/target-defaults")
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         parse(&self.request(Method::GET, path, Bytes::new())?)
     }
 
-    fn send<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<T> {
+    pub(crate) fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
         let body =
             serde_json::to_vec(body).map_err(|e| ClientError::Protocol(format!("write request: {e}")))?;
         parse(&self.request(method, path, body.into())?)
     }
 
-    fn delete(&self, path: &str) -> Result<()> {
+    /// A request that is answered by nothing.
+    pub(crate) fn order(&self, method: Method, path: &str, body: &impl Serialize) -> Result<()> {
+        let body =
+            serde_json::to_vec(body).map_err(|e| ClientError::Protocol(format!("write request: {e}")))?;
+        self.request(method, path, body.into()).map(|_| ())
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Result<()> {
         self.request(Method::DELETE, path, Bytes::new()).map(|_| ())
     }
 
@@ -344,7 +356,7 @@ fn scope(target: Option<&str>) -> String {
 }
 
 /// One path segment, percent-encoded but for the unreserved characters of RFC 3986.
-fn segment(text: &str) -> String {
+pub(crate) fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

@@ -6,13 +6,17 @@
 
 mod client;
 mod error;
+mod schedules;
 mod size;
+mod snapshots;
 mod targets;
 mod types;
 
 pub use client::{Client, ClientError, Endpoint};
 pub use error::{ErrorBody, ErrorKind};
+pub use schedules::*;
 pub use size::{ParseSizeError, Size};
+pub use snapshots::*;
 pub use targets::*;
 pub use types::*;
 

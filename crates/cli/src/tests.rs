@@ -54,6 +54,18 @@ fn usage_errors_are_one_line_and_say_what_is_wrong() {
         (&["hindcast", "target", "set", "db", "--enabled", "--disabled"], "cannot be used with"),
         (&["hindcast", "pool", "set", "--placement", "somewhere"], "anywhere or contiguous"),
         (&["hindcast", "volume", "stats", "--watch", "0"], "0.1 to 86400"),
+        (&["hindcast", "volume", "set", "db", "--method", "x"], "cow or row"),
+        (&["hindcast", "snapshot", "create"], "VOLUME[@NAME]"),
+        (&["hindcast", "snapshot", "create", "db@"], "VOLUME@NAME"),
+        (&["hindcast", "snapshot", "create", "db", "--before", "x"], "--after"),
+        (&["hindcast", "snapshot", "create", "db", "--after", "x", "--freeze-timeout", "1h"], "1s to 5m"),
+        (&["hindcast", "snapshot", "delete", "db"], "db@*"),
+        (&["hindcast", "snapshot", "delete", "db@*", "--older-than", "1y"], "7d or 4w"),
+        (&["hindcast", "snapshot", "label", "db@a", "x"], "KEY=VALUE"),
+        (&["hindcast", "snapshot", "rollback", "db"], "VOLUME@NAME"),
+        (&["hindcast", "clone", "create", "db", "x"], "VOLUME@NAME"),
+        (&["hindcast", "schedule", "create", "a", "db", "--every", "5s"], "10s to 31d"),
+        (&["hindcast", "schedule", "set", "a"], "--every"),
     ] {
         let message = refused(args);
         assert!(message.contains(part), "{args:?}: {message}");

@@ -27,4 +27,4 @@ mod volume;
 pub mod world;
 
 pub use error::{Error, ErrorKind, Result};
-pub use volume::Volume;
+pub use volume::{ChangeRun, Difference, Volume};

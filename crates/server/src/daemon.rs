@@ -7,6 +7,7 @@ use crate::listen::Listener;
 use crate::maintenance::Maintenance;
 use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
+use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
 use crate::{logging, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
@@ -59,7 +60,11 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         started: Timestamp::now(),
         data: config.data.display().to_string(),
         chunk: config.chunk,
+        hooks: config.hooks.clone(),
+        schedules: Schedules::open(&config.data).map_err(http::error_body)?,
     });
+    let scheduler =
+        Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref());
 
     let notifier = Notifier::from_env();
@@ -77,7 +82,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
     }
     notifier.stopping();
     tokio::select! {
-        result = stop(app, api, maintenance, config.stop_timeout) => result,
+        result = stop(app, api, (scheduler, maintenance), config.stop_timeout) => result,
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
@@ -90,7 +95,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
-    maintenance: Maintenance,
+    (scheduler, maintenance): (Scheduler, Maintenance),
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();
@@ -101,6 +106,7 @@ async fn stop(
     nbd.await.map_err(|e| io_error("stop the NBD target", &e))?;
     iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
     let closed = tokio::task::spawn_blocking(move || {
+        scheduler.stop();
         maintenance.stop();
         app.pool.close()
     });

@@ -136,6 +136,8 @@ pub struct VolumeInfo {
     pub created: u64,
     /// The branch it writes to.
     pub branch: u64,
+    /// How it preserves what its snapshots need.
+    pub method: Method,
     /// Bytes of slots it owns (staged writes not included).
     pub allocated: u64,
     /// Open handles (exports, connections).

@@ -80,6 +80,11 @@ impl Branch {
 }
 
 impl Line {
+    /// The line, its base, the base of that, and so on.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &Line> {
+        std::iter::successors(Some(self), |line| line.branch.base.as_ref())
+    }
+
     pub(crate) fn frozen(&self) -> Frozen {
         Frozen { branch: self.branch.id, epoch: self.epoch }
     }
@@ -131,6 +136,7 @@ impl VolumeState {
             read_only: self.read_only.load(Ordering::Relaxed),
             created: self.created,
             branch: self.line.branch.id,
+            method: self.line.branch.method(),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
             stats: VolumeStats {

@@ -30,7 +30,7 @@ use crate::fault::Fault;
 use crate::grace::Readers;
 use crate::journal::Journal;
 use crate::map::Map;
-use crate::volume::Volume;
+use crate::volume::{Difference, Volume};
 use crate::world::World;
 use namespace::Namespace;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -167,6 +167,15 @@ impl Pool {
         let names = self.names.read();
         let state = names.snapshot(names.volume(volume)?, name)?.state.clone();
         Ok(Arc::new(Volume::new(self.clone(), state, true, true)))
+    }
+
+    /// What differs between a snapshot and another one of the volume, or (without `to`) what the volume is now.
+    pub fn difference(self: &Arc<Self>, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
+        let to = match to {
+            Some(name) => self.open_snapshot(volume, name)?,
+            None => self.watch_volume(volume)?,
+        };
+        Difference::new(self.open_snapshot(volume, from)?, to)
     }
 
     /// A handle for a target. `read_only` makes the handle read-only, whatever the volume is.

@@ -13,8 +13,10 @@ use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::cache::Mix;
 use parking_lot::{Mutex, RwLock};
 use ranges::RangeMap;
+pub(crate) use ranges::union;
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use ranges::Range;
@@ -228,6 +230,41 @@ impl Staging {
                 .any(|of_epoch| of_epoch.overlapping(start, end).any(|r| !r.keeps_space))
     }
 
+    /// The parts of `bytes` (in any order, by sectors, also more than once) that were written to in `epochs` and are staged; and where the answer
+    /// ends: about `limit` are reported.
+    pub(crate) fn touched(
+        &self,
+        bytes: std::ops::Range<u64>,
+        epochs: RangeInclusive<u32>,
+        limit: usize,
+    ) -> (Vec<std::ops::Range<u64>>, u64) {
+        let mut found = Touched { bytes: bytes.clone(), found: Vec::new(), limit: limit.max(1) };
+        // Taken first and held, as by `resolve`: a removal takes pieces and ranges away as one.
+        let ranges = self.ranges.read();
+        for range in ranges.range(epochs.clone()).flat_map(|(_, r)| r.overlapping(bytes.start, bytes.end)) {
+            found.add(range.start..range.end);
+        }
+        let mut add = |block: u64, entry: &Entry| {
+            for piece in entry.pieces().iter().filter(|p| epochs.contains(&p.epoch)) {
+                let start = block * BLOCK + piece.start as u64 * SECTOR;
+                found.add(start..start + piece.len() as u64);
+            }
+        };
+        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        if blocks.end - blocks.start < self.pieces.load(Ordering::Acquire) {
+            for block in blocks {
+                if let Some(entry) = self.shard(block).lock().get(&block) {
+                    add(block, entry);
+                }
+            }
+        } else {
+            for shard in &self.shards {
+                shard.lock().iter().for_each(|(block, entry)| add(*block, entry));
+            }
+        }
+        (found.found, found.bytes.end)
+    }
+
     /// Was any part of `start..end` written to in `epoch`, and is staged?
     pub(crate) fn touches(&self, start: u64, end: u64, epoch: u32) -> bool {
         if self.is_empty() {
@@ -244,6 +281,32 @@ impl Staging {
             written
                 || self.ranges.read().get(&epoch).is_some_and(|r| r.overlapping(first, last).next().is_some())
         })
+    }
+}
+
+/// Collects the lowest of many ranges.
+struct Touched {
+    bytes: std::ops::Range<u64>,
+    found: Vec<std::ops::Range<u64>>,
+    limit: usize,
+}
+
+impl Touched {
+    /// Adds the part of a range that is wanted. Twice the limit is cut to it now and then: what was cut off is no longer
+    /// wanted.
+    fn add(&mut self, range: std::ops::Range<u64>) {
+        let range = range.start.max(self.bytes.start)..range.end.min(self.bytes.end);
+        if range.is_empty() {
+            return;
+        }
+        self.found.push(range);
+        if self.found.len() >= 2 * self.limit {
+            self.found = union(std::mem::take(&mut self.found));
+            if let Some(cut) = self.found.get(self.limit) {
+                self.bytes.end = cut.start;
+                self.found.truncate(self.limit);
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A volume as the targets see it: the engine's implementation of [`BlockDevice`].
 
+mod difference;
 mod read;
 mod status;
 mod write;
@@ -10,6 +11,8 @@ use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, VolumeState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use difference::{ChangeRun, Difference};
 
 /// A handle of a volume. Handles share the volume's state; each counts as a user of it, unless it was opened not to.
 pub struct Volume {

@@ -112,7 +112,7 @@ impl Volume {
     }
 
     /// The first page in `first..=last` in which `line` may have entries of its own.
-    fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+    pub(super) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
         let current = self.pool.catalog.next_page(line.branch.id, first, last)?;
         if line.epoch == HEAD {
             return Ok(current);

@@ -3,7 +3,9 @@
 pub(crate) mod convert;
 mod error;
 mod routes;
+mod schedules;
 mod serve;
+mod snapshots;
 mod targets;
 
 pub use error::error_body;
@@ -11,6 +13,8 @@ pub(crate) use serve::{ApiServer, addresses, serve};
 
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
+use crate::schedule::Schedules;
+use crate::snapshots::VolumeHooks;
 use error::ApiError;
 use hindcast_api::{Listeners, Status};
 use hindcast_engine::pool::Pool;
@@ -27,6 +31,9 @@ pub(crate) struct App {
     pub(crate) listeners: Listeners,
     /// Chunk size of volumes that are created without one.
     pub(crate) chunk: u64,
+    /// Commands around snapshots.
+    pub(crate) hooks: VolumeHooks,
+    pub(crate) schedules: Schedules,
 }
 
 impl App {

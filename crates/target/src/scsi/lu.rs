@@ -182,6 +182,22 @@ impl LogicalUnit {
         Ok(Arc::new(lu))
     }
 
+    /// The same logical unit with another device behind it, of another content: what a volume is after it was rolled
+    /// back. It keeps reservations and mode parameters; for initiators it has been switched off and on. A command that
+    /// this one has let in never reaches the new device. To be put in its place by [`super::Target::set_lun`].
+    pub fn successor(&self, device: Arc<dyn BlockDevice>, options: LuOptions) -> Result<Arc<LogicalUnit>> {
+        let lu = LogicalUnit::new(device, options, self.store.clone())?;
+        let reservations = self.reservations.lock().clone();
+        lu.set_gate(gate::PERSISTENT, self.gates() & gate::PERSISTENT != 0);
+        *lu.reservations.lock() = reservations;
+        let modes = self.modes.lock().clone();
+        lu.apply_modes(&modes);
+        *lu.modes.lock() = modes;
+        *lu.port_groups.write() = self.port_groups.read().clone();
+        lu.set_gate(gate::PORT_GROUPS, self.gates() & gate::PORT_GROUPS != 0);
+        Ok(lu)
+    }
+
     /// The device behind it. Read through it; write by [`LogicalUnit::write`].
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
