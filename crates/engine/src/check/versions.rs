@@ -65,7 +65,11 @@ pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut Check
             report.find("hole-branch", object(), "its branch has no base");
         }
         if hole.born == 0 || hole.born > branch.epoch {
-            report.find("born", object(), format!("born in epoch {}, the branch is at {}", hole.born, branch.epoch));
+            report.find(
+                "born",
+                object(),
+                format!("born in epoch {}, the branch is at {}", hole.born, branch.epoch),
+            );
         }
         if hole.end <= first || before.is_some_and(|(b, end)| b == id && end > first) {
             report.find("hole-overlap", object(), "it is empty, or overlaps the one before");
