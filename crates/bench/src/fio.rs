@@ -75,7 +75,8 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
         Amount::Bytes(b) => command.arg(format!("--io_size={b}")),
     };
     if let Some(rate) = job.rate {
-        command.arg(format!("--rate_iops={rate}"));
+        // A thread: a process of its own would go on after fio is killed.
+        command.arg("--thread=1").arg(format!("--rate_iops={rate}"));
     }
     match job.flush {
         Flush::Never => &mut command,

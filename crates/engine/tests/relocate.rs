@@ -63,9 +63,15 @@ impl Fixture {
         }
     }
 
-    fn check(&self) {
-        let report = check(self.dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    fn check_after_close(self, v: Arc<Volume>) {
+        drop(v);
+        self.pool.close().unwrap();
+        let Fixture { dir, clock, pool } = self;
+        assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
+        drop(pool);
+        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
         assert!(report.is_clean(), "{:?}", report.findings);
+        Pool::open(dir, world(&clock), PoolOptions::default()).unwrap();
     }
 }
 
@@ -131,23 +137,11 @@ fn what_is_scattered_altogether_is_written_anew() {
     let scattered = f.runs();
     f.pool.relocate_volume("v", 0).unwrap();
     f.idle();
-    assert!(f.runs() <= 8 && scattered > 150, "{scattered} runs became {}", f.runs());
+    // Free slots in a row are rare where many extents are half full: rows of at least 16 are made then.
+    assert!(f.runs() <= 32 && scattered > 150, "{scattered} runs became {}", f.runs());
     assert_rounds(&v, |_| 2);
     assert_rounds(&f.pool.open_snapshot("v", "s").unwrap(), |_| 1);
     f.check_after_close(v);
-}
-
-impl Fixture {
-    fn check_after_close(self, v: Arc<Volume>) {
-        drop(v);
-        self.pool.close().unwrap();
-        let Fixture { dir, clock, pool } = self;
-        assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
-        drop(pool);
-        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
-        assert!(report.is_clean(), "{:?}", report.findings);
-        Pool::open(dir, world(&clock), PoolOptions::default()).unwrap();
-    }
 }
 
 #[test]
@@ -196,7 +190,7 @@ fn it_is_throttled_and_can_be_stopped() {
     f.pool.stop_relocation("v").unwrap();
     assert!(f.pool.stop_relocation("v").is_err());
     assert_rounds(&v, |_| 2);
-    f.check();
+    f.check_after_close(v);
 }
 
 #[test]

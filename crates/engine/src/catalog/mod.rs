@@ -14,8 +14,8 @@ mod versions;
 pub(crate) use control::Control;
 pub(crate) use holes::HoleRecord;
 pub(crate) use values::{
-    BitmapPage, BranchRecord, ExtentRecord, Frozen, Positions, PvRecord, SnapshotRecord, Superblock, Value,
-    VolumeRecord,
+    BitmapPage, BranchRecord, ExtentRecord, Frozen, ImportRecord, Labels, Positions, PvRecord,
+    SnapshotRecord, Superblock, Value, VolumeRecord,
 };
 pub(crate) use versions::{Version, VersionKey};
 
