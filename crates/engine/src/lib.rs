@@ -23,6 +23,7 @@ mod journal;
 mod map;
 pub mod pool;
 mod staging;
+pub mod stream;
 mod volume;
 pub mod world;
 

@@ -1,5 +1,6 @@
 //! Differences between states, against what the states read as.
 #![allow(clippy::unwrap_used)] // a test may panic
+#![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
 use bytes::Bytes;
 use hindcast_engine::device::{BlockDevice, WriteOp};
@@ -98,7 +99,8 @@ fn names_what_was_written_since_staged_or_in_place() {
         idle(&pool);
         let mut in_place = vec![wide.clone(), 128 * KIB..192 * KIB];
         if wide.end == in_place[1].start {
-            in_place = vec![64 * KIB..192 * KIB];
+            in_place.truncate(1);
+            in_place[0].end = 192 * KIB;
         }
         assert_eq!(ranges(&since), in_place, "in place, chunk {chunk}");
         pool.create_snapshots(&[("v", "b")]).unwrap();
@@ -189,7 +191,7 @@ fn steps_are_bounded_and_lose_nothing() {
 
 #[test]
 fn random_histories() {
-    for seed in 0..60 {
+    for seed in 0..20 {
         let rng = SplitMix::new(seed);
         let below = |n: u64| rng.next() % n;
         let pool = pool();

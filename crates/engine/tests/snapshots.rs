@@ -293,9 +293,9 @@ fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
         f.pool.drain().unwrap();
         drop(v);
         f.pool.delete_snapshots("a", &["s"]).unwrap();
-        (0..before).for_each(|_| drop(f.pool.maintain().unwrap()));
+        (0..before).for_each(|_| _ = f.pool.maintain().unwrap());
         f.pool.delete_volume("a", true).unwrap();
-        (0..after).for_each(|_| drop(f.pool.maintain().unwrap()));
+        (0..after).for_each(|_| _ = f.pool.maintain().unwrap());
         let f = f.reopen();
         f.idle();
         assert_eq!(f.pool.info().used, 0, "{before} steps before, {after} after");

@@ -91,8 +91,6 @@ pub struct Generator {
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d.1", "e-2", "F_3"];
 const MAX_VOLUME: u64 = 64 << 40;
-/// Chunks. Volumes over a base say of every chunk that there is nothing: they are not zeroed in longer parts than this.
-const MAX_HOLES_OVER_BASE: u64 = 20_000;
 
 impl Generator {
     /// With a mood from `rand`.
@@ -161,17 +159,17 @@ impl Generator {
             }
             Kind::Flush => Op::Flush(vol),
             Kind::Discard => {
-                let (offset, len) = self.long_range(volume, state.has_base(vol));
+                let (offset, len) = self.long_range(volume);
                 Op::Discard { vol, offset, len, fua: self.rand.percent(10) }
             }
             Kind::Zeroes => {
-                let (unmap, based) = (self.rand.percent(50), state.has_base(vol));
-                let (offset, len) = if unmap { self.long_range(volume, based) } else { self.range(volume) };
+                let unmap = self.rand.percent(50);
+                let (offset, len) = if unmap { self.long_range(volume) } else { self.range(volume) };
                 Op::Zeroes { vol, offset, len, unmap, fua: self.rand.percent(10) }
             }
             Kind::Status if self.rand.percent(10) => Op::Misuse(vol),
             Kind::Status => {
-                let (offset, len) = self.long_range(volume, false);
+                let (offset, len) = self.long_range(volume);
                 Op::Status { vol, offset, len, max_runs: self.rand.pick(&[1, 2, 8, 1000]) }
             }
             Kind::Maintain => Op::Maintain(self.rand.between(1, 8)),
@@ -180,7 +178,7 @@ impl Generator {
             Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
-            Kind::Resize => self.resize(vol, volume, state.has_base(vol)),
+            Kind::Resize => self.resize(vol, volume),
             Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
             Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
             Kind::Delete if self.rand.percent(40) => Op::Release(vol),
@@ -269,7 +267,7 @@ impl Generator {
         match self.rand.below(10) {
             0 => Op::MisuseSnapshot(snap),
             1..=3 => {
-                let (offset, len) = self.long_range(&shape, false);
+                let (offset, len) = self.long_range(&shape);
                 Op::StatusSnapshot { snap, offset, len, max_runs: self.rand.pick(&[1, 2, 8, 1000]) }
             }
             _ => {
@@ -312,13 +310,8 @@ impl Generator {
         size.next_multiple_of(block).min(MAX_VOLUME)
     }
 
-    fn resize(&mut self, vol: VolId, volume: &VolumeModel, based: bool) -> Op {
+    fn resize(&mut self, vol: VolId, volume: &VolumeModel) -> Op {
         let block = u64::from(volume.block_size);
-        let small = volume.size / volume.chunk_size <= MAX_HOLES_OVER_BASE;
-        if based && !small {
-            let size = volume.size.saturating_sub(block * self.rand.below(100)).max(block);
-            return Op::Resize { vol, size, force: true };
-        }
         let size = match self.rand.below(4) {
             0 => self.size(volume.block_size),
             // Close by, so that chunks are cut.
@@ -371,15 +364,13 @@ impl Generator {
         (offset, len.next_multiple_of(block).min(volume.size - offset))
     }
 
-    fn long_range(&mut self, volume: &VolumeModel, based: bool) -> (u64, u64) {
+    fn long_range(&mut self, volume: &VolumeModel) -> (u64, u64) {
         let (offset, len) = self.range(volume);
-        let long = if based { volume.chunk_size * MAX_HOLES_OVER_BASE } else { u64::MAX };
-        let (offset, len) = match self.rand.below(10) {
+        match self.rand.below(10) {
             0 => (0, volume.size),
             1 => (offset, volume.size - offset),
             2 => (offset, (len * 20).min(volume.size - offset)),
             _ => (offset, len),
-        };
-        (offset, len.min(long))
+        }
     }
 }

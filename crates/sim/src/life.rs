@@ -238,6 +238,8 @@ impl Run {
     pub(crate) fn leave_poisoned(&mut self) -> Outcome<()> {
         self.say(|| "the pool is poisoned".into());
         self.dir.clear_faults();
+        // A crash that was planned would only hide how a poisoned pool reads.
+        self.dir.crash_at(None);
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
             if self.oracle.doubtful_volume(vol) {

@@ -195,6 +195,8 @@ pub(crate) struct Oracle {
     last_lsn: u64,
     /// The next LSN may skip some: after a torn tail the numbers of what was lost are not used again.
     may_skip: bool,
+    /// Several prefixes explained what a crash left, and they differ in space: zeros that keep it look like others.
+    space_doubtful: bool,
 }
 
 impl Oracle {
@@ -206,6 +208,11 @@ impl Oracle {
     /// Is there something that nobody knows the outcome of?
     pub(crate) fn doubtful(&self) -> bool {
         !self.in_flight.is_empty()
+    }
+
+    /// Does nobody know who should have how much space?
+    pub(crate) fn doubtful_space(&self) -> bool {
+        self.doubtful() || self.space_doubtful
     }
 
     /// Does nobody know whether the volume is there, or how long it is?
@@ -370,6 +377,8 @@ impl Oracle {
             }
             let wrong = replay.wrong();
             if wrong == 0 {
+                let other = fitting.as_ref().is_some_and(|(_, state)| state.lines != replay.state.lines);
+                self.space_doubtful |= other;
                 fitting = Some((length, replay.state.clone()));
             } else if wrong <= best.0 {
                 best = (wrong, length, replay.explain());

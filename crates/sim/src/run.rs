@@ -20,6 +20,10 @@ pub type Outcome<T> = Result<T, String>;
 /// Tells what happens, when somebody wants to know.
 pub type Trace = Option<fn(&str)>;
 
+/// Idle steps in a row that mean that there is nothing left to do: destage is lazy, and what was freed can be used again
+/// only after all who read have been looked at twice.
+const PATIENCE: u32 = 5;
+
 /// What a run did, for the closing line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -407,20 +411,15 @@ impl Run {
 
     /// Background steps until nothing is left to do.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
+        let mut idle = 0;
         for step in 0.. {
-            if self.maintain_once()? == Progress::Idle {
+            idle = if self.maintain_once()? == Progress::Idle { idle + 1 } else { 0 };
+            if idle == PATIENCE {
                 break;
             }
             if step == 100_000 {
                 return Err("background work never ends".into());
             }
-        }
-        if self.next_snapshot == 1 {
-            return Ok(());
-        }
-        // What the last step retired can be used again.
-        for _ in 0..2 {
-            self.maintain_once()?;
         }
         self.check_space()
     }

@@ -344,7 +344,7 @@ impl Run {
 
     /// When nothing is pending no line owns more than what somebody sees of it.
     pub(crate) fn check_space(&mut self) -> Outcome<()> {
-        let pending = self.faults || self.dir.crashed() || self.poisoned() || self.oracle.doubtful();
+        let pending = self.faults || self.dir.crashed() || self.poisoned() || self.oracle.doubtful_space();
         if pending || !self.gone.is_empty() {
             return Ok(());
         }

@@ -1,12 +1,12 @@
 //! Control operations: everything that changes meaning, as journal records.
 
 use super::values::{
-    Frozen, SnapshotRecord, Value, VolumeRecord, decode_method, decode_placement, encode_method,
-    encode_placement,
+    Frozen, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
+    decode_method, decode_placement, encode_import, encode_labels, encode_method, encode_placement,
 };
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;
-use crate::pool::{Method, Placement};
+use crate::pool::{Method, Placement, SnapshotPolicy};
 
 /// A catalog value inside a control record, behind its length.
 trait Nested {
@@ -99,12 +99,34 @@ pub(crate) enum Control {
         id: u64,
         method: Method,
     },
+    /// What is noted about a snapshot, and whether it may be deleted.
+    SetLabels {
+        id: u64,
+        protected: bool,
+        labels: Labels,
+    },
+    SetPolicy {
+        id: u64,
+        policy: SnapshotPolicy,
+    },
+    /// How far a stream was taken in: all its writes up to there come before.
+    SetImport {
+        id: u64,
+        import: Option<ImportRecord>,
+    },
 }
 
 impl Control {
     /// Encoded, padded with zeros to the alignment of records.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
+        self.put(&mut w);
+        let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
+        w.0.resize(len, 0);
+        w.0
+    }
+
+    fn put(&self, w: &mut Writer) {
         match self {
             Control::CreateVolume { id, chunk_log2, volume: v } => {
                 w.u8(1).u64(*id).u64(v.branch).bytes(&v.uuid).string(&v.name).u64(v.size);
@@ -160,10 +182,18 @@ impl Control {
             Control::SetMethod { id, method } => {
                 w.u8(15).u64(*id).u8(encode_method(*method));
             }
+            Control::SetLabels { id, protected, labels } => {
+                w.u8(20).u64(*id).u8(*protected as u8);
+                encode_labels(w, labels);
+            }
+            Control::SetPolicy { id, policy } => {
+                w.u8(21).u64(*id).u8(policy.reserve_percent).u8(policy.auto_delete as u8);
+            }
+            Control::SetImport { id, import } => {
+                w.u8(22).u64(*id);
+                encode_import(w, import.as_ref());
+            }
         }
-        let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
-        w.0.resize(len, 0);
-        w.0
     }
 
     /// Decodes; `None` when it is no control operation of this version.
@@ -174,7 +204,9 @@ impl Control {
                 let (id, branch, uuid, name, size) = (r.u64()?, r.u64()?, r.array()?, r.string()?, r.u64()?);
                 let (chunk_log2, block_size, read_only) = (r.u8()?, r.u32()?, r.u8()? != 0);
                 let created = r.u64()?;
-                let volume = VolumeRecord { uuid, name, size, block_size, read_only, created, branch };
+                let (policy, import) = (SnapshotPolicy::default(), None);
+                let volume =
+                    VolumeRecord { uuid, name, size, block_size, read_only, created, branch, policy, import };
                 Control::CreateVolume { id, chunk_log2, volume }
             }
             2 => Control::ResizeVolume { id: r.u64()?, size: r.u64()? },
@@ -211,6 +243,14 @@ impl Control {
                 undo: r.value()?,
             },
             15 => Control::SetMethod { id: r.u64()?, method: decode_method(r.u8()?)? },
+            20 => {
+                Control::SetLabels { id: r.u64()?, protected: r.u8()? != 0, labels: decode_labels(&mut r)? }
+            }
+            21 => {
+                let (id, reserve_percent, auto_delete) = (r.u64()?, r.u8()?, r.u8()? != 0);
+                Control::SetPolicy { id, policy: SnapshotPolicy { reserve_percent, auto_delete } }
+            }
+            22 => Control::SetImport { id: r.u64()?, import: decode_import(&mut r)? },
             _ => return None,
         };
         if matches!(&control, Control::CreateVolume { chunk_log2, .. } | Control::CloneVolume { chunk_log2, .. }
@@ -242,11 +282,13 @@ mod tests {
             read_only: true,
             created: 99,
             branch: 2,
+            policy: SnapshotPolicy::default(),
+            import: None,
         };
         Control::CreateVolume { id: 1, chunk_log2: 14, volume }
     }
 
-    fn every_kind() -> [Control; 9] {
+    fn every_kind() -> [Control; 12] {
         [
             create_volume(),
             Control::ResizeVolume { id: 1, size: 5 },
@@ -257,6 +299,12 @@ mod tests {
             Control::SetDraining { pv: 3, draining: true },
             Control::RemovePv { pv: 3 },
             Control::SetPlacement(Placement::Contiguous),
+            Control::SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() },
+            Control::SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } },
+            Control::SetImport {
+                id: 1,
+                import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }),
+            },
         ]
     }
 
@@ -274,6 +322,9 @@ mod tests {
             "0703000000010000",
             "0803000000000000",
             "0901000000000000",
+            "140500000000000000010100020062790300616e6e000000",
+            "15010000000000000019010000000000",
+            "1601000000000000000101010101010101010101010101010101020202020202020202020202020202020000010000000000000000000000",
         ];
         assert_eq!(every_kind().each_ref().map(hex), golden);
     }

@@ -6,14 +6,16 @@
 
 mod backend;
 mod control;
+mod holes;
 mod store;
 mod values;
 mod versions;
 
 pub(crate) use control::Control;
+pub(crate) use holes::HoleRecord;
 pub(crate) use values::{
-    BitmapPage, BranchRecord, ExtentRecord, Frozen, Positions, PvRecord, SnapshotRecord, Superblock, Value,
-    VolumeRecord,
+    BitmapPage, BranchRecord, ExtentRecord, Frozen, ImportRecord, Labels, Positions, PvRecord,
+    SnapshotRecord, Superblock, Value, VolumeRecord,
 };
 pub(crate) use versions::{Version, VersionKey};
 
@@ -120,7 +122,7 @@ impl Catalog {
     fn upgraded(self) -> Result<Catalog> {
         let known = self.store.read("read the catalog", |txn| {
             let mut tables = db!("read the catalog", txn.list_tables());
-            Ok(tables.any(|t| redb::TableHandle::name(&t) == redb::TableHandle::name(&SNAPSHOTS)))
+            Ok(tables.any(|t| redb::TableHandle::name(&t) == redb::TableHandle::name(&holes::HOLES)))
         })?;
         if !known {
             let mut txn = self.begin()?;
@@ -250,16 +252,18 @@ impl Catalog {
         })
     }
 
-    /// The map page stored under `key`.
+    /// The map page `key`: stored, or a part of a hole.
     pub(crate) fn page(&self, key: PageKey) -> Result<Option<MapPage>> {
         self.store.read("read a map page", |txn| {
             let table = db!("read a map page", txn.open_table(MAP));
-            let value = db!("read a map page", table.get(key));
-            value.map(|v| decode_page(key, v.value())).transpose()
+            if let Some(stored) = db!("read a map page", table.get(key)) {
+                return decode_page(key, stored.value()).map(Some);
+            }
+            holes::page_in_hole(&db!("read a map page", txn.open_table(holes::HOLES)), key)
         })
     }
 
-    /// The numbers of the existing map pages of `branch` in `first..=last`, at most `limit`.
+    /// The numbers of the stored map pages of `branch` in `first..=last`, at most `limit`.
     pub(crate) fn page_numbers(&self, branch: u64, first: u64, last: u64, limit: usize) -> Result<Vec<u64>> {
         self.store.read("read the map", |txn| {
             let table = db!("read the map", txn.open_table(MAP));
@@ -342,6 +346,7 @@ impl Txn<'_> {
         db!("create the catalog", self.txn.get()?.open_table(SNAPSHOTS));
         db!("create the catalog", self.txn.get()?.open_table(versions::VERSIONS));
         db!("create the catalog", self.txn.get()?.open_table(versions::BY_LAST));
+        db!("create the catalog", self.txn.get()?.open_table(holes::HOLES));
         Ok(())
     }
 
@@ -404,6 +409,7 @@ impl Txn<'_> {
         self.put(BRANCHES, id, &value.encode())
     }
     pub(crate) fn remove_branch(&mut self, id: u64) -> Result<()> {
+        self.remove_holes(id)?;
         self.remove(BRANCHES, id)
     }
 
@@ -432,14 +438,16 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Stores map pages, removing the empty ones.
+    /// Stores map pages, removing the empty ones; they lie in no hole any more.
     pub(crate) fn put_pages<'p>(
         &mut self,
         pages: impl Iterator<Item = (PageKey, &'p MapPage)>,
     ) -> Result<()> {
         guarded("update the map", || {
             let mut table = db!("update the map", self.txn.get()?.open_table(MAP));
+            let mut holes = db!("update the map", self.txn.get()?.open_table(holes::HOLES));
             for (key, page) in pages {
+                holes::cut(&mut holes, key)?;
                 if page.is_empty() {
                     db!("update the map", table.remove(key));
                 } else {

@@ -2,10 +2,11 @@
 
 use crate::codec::{Reader, Writer, crc32c};
 use crate::map::page::{Entry, Slot};
-use crate::pool::{Method, Placement, PoolConfig};
+use crate::pool::{Method, Placement, PoolConfig, SnapshotPolicy};
+use std::collections::BTreeMap;
 
 /// Encodes a value: version, fields, sum.
-fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
+pub(super) fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut w = Writer::default();
     w.u8(version);
     fields(&mut w);
@@ -15,7 +16,7 @@ fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
 }
 
 /// Verifies the sum and the version; the fields.
-fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
+pub(super) fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
     let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
     let (first, fields) = body.split_first()?;
     (crc32c(body).to_le_bytes() == sum && *first == version).then(|| Reader::new(fields))
@@ -165,18 +166,52 @@ pub(crate) struct VolumeRecord {
     pub(crate) created: u64,
     /// The branch it writes to.
     pub(crate) branch: u64,
+    pub(crate) policy: SnapshotPolicy,
+    /// The stream that it is being filled from.
+    pub(crate) import: Option<ImportRecord>,
 }
 
+/// How far a stream was taken in. Snapshots are named by their content's identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImportRecord {
+    /// What the stream builds upon; zeros: nothing.
+    pub(crate) from: [u8; 16],
+    pub(crate) to: [u8; 16],
+    /// Bytes of the volume, from its start, that are as the stream says.
+    pub(crate) position: u64,
+}
+
+pub(crate) fn encode_import(w: &mut Writer, import: Option<&ImportRecord>) {
+    w.u8(import.is_some() as u8);
+    if let Some(import) = import {
+        w.bytes(&import.from).bytes(&import.to).u64(import.position);
+    }
+}
+
+pub(crate) fn decode_import(r: &mut Reader<'_>) -> Option<Option<ImportRecord>> {
+    match r.u8()? {
+        0 => Some(None),
+        1 => Some(Some(ImportRecord { from: r.array()?, to: r.array()?, position: r.u64()? })),
+        _ => None,
+    }
+}
+
+/// Version 1 had neither policy nor import.
 impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
+        seal(2, |w| {
             w.bytes(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
             w.u8(self.read_only as u8).u64(self.created).u64(self.branch);
+            w.u8(self.policy.reserve_percent).u8(self.policy.auto_delete as u8);
+            encode_import(w, self.import.as_ref());
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut r = unseal(bytes, 1)?;
-        let value = VolumeRecord {
+        let (mut r, version) = match unseal(bytes, 2) {
+            Some(r) => (r, 2),
+            None => (unseal(bytes, 1)?, 1),
+        };
+        let mut value = VolumeRecord {
             uuid: r.array()?,
             name: r.string()?,
             size: r.u64()?,
@@ -184,7 +219,13 @@ impl Value for VolumeRecord {
             read_only: r.u8()? != 0,
             created: r.u64()?,
             branch: r.u64()?,
+            policy: SnapshotPolicy::default(),
+            import: None,
         };
+        if version == 2 {
+            value.policy = SnapshotPolicy { reserve_percent: r.u8()?, auto_delete: r.u8()? != 0 };
+            value.import = decode_import(&mut r)?;
+        }
         r.end(value)
     }
 }
@@ -275,6 +316,34 @@ pub(crate) struct SnapshotRecord {
     pub(crate) created: u64,
     /// Gone from sight; what only it needs is being freed, once nothing rests on it.
     pub(crate) deleted: bool,
+    /// The snapshot, of another volume or pool, that it was made from by a stream; zeros: none.
+    pub(crate) origin: [u8; 16],
+    /// It may not be deleted.
+    pub(crate) protected: bool,
+    pub(crate) labels: Labels,
+}
+
+/// What people and programs note about a snapshot: keys and values.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+pub(crate) fn encode_labels(w: &mut Writer, labels: &Labels) {
+    w.u16(labels.len() as u16);
+    for (key, value) in labels {
+        w.string(key).string(value);
+    }
+}
+
+/// In order of keys, each once: there is one encoding only.
+pub(crate) fn decode_labels(r: &mut Reader<'_>) -> Option<Labels> {
+    let mut labels = Labels::new();
+    for _ in 0..r.u16()? {
+        let (key, value) = (r.string()?, r.string()?);
+        if labels.last_key_value().is_some_and(|(last, _)| *last >= key) {
+            return None;
+        }
+        labels.insert(key, value);
+    }
+    Some(labels)
 }
 
 impl Value for SnapshotRecord {
@@ -282,7 +351,8 @@ impl Value for SnapshotRecord {
         seal(1, |w| {
             w.bytes(&self.uuid).string(&self.name).u64(self.volume);
             w.u64(self.of.branch).u32(self.of.epoch).u64(self.size).u32(self.block_size);
-            w.u64(self.created).u8(self.deleted as u8);
+            w.u64(self.created).u8(self.deleted as u8).bytes(&self.origin).u8(self.protected as u8);
+            encode_labels(w, &self.labels);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -296,6 +366,9 @@ impl Value for SnapshotRecord {
             block_size: r.u32()?,
             created: r.u64()?,
             deleted: r.u8()? != 0,
+            origin: r.array()?,
+            protected: r.u8()? != 0,
+            labels: decode_labels(&mut r)?,
         };
         r.end(value)
     }
@@ -374,12 +447,32 @@ mod tests {
         }
     }
 
+    fn bytes(hex: &str) -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
+    }
+
+    /// As version 0.1.0 wrote it.
+    #[test]
+    fn a_volume_of_format_1_has_the_default_policy() {
+        let hex = "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01";
+        let expected = VolumeRecord {
+            uuid: [3; 16],
+            name: "db".into(),
+            size: 1 << 30,
+            block_size: 512,
+            read_only: false,
+            created: 7,
+            branch: 4,
+            policy: SnapshotPolicy { reserve_percent: 10, auto_delete: false },
+            import: None,
+        };
+        assert_eq!(VolumeRecord::decode(&bytes(hex)), Some(expected));
+    }
+
     /// As version 0.1.0 wrote it.
     #[test]
     fn a_branch_of_format_1_has_no_base() {
-        let hex = "010e00010000004d000000000000003403f663";
-        let bytes: Vec<u8> =
-            (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
+        let bytes = bytes("010e00010000004d000000000000003403f663");
         let expected = BranchRecord { slots: 77, ..BranchRecord::new(14, None, Method::Redirect) };
         assert_eq!(BranchRecord::decode(&bytes), Some(expected));
     }
@@ -415,6 +508,10 @@ mod tests {
             PvRecord { uuid: [2; 16], path: "pv-0.img".into(), extents: 64, draining: true },
             "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
         );
+    }
+
+    #[test]
+    fn golden_bytes_of_volumes() {
         golden(
             VolumeRecord {
                 uuid: [3; 16],
@@ -424,8 +521,26 @@ mod tests {
                 read_only: false,
                 created: 7,
                 branch: 4,
+                policy: SnapshotPolicy { reserve_percent: 20, auto_delete: true },
+                import: Some(ImportRecord { from: [8; 16], to: [9; 16], position: 4096 }),
             },
-            "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01",
+            "0203030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000140101080808080808080808080808080808080909090909090909090909090909090900100000000000008942f335",
+        );
+        golden(
+            SnapshotRecord {
+                uuid: [4; 16],
+                name: "monday".into(),
+                volume: 3,
+                of: Frozen { branch: 4, epoch: 5 },
+                size: 1 << 30,
+                block_size: 512,
+                created: 7,
+                deleted: false,
+                origin: [6; 16],
+                protected: true,
+                labels: [("by".into(), "ann".into()), ("why".into(), "upgrade".into())].into(),
+            },
+            "010404040404040404040404040404040406006d6f6e646179030000000000000004000000000000000500000000000040000000000002000007000000000000000006060606060606060606060606060606010200020062790300616e6e03007768790700757067726164657b9bc21b",
         );
         golden(
             BranchRecord {

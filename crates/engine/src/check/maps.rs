@@ -56,6 +56,7 @@ pub(super) fn check_maps(
         })?;
     }
     progress(total, total);
+    versions::check_holes(catalog, tables, report)?;
     versions::check_versions(catalog, tables, &mut used, report)?;
     for (id, branch) in &tables.branches {
         let found = used.slots.get(id).copied().unwrap_or(0);

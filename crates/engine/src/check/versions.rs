@@ -2,8 +2,9 @@
 
 use super::maps::Used;
 use super::{CheckReport, Tables};
-use crate::catalog::{Catalog, Frozen, Version, VersionKey};
+use crate::catalog::{Catalog, Frozen, HoleRecord, Version, VersionKey};
 use crate::error::Result;
+use crate::map::page::PageKey;
 use std::collections::BTreeSet;
 
 /// Versions read by one look at the catalog.
@@ -40,6 +41,44 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
             report.find("branch-base", format!("branch {id}"), "nothing keeps what it rests on");
         }
     }
+}
+
+/// Holes lie apart, in branches that are there, and no page in one is stored.
+pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
+    let mut found: Vec<(PageKey, HoleRecord)> = Vec::new();
+    catalog.visit_holes(&mut |key, hole| {
+        let object = || format!("branch {} hole at page {}", key.0, key.1);
+        match hole {
+            Ok(hole) => found.push((key, hole)),
+            Err(error) => report.find("hole", object(), error.to_string()),
+        }
+        Ok(())
+    })?;
+    let mut before: Option<(u64, u64)> = None;
+    for ((id, first), hole) in found {
+        let object = || format!("branch {id} hole at page {first}");
+        let Some(branch) = tables.branches.get(&id) else {
+            report.find("hole-branch", object(), "there is no such branch");
+            continue;
+        };
+        if branch.base.is_none() {
+            report.find("hole-branch", object(), "its branch has no base");
+        }
+        if hole.born == 0 || hole.born > branch.epoch {
+            report.find(
+                "born",
+                object(),
+                format!("born in epoch {}, the branch is at {}", hole.born, branch.epoch),
+            );
+        }
+        if hole.end <= first || before.is_some_and(|(b, end)| b == id && end > first) {
+            report.find("hole-overlap", object(), "it is empty, or overlaps the one before");
+        } else if let Some(page) = catalog.page_numbers(id, first, hole.end - 1, 1)?.first() {
+            report.find("hole-page", object(), format!("page {page} in it is stored"));
+        }
+        before = Some((id, hole.end));
+    }
+    Ok(())
 }
 
 pub(super) fn check_versions(

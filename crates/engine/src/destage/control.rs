@@ -66,14 +66,7 @@ impl Pool {
             },
             Control::RemovePv { pv } => txn.remove_pv(*pv),
             Control::SetPlacement(placement) => self.put_superblock(txn, |s| s.placement = *placement),
-            Control::CreateSnapshots { snapshots } => {
-                for (id, snapshot) in snapshots {
-                    txn.put_snapshot(*id, snapshot)?;
-                    self.put_branch(txn, snapshot.of.branch, |b| b.epoch = snapshot.of.epoch + 1)?;
-                }
-                let last = snapshots.iter().map(|(id, _)| *id).max().unwrap_or(0);
-                self.put_superblock(txn, |s| s.next_id = s.next_id.max(last + 1))
-            }
+            Control::CreateSnapshots { snapshots } => self.write_snapshots(txn, snapshots),
             Control::DeleteSnapshots { ids } => {
                 ids.iter().try_for_each(|id| self.put_snapshot(txn, *id, |s| s.deleted = true))
             }
@@ -83,25 +76,46 @@ impl Pool {
                 txn.put_volume(*id, volume)?;
                 self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
             }
-            Control::RollBack { id, branch, base, size, undo_id, undo } => {
-                let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
-                let Some(was) = self.catalog.branch(volume.branch)? else {
-                    return Err(corrupt(format!("roll back volume {}: its branch is missing", volume.name)));
-                };
-                txn.put_snapshot(*undo_id, undo)?;
-                self.put_branch(txn, volume.branch, |b| {
-                    b.epoch = undo.of.epoch + 1;
-                    b.dead = true;
-                })?;
-                txn.put_branch(*branch, &BranchRecord::new(was.chunk_log2, Some(*base), was.method))?;
-                txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, ..volume })?;
-                self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
-            }
+            Control::RollBack { .. } => self.write_roll_back(txn, operation),
             Control::SetMethod { id, method } => match self.catalog.volume(*id)? {
                 Some(volume) => self.put_branch(txn, volume.branch, |b| b.method = *method),
                 None => Ok(()),
             },
+            Control::SetLabels { id, protected, labels } => self.put_snapshot(txn, *id, |s| {
+                s.protected = *protected;
+                s.labels.clone_from(labels);
+            }),
+            Control::SetPolicy { id, policy } => self.put_volume(txn, *id, |v| v.policy = *policy),
+            Control::SetImport { id, import } => self.put_volume(txn, *id, |v| v.import = *import),
         }
+    }
+
+    fn write_snapshots(&self, txn: &mut Txn<'_>, snapshots: &[(u64, SnapshotRecord)]) -> Result<()> {
+        for (id, snapshot) in snapshots {
+            txn.put_snapshot(*id, snapshot)?;
+            self.put_branch(txn, snapshot.of.branch, |b| b.epoch = snapshot.of.epoch + 1)?;
+            if snapshot.origin != [0; 16] {
+                self.put_volume(txn, snapshot.volume, |v| v.import = None)?;
+            }
+        }
+        let last = snapshots.iter().map(|(id, _)| *id).max().unwrap_or(0);
+        self.put_superblock(txn, |s| s.next_id = s.next_id.max(last + 1))
+    }
+
+    fn write_roll_back(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
+        let Control::RollBack { id, branch, base, size, undo_id, undo } = operation else { return Ok(()) };
+        let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
+        let Some(was) = self.catalog.branch(volume.branch)? else {
+            return Err(corrupt(format!("roll back volume {}: its branch is missing", volume.name)));
+        };
+        txn.put_snapshot(*undo_id, undo)?;
+        self.put_branch(txn, volume.branch, |b| {
+            b.epoch = undo.of.epoch + 1;
+            b.dead = true;
+        })?;
+        txn.put_branch(*branch, &BranchRecord::new(was.chunk_log2, Some(*base), was.method))?;
+        txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
+        self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
     }
 
     fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
@@ -140,7 +154,10 @@ impl Pool {
             | Control::RenameSnapshot { .. }
             | Control::CloneVolume { .. }
             | Control::RollBack { .. }
-            | Control::SetMethod { .. } => {}
+            | Control::SetMethod { .. }
+            | Control::SetLabels { .. }
+            | Control::SetPolicy { .. }
+            | Control::SetImport { .. } => {}
         }
         Ok(())
     }

@@ -244,7 +244,9 @@ impl Pool {
         out: &mut Outcome<'_>,
     ) -> Result<(Change, i64)> {
         let (change, freed) = hole(target.branch, target.epoch, target.current, kept_for);
-        if let (Some(entry), Some(last)) = (target.current, kept_for) {
+        if let (Some(entry), Some(last)) = (target.current, kept_for)
+            && !matches!(change, Change::None)
+        {
             out.version(target, last, entry);
         }
         if let Some(slot) = freed {
@@ -283,7 +285,7 @@ impl Outcome<'_> {
 }
 
 /// What becomes of a chunk's entry, and the slot that is free, when the chunk is discarded in `epoch`. Over a base a hole
-/// has to be said; elsewhere nothing says it too.
+/// has to be said; elsewhere nothing says it too. What is a hole stays the hole that it was, whoever sees it.
 pub(super) fn hole(
     branch: &Branch,
     epoch: u32,
@@ -294,7 +296,7 @@ pub(super) fn hole(
     let freed = slot.filter(|_| kept_for.is_none());
     let already = current.is_some_and(|e| e.slot == Slot::HOLE);
     let change = match (current, branch.base.is_some()) {
-        (Some(_), true) if already && kept_for.is_none() => Change::None,
+        (Some(_), true) if already => Change::None,
         (_, true) => Change::Set(Entry { slot: Slot::HOLE, born: epoch }),
         (Some(_), false) => Change::Removed,
         (None, false) => Change::None,

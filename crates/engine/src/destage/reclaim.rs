@@ -16,6 +16,18 @@ use std::sync::atomic::Ordering;
 /// Map pages freed by one commit.
 const PAGES_PER_STEP: usize = 256;
 
+/// What one commit changes.
+#[derive(Default)]
+struct Step {
+    pages: Vec<(PageKey, MapPage)>,
+    /// Pages that become a hole; those of them that were stored are among `pages`, empty.
+    hole: Option<Range<u64>>,
+    /// What snapshots need of what was there.
+    versions: Vec<Version>,
+    /// Slots that are free.
+    freed: u64,
+}
+
 impl Pool {
     /// Carries out a discard record that is too long for a batch. Until its position is committed staging answers for
     /// the range.
@@ -39,14 +51,75 @@ impl Pool {
         let size = 1u64 << branch.chunk_log2;
         let first = range.bytes.start.div_ceil(size);
         let end = range.bytes.end / size;
-        if first <= end {
-            self.zero_part(m, range, range.bytes.start, first * size)?;
-            self.zero_part(m, range, end * size, range.bytes.end)?;
-            while self.hole_step(m, range, first, end)? {}
-            Ok(())
-        } else {
-            self.zero_part(m, range, range.bytes.start, range.bytes.end)
+        if first > end {
+            return self.zero_part(m, range, range.bytes.start, range.bytes.end);
         }
+        self.zero_part(m, range, range.bytes.start, first * size)?;
+        self.zero_part(m, range, end * size, range.bytes.end)?;
+        if branch.base.is_none() {
+            // Pages in the middle vanish; the two at the edges may stay, so they are taken together with what follows.
+            let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
+            loop {
+                let most = PAGES_PER_STEP + 2;
+                let numbers = self.catalog.page_numbers(branch.id, first_page, last_page, most)?;
+                let step = self.empty_pages(m, range, first..end, numbers)?;
+                if step.pages.is_empty() {
+                    return Ok(());
+                }
+                self.commit_freed(m, branch, step, range.epoch)?;
+            }
+        }
+        // Over a base it has to be said of every chunk that there is nothing: of whole pages as one hole.
+        let whole = first.div_ceil(CHUNKS)..end / CHUNKS;
+        if whole.is_empty() {
+            return self.hole_edge(m, range, first..end);
+        }
+        self.hole_edge(m, range, first..whole.start * CHUNKS)?;
+        self.hole_edge(m, range, whole.end * CHUNKS..end)?;
+        self.hole_pages(m, range, whole)
+    }
+
+    /// Makes holes of chunks in one page or two.
+    fn hole_edge(&self, m: &mut Maintenance, range: &DiscardRange, chunks: Range<u64>) -> Result<()> {
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let numbers = (chunks.start / CHUNKS..=(chunks.end - 1) / CHUNKS).collect();
+        let step = self.empty_pages(m, range, chunks, numbers)?;
+        if step.pages.is_empty() { Ok(()) } else { self.commit_freed(m, &range.branch, step, range.epoch) }
+    }
+
+    /// Makes holes of whole pages: of those that are stored so many at a time, of those in between as they come.
+    fn hole_pages(&self, m: &mut Maintenance, range: &DiscardRange, pages: Range<u64>) -> Result<()> {
+        let branch = &range.branch;
+        let mut from = pages.start;
+        while from < pages.end {
+            let numbers = self.catalog.page_numbers(branch.id, from, pages.end - 1, PAGES_PER_STEP)?;
+            let short = numbers.len() < PAGES_PER_STEP;
+            let next = numbers.last().filter(|_| !short).map_or(pages.end, |n| n + 1);
+            let mut step = Step { hole: Some(from..next), ..Step::default() };
+            for number in numbers {
+                let key = (branch.id, number);
+                for (at, entry) in self.map.read(key)?.iter() {
+                    // The new hole is younger than one that a snapshot saw here.
+                    match branch.keeper(entry.born, range.epoch) {
+                        Some(last) => {
+                            let key = (branch.id, number * CHUNKS + at as u64, last);
+                            step.versions.push(Version { key, entry });
+                        }
+                        None if entry.slot != Slot::HOLE => {
+                            m.allocator.free(entry.slot, branch.slot_log2)?;
+                            step.freed += 1;
+                        }
+                        None => {}
+                    }
+                }
+                step.pages.push((key, MapPage::default()));
+            }
+            self.commit_freed(m, branch, step, range.epoch)?;
+            from = next;
+        }
+        Ok(())
     }
 
     /// Zeroes a part of one chunk, as a batch of its own.
@@ -74,28 +147,21 @@ impl Pool {
         self.sync_pvs(&in_place, SyncPurpose::Apply)
     }
 
-    /// Discards the chunks `first..end` of a few map pages, in one commit. False when none is left.
-    fn hole_step(&self, m: &mut Maintenance, range: &DiscardRange, first: u64, end: u64) -> Result<bool> {
-        if first >= end {
-            return Ok(false);
-        }
+    /// Discards those of `chunks` that lie in the pages `numbers`.
+    fn empty_pages(
+        &self,
+        m: &mut Maintenance,
+        range: &DiscardRange,
+        all: Range<u64>,
+        numbers: Vec<u64>,
+    ) -> Result<Step> {
         let branch = &range.branch;
-        let (first_page, last_page) = (first / CHUNKS, (end - 1) / CHUNKS);
-        // Whole pages vanish; the two at the edges may stay, so they are taken together with what follows.
-        let numbers = match branch.base {
-            None => self.catalog.page_numbers(branch.id, first_page, last_page, PAGES_PER_STEP + 2)?,
-            // Over a base every page has to say that there is nothing.
-            Some(_) => self.pages_with_content(range, first..end)?,
-        };
-        let mut pages: Vec<(PageKey, MapPage)> = Vec::new();
-        let mut versions = Vec::new();
-        let mut freed = 0i64;
+        let mut step = Step::default();
         for number in numbers {
             let key = (branch.id, number);
             let mut page = (*self.map.read(key)?).clone();
             let mut touched = false;
-            let chunks = first.max(number * CHUNKS)..end.min((number + 1) * CHUNKS);
-            for chunk in chunks {
+            for chunk in all.start.max(number * CHUNKS)..all.end.min((number + 1) * CHUNKS) {
                 let (_, at) = MapPage::locate(chunk);
                 let current = page.get(at);
                 let kept_for = current.and_then(|e| branch.keeper(e.born, range.epoch));
@@ -107,59 +173,39 @@ impl Pool {
                 }
                 touched = true;
                 if let (Some(entry), Some(last)) = (current, kept_for) {
-                    versions.push(Version { key: (branch.id, chunk, last), entry });
+                    step.versions.push(Version { key: (branch.id, chunk, last), entry });
                 }
                 if let Some(slot) = slot {
                     m.allocator.free(slot, branch.slot_log2)?;
-                    freed += 1;
+                    step.freed += 1;
                 }
             }
             if touched {
-                pages.push((key, page));
+                step.pages.push((key, page));
             }
         }
-        if pages.is_empty() {
-            return Ok(false);
-        }
-        self.commit_freed(m, branch, pages, &versions, freed, range.epoch)?;
-        Ok(true)
+        Ok(step)
     }
 
-    /// A few pages in which a chunk of `chunks` is not yet a hole of its own.
-    fn pages_with_content(&self, range: &DiscardRange, chunks: Range<u64>) -> Result<Vec<u64>> {
-        let mut found = Vec::new();
-        for number in chunks.start / CHUNKS..=(chunks.end - 1) / CHUNKS {
-            let page = self.map.read((range.branch.id, number))?;
-            let mut inside = chunks.start.max(number * CHUNKS)..chunks.end.min((number + 1) * CHUNKS);
-            let hole = |chunk| page.get(MapPage::locate(chunk).1).is_some_and(|e| e.slot == Slot::HOLE);
-            if !inside.all(hole) {
-                found.push(number);
-            }
-            if found.len() == PAGES_PER_STEP {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    fn commit_freed(
-        &self,
-        m: &mut Maintenance,
-        branch: &Arc<Branch>,
-        pages: Vec<(PageKey, MapPage)>,
-        versions: &[Version],
-        freed: i64,
-        epoch: u32,
-    ) -> Result<()> {
+    /// Commits a step that was taken in `epoch`.
+    fn commit_freed(&self, m: &mut Maintenance, branch: &Arc<Branch>, step: Step, epoch: u32) -> Result<()> {
         let mut txn = self.catalog.begin()?;
-        txn.put_pages(pages.iter().map(|(key, page)| (*key, page)))?;
-        txn.put_versions(versions.iter())?;
-        self.put_branch_slots(&mut txn, branch, -freed)?;
+        txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;
+        if let Some(pages) = &step.hole {
+            txn.put_hole(branch.id, pages.clone(), epoch)?;
+        }
+        txn.put_versions(step.versions.iter())?;
+        self.put_branch_slots(&mut txn, branch, -(step.freed as i64))?;
         let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
         self.commit(m, txn, preserved, destaged, &[])?;
-        branch.slots.fetch_sub((freed as u64).min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
-        self.forget_views(branch, epoch, &pages);
-        self.publish(pages);
+        branch.slots.fetch_sub(step.freed.min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
+        match step.hole {
+            Some(pages) => self.map.forget_pages(branch.id, pages),
+            None => {
+                self.forget_views(branch, epoch, &step.pages);
+                self.publish(step.pages);
+            }
+        }
         Ok(())
     }
 
@@ -187,8 +233,7 @@ impl Pool {
         let newest = branch.frozen.read().last().copied();
         let numbers = self.catalog.page_numbers(id, from, u64::MAX, PAGES_PER_STEP)?;
         let next = numbers.last().map(|n| n + 1);
-        let mut pages: Vec<(PageKey, MapPage)> = Vec::new();
-        let mut freed = 0i64;
+        let mut step = Step::default();
         for number in numbers {
             let mut page = (*self.map.read((id, number))?).clone();
             let unseen = |e: &Entry| newest.is_none_or(|newest| e.born > newest);
@@ -196,15 +241,15 @@ impl Pool {
             for at in &doomed {
                 if let Some(entry) = page.remove(*at).filter(|e| e.slot != Slot::HOLE) {
                     m.allocator.free(entry.slot, branch.slot_log2)?;
-                    freed += 1;
+                    step.freed += 1;
                 }
             }
             if !doomed.is_empty() {
-                pages.push(((id, number), page));
+                step.pages.push(((id, number), page));
             }
         }
-        if !pages.is_empty() {
-            self.commit_freed(m, &branch, pages, &[], freed, HEAD)?;
+        if !step.pages.is_empty() {
+            self.commit_freed(m, &branch, step, HEAD)?;
         }
         match next {
             Some(next) => drop(m.dead.insert(id, next)),

@@ -13,6 +13,7 @@ use crate::fault::Fault;
 use crate::pool::line::{HEAD, Line};
 use cache::{Cache, CacheStats};
 use page::{CHUNKS, MapPage, PageKey};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// See the module.
@@ -96,6 +97,11 @@ impl Map {
     /// Forgets all pages of a branch as snapshots saw them: places have changed.
     pub(crate) fn forget_frozen(&self, branch: u64) {
         self.cache.invalidate_where(|key| key.0 == branch && key.2 != HEAD);
+    }
+
+    /// Forgets pages of a branch, as the volume and as snapshots saw them.
+    pub(crate) fn forget_pages(&self, branch: u64, pages: Range<u64>) {
+        self.cache.invalidate_where(|key| key.0 == branch && pages.contains(&key.1));
     }
 
     /// Forgets the pages of a branch that is gone.

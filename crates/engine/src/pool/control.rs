@@ -5,7 +5,8 @@ use super::label::{Label, wipe};
 use super::line::Branch;
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
-use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, VolumeInfo};
+use super::snapshots::check_deletable;
+use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, SnapshotPolicy, VolumeInfo};
 use crate::catalog::Control;
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
@@ -19,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Sequences the operation that `build` makes of the names as they are, and makes it durable.
-    pub(super) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
+    pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
         self.submit_with(|names| Ok((build(names)?, None)))
     }
 
@@ -115,12 +116,20 @@ impl Pool {
         self.volume(name)
     }
 
+    /// Chooses how much space a volume's snapshots may take, and what happens beyond.
+    pub fn set_snapshot_policy(&self, name: &str, policy: SnapshotPolicy) -> Result<VolumeInfo> {
+        self.submit(|names| Ok(Control::SetPolicy { id: names.volume(name)?.id, policy }))?;
+        self.volume(name)
+    }
+
     /// Deletes a volume. Its space comes back in the background. [`ErrorKind::Busy`] when it is open and `force` is
     /// not given.
     pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
         self.submit(|names| {
             let volume = names.volume(name)?;
-            let snapshots = names.snapshots_of(volume.id).len();
+            let snapshots = names.snapshots_of(volume.id);
+            snapshots.iter().try_for_each(|snapshot| check_deletable(snapshot))?;
+            let snapshots = snapshots.len();
             if snapshots > 0 && !force {
                 return Err(conflict(format!(
                     "delete volume {name}: it has {snapshots} snapshots; force to delete them too"

@@ -1,6 +1,7 @@
 //! What the pool is asked for and what it tells: plain data, no behaviour. Sizes are bytes unless a name says else.
 
 use crate::disk::SyncPurpose;
+use std::collections::BTreeMap;
 
 /// Fixed when a pool is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +87,23 @@ pub enum Method {
     Copy,
 }
 
+/// How much space a volume's snapshots may take, and what happens beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// Of the volume's size, in per cent (more than 100 is possible): what its snapshots are expected to take. Taking more
+    /// is a warning, never an error.
+    pub reserve_percent: u8,
+    /// Delete the oldest snapshot that is not protected, one after another, while they take more than the reserve or the
+    /// pool is low on space.
+    pub auto_delete: bool,
+}
+
+impl Default for SnapshotPolicy {
+    fn default() -> Self {
+        SnapshotPolicy { reserve_percent: 10, auto_delete: false }
+    }
+}
+
 /// A physical volume to create or take in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PvSpec {
@@ -138,6 +156,10 @@ pub struct VolumeInfo {
     pub branch: u64,
     /// How it preserves what its snapshots need.
     pub method: Method,
+    /// How much space its snapshots may take.
+    pub policy: SnapshotPolicy,
+    /// It is being filled from a stream, and takes no other writes.
+    pub importing: bool,
     /// Bytes of slots it owns (staged writes not included).
     pub allocated: u64,
     /// Open handles (exports, connections).
@@ -165,6 +187,12 @@ pub struct SnapshotInfo {
     pub pinned: bool,
     /// Open handles.
     pub handles: u64,
+    /// It may not be deleted.
+    pub protected: bool,
+    /// What people and programs noted about it.
+    pub labels: BTreeMap<String, String>,
+    /// The identity of its content: its own UUID, or that of the snapshot that a stream brought here.
+    pub content: [u8; 16],
 }
 
 /// Counters of one volume since the pool was opened.

@@ -1,8 +1,8 @@
 //! Lines of history as the data path needs them: branches, and what reads them at an epoch.
 
 use super::Method;
-use super::info::{VolumeInfo, VolumeStats};
-use crate::catalog::{BranchRecord, Frozen};
+use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
+use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::staging::Staging;
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -105,6 +105,10 @@ pub(crate) struct VolumeState {
     /// Deleted, or rolled back: handles of what it was are refused.
     pub(crate) deleted: AtomicBool,
     pub(crate) handles: AtomicU64,
+    pub(crate) policy: RwLock<SnapshotPolicy>,
+    pub(crate) import: RwLock<Option<ImportRecord>>,
+    /// Is there an import? For the path of writes.
+    pub(crate) importing: AtomicBool,
     pub(crate) counters: VolumeCounters,
 }
 
@@ -124,6 +128,12 @@ pub(crate) struct VolumeCounters {
 }
 
 impl VolumeState {
+    pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
+        let mut held = self.import.write();
+        self.importing.store(import.is_some(), Ordering::Release);
+        *held = import;
+    }
+
     pub(crate) fn info(&self) -> VolumeInfo {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let c = &self.counters;
@@ -137,6 +147,8 @@ impl VolumeState {
             created: self.created,
             branch: self.line.branch.id,
             method: self.line.branch.method(),
+            policy: *self.policy.read(),
+            importing: self.importing.load(Ordering::Relaxed),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
             stats: VolumeStats {

@@ -3,8 +3,8 @@
 
 use super::info::NewVolume;
 use super::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
-use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig};
-use crate::catalog::{BranchRecord, Control, Frozen, PvRecord, SnapshotRecord, VolumeRecord};
+use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
+use crate::catalog::{BranchRecord, Control, Frozen, Labels, PvRecord, SnapshotRecord, VolumeRecord};
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::staging::Range;
 use parking_lot::RwLock;
@@ -17,6 +17,17 @@ pub(crate) struct Snapshot {
     /// The volume it belongs to.
     pub(crate) volume: u64,
     pub(crate) state: Arc<VolumeState>,
+    /// Zeros, or the snapshot that a stream brought here.
+    pub(crate) origin: [u8; 16],
+    pub(crate) protected: AtomicBool,
+    pub(crate) labels: RwLock<Labels>,
+}
+
+impl Snapshot {
+    /// The identity of its content.
+    pub(crate) fn content(&self) -> [u8; 16] {
+        if self.origin == [0; 16] { self.state.uuid } else { self.origin }
+    }
 }
 
 /// See the module.
@@ -109,6 +120,9 @@ impl Namespace {
             read_only: AtomicBool::new(record.read_only),
             deleted: AtomicBool::new(false),
             handles: AtomicU64::new(0),
+            policy: RwLock::new(record.policy),
+            import: RwLock::new(record.import),
+            importing: AtomicBool::new(record.import.is_some()),
             counters: VolumeCounters::default(),
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
@@ -132,12 +146,22 @@ impl Namespace {
             read_only: AtomicBool::new(true),
             deleted: AtomicBool::new(false),
             handles: AtomicU64::new(0),
+            policy: RwLock::new(SnapshotPolicy::default()),
+            import: RwLock::new(None),
+            importing: AtomicBool::new(false),
             counters: VolumeCounters::default(),
         });
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
             return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
         }
-        self.snapshots.insert(id, Arc::new(Snapshot { volume: record.volume, state }));
+        let snapshot = Snapshot {
+            volume: record.volume,
+            state,
+            origin: record.origin,
+            protected: AtomicBool::new(record.protected),
+            labels: RwLock::new(record.labels.clone()),
+        };
+        self.snapshots.insert(id, Arc::new(snapshot));
         self.next_id = self.next_id.max(id + 1);
         Ok(())
     }
@@ -182,38 +206,12 @@ impl Namespace {
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
                 self.load_volume(*id, volume.clone())?;
             }
-            Control::ResizeVolume { id, size } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    let old = volume.size.swap(*size, Ordering::AcqRel);
-                    if *size < old {
-                        // Should it grow again before the tail is discarded, the tail reads as zeros already.
-                        let branch = &volume.line.branch;
-                        let end = old.next_multiple_of(1 << branch.chunk_log2);
-                        let range = Range { start: *size, end, lsn, keeps_space: false };
-                        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
-                    }
-                }
-            }
-            Control::RenameVolume { id, name } => {
-                if let Some(volume) = self.by_id.get(id).cloned() {
-                    let old = std::mem::replace(&mut *volume.name.write(), name.clone());
-                    self.by_name.remove(&old);
-                    self.by_name.insert(name.clone(), volume);
-                }
-            }
+            Control::ResizeVolume { id, size } => self.on_volume(*id, |v| resize(v, *size, lsn)),
+            Control::RenameVolume { id, name } => self.rename_volume(*id, name),
             Control::SetReadOnly { id, read_only } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    volume.read_only.store(*read_only, Ordering::Release);
-                }
+                self.on_volume(*id, |v| v.read_only.store(*read_only, Ordering::Release));
             }
-            Control::DeleteVolume { id } => {
-                if let Some(volume) = self.by_id.remove(id) {
-                    volume.deleted.store(true, Ordering::Release);
-                    self.by_name.remove(&*volume.name.read());
-                    let snapshots: Vec<u64> = self.snapshots_of(*id).iter().map(|s| s.state.id).collect();
-                    snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
-                }
-            }
+            Control::DeleteVolume { id } => self.delete_volume(*id),
             Control::AddPv { pv, uuid, path, extents } => {
                 self.next_pv = self.next_pv.max(pv + 1);
                 let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
@@ -229,19 +227,10 @@ impl Namespace {
             }
             Control::SetPlacement(placement) => self.placement = *placement,
             Control::CreateSnapshots { snapshots } => {
-                for (id, record) in snapshots {
-                    self.load_snapshot(*id, record)?;
-                    self.snapshots[id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
-                }
+                snapshots.iter().try_for_each(|(id, record)| self.create_snapshot(*id, record))?;
             }
             Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
-            Control::RenameSnapshot { id, name } => {
-                if let Some(snapshot) = self.snapshots.get(id).cloned() {
-                    self.hide_snapshot(*id);
-                    name.clone_into(&mut snapshot.state.name.write());
-                    self.snapshot_names.insert((snapshot.volume, name.clone()), *id);
-                }
-            }
+            Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
             Control::CloneVolume { id, chunk_log2, base, method, volume } => {
                 self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
@@ -250,13 +239,59 @@ impl Namespace {
             Control::RollBack { id, branch, base, size, undo_id, undo } => {
                 self.roll_back(*id, *branch, *base, *size, *undo_id, undo)?;
             }
-            Control::SetMethod { id, method } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    volume.line.branch.set_method(*method);
+            Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
+            Control::SetLabels { id, protected, labels } => {
+                if let Some(snapshot) = self.snapshots.get(id) {
+                    snapshot.protected.store(*protected, Ordering::Release);
+                    labels.clone_into(&mut snapshot.labels.write());
                 }
             }
+            Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
+            Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
         }
         Ok(())
+    }
+
+    /// Nothing, when the volume was deleted by an operation before.
+    fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
+        if let Some(volume) = self.by_id.get(&id) {
+            change(volume);
+        }
+    }
+
+    fn rename_volume(&mut self, id: u64, name: &str) {
+        if let Some(volume) = self.by_id.get(&id).cloned() {
+            let old = std::mem::replace(&mut *volume.name.write(), name.to_owned());
+            self.by_name.remove(&old);
+            self.by_name.insert(name.to_owned(), volume);
+        }
+    }
+
+    fn delete_volume(&mut self, id: u64) {
+        if let Some(volume) = self.by_id.remove(&id) {
+            volume.deleted.store(true, Ordering::Release);
+            self.by_name.remove(&*volume.name.read());
+            let snapshots: Vec<u64> = self.snapshots_of(id).iter().map(|s| s.state.id).collect();
+            snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
+        }
+    }
+
+    fn create_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+        self.load_snapshot(id, record)?;
+        self.snapshots[&id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+        if record.origin != [0; 16] {
+            // The stream has arrived.
+            self.on_volume(record.volume, |v| v.set_import(None));
+        }
+        Ok(())
+    }
+
+    fn rename_snapshot(&mut self, id: u64, name: &str) {
+        if let Some(snapshot) = self.snapshots.get(&id).cloned() {
+            self.hide_snapshot(id);
+            name.clone_into(&mut snapshot.state.name.write());
+            self.snapshot_names.insert((snapshot.volume, name.to_owned()), id);
+        }
     }
 
     fn roll_back(
@@ -286,6 +321,8 @@ impl Namespace {
             read_only: old.read_only.load(Ordering::Acquire),
             created: old.created,
             branch,
+            policy: *old.policy.read(),
+            import: None,
         };
         self.load_volume(id, record)
     }
@@ -334,8 +371,21 @@ impl Namespace {
             read_only: new.read_only,
             created,
             branch: self.next_id + 1,
+            policy: SnapshotPolicy::default(),
+            import: None,
         };
         Ok(Control::CreateVolume { id: self.next_id, chunk_log2: chunk.trailing_zeros() as u8, volume })
+    }
+}
+
+fn resize(volume: &VolumeState, size: u64, lsn: u64) {
+    let old = volume.size.swap(size, Ordering::AcqRel);
+    if size < old {
+        // Should it grow again before the tail is discarded, the tail reads as zeros already.
+        let branch = &volume.line.branch;
+        let end = old.next_multiple_of(1 << branch.chunk_log2);
+        let range = Range { start: size, end, lsn, keeps_space: false };
+        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::line::{Branch, HEAD, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
-use super::{Method, Pool, SnapshotInfo, VolumeInfo};
-use crate::catalog::{Control, Frozen, SnapshotRecord, VolumeRecord};
+use super::{Method, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
+use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::world::uuid;
 use std::collections::BTreeMap;
@@ -39,6 +39,27 @@ impl Pool {
         wanted.iter().map(|(volume, name)| self.snapshot(volume, name)).collect()
     }
 
+    /// The snapshot that a stream has brought; with it the import is over.
+    pub(crate) fn create_imported_snapshot(
+        &self,
+        volume: &str,
+        name: &str,
+        origin: [u8; 16],
+        created: u64,
+    ) -> Result<SnapshotInfo> {
+        let identity = uuid(&*self.world.rng);
+        self.submit(|names| {
+            let state = names.volume(volume)?;
+            let arrived = state.import.read().is_some_and(|import| import.to == origin);
+            if !arrived {
+                return Err(conflict(format!("end the import into {volume}: it was cancelled")));
+            }
+            let record = SnapshotRecord { origin, ..record(names, state, name, identity, created)? };
+            Ok(Control::CreateSnapshots { snapshots: vec![(names.next_id, record)] })
+        })?;
+        self.snapshot(volume, name)
+    }
+
     /// The snapshots of a volume, oldest first.
     pub fn snapshots(&self, volume: &str) -> Result<Vec<SnapshotInfo>> {
         let names = self.names.read();
@@ -71,14 +92,18 @@ impl Pool {
     }
 
     /// Deletes snapshots of a volume: gone from sight at once. What only they need comes back in the background, once no
-    /// handle and no clone rests on them.
+    /// handle and no clone rests on them. [`ErrorKind::Conflict`] when one of them is protected.
     pub fn delete_snapshots(&self, volume: &str, wanted: &[&str]) -> Result<()> {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
             return Err(invalid(format!("delete snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
         }
         self.submit(|names| {
             let state = names.volume(volume)?;
-            let ids = wanted.iter().map(|name| Ok(names.snapshot(state, name)?.state.id));
+            let ids = wanted.iter().map(|name| {
+                let snapshot = names.snapshot(state, name)?;
+                check_deletable(snapshot)?;
+                Ok(snapshot.state.id)
+            });
             Ok(Control::DeleteSnapshots { ids: ids.collect::<Result<_>>()? })
         })?;
         Ok(())
@@ -93,6 +118,39 @@ impl Pool {
             Ok(Control::RenameSnapshot { id, name: new_name.to_owned() })
         })?;
         self.snapshot(volume, new_name)
+    }
+
+    /// Notes something about a snapshot, or with `None` forgets it: keys of 1 to 63 and values of up to 255 bytes, 16 in all.
+    pub fn label_snapshot(
+        &self,
+        volume: &str,
+        name: &str,
+        changes: &[(&str, Option<&str>)],
+    ) -> Result<SnapshotInfo> {
+        self.submit(|names| {
+            let snapshot = names.snapshot(names.volume(volume)?, name)?;
+            let mut labels = snapshot.labels.read().clone();
+            for (key, value) in changes {
+                match value {
+                    Some(value) => drop(labels.insert((*key).to_owned(), (*value).to_owned())),
+                    None => drop(labels.remove(*key)),
+                }
+            }
+            check_labels(&labels)?;
+            let protected = snapshot.protected.load(Ordering::Acquire);
+            Ok(Control::SetLabels { id: snapshot.state.id, protected, labels })
+        })?;
+        self.snapshot(volume, name)
+    }
+
+    /// Forbids (or allows) the deletion of a snapshot, by hand as well as by any policy.
+    pub fn protect_snapshot(&self, volume: &str, name: &str, protected: bool) -> Result<SnapshotInfo> {
+        self.submit(|names| {
+            let snapshot = names.snapshot(names.volume(volume)?, name)?;
+            let labels = snapshot.labels.read().clone();
+            Ok(Control::SetLabels { id: snapshot.state.id, protected, labels })
+        })?;
+        self.snapshot(volume, name)
     }
 
     /// Makes a writable volume of a snapshot. It takes no space until it is written to.
@@ -115,6 +173,8 @@ impl Pool {
                 read_only: false,
                 created,
                 branch: names.next_id + 1,
+                policy: SnapshotPolicy::default(),
+                import: None,
             };
             Ok(Control::CloneVolume {
                 id: names.next_id,
@@ -174,6 +234,9 @@ fn info(names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
         of: (of.branch, of.epoch),
         pinned: names.has_children(of),
         handles: state.handles.load(Ordering::Relaxed),
+        protected: snapshot.protected.load(Ordering::Relaxed),
+        labels: snapshot.labels.read().clone(),
+        content: snapshot.content(),
     }
 }
 
@@ -200,7 +263,29 @@ fn record(
         block_size: volume.block_size,
         created,
         deleted: false,
+        origin: [0; 16],
+        protected: false,
+        labels: BTreeMap::new(),
     })
+}
+
+/// Refuses a protected snapshot.
+pub(super) fn check_deletable(snapshot: &Snapshot) -> Result<()> {
+    if snapshot.protected.load(Ordering::Acquire) {
+        let name = snapshot.state.name.read();
+        return Err(conflict(format!(
+            "delete snapshot {name}: it is protected; take the protection away first"
+        )));
+    }
+    Ok(())
+}
+
+fn check_labels(labels: &Labels) -> Result<()> {
+    let fits = |(key, value): (&String, &String)| (1..=63).contains(&key.len()) && value.len() <= 255;
+    if labels.len() <= 16 && labels.iter().all(fits) {
+        return Ok(());
+    }
+    Err(invalid("label the snapshot: up to 16 labels, with keys of 1 to 63 and values of up to 255 bytes"))
 }
 
 fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()> {

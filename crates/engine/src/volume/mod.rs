@@ -20,17 +20,30 @@ pub struct Volume {
     state: Arc<VolumeState>,
     read_only: bool,
     counted: bool,
+    /// Fills the volume from a stream, whoever else may not write.
+    importer: bool,
 }
 
 impl Volume {
     pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
         state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
-        Volume { pool, state, read_only, counted }
+        Volume { pool, state, read_only, counted, importer: false }
+    }
+
+    /// The handle through which a stream fills the volume.
+    pub(crate) fn importer(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
+        let mut volume = Volume::new(pool, state, false, true);
+        volume.importer = true;
+        volume
     }
 
     /// The volume's name now.
     pub fn name(&self) -> String {
         self.state.name.read().clone()
+    }
+
+    pub(crate) fn chunk_size(&self) -> u64 {
+        1 << self.branch().chunk_log2
     }
 
     fn branch(&self) -> &Arc<Branch> {
@@ -64,8 +77,19 @@ impl Volume {
 
     fn check_writable(&self) -> Result<()> {
         self.pool.check_usable()?;
+        let importing = self.state.importing.load(Ordering::Acquire);
+        if self.importer {
+            let over = || Error::new(ErrorKind::ReadOnly, "go on with the import: it was cancelled");
+            return if importing { Ok(()) } else { Err(over()) };
+        }
         if self.read_only || self.state.line.epoch != HEAD || self.state.read_only.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ReadOnly, "write to the volume: it is read-only"));
+        }
+        if self.state.importing.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "write to the volume: it is being filled from a stream",
+            ));
         }
         Ok(())
     }

@@ -113,13 +113,13 @@ impl Volume {
 
     /// The first page in `first..=last` in which `line` may have entries of its own.
     pub(super) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
-        let stored = self.pool.catalog.page_numbers(line.branch.id, first, last, 1)?.first().copied();
+        let current = self.pool.catalog.next_page(line.branch.id, first, last)?;
         if line.epoch == HEAD {
-            return Ok(stored);
+            return Ok(current);
         }
         let version = self.pool.catalog.next_version(line.branch.id, first * CHUNKS)?;
         let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
-        Ok(stored.into_iter().chain(version).min())
+        Ok(current.into_iter().chain(version).min())
     }
 
     /// The runs of a range of which the line itself has nothing.

@@ -138,11 +138,6 @@ impl State {
         self.snapshots_of(vol).any(|(_, s)| s.name == name)
     }
 
-    /// Does the volume rest on a snapshot?
-    pub fn has_base(&self, vol: VolId) -> bool {
-        self.volumes.get(&vol).is_some_and(|v| self.lines.depth(v.line) > 1)
-    }
-
     pub(crate) fn content(&self, view: View) -> Option<&Content> {
         match view {
             View::Volume(vol) => self.volumes.get(&vol).map(|v| &v.content),
