@@ -80,6 +80,20 @@ def commands_and_exit_codes(t):
     assert names(server) == ["first", unnamed["name"], again["name"]]
     assert server.show("copy")["origin"] == "db@first"
 
+    labelled = server.cli("snapshot", "label", "db@first", "why=a test", "gone=x")
+    assert labelled["labels"] == {"why": "a test", "gone": "x"}
+    assert server.cli("snapshot", "label", "db@first", "gone=")["labels"] == {"why": "a test"}
+    server.cli("snapshot", "protect", "db@first")
+    server.cli("snapshot", "delete", "db@first", code=CONFLICT)
+    assert [s["name"] for s in server.cli("snapshot", "delete", "db@*", "--dry-run")] == names(server)[1:]
+    server.cli("volume", "delete", "db", "--force", code=CONFLICT)
+    server.check()
+    assert server.cli("snapshot", "show", "db@first")["protected"]
+    server.cli("snapshot", "unprotect", "db@first")
+    made, = server.cli("snapshot", "create", "db@noted", "--label", "by=me")
+    assert made["labels"] == {"by": "me"}
+    server.cli("snapshot", "delete", "db@noted")
+
     server.cli("snapshot", "delete", "db@none", code=NOT_FOUND)
     assert server.cli("snapshot", "delete", "db@*", "--older-than", "1d") == []
     assert len(server.cli("snapshot", "delete", "db@2*", "--dry-run")) == 2 and len(names(server)) == 3
@@ -108,7 +122,7 @@ def thousands_at_once(t):
     server.cli("snapshot", "delete", "db@*")
     assert names(server) == []
     server.drained()
-    assert get(server, "db", 8, (count - 1) % 100 * 4096) == struct.pack("<Q", count - 1)
+    assert get(server, "db", 4096, (count - 1) % 100 * 4096) == struct.pack("<Q", count - 1) * 512
     server.check()
 
 
@@ -208,6 +222,68 @@ def what_changed_since(t):
     handle.shutdown()
     listed = run("nbdinfo", "--json", server.uri("db"))
     assert "hindcast:changed-since:a" in listed
+
+
+@test(hindcast_only=True)
+def streams_and_differences(t):
+    """`diff`, `export` and `import`: whole, incremental, cut short and gone on with, damaged."""
+    here, there = t.server("here"), t.server("there")
+    here.create("db", 8 * MIB)
+    put(here, "db", pattern(1, 4 * MIB))
+    here.cli("snapshot", "create", "db@a")
+    put(here, "db", pattern(2, 65536), MIB)
+    here.cli("snapshot", "create", "db@b")
+    put(here, "db", pattern(3, 4096), 7 * MIB)
+    assert here.cli("diff", "db@a", "db@b") == {"size": 8 * MIB, "ranges": [{"offset": MIB, "length": 65536}]}
+    now = here.cli("diff", "db@a")["ranges"]
+    assert now[0] == {"offset": MIB, "length": 65536} and now[1]["offset"] <= 7 * MIB, now
+    here.cli("diff", "db@a", "db@none", code=NOT_FOUND)
+    here.cli("diff", "db@a", "other@b", code=USAGE)
+
+    whole, part = t.dir / "a.hcs", t.dir / "b.hcs"
+    here.cli("export", "db@a", "--file", whole)
+    here.cli("export", "db@b", "--from", "db@a", "--file", part)
+    here.cli("export", "db@none", "--file", t.dir / "none", code=NOT_FOUND)
+    assert not (t.dir / "none").exists(), "no file that looks like a stream"
+    assert 4 * MIB < whole.stat().st_size < 5 * MIB and part.stat().st_size < 128 * KIB
+
+    there.cli("import", "--file", part, code=NOT_FOUND)
+    damaged = t.dir / "damaged"
+    data = bytearray(whole.read_bytes())
+    data[3 * MIB] ^= 1
+    damaged.write_bytes(data)
+    there.cli("import", "bad", "--file", damaged, code=FAILED)
+    there.cli("import", "bad", "--cancel")
+    there.cli("volume", "delete", "bad")
+
+    cut = t.dir / "cut"
+    cut.write_bytes(whole.read_bytes()[:3 * MIB])
+    said = there.cli("import", "copy", "--file", cut, code=FAILED)
+    assert "broke off" in said, said
+    status = there.cli("import", "copy", "--status")
+    assert MIB <= status["position"] <= 3 * MIB, status
+    there.stop()
+    there.start()
+    assert there.cli("import", "copy", "--status") == status, "kept over a restart"
+    with connection(there.uri("copy")) as h:
+        refused((errno.EPERM, errno.EROFS, errno.EIO), h.pwrite, bytes(512), 0)
+    rest = t.dir / "rest"
+    here.cli("export", "db@a", "--start", status["position"], "--file", rest)
+    assert rest.stat().st_size < whole.stat().st_size
+    assert there.cli("import", "copy", "--file", rest)["name"] == "a"
+    assert there.cli("import", "copy", "--status") is None
+    there.cli("import", "copy", "--file", whole, code=CONFLICT)
+    assert there.cli("import", "copy", "--file", part)["name"] == "b"
+    for name in "ab":
+        assert get(there, f"copy@{name}", 8 * MIB) == get(here, f"db@{name}", 8 * MIB), name
+    put(there, "copy", bytes(512))
+    there.check()
+    # By a pipe.
+    environment = {**os.environ, "HINDCAST_SOCKET": str(here.api)}
+    with subprocess.Popen([str(binary()), "export", "db@b"], env=environment, stdout=subprocess.PIPE) as sender:
+        run(binary(), "import", "piped", env={**os.environ, "HINDCAST_SOCKET": str(there.api)}, stdin=sender.stdout)
+        assert sender.wait() == 0
+    assert get(there, "piped@b", 8 * MIB) == get(here, "db@b", 8 * MIB)
 
 
 @test(hindcast_only=True)

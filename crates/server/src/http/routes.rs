@@ -2,7 +2,7 @@
 
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, convert, schedules, snapshots, targets};
+use super::{App, blocking, convert, schedules, snapshots, targets, transfer};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -45,6 +45,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
         .merge(snapshots::router())
+        .merge(transfer::router())
         .merge(schedules::router())
         .merge(targets::router());
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
