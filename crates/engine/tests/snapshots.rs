@@ -302,3 +302,62 @@ fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
         f.reopen();
     }
 }
+
+/// Terabytes of a clone cost a row, not a page for each 256 of its chunks; what snapshots saw stays.
+#[test]
+fn a_long_discard_of_a_clone_is_cheap() {
+    const TIB: u64 = 1 << 40;
+    let f = Fixture::new();
+    let new = NewVolume {
+        name: "a".into(),
+        size: 10 * TIB,
+        chunk_size: 16 * KIB,
+        block_size: 512,
+        read_only: false,
+    };
+    f.pool.create_volume(&new).unwrap();
+    {
+        let a = f.pool.open_volume("a", false).unwrap();
+        (0..8).for_each(|n| write(&a, n * TIB + 20 * KIB, 1, 64 * KIB));
+        f.snap("a", "s");
+        f.pool.clone_volume("a", "s", "b").unwrap();
+        let b = f.pool.open_volume("b", false).unwrap();
+        write(&b, 5 * TIB, 2, 4 * KIB);
+        f.snap("b", "before");
+        f.pool.drain().unwrap();
+        let commits = f.pool.stats().catalog_commits;
+        b.discard(TIB + 30 * KIB, 8 * TIB, false).unwrap();
+        f.snap("b", "after");
+        write(&b, 3 * TIB, 3, 512);
+        f.pool.drain().unwrap();
+        assert!(f.pool.stats().catalog_commits < commits + 20, "a commit for every few pages");
+        f.pool.resize_volume("b", 2 * TIB, true).unwrap();
+        f.pool.resize_volume("b", 10 * TIB, false).unwrap();
+        write(&b, 9 * TIB, 4, 512);
+        f.pool.drain().unwrap();
+    }
+    let f = f.reopen();
+    let [before, after] = ["before", "after"].map(|s| f.pool.open_snapshot("b", s).unwrap());
+    assert_bytes(&before, 2 * TIB + 20 * KIB, 1, 64 * KIB);
+    assert_bytes(&before, 5 * TIB, 2, 4 * KIB);
+    assert_bytes(&after, TIB + 20 * KIB, 1, 10 * KIB);
+    assert_bytes(&after, TIB + 30 * KIB, 0, 64 * KIB);
+    let b = f.pool.open_volume("b", false).unwrap();
+    for volume in [&after, &b] {
+        assert_bytes(volume, 5 * TIB, 0, 64 * KIB);
+        assert_bytes(volume, 20 * KIB, 1, 64 * KIB);
+    }
+    assert_bytes(&b, 3 * TIB, 0, KIB);
+    assert_bytes(&b, 9 * TIB, 4, 512);
+    assert_bytes(&b, 9 * TIB + 512, 0, 64 * KIB);
+    let report = f.pool.info();
+    assert!(report.used < MIB, "{} bytes are used", report.used);
+    drop((before, after, b));
+    for volume in ["b", "a"] {
+        f.pool.delete_volume(volume, true).unwrap();
+        f.idle();
+    }
+    f.idle();
+    assert_eq!(f.pool.info().used, 0);
+    f.reopen();
+}

@@ -225,7 +225,7 @@ impl Oracle {
     /// Does nobody know whether the volume's snapshots are there?
     pub(crate) fn doubtful_snapshots(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
-            Effect::Delete(v) => *v == vol,
+            Effect::Delete(v) | Effect::Rename(v, _) => *v == vol,
             Effect::DeleteSnapshots(_) | Effect::RenameSnapshot(..) => true,
             _ => false,
         })

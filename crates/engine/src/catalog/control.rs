@@ -288,7 +288,30 @@ mod tests {
         Control::CreateVolume { id: 1, chunk_log2: 14, volume }
     }
 
-    fn every_kind() -> [Control; 12] {
+    fn snapshot(id: u64) -> SnapshotRecord {
+        SnapshotRecord {
+            uuid: [5; 16],
+            name: "s".into(),
+            volume: 1,
+            of: Frozen { branch: id, epoch: 9 },
+            size: 1 << 30,
+            block_size: 512,
+            created: 99,
+            deleted: false,
+            origin: [0; 16],
+            protected: false,
+            labels: Labels::new(),
+        }
+    }
+
+    fn clone_volume() -> Control {
+        let Control::CreateVolume { volume, .. } = create_volume() else { unreachable!() };
+        let base = Frozen { branch: 2, epoch: 9 };
+        Control::CloneVolume { id: 7, chunk_log2: 14, base, method: Method::Copy, volume }
+    }
+
+    fn every_kind() -> [Control; 18] {
+        let base = Frozen { branch: 2, epoch: 9 };
         [
             create_volume(),
             Control::ResizeVolume { id: 1, size: 5 },
@@ -299,6 +322,12 @@ mod tests {
             Control::SetDraining { pv: 3, draining: true },
             Control::RemovePv { pv: 3 },
             Control::SetPlacement(Placement::Contiguous),
+            Control::CreateSnapshots { snapshots: vec![(5, snapshot(2)), (6, snapshot(3))] },
+            Control::DeleteSnapshots { ids: vec![5, 6] },
+            Control::RenameSnapshot { id: 5, name: "x".into() },
+            clone_volume(),
+            Control::RollBack { id: 1, branch: 8, base, size: 512, undo_id: 7, undo: snapshot(2) },
+            Control::SetMethod { id: 1, method: Method::Copy },
             Control::SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() },
             Control::SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } },
             Control::SetImport {
@@ -322,6 +351,12 @@ mod tests {
             "0703000000010000",
             "0803000000000000",
             "0901000000000000",
+            "0a02000500000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf060000000000000054000105050505050505050505050505050505010073010000000000000003000000000000000900000000000040000000000002000063000000000000000000000000000000000000000000000000000000a58a710b00",
+            "0b0200050000000000000006000000000000000000000000",
+            "0c050000000000000001007800000000",
+            "0d07000000000000000e02000000000000000900000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
+            "0e0100000000000000080000000000000002000000000000000900000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
+            "0f010000000000000001000000000000",
             "140500000000000000010100020062790300616e6e000000",
             "15010000000000000019010000000000",
             "1601000000000000000101010101010101010101010101010101020202020202020202020202020202020000010000000000000000000000",

@@ -165,3 +165,94 @@ impl Txn<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Superblock;
+    use crate::disk::MemDir;
+    use crate::pool::Placement;
+    use crate::world::{Rng, SplitMix};
+
+    fn catalog() -> Catalog {
+        let dir = MemDir::new();
+        let superblock = Superblock {
+            pool: [1; 16],
+            extent_size: 1 << 20,
+            journal_size: 1 << 20,
+            segment_size: 1 << 18,
+            atomic_unit: 512,
+            placement: Placement::Anywhere,
+            next_id: 1,
+            next_pv: 0,
+        };
+        Catalog::create(&dir, &superblock, &[]).unwrap();
+        Catalog::finish(&dir).unwrap();
+        Catalog::open(&dir, 1 << 20).unwrap()
+    }
+
+    /// Holes and stored pages of one branch, with its neighbours untouched, against a plain array.
+    #[test]
+    fn agree_with_a_plain_array() {
+        const PAGES: u64 = 40;
+        let catalog = catalog();
+        let rng = SplitMix::new(3);
+        // What each page of branch 2 is: nothing, a hole, or stored with this in its first chunk.
+        let mut plain: Vec<Option<MapPage>> = vec![None; PAGES as usize];
+        let mut txn = catalog.begin().unwrap();
+        txn.put_hole(1, 0..PAGES, 7).unwrap();
+        txn.put_hole(3, 0..PAGES, 7).unwrap();
+        txn.commit().unwrap();
+        for born in 1..300 {
+            let mut txn = catalog.begin().unwrap();
+            let start = rng.next() % PAGES;
+            let end = start + 1 + rng.next() % (PAGES - start);
+            if rng.next() % 2 == 0 {
+                let stored: Vec<u64> = catalog.page_numbers(2, start, end - 1, usize::MAX).unwrap();
+                let empty = MapPage::default();
+                txn.put_pages(stored.iter().map(|n| ((2, *n), &empty))).unwrap();
+                txn.put_hole(2, start..end, born).unwrap();
+                for (page, n) in plain[start as usize..end as usize].iter_mut().zip(start..) {
+                    if page.is_none() || stored.contains(&n) {
+                        *page = Some(MapPage::hole(born));
+                    }
+                }
+            } else {
+                let page = MapPage::hole(1000 + born);
+                txn.put_pages([((2, start), &page)].into_iter()).unwrap();
+                plain[start as usize] = Some(page);
+            }
+            if rng.next() % 40 == 0 {
+                txn.remove_holes(2).unwrap();
+                let is_hole = |p: &MapPage| p.get(0).is_some_and(|e| e.born < 1000);
+                plain.iter_mut().for_each(|p| drop(p.take_if(|p| is_hole(p))));
+            }
+            txn.commit().unwrap();
+            for (n, expected) in plain.iter().enumerate() {
+                assert_eq!(&catalog.page((2, n as u64)).unwrap(), expected, "page {n} after step {born}");
+                let next = (n as u64..PAGES).find(|n| plain[*n as usize].is_some());
+                assert_eq!(catalog.next_page(2, n as u64, PAGES - 1).unwrap(), next);
+            }
+        }
+        for branch in [1, 3] {
+            assert_eq!(catalog.page((branch, PAGES - 1)).unwrap(), Some(MapPage::hole(7)));
+            assert_eq!(catalog.page((branch, PAGES)).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn steps_of_one_discard_make_one_hole() {
+        let catalog = catalog();
+        let mut txn = catalog.begin().unwrap();
+        (0..10).for_each(|n| txn.put_hole(1, n * 100..(n + 1) * 100, 4).unwrap());
+        txn.commit().unwrap();
+        let mut found = Vec::new();
+        catalog
+            .visit_holes(&mut |key, hole| {
+                found.push((key, hole?));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(found, [((1, 0), HoleRecord { end: 1000, born: 4 })]);
+    }
+}

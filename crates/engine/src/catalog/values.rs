@@ -432,6 +432,7 @@ impl Value for BitmapPage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::HoleRecord;
     use std::fmt::Debug;
 
     fn golden<V: Value + PartialEq + Debug>(value: V, hex: &str) {
@@ -550,6 +551,8 @@ mod tests {
             },
             "020e00010000004d0000000000000002000000000000000900000001281f1fd0",
         );
+        golden(Entry { slot: Slot::new(1, 4096), born: 3 }, "01080000000000010003000000d0a8f98f");
+        golden(HoleRecord { end: 1 << 30, born: 3 }, "01000000400000000003000000352d693f");
         golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");
         golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");
     }

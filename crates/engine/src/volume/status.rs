@@ -52,16 +52,65 @@ impl Volume {
 
     /// The runs of a range of a line; false when the list is full.
     fn line_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
-        let branch = &line.branch;
+        let mut walk = Walk { volume: self, line, runs, gap: bytes.start..bytes.start };
         // Asked once, before any page: what was acknowledged before is staged, or in every page looked at from here on.
-        if branch.staging.is_empty() {
-            return self.mapped_runs(line, bytes, runs);
+        let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };
+        Ok(all && walk.end_gap()?)
+    }
+
+    /// The first page in `first..=last` in which `line` may have entries of its own.
+    pub(super) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+        let (catalog, branch) = (&self.pool.catalog, line.branch.id);
+        let current = catalog.next_page(branch, first, last)?;
+        if line.epoch == HEAD {
+            return Ok(current);
         }
+        let version = catalog.next_version(branch, first * CHUNKS)?;
+        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
+        Ok(current.into_iter().chain(version).min())
+    }
+}
+
+/// The way along a line.
+struct Walk<'a> {
+    volume: &'a Volume,
+    line: &'a Line,
+    runs: &'a mut Runs,
+    /// Of these bytes, the last ones, the line itself has nothing. The base is asked of all of them at once.
+    gap: Range<u64>,
+}
+
+impl Walk<'_> {
+    /// The line itself has nothing of the bytes that come next.
+    fn absent(&mut self, bytes: Range<u64>) {
+        if self.gap.is_empty() {
+            self.gap.start = bytes.start;
+        }
+        self.gap.end = bytes.end;
+    }
+
+    /// The line itself knows what the bytes that come next are; false when the list is full.
+    fn known(&mut self, bytes: Range<u64>, kind: (bool, bool)) -> Result<bool> {
+        Ok(self.end_gap()? && self.runs.push(bytes.end - bytes.start, kind))
+    }
+
+    fn end_gap(&mut self) -> Result<bool> {
+        let gap = std::mem::replace(&mut self.gap, 0..0);
+        match &self.line.branch.base {
+            _ if gap.is_empty() => Ok(true),
+            Some(base) => self.volume.line_runs(base, gap, self.runs),
+            None => Ok(self.runs.push(gap.end - gap.start, HOLE)),
+        }
+    }
+
+    /// A range of which something may be staged.
+    fn staged(&mut self, bytes: Range<u64>) -> Result<bool> {
+        let chunk_log2 = self.line.branch.chunk_log2;
         let mut start = bytes.start;
         while start < bytes.end {
-            let chunk_end = ((start >> branch.chunk_log2) + 1) << branch.chunk_log2;
+            let chunk_end = ((start >> chunk_log2) + 1) << chunk_log2;
             let next = ((start / STRIDE + 1) * STRIDE).min(chunk_end).min(bytes.end);
-            if !self.staged_part(line, start..next, runs)? {
+            if !self.staged_part(start..next)? {
                 return Ok(false);
             }
             start = next;
@@ -69,74 +118,53 @@ impl Volume {
         Ok(true)
     }
 
-    /// The runs of a range of which nothing is staged.
-    fn mapped_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
-        let branch = &line.branch;
-        let chunks = branch.chunks(bytes.start, bytes.end - bytes.start);
+    /// A range of which nothing is staged.
+    fn mapped(&mut self, bytes: Range<u64>) -> Result<bool> {
+        let (line, map) = (self.line, &self.volume.pool.map);
+        let chunks = line.branch.chunks(bytes.start, bytes.end - bytes.start);
         let clamp = |chunk: u64| {
-            chunk.checked_shl(branch.chunk_log2.into()).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end)
+            chunk.checked_shl(line.branch.chunk_log2.into()).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end)
         };
         let mut page: Option<(u64, Arc<MapPage>)> = None;
         let mut chunk = chunks.start;
         while chunk < chunks.end {
             let (number, index) = MapPage::locate(chunk);
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
-                page = self.pool.map.cached(line, number).map(|page| (number, page));
+                page = map.cached(line, number).map(|page| (number, page));
                 if page.is_none() {
                     // Pages that do not exist are skipped at one look.
-                    let next = self.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
+                    let next = self.volume.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
                     let next = next.map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
                     if next > chunk {
-                        if !self.absent_runs(line, clamp(chunk)..clamp(next), runs)? {
-                            return Ok(false);
-                        }
+                        self.absent(clamp(chunk)..clamp(next));
                         chunk = next;
                         continue;
                     }
-                    page = Some((number, self.pool.map.load(line, number)?));
+                    page = Some((number, map.load(line, number)?));
                 }
             }
             let range = clamp(chunk)..clamp(chunk + 1);
-            let pushed = match page.as_ref().and_then(|(_, p)| p.get(index)) {
+            match page.as_ref().and_then(|(_, p)| p.get(index)) {
+                None => self.absent(range),
                 Some(entry) => {
-                    runs.push(range.end - range.start, if entry.slot == Slot::HOLE { HOLE } else { DATA })
+                    let kind = if entry.slot == Slot::HOLE { HOLE } else { DATA };
+                    if !self.known(range, kind)? {
+                        return Ok(false);
+                    }
                 }
-                None => self.absent_runs(line, range, runs)?,
-            };
-            if !pushed {
-                return Ok(false);
             }
             chunk += 1;
         }
         Ok(true)
     }
 
-    /// The first page in `first..=last` in which `line` may have entries of its own.
-    pub(super) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
-        let current = self.pool.catalog.next_page(line.branch.id, first, last)?;
-        if line.epoch == HEAD {
-            return Ok(current);
-        }
-        let version = self.pool.catalog.next_version(line.branch.id, first * CHUNKS)?;
-        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
-        Ok(current.into_iter().chain(version).min())
-    }
-
-    /// The runs of a range of which the line itself has nothing.
-    fn absent_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
-        match &line.branch.base {
-            Some(base) => self.line_runs(base, bytes, runs),
-            None => Ok(runs.push(bytes.end - bytes.start, HOLE)),
-        }
-    }
-
-    /// The runs of a part of a chunk of which something may be staged. Staging is asked before the map, as by a read.
-    fn staged_part(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
-        let branch = &line.branch;
+    /// A part of a chunk of which something may be staged. Staging is asked before the map, as by a read.
+    fn staged_part(&mut self, bytes: Range<u64>) -> Result<bool> {
+        let (branch, epoch) = (&self.line.branch, self.line.epoch);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        let sources: Vec<_> = blocks.clone().map(|b| branch.staging.resolve(b, line.epoch)).collect();
+        let sources: Vec<_> = blocks.clone().map(|b| branch.staging.resolve(b, epoch)).collect();
         let (number, index) = MapPage::locate(bytes.start >> branch.chunk_log2);
-        let entry = self.pool.map.load(line, number)?.get(index);
+        let entry = self.volume.pool.map.load(self.line, number)?.get(index);
         let mapped = entry.is_some_and(|e| e.slot != Slot::HOLE);
         let kind = |source: &Source| match source {
             Source::Below if mapped => DATA,
@@ -154,12 +182,10 @@ impl Volume {
                 sectors.chunk_by(|a, b| kind(a) == kind(b) && (*a == Source::Below) == (*b == Source::Below))
             {
                 let next = at + run.len() as u64 * SECTOR;
-                let pushed = match run[0] {
-                    Source::Below if entry.is_none() => self.absent_runs(line, at..next, runs)?,
-                    _ => runs.push(next - at, kind(&run[0])),
-                };
-                if !pushed {
-                    return Ok(false);
+                match run[0] {
+                    Source::Below if entry.is_none() => self.absent(at..next),
+                    _ if !self.known(at..next, kind(&run[0]))? => return Ok(false),
+                    _ => {}
                 }
                 at = next;
             }
