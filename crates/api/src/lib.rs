@@ -10,6 +10,7 @@ mod schedules;
 mod size;
 mod snapshots;
 mod targets;
+mod transfer;
 mod types;
 
 pub use client::{Client, ClientError, Endpoint};
@@ -18,6 +19,7 @@ pub use schedules::*;
 pub use size::{ParseSizeError, Size};
 pub use snapshots::*;
 pub use targets::*;
+pub use transfer::*;
 pub use types::*;
 
 /// Prefix of every versioned route.

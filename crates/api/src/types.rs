@@ -274,6 +274,12 @@ pub struct Volume {
     pub read_only: bool,
     /// How it preserves what its snapshots need.
     pub method: Method,
+    /// What its snapshots are expected to take, in per cent of its size; taking more is a warning.
+    pub snapshot_reserve: u8,
+    /// The oldest unprotected snapshots are deleted while they take more than that, or the pool is low on space.
+    pub auto_delete: bool,
+    /// It is being filled from a stream, and takes no other writes.
+    pub importing: bool,
     /// Address of the snapshot that its content begins with, if it is a clone, or was rolled back.
     pub origin: Option<String>,
     /// Address of the newest snapshot in sight that its content comes after, on its own line of history or before.
@@ -334,7 +340,7 @@ pub struct CreateVolume {
 }
 
 /// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, method,
-/// size, name, and the first that fails ends the request.
+/// policy of snapshots, size, name, and the first that fails ends the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -344,6 +350,12 @@ pub struct PatchVolume {
     /// How it preserves what its snapshots need, from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
+    /// What its snapshots are expected to take, in per cent of its size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_reserve: Option<u8>,
+    /// Delete the oldest unprotected snapshots while they take more than that, or the pool is low on space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_delete: Option<bool>,
     /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,

@@ -18,6 +18,7 @@ mod status;
 mod target;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod volume;
 
 use clap::error::ErrorKind as ClapKind;
@@ -75,6 +76,9 @@ enum Command {
     /// Clones, writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
+    Diff(transfer::Diff),
+    Export(transfer::Export),
+    Import(transfer::Import),
     /// Schedules, which take and delete snapshots by time: create, list, show, pause, resume, set, delete
     #[command(subcommand)]
     Schedule(schedule::Command),
@@ -118,6 +122,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
+        Command::Diff(args) => transfer::diff(&args, &global.session()?),
+        Command::Export(args) => transfer::export(&args, &global.session()?),
+        Command::Import(args) => transfer::import(&args, &global.session()?),
         Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Check(args) => check::run(&args, global.output()),

@@ -14,15 +14,37 @@ fn the_description_is_consistent() {
     Cli::command().debug_assert();
 }
 
+/// The words of an example as a shell would see them, up to what is not the command's: an explanation, a pipe.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec!["hindcast".to_owned()];
+    // What is quoted has every other place.
+    for (n, part) in line.split('\'').enumerate() {
+        if n % 2 == 1 {
+            words.last_mut().unwrap().push_str(part);
+            continue;
+        }
+        let command = part.split("  ").next().unwrap().split(['|', '>', '&']).next().unwrap();
+        for (n, word) in command.split(' ').enumerate() {
+            match n {
+                0 => words.last_mut().unwrap().push_str(word),
+                _ => words.push(word.to_owned()),
+            }
+        }
+        if command.len() < part.len() {
+            break;
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 /// Every example in every help text that is a plain `hindcast` command has to parse.
 #[test]
 fn examples_in_the_help_parse() {
     fn walk(command: &clap::Command, seen: &mut usize) {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        for line in help.lines().filter_map(|l| l.strip_prefix("  hindcast ")) {
-            let line = line.split("  ").next().unwrap_or(line);
-            let line = line.split(['|', '>', '&']).next().unwrap_or(line);
-            let words: Vec<&str> = std::iter::once("hindcast").chain(line.split_whitespace()).collect();
+        for line in help.lines().filter_map(|l| l.strip_prefix("  hindcast")) {
+            let words = words(line);
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{words:?}: {error}");
             }

@@ -25,6 +25,7 @@ const SET_EXAMPLES: &str = "\
 Examples:
   hindcast volume set db --read-only
   hindcast volume set db --method cow            for volumes that are read in long runs
+  hindcast volume set db --snapshot-reserve 25 --auto-delete yes
 
 With row a chunk that a snapshot needs stays where it is, and what is written goes elsewhere: little is moved. With cow
 it is copied away and overwritten where it was: the volume keeps its order on disk. What was written before stays as it is.";
@@ -88,6 +89,12 @@ pub(crate) enum Command {
         /// How to preserve what snapshots need, from now on: row (redirect-on-write) or cow (copy-on-write)
         #[arg(long, group = "property")]
         method: Option<Method>,
+        /// What its snapshots are expected to take, in per cent of its size; taking more is a warning
+        #[arg(long, group = "property", value_name = "PERCENT")]
+        snapshot_reserve: Option<u8>,
+        /// Delete the oldest unprotected snapshots while they take more than the reserve, or space is low
+        #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
+        auto_delete: Option<bool>,
     },
     /// Delete a volume; its space comes back in the background
     Delete {
@@ -124,6 +131,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn yes_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("say yes or no".into()),
+    }
+}
+
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
@@ -149,9 +164,10 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set { name, read_only, writable, method } => {
+        Command::Set { name, read_only, writable, method, snapshot_reserve, auto_delete } => {
             let read_only = (read_only || writable).then_some(read_only);
-            let patch = PatchVolume { read_only, method, ..PatchVolume::default() };
+            let patch =
+                PatchVolume { read_only, method, snapshot_reserve, auto_delete, ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| {
                 format!("{} is now {}, {}", v.name, access(v), v.method.name())
             })
@@ -202,6 +218,10 @@ fn details(v: &Volume) -> String {
         ("block size", v.block_size.to_string()),
         ("access", access(v).into()),
         ("method", v.method.name().into()),
+        (
+            "snapshot reserve",
+            format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", kept by deletion" } else { "" }),
+        ),
         ("origin", v.origin.clone().unwrap_or_else(|| "-".into())),
         ("handles", v.handles.to_string()),
         ("created", v.created.to_string()),

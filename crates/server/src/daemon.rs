@@ -16,9 +16,12 @@ use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 
 /// Threads that wait for the engine on behalf of admin requests.
 const ADMIN_THREADS: usize = 8;
+/// Exports and imports that may go on at the same time: each has a thread, and reads or writes as fast as it can.
+const MAX_TRANSFERS: usize = 8;
 /// Between refreshes of what the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -61,6 +64,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         data: config.data.display().to_string(),
         chunk: config.chunk,
         hooks: config.hooks.clone(),
+        transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
         schedules: Schedules::open(&config.data).map_err(http::error_body)?,
     });
     let scheduler =

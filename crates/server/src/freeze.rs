@@ -17,7 +17,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads process groups, one a line, until its input ends; then kills the last one, if it is not empty, and becomes the
 /// command that thaws.
 const GUARDIAN: &str = r#"while read -r line; do group=$line; done
-[ -n "$group" ] && kill -KILL -- "-$group" 2>/dev/null
+[ -n "$group" ] && kill -s KILL -- "-$group" 2>/dev/null
 exec sh -c "$1" </dev/null"#;
 /// Waits until the guardian knows of it.
 const GUARDED: &str = r#"read -r go || exit 1

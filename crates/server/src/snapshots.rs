@@ -26,7 +26,15 @@ impl App {
             true => Vec::new(),
             false => new.snapshots.iter().filter_map(|s| self.hooks.get(&s.volume)).collect(),
         };
-        self.create_within(&hooks, &new.snapshots)
+        let mut created = self.create_within(&hooks, &new.snapshots)?;
+        let labels: Vec<_> =
+            new.labels.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).collect();
+        if !labels.is_empty() {
+            for snapshot in &mut created {
+                *snapshot = self.pool.label_snapshot(&snapshot.volume, &snapshot.name, &labels)?;
+            }
+        }
+        Ok(created)
     }
 
     /// The first volume's commands are outermost.

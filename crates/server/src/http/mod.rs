@@ -7,6 +7,7 @@ mod schedules;
 mod serve;
 mod snapshots;
 mod targets;
+mod transfer;
 
 pub use error::error_body;
 pub(crate) use serve::{ApiServer, addresses, serve};
@@ -20,6 +21,7 @@ use hindcast_api::{Listeners, Status};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// What handlers work on.
 pub(crate) struct App {
@@ -34,6 +36,8 @@ pub(crate) struct App {
     /// Commands around snapshots.
     pub(crate) hooks: VolumeHooks,
     pub(crate) schedules: Schedules,
+    /// Exports and imports that may go on at the same time.
+    pub(crate) transfers: Arc<Semaphore>,
 }
 
 impl App {

@@ -2,7 +2,7 @@
 
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, convert, schedules, snapshots, targets};
+use super::{App, blocking, convert, schedules, snapshots, targets, transfer};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -14,7 +14,7 @@ use hindcast_api::{
     API_V1, AddPv, CreateVolume, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv, PatchVolume,
     Pool, Pv, Status, Volume,
 };
-use hindcast_engine::pool::{NewVolume, PvSpec};
+use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::OpenApi;
@@ -45,6 +45,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
         .merge(snapshots::router())
+        .merge(transfer::router())
         .merge(schedules::router())
         .merge(targets::router());
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
@@ -233,7 +234,7 @@ async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Vol
     blocking(&app, move |app| Ok(Json(Lineage::new(&app.pool).volume(&app.pool.volume(&name)?)))).await
 }
 
-/// Changes a volume: read_only, then method, size, name; the first that fails ends the request.
+/// Changes a volume: read_only, then method, policy of snapshots, size, name; the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -249,6 +250,15 @@ async fn patch_volume(
         if let Some(method) = patch.method {
             info = app.pool.set_method(&name, convert::method(method))?;
             tracing::info!(volume = name, method = method.name(), "volume");
+        }
+        if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
+            let old = info.policy;
+            let policy = SnapshotPolicy {
+                reserve_percent: patch.snapshot_reserve.unwrap_or(old.reserve_percent),
+                auto_delete: patch.auto_delete.unwrap_or(old.auto_delete),
+            };
+            info = app.pool.set_snapshot_policy(&name, policy)?;
+            tracing::info!(volume = name, ?policy, "volume");
         }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;

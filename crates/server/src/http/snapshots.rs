@@ -81,6 +81,14 @@ async fn patch_snapshot(
 ) -> Result<Json<Snapshot>, ApiError> {
     blocking(&app, move |app| {
         let mut found = app.pool.snapshot(&volume, &snapshot)?;
+        if !patch.labels.is_empty() {
+            let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
+            found = app.pool.label_snapshot(&volume, &snapshot, &changes)?;
+        }
+        if let Some(protected) = patch.protected {
+            found = app.pool.protect_snapshot(&volume, &snapshot, protected)?;
+            tracing::info!(volume, snapshot, protected, "snapshot");
+        }
         if let Some(name) = patch.name {
             found = app.pool.rename_snapshot(&volume, &snapshot, &name)?;
             tracing::info!(volume, snapshot, name, "snapshot renamed");

@@ -465,10 +465,7 @@ impl Exports {
             luns.for_each(|(lun, _)| known.target.set_lun(*lun, new.clone()));
         }
         if let Some(lu) = new {
-            lu.notify_inquiry_changed();
-            if lu.info().size != old.info().size {
-                lu.notify_resized();
-            }
+            lu.notify_replaced(lu.info().size != old.info().size);
         }
     }
 

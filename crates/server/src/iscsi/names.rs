@@ -84,7 +84,7 @@ pub(crate) fn volume_part(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_engine::pool::{Method, VolumeStats};
+    use hindcast_engine::pool::{Method, SnapshotPolicy, VolumeStats};
 
     fn volume(name: &str) -> VolumeInfo {
         VolumeInfo {
@@ -97,6 +97,8 @@ mod tests {
             created: 0,
             branch: 1,
             method: Method::Redirect,
+            policy: SnapshotPolicy::default(),
+            importing: false,
             allocated: 0,
             handles: 0,
             stats: VolumeStats::default(),
@@ -144,6 +146,9 @@ mod tests {
             of: (1, 1),
             pinned: false,
             handles: 0,
+            protected: false,
+            labels: Default::default(),
+            content: [0xcd; 16],
         }
     }
 
