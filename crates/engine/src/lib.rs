@@ -23,8 +23,9 @@ mod journal;
 mod map;
 pub mod pool;
 mod staging;
+pub mod stream;
 mod volume;
 pub mod world;
 
 pub use error::{Error, ErrorKind, Result};
-pub use volume::Volume;
+pub use volume::{ChangeRun, Difference, Volume};

@@ -1,10 +1,12 @@
 //! Flipped bits in a closed pool: found and named, or harmless; never served as data.
 
-use crate::oracle::{SECTOR, VolId};
+use crate::oracle::{SECTOR, SnapId, SnapshotModel, View, VolId};
 use crate::run::{Outcome, Run};
+use hindcast_engine::Volume;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
+use std::sync::Arc;
 
 impl Run {
     /// Flips bits in the metadata of a cleanly closed pool, and looks at what opening, reading and checking make of
@@ -41,31 +43,46 @@ impl Run {
         }
     }
 
-    fn read_damaged(&mut self, pool: &std::sync::Arc<Pool>, noticed: bool) -> Outcome<()> {
+    fn read_damaged(&mut self, pool: &Arc<Pool>, noticed: bool) -> Outcome<()> {
         let volumes: Vec<(VolId, String)> =
             self.oracle.state().volumes.iter().map(|(id, v)| (*id, v.name.clone())).collect();
         for (id, name) in volumes {
-            let handle = match pool.open_volume(&name, true) {
-                Ok(handle) => handle,
-                Err(_) if noticed => continue,
+            match pool.open_volume(&name, true) {
+                Ok(handle) => self.read_view(&handle, View::Volume(id), id, noticed)?,
+                Err(_) if noticed => {}
                 Err(e) => {
                     return Err(format!("check finds nothing, but volume {name} can't be opened: {e:?}"));
                 }
-            };
-            for (offset, len) in self.oracle.interesting(id, handle.info().size) {
-                let mut data = vec![0; len as usize];
-                match handle.read(offset, &mut data) {
-                    Ok(()) => self
-                        .oracle
-                        .check_read(id, offset, &data)
-                        .map_err(|e| format!("served damage: {e}"))?,
-                    Err(_) if noticed => {}
-                    Err(e) => {
-                        let sector = offset / SECTOR;
-                        return Err(format!(
-                            "check finds nothing, but {name} can't be read at sector {sector}: {e:?}"
-                        ));
-                    }
+            }
+        }
+        let snapshots: Vec<(SnapId, SnapshotModel)> =
+            self.oracle.state().snapshots.iter().take(10).map(|(id, s)| (*id, s.clone())).collect();
+        for (id, snapshot) in snapshots {
+            let volume = self.volume_name(snapshot.volume)?;
+            match pool.open_snapshot(&volume, &snapshot.name) {
+                Ok(handle) => self.read_view(&handle, View::Snapshot(id), snapshot.volume, noticed)?,
+                Err(_) if noticed => {}
+                Err(e) => {
+                    return Err(format!("check finds nothing, but snapshot {id} can't be opened: {e:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_view(&self, handle: &Volume, view: View, owner: VolId, noticed: bool) -> Outcome<()> {
+        for (offset, len) in self.oracle.interesting(owner, handle.info().size) {
+            let mut data = vec![0; len as usize];
+            match handle.read(offset, &mut data) {
+                Ok(()) => {
+                    self.oracle.check_read(view, offset, &data).map_err(|e| format!("served damage: {e}"))?
+                }
+                Err(_) if noticed => {}
+                Err(e) => {
+                    let sector = offset / SECTOR;
+                    return Err(format!(
+                        "check finds nothing, but {view:?} can't be read at sector {sector}: {e:?}"
+                    ));
                 }
             }
         }

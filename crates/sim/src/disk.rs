@@ -39,6 +39,19 @@ pub struct Counts {
     pub syncs: u64,
 }
 
+/// What a power loss in the middle of an operation can do to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stake {
+    /// The operation's number.
+    pub(crate) op: u64,
+    /// It is a sync.
+    pub(crate) sync: bool,
+    /// Changes before it that no sync has made durable.
+    pub(crate) changes: u64,
+    /// The disks that they are on.
+    pub(crate) disks: u64,
+}
+
 impl SimDir {
     /// An empty directory on a machine whose chances follow `seed`.
     pub fn new(seed: u64) -> Self {
@@ -48,6 +61,7 @@ impl SimDir {
             dead: false,
             counts: Counts::default(),
             crash_at: None,
+            stakes: None,
             clock: 0,
             files: BTreeMap::new(),
             next_file: 0,
@@ -142,6 +156,11 @@ impl SimDir {
     /// What has been done so far.
     pub fn counts(&self) -> Counts {
         self.0.lock().counts
+    }
+
+    /// Takes note of what is at stake at each operation from now on; what was noted so far.
+    pub(crate) fn note_stakes(&self) -> Vec<Stake> {
+        self.0.lock().stakes.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Plans a crash (or, with `None`, no crash). From that point on every operation fails, until [`SimDir::crash`].

@@ -1,6 +1,6 @@
 //! Scripts, cut at every single point: each disk operation, each sync, each way to crash.
 
-use crate::disk::CrashPoint;
+use crate::disk::{CrashPoint, Stake};
 use crate::fate::PowerLoss;
 use crate::run::{Outcome, Run, Summary, Trace};
 use crate::scripts::Script;
@@ -8,16 +8,6 @@ use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::disk::SyncPurpose;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-const CRASHES: [Crash; 7] = [
-    Crash::Kill,
-    Crash::Power(PowerLoss::LoseAll),
-    Crash::Power(PowerLoss::KeepAll),
-    Crash::Power(PowerLoss::Subset),
-    Crash::Power(PowerLoss::Tears),
-    Crash::Power(PowerLoss::Suffix),
-    Crash::Power(PowerLoss::ByDisk),
-];
 
 /// One cut of one script.
 #[derive(Debug, Clone, Copy)]
@@ -63,31 +53,42 @@ pub fn run_script(
 /// All cuts of a script, in order.
 pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
     let mut begin = Run::new(0, Plan::small(script.atomic_unit), false, None);
-    if !script.from_creation {
-        begin.create()?;
+    if script.from_creation {
+        begin.dir().note_stakes();
     }
-    let from = begin.dir().counts();
-    for op in if script.from_creation { &[] } else { &script.ops[..] } {
+    begin.create()?;
+    if !script.from_creation {
+        begin.dir().note_stakes();
+    }
+    for op in &script.ops {
         begin.step(op)?;
     }
-    if script.from_creation {
-        begin.create()?;
-        for op in &script.ops {
-            begin.step(op)?;
-        }
+    let stakes = begin.dir().note_stakes();
+    let syncs_next = |n: usize| stakes.get(n + 1).is_none_or(|next| next.sync);
+    Ok(stakes.iter().enumerate().flat_map(|(n, stake)| cuts_at(stake, syncs_next(n))).collect())
+}
+
+/// The ways to crash in the middle of one operation that can end differently: where little is at stake, many are one.
+fn cuts_at(stake: &Stake, syncs_next: bool) -> Vec<Cut> {
+    let at_stake = stake.changes + u64::from(!stake.sync);
+    let mut ways = vec![(Crash::Kill, 1)];
+    // Between two syncs losing everything always leaves the same; the end is where most was promised.
+    if stake.sync || syncs_next {
+        ways.push((Crash::Power(PowerLoss::LoseAll), 1));
     }
-    let to = begin.dir().counts();
-    let mut cuts = Vec::new();
-    for how in CRASHES {
-        // What is drawn by chance deserves more than one try.
-        let seeds = if matches!(how, Crash::Power(PowerLoss::Subset | PowerLoss::Tears)) { 3 } else { 1 };
-        for seed in 0..seeds {
-            let ops = (from.ops + 1..=to.ops).map(CrashPoint::Op);
-            let syncs = (from.syncs + 1..=to.syncs).map(CrashPoint::Sync);
-            cuts.extend(ops.chain(syncs).map(|point| Cut { point, how, seed }));
-        }
+    // What is drawn by chance deserves more than one try.
+    if at_stake > 0 {
+        ways.push((Crash::Power(PowerLoss::Tears), 3));
     }
-    Ok(cuts)
+    if at_stake > 1 {
+        ways.push((Crash::Power(PowerLoss::Subset), 3));
+        ways.push((Crash::Power(PowerLoss::Suffix), 1));
+    }
+    if stake.disks > 1 {
+        ways.push((Crash::Power(PowerLoss::ByDisk), 1));
+    }
+    let point = CrashPoint::Op(stake.op);
+    ways.into_iter().flat_map(|(how, seeds)| (0..seeds).map(move |seed| Cut { point, how, seed })).collect()
 }
 
 /// What one script's enumeration came to.

@@ -12,6 +12,7 @@ mod damage;
 mod disk;
 mod enumerate;
 mod fate;
+mod generate;
 mod life;
 mod mutate;
 mod oracle;
@@ -19,17 +20,19 @@ mod perform;
 mod rand;
 mod run;
 mod scripts;
+mod snapshots;
 mod workload;
 
 pub use disk::{Counts, CrashPoint, SimDir};
 pub use enumerate::{Cut, Enumerated, cuts, enumerate, run_script};
 pub use fate::{PowerLoss, TearModel};
+pub use generate::Generator;
 pub use mutate::{Caught, mutate};
-pub use oracle::{State, VolId, VolumeModel};
+pub use oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 pub use rand::Rand;
 pub use run::{Outcome, Run, Summary, Trace};
 pub use scripts::{Script, scripts};
-pub use workload::{Crash, Generator, Op, Plan};
+pub use workload::{Crash, Op, Plan};
 
 use hindcast_engine::disk::SyncPurpose;
 
@@ -38,6 +41,21 @@ pub const DEFAULT_OPS: u64 = 120;
 
 /// One seed: a random plan, `ops` random operations, and a thorough end.
 pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trace) -> Outcome<Summary> {
+    any_run(seed, ops, true, dropped, trace)
+}
+
+/// One seed without snapshots: what seeds did before there were any.
+pub fn plain_run(seed: u64, ops: u64) -> Outcome<Summary> {
+    any_run(seed, ops, false, None, None)
+}
+
+fn any_run(
+    seed: u64,
+    ops: u64,
+    snapshots: bool,
+    dropped: Option<SyncPurpose>,
+    trace: Trace,
+) -> Outcome<Summary> {
     guard(|| {
         let mut rand = Rand::new(seed);
         let plan = Plan::random(&mut rand);
@@ -48,7 +66,7 @@ pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trac
         if let Some(purpose) = dropped {
             run.dir().drop_syncs(purpose);
         }
-        run.random(ops)?;
+        run.random(ops, snapshots)?;
         Ok(run.summary())
     })
 }

@@ -3,7 +3,8 @@
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
-use crate::oracle::{FoundVolume, Promise, VolId};
+use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Promise, View, VolId};
+use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run};
 use crate::workload::{Crash, Plan};
 use bytes::Bytes;
@@ -109,7 +110,7 @@ impl Run {
 
     fn compare(&mut self, promise: Promise) -> Outcome<()> {
         let pool = self.pool()?;
-        let mut found = Vec::new();
+        let mut found = FoundState::default();
         for info in pool.volumes() {
             let Some(id) = self.ids.get(&info.uuid).copied().or(self.unborn) else {
                 return Err(format!("volume {} is none that was ever created", info.name));
@@ -126,15 +127,36 @@ impl Run {
             for (offset, data) in self.read_everything(id, &info.name, info.size)? {
                 volume.add(offset, &data);
             }
-            found.push(volume);
+            found.volumes.push(volume);
+            self.find_snapshots(id, &info.name, &mut found)?;
         }
         self.unborn = None;
+        self.unborn_snapshots.clear();
         let stats = pool.stats();
         let lost = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
         self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
         self.summary.lost += lost as u64;
         self.compare_pvs()?;
         self.check_positions()
+    }
+
+    fn find_snapshots(&mut self, vol: VolId, volume: &str, found: &mut FoundState) -> Outcome<()> {
+        let snapshots = self.pool()?.snapshots(volume).map_err(|e| format!("list snapshots: {e:?}"))?;
+        for info in snapshots {
+            let named = |(v, n, _): &&(VolId, String, u32)| *v == vol && *n == info.name;
+            let unborn = self.unborn_snapshots.iter().find(named).map(|(_, _, id)| *id);
+            let Some(id) = self.snapshot_ids.get(&info.uuid).copied().or(unborn) else {
+                return Err(format!("snapshot {volume}@{} is none that was ever taken", info.name));
+            };
+            self.snapshot_ids.insert(info.uuid, id);
+            let mut snapshot = FoundSnapshot::new(id, vol, info.name.clone(), info.size);
+            let of = (volume, &info.name[..], info.size);
+            for (offset, data) in self.read_snapshot_ranges(vol, of, VERIFIED_RANGES)? {
+                snapshot.add(offset, &data);
+            }
+            found.snapshots.push(snapshot);
+        }
+        Ok(())
     }
 
     fn compare_pvs(&mut self) -> Outcome<()> {
@@ -151,7 +173,7 @@ impl Run {
 
     /// Ends the process in the planned way, and tells what holds afterwards.
     pub(crate) fn end_process(&mut self) -> Promise {
-        self.handles.clear();
+        self.drop_handles();
         self.pool = None;
         self.summary.crashes += 1;
         let how = self.planned.take().unwrap_or(Crash::Kill);
@@ -177,7 +199,7 @@ impl Run {
 
     /// Closes the pool, which makes everything durable. False when a crash or a fault came between.
     pub(crate) fn close(&mut self) -> Outcome<bool> {
-        self.handles.clear();
+        self.drop_handles();
         let Some(pool) = self.pool.take() else {
             return Ok(false);
         };
@@ -216,6 +238,8 @@ impl Run {
     pub(crate) fn leave_poisoned(&mut self) -> Outcome<()> {
         self.say(|| "the pool is poisoned".into());
         self.dir.clear_faults();
+        // A crash that was planned would only hide how a poisoned pool reads.
+        self.dir.crash_at(None);
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
             if self.oracle.doubtful_volume(vol) {
@@ -235,11 +259,12 @@ impl Run {
             for (offset, len) in self.oracle.interesting(vol, handle.info().size).into_iter().take(4) {
                 let mut buf = vec![0; len as usize];
                 match handle.read(offset, &mut buf) {
-                    Ok(()) => self.oracle.check_read(vol, offset, &buf)?,
+                    Ok(()) => self.oracle.check_read(View::Volume(vol), offset, &buf)?,
                     Err(e) => return Err(format!("a poisoned pool does not serve reads: {e:?}")),
                 }
             }
         }
+        self.read_poisoned_snapshots()?;
         self.reopen_unclean()
     }
 

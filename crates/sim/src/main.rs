@@ -145,10 +145,13 @@ fn tell(line: &str) {
 
 fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
     say!(
-        "{what}: {} operations, {} crashes, {} records, {} unflushed records lost, {} writes refused, {:.1} s",
+        "{what}: {} operations, {} crashes, {} records, {} snapshots, {} clones and rollbacks, \
+         {} unflushed records lost, {} writes refused, {:.1} s",
         summary.ops,
         summary.crashes,
         summary.records,
+        summary.snapshots,
+        summary.clones,
         summary.lost,
         summary.refused,
         since.elapsed().as_secs_f64()

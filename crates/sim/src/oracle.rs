@@ -3,21 +3,24 @@
 //! Every sector that a run writes says which write it comes from, so what a crash left behind can be compared with the
 //! state after every prefix of the records. One must fit, and it must be long enough (I4).
 
+mod content;
+mod lines;
 mod replay;
+mod state;
 
+pub(crate) use content::Content;
+pub(crate) use state::{Effect, View};
+pub use state::{SnapId, SnapshotModel, State, VolId, VolumeModel};
+
+use content::{Found, ZONE};
 use replay::Replay;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of a sector: the unit of comparison.
 pub(crate) const SECTOR: u64 = 512;
-/// Sectors that are verified together.
-const ZONE: u64 = 128;
 /// Content that no write of the run has made.
 const FOREIGN: u64 = u64::MAX;
 const MAGIC: u64 = u64::from_le_bytes(*b"hindcast");
-
-/// A volume's number inside a run, never used twice.
-pub type VolId = u32;
 
 /// Fills a sector with what write `stamp` puts there.
 pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
@@ -38,12 +41,13 @@ pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
     }
 }
 
-/// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did.
-fn stamp_of(buf: &[u8], vol: VolId, sector: u64) -> u64 {
+/// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did. A clone shows what other volumes
+/// wrote; no two writes have one number.
+fn stamp_of(buf: &[u8], sector: u64) -> u64 {
     if buf.iter().all(|b| *b == 0) {
         return 0;
     }
-    let stamp = word(buf, 1);
+    let (stamp, vol) = (word(buf, 1), word(buf, 2) as VolId);
     let mut expected = [0; SECTOR as usize];
     fill_sector(&mut expected, vol, sector, stamp);
     if buf == expected && stamp != 0 { stamp } else { FOREIGN }
@@ -70,126 +74,6 @@ pub(crate) fn describe(buf: &[u8]) -> String {
     format!("write {stamp} of volume {vol} sector {sector}{damage}")
 }
 
-/// A volume as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeModel {
-    /// Name.
-    pub name: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// Chunk size in bytes.
-    pub chunk_size: u64,
-    /// Block size in bytes.
-    pub block_size: u32,
-    /// Refuses writes.
-    pub read_only: bool,
-    /// Which write each sector holds; absent: zeros.
-    sectors: BTreeMap<u64, u64>,
-}
-
-impl VolumeModel {
-    /// An empty volume.
-    pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
-        VolumeModel { name, size, chunk_size, block_size, read_only, sectors: BTreeMap::new() }
-    }
-
-    /// Which write a sector holds; 0: none, zeros.
-    pub(crate) fn sector(&self, sector: u64) -> u64 {
-        self.sectors.get(&sector).copied().unwrap_or(0)
-    }
-
-    /// The first sector in a range of bytes that is not zeros.
-    pub(crate) fn first_written(&self, offset: u64, len: u64) -> Option<u64> {
-        self.sectors.range(offset / SECTOR..(offset + len) / SECTOR).next().map(|(sector, _)| *sector)
-    }
-
-    fn same_shape(&self, found: &FoundVolume) -> bool {
-        (&self.name, self.size, self.chunk_size, self.block_size, self.read_only)
-            == (&found.name, found.size, found.chunk_size, found.block_size, found.read_only)
-    }
-}
-
-/// What one journal record does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// New data.
-    Write {
-        /// Where.
-        vol: VolId,
-        /// First sector.
-        sector: u64,
-        /// Number of sectors.
-        count: u64,
-        /// The write's number.
-        stamp: u64,
-    },
-    /// Zeros, by any command.
-    Zero {
-        /// Where.
-        vol: VolId,
-        /// First sector.
-        sector: u64,
-        /// Number of sectors.
-        count: u64,
-    },
-    /// A new volume.
-    Create(VolId, VolumeModel),
-    /// A volume goes.
-    Delete(VolId),
-    /// A new size; what lies past it is forgotten.
-    Resize(VolId, u64),
-    /// A new name.
-    Rename(VolId, String),
-    /// Another access.
-    ReadOnly(VolId, bool),
-}
-
-/// All volumes at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
-    /// By number.
-    pub volumes: BTreeMap<VolId, VolumeModel>,
-}
-
-impl State {
-    fn apply(&mut self, effect: &Effect) {
-        match effect {
-            Effect::Write { vol, sector, count, stamp } => {
-                if let Some(volume) = self.volumes.get_mut(vol) {
-                    volume.sectors.extend((*sector..sector + count).map(|s| (s, *stamp)));
-                }
-            }
-            Effect::Zero { vol, sector, count } => {
-                if let Some(volume) = self.volumes.get_mut(vol) {
-                    let gone: Vec<u64> =
-                        volume.sectors.range(*sector..sector + count).map(|s| *s.0).collect();
-                    for sector in gone {
-                        volume.sectors.remove(&sector);
-                    }
-                }
-            }
-            Effect::Create(vol, model) => drop(self.volumes.insert(*vol, model.clone())),
-            Effect::Delete(vol) => drop(self.volumes.remove(vol)),
-            Effect::Resize(vol, size) => {
-                if let Some(volume) = self.volumes.get_mut(vol) {
-                    volume.size = *size;
-                    volume.sectors.split_off(&(size / SECTOR));
-                }
-            }
-            Effect::Rename(vol, name) => {
-                if let Some(volume) = self.volumes.get_mut(vol) {
-                    volume.name.clone_from(name);
-                }
-            }
-            Effect::ReadOnly(vol, on) => {
-                if let Some(volume) = self.volumes.get_mut(vol) {
-                    volume.read_only = *on;
-                }
-            }
-        }
-    }
-}
-
 /// A volume as it was found after a crash.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundVolume {
@@ -205,8 +89,8 @@ pub(crate) struct FoundVolume {
     pub block_size: u32,
     /// Refuses writes.
     pub read_only: bool,
-    /// Content of the sectors that were read, as stamps.
-    sectors: BTreeMap<u64, u64>,
+    /// Which write each sector that was read holds.
+    content: Found,
 }
 
 impl FoundVolume {
@@ -219,15 +103,71 @@ impl FoundVolume {
         block_size: u32,
         read_only: bool,
     ) -> Self {
-        FoundVolume { id, name, size, chunk_size, block_size, read_only, sectors: BTreeMap::new() }
+        FoundVolume { id, name, size, chunk_size, block_size, read_only, content: Found::default() }
     }
 
     /// Takes in what was read at byte `offset`.
     pub(crate) fn add(&mut self, offset: u64, data: &[u8]) {
-        for (sector, bytes) in (offset / SECTOR..).zip(data.chunks_exact(SECTOR as usize)) {
-            self.sectors.insert(sector, stamp_of(bytes, self.id, sector));
+        add(&mut self.content, offset, data);
+    }
+}
+
+/// A snapshot as it was found after a crash.
+#[derive(Debug, Clone)]
+pub(crate) struct FoundSnapshot {
+    id: SnapId,
+    volume: VolId,
+    name: String,
+    size: u64,
+    content: Found,
+}
+
+impl FoundSnapshot {
+    /// A snapshot none of whose sectors were read yet.
+    pub(crate) fn new(id: SnapId, volume: VolId, name: String, size: u64) -> Self {
+        FoundSnapshot { id, volume, name, size, content: Found::default() }
+    }
+
+    /// Takes in what was read at byte `offset`.
+    pub(crate) fn add(&mut self, offset: u64, data: &[u8]) {
+        add(&mut self.content, offset, data);
+    }
+}
+
+fn add(content: &mut Found, offset: u64, data: &[u8]) {
+    for (sector, bytes) in (offset / SECTOR..).zip(data.chunks_exact(SECTOR as usize)) {
+        content.put(sector, stamp_of(bytes, sector));
+    }
+}
+
+/// All that was found after a crash.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FoundState {
+    pub(crate) volumes: Vec<FoundVolume>,
+    pub(crate) snapshots: Vec<FoundSnapshot>,
+}
+
+/// Compares what was read with what should be there; `or` accepts something else.
+pub(crate) fn check_content(
+    what: &str,
+    content: &Content,
+    offset: u64,
+    data: &[u8],
+    or: impl Fn(u64, u64) -> bool,
+) -> Result<(), String> {
+    for (sector, bytes) in (offset / SECTOR..).zip(data.chunks_exact(SECTOR as usize)) {
+        let found = stamp_of(bytes, sector);
+        let expected = content.get(sector);
+        if found != expected && !or(sector, found) {
+            return Err(format!(
+                "{what} sector {sector} (byte {}): expected {}, found {}",
+                sector * SECTOR,
+                name_of(expected),
+                describe(bytes)
+            ));
         }
     }
+    Ok(())
 }
 
 /// How much of what was acknowledged must be there.
@@ -240,7 +180,7 @@ pub(crate) enum Promise {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Oracle {
     /// Certainly durable.
     base: State,
@@ -255,6 +195,8 @@ pub(crate) struct Oracle {
     last_lsn: u64,
     /// The next LSN may skip some: after a torn tail the numbers of what was lost are not used again.
     may_skip: bool,
+    /// Several prefixes explained what a crash left, and they differ in space: zeros that keep it look like others.
+    space_doubtful: bool,
 }
 
 impl Oracle {
@@ -268,21 +210,42 @@ impl Oracle {
         !self.in_flight.is_empty()
     }
 
+    /// Does nobody know who should have how much space?
+    pub(crate) fn doubtful_space(&self) -> bool {
+        self.doubtful() || self.space_doubtful
+    }
+
     /// Does nobody know whether the volume is there, or how long it is?
     pub(crate) fn doubtful_volume(&self, vol: VolId) -> bool {
         self.in_flight
             .iter()
-            .any(|effect| matches!(effect, Effect::Delete(v) | Effect::Resize(v, _) if *v == vol))
+            .any(|effect| matches!(effect, Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) if *v == vol))
+    }
+
+    /// Does nobody know whether the volume's snapshots are there?
+    pub(crate) fn doubtful_snapshots(&self, vol: VolId) -> bool {
+        self.in_flight.iter().any(|effect| match effect {
+            Effect::Delete(v) | Effect::Rename(v, _) => *v == vol,
+            Effect::DeleteSnapshots(_) | Effect::RenameSnapshot(..) => true,
+            _ => false,
+        })
     }
 
     /// Something is about to be tried.
     pub(crate) fn attempt(&mut self, effects: &[Effect]) {
         for effect in effects {
-            if let Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count } = effect {
+            if let Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count, .. } = effect
+            {
                 // Of a long range of zeros the ends tell enough.
                 let (first, last) = (sector / ZONE, (sector + count - 1) / ZONE);
                 let zones = self.zones.entry(*vol).or_default();
                 zones.extend((first..=last).take(8).chain((first..=last).rev().take(8)));
+            }
+            if let Effect::Clone(vol, snap, _) = effect
+                && let Some(origin) = self.now.snapshots.get(snap)
+            {
+                let zones = self.zones.get(&origin.volume).cloned().unwrap_or_default();
+                self.zones.insert(*vol, zones);
             }
         }
         self.in_flight.extend_from_slice(effects);
@@ -364,23 +327,17 @@ impl Oracle {
     }
 
     /// Compares what was read with what is acknowledged (or, where nobody knows, tried).
-    pub(crate) fn check_read(&self, vol: VolId, offset: u64, data: &[u8]) -> Result<(), String> {
-        let Some(volume) = self.now.volumes.get(&vol) else {
-            return Err(format!("volume {vol} is gone"));
+    pub(crate) fn check_read(&self, view: View, offset: u64, data: &[u8]) -> Result<(), String> {
+        let Some(content) = self.now.content(view) else {
+            return Err(format!("{view:?} is gone"));
         };
-        for (sector, bytes) in (offset / SECTOR..).zip(data.chunks_exact(SECTOR as usize)) {
-            let found = stamp_of(bytes, vol, sector);
-            let expected = volume.sector(sector);
-            if found != expected && !self.tried(vol, sector, found) {
-                return Err(format!(
-                    "volume {vol} sector {sector} (byte {}): expected {}, found {}",
-                    sector * SECTOR,
-                    name_of(expected),
-                    describe(bytes)
-                ));
-            }
-        }
-        Ok(())
+        check_content(
+            &format!("{view:?}"),
+            content,
+            offset,
+            data,
+            |sector, found| matches!(view, View::Volume(vol) if self.tried(vol, sector, found)),
+        )
     }
 
     fn tried(&self, vol: VolId, sector: u64, stamp: u64) -> bool {
@@ -388,7 +345,7 @@ impl Oracle {
             Effect::Write { vol: v, sector: s, count, stamp: t } => {
                 *v == vol && (*s..s + count).contains(&sector) && stamp == *t
             }
-            Effect::Zero { vol: v, sector: s, count } => {
+            Effect::Zero { vol: v, sector: s, count, .. } => {
                 *v == vol && (*s..s + count).contains(&sector) && stamp == 0
             }
             Effect::Resize(v, size) => *v == vol && sector * SECTOR >= *size && stamp == 0,
@@ -400,7 +357,7 @@ impl Oracle {
     /// many acknowledged records were lost.
     pub(crate) fn recover(
         &mut self,
-        found: &[FoundVolume],
+        found: &FoundState,
         promise: Promise,
         lsn: u64,
     ) -> Result<usize, String> {
@@ -420,6 +377,8 @@ impl Oracle {
             }
             let wrong = replay.wrong();
             if wrong == 0 {
+                let other = fitting.as_ref().is_some_and(|(_, state)| state.lines != replay.state.lines);
+                self.space_doubtful |= other;
                 fitting = Some((length, replay.state.clone()));
             } else if wrong <= best.0 {
                 best = (wrong, length, replay.explain());

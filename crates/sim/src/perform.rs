@@ -1,17 +1,20 @@
 //! Carrying out one operation on the pool and on the oracle, and comparing the answers.
 
 use crate::disk::CrashPoint;
-use crate::oracle::{Effect, SECTOR, VolId, VolumeModel, fill_sector};
+use crate::oracle::{Content, Effect, SECTOR, View, VolId, VolumeModel, fill_sector};
 use crate::run::{Outcome, Run, write_effects, zero_effects};
 use crate::workload::Op;
 use bytes::Bytes;
-use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::device::{BlockDevice, StatusRun, WriteOp};
 use hindcast_engine::pool::{NewVolume, Pool, PvSpec};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 
+/// Ranges of snapshots that one look at everything reads.
+pub(crate) const VERIFIED_RANGES: usize = 400;
+
 /// What became of a request.
-enum Answer {
+pub(crate) enum Answer {
     /// It succeeded.
     Done,
     /// It was refused, as it should have been or may have been, and has done nothing.
@@ -81,6 +84,32 @@ impl Run {
                 self.dir.clear_faults();
                 Ok(())
             }
+            of_snapshots => self.perform_on_snapshots(of_snapshots),
+        }
+    }
+
+    fn perform_on_snapshots(&mut self, op: &Op) -> Outcome<()> {
+        match op {
+            Op::Snapshot(wanted) => self.create_snapshots(wanted),
+            Op::DeleteSnapshots(snaps) => self.delete_snapshots(snaps),
+            Op::RenameSnapshot(snap, name) => self.rename_snapshot(*snap, name),
+            Op::Clone(snap, name) => self.clone_volume(*snap, name),
+            Op::RollBack { snap, undo, force } => self.roll_back(*snap, undo, *force),
+            Op::Relocate(vol) => self.relocate(*vol),
+            Op::Method(vol, method) => self.set_method(*vol, *method),
+            Op::ReadSnapshot { snap, offset, len, try_first } => {
+                self.read_snapshot(*snap, *offset, *len, *try_first)
+            }
+            Op::StatusSnapshot { snap, offset, len, max_runs } => {
+                self.status_snapshot(*snap, *offset, *len, *max_runs)
+            }
+            Op::MisuseSnapshot(snap) => self.misuse_snapshot(*snap),
+            Op::ReleaseSnapshots => {
+                self.snapshot_handles.clear();
+                self.gone.clear();
+                Ok(())
+            }
+            other => Err(format!("{other:?} has nothing to do with snapshots")),
         }
     }
 
@@ -93,15 +122,15 @@ impl Run {
         self.control(Effect::ReadOnly(vol, on), &[], |pool| pool.set_read_only(&name, on).map(drop)).map(drop)
     }
 
-    fn verify_unless_crashed(&mut self) -> Outcome<()> {
+    pub(crate) fn verify_unless_crashed(&mut self) -> Outcome<()> {
         if self.faults {
             return Ok(());
         }
-        let result = self.verify();
+        let result = self.verify(VERIFIED_RANGES);
         if self.dir.crashed() { Ok(()) } else { result }
     }
 
-    fn model(&self, vol: VolId) -> Outcome<&VolumeModel> {
+    pub(crate) fn model(&self, vol: VolId) -> Outcome<&VolumeModel> {
         self.oracle.state().volumes.get(&vol).ok_or_else(|| format!("volume {vol} is gone"))
     }
 
@@ -120,7 +149,7 @@ impl Run {
         Ok(answer)
     }
 
-    fn sort(&self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+    pub(crate) fn sort(&self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
         if let Err(e) = &result {
             self.say(|| format!("  {e:?}"));
         }
@@ -151,7 +180,7 @@ impl Run {
     }
 
     /// A control operation: one record, durable when it is acknowledged.
-    fn control(
+    pub(crate) fn control(
         &mut self,
         effect: Effect,
         may_refuse: &[ErrorKind],
@@ -227,7 +256,7 @@ impl Run {
             other => other.map(drop),
         };
         match self.sort(result, &[])? {
-            Answer::Done => self.oracle.check_read(vol, offset, &data),
+            Answer::Done => self.oracle.check_read(View::Volume(vol), offset, &data),
             _ => Ok(()),
         }
     }
@@ -277,26 +306,8 @@ impl Run {
             Err(e) => return self.sort(Err(e), &[]).map(drop),
         };
         let volume = self.model(vol)?;
-        let mut at = offset;
-        for run in &runs {
-            if run.length == 0 || (!run.allocated && !run.zero) {
-                return Err(format!("a run that can't be: {run:?}"));
-            }
-            let inside = run.length.min((offset + len).saturating_sub(at));
-            if run.zero
-                && !self.oracle.doubtful()
-                && let Some(sector) = volume.first_written(at, inside)
-            {
-                return Err(format!("sector {sector} was written, but {run:?} at {at} calls it zeros"));
-            }
-            at += run.length;
-        }
-        // A call looks at a bounded number of chunks.
-        let stopped = runs.len() == max_runs || at - offset >= volume.chunk_size << 19;
-        if at > offset + len || (at < offset + len && !stopped) || runs.len() > max_runs {
-            return Err(format!("{} runs to {at} for {offset}+{len}, at most {max_runs}", runs.len()));
-        }
-        Ok(())
+        let known = (!self.oracle.doubtful()).then_some(&volume.content);
+        check_runs(&runs, (offset, len), max_runs, known, volume.chunk_size)
     }
 
     fn misuse(&mut self, vol: VolId) -> Outcome<()> {
@@ -408,10 +419,16 @@ impl Run {
     fn delete(&mut self, vol: VolId, force: bool) -> Outcome<()> {
         let name = self.model(vol)?.name.clone();
         let open = self.handles.contains_key(&vol);
-        let refusals: &[ErrorKind] = if open && !force { &[ErrorKind::Busy] } else { &[] };
+        let snapshots = self.oracle.state().snapshots_of(vol).next().is_some();
+        let refusals: &[ErrorKind] = match (force, snapshots, open) {
+            (false, true, _) => &[ErrorKind::Conflict],
+            (false, false, true) => &[ErrorKind::Busy],
+            _ => &[],
+        };
+        self.part_with(|_, s| s.volume == vol);
         let answer = self.control(Effect::Delete(vol), refusals, |pool| pool.delete_volume(&name, force))?;
         let Answer::Done = answer else { return Ok(()) };
-        if open && !force {
+        if (open || snapshots) && !force {
             return Err("a volume in use went without force".into());
         }
         if let Some(handle) = self.handles.remove(&vol) {
@@ -535,4 +552,33 @@ impl Run {
         self.dir.fail_reads(name, start..end);
         Ok(())
     }
+}
+
+/// Runs must lie end to end, and what is `known` to have been written is never called zeros.
+pub(crate) fn check_runs(
+    runs: &[StatusRun],
+    (offset, len): (u64, u64),
+    max_runs: usize,
+    known: Option<&Content>,
+    chunk_size: u64,
+) -> Outcome<()> {
+    let mut at = offset;
+    for run in runs {
+        if run.length == 0 || (!run.allocated && !run.zero) {
+            return Err(format!("a run that can't be: {run:?}"));
+        }
+        let end = at + run.length.min((offset + len).saturating_sub(at));
+        if run.zero
+            && let Some(sector) = known.and_then(|content| content.first(at / SECTOR, end / SECTOR))
+        {
+            return Err(format!("sector {sector} was written, but {run:?} at {at} calls it zeros"));
+        }
+        at += run.length;
+    }
+    // A call looks at a bounded number of chunks.
+    let stopped = runs.len() == max_runs || at - offset >= chunk_size << 19;
+    if at > offset + len || (at < offset + len && !stopped) || runs.len() > max_runs {
+        return Err(format!("{} runs to {at} for {offset}+{len}, at most {max_runs}", runs.len()));
+    }
+    Ok(())
 }

@@ -2,9 +2,10 @@
 
 use crate::disk::{CrashPoint, SimDir};
 use crate::fate::TearModel;
-use crate::oracle::{Effect, Oracle, SECTOR, VolId};
+use crate::generate::Generator;
+use crate::oracle::{Effect, Oracle, SECTOR, SnapId, SnapshotModel, View, VolId};
 use crate::rand::Rand;
-use crate::workload::{Crash, Generator, Op, Plan};
+use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::Volume;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::Dir;
@@ -19,6 +20,10 @@ pub type Outcome<T> = Result<T, String>;
 /// Tells what happens, when somebody wants to know.
 pub type Trace = Option<fn(&str)>;
 
+/// Idle steps in a row that mean that there is nothing left to do: destage is lazy, and what was freed can be used again
+/// only after all who read have been looked at twice.
+const PATIENCE: u32 = 5;
+
 /// What a run did, for the closing line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -32,6 +37,10 @@ pub struct Summary {
     pub refused: u64,
     /// Records sequenced.
     pub records: u64,
+    /// Snapshots taken.
+    pub snapshots: u64,
+    /// Clones made, and rollbacks.
+    pub clones: u64,
     /// Disk operations that change something.
     pub disk_ops: u64,
 }
@@ -44,6 +53,8 @@ impl Summary {
         self.lost += other.lost;
         self.refused += other.refused;
         self.records += other.records;
+        self.snapshots += other.snapshots;
+        self.clones += other.clones;
         self.disk_ops += other.disk_ops;
     }
 }
@@ -58,11 +69,19 @@ pub struct Run {
     pub(crate) oracle: Oracle,
     pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) handles: BTreeMap<VolId, Arc<Volume>>,
+    /// Handles of snapshots.
+    pub(crate) snapshot_handles: BTreeMap<SnapId, Arc<Volume>>,
+    /// Handles of snapshots that were deleted meanwhile, with what they show.
+    pub(crate) gone: Vec<(Arc<Volume>, SnapshotModel)>,
     /// Numbers of volumes that are known to have been created.
     pub(crate) ids: BTreeMap<[u8; 16], VolId>,
     /// The volume whose creation has no answer yet.
     pub(crate) unborn: Option<VolId>,
+    /// Numbers of snapshots, and those whose creation has no answer yet.
+    pub(crate) snapshot_ids: BTreeMap<[u8; 16], SnapId>,
+    pub(crate) unborn_snapshots: Vec<(VolId, String, SnapId)>,
     pub(crate) next_vol: VolId,
+    pub(crate) next_snapshot: SnapId,
     pub(crate) next_stamp: u64,
     /// Physical volumes that must be there, and those that may.
     pub(crate) pvs: BTreeSet<String>,
@@ -105,9 +124,14 @@ impl Run {
             oracle: Oracle::default(),
             pool: None,
             handles: BTreeMap::new(),
+            snapshot_handles: BTreeMap::new(),
+            gone: Vec::new(),
             ids: BTreeMap::new(),
             unborn: None,
+            snapshot_ids: BTreeMap::new(),
+            unborn_snapshots: Vec::new(),
             next_vol: 1,
+            next_snapshot: 1,
             next_stamp: 1,
             pvs: BTreeSet::new(),
             doubtful_pvs: BTreeSet::new(),
@@ -188,14 +212,22 @@ impl Run {
 
     /// Performs an operation of a script, unless a crash took what it is about.
     pub(crate) fn step_if_possible(&mut self, op: &Op) -> Outcome<()> {
-        let size = |vol| self.oracle.state().volumes.get(&vol).map(|v| v.size);
-        let possible = op.volume().is_none_or(|vol| size(vol).is_some_and(|size| op.end() <= size));
-        if possible { self.step(op) } else { Ok(()) }
+        let state = self.oracle.state();
+        let fits = |vol: &VolId| state.volumes.get(vol).is_some_and(|v| op.end() <= v.size);
+        let there = |snap: &SnapId| state.snapshots.get(snap).is_some_and(|s| op.end() <= s.size);
+        if op.volumes().iter().all(fits) && op.snapshots().iter().all(there) {
+            return self.step(op);
+        }
+        // What comes later keeps its number.
+        let (volumes, snapshots) = op.creates();
+        self.next_vol += volumes;
+        self.next_snapshot += snapshots;
+        Ok(())
     }
 
     /// A run of `count` random operations, and a thorough end.
-    pub fn random(&mut self, count: u64) -> Outcome<()> {
-        let mut generator = Generator::new(self.rand.fork(), self.plan.config.extent_size);
+    pub fn random(&mut self, count: u64, snapshots: bool) -> Outcome<()> {
+        let mut generator = Generator::new(self.rand.fork(), self.plan.config.extent_size, snapshots);
         if self.rand.percent(20) {
             // What creating promises holds at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));
@@ -227,6 +259,10 @@ impl Run {
         self.dir.crash_at(None);
         for op in [Op::ClearFaults, Op::Reopen(None), Op::Verify, Op::Drain, Op::Verify, Op::Check] {
             self.step(&op)?;
+        }
+        if !self.oracle.state().snapshots.is_empty() {
+            self.step(&Op::Settle)?;
+            self.verify(usize::MAX)?;
         }
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
@@ -271,7 +307,7 @@ impl Run {
         )
     }
 
-    fn poisoned(&self) -> bool {
+    pub(crate) fn poisoned(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| matches!(pool.health(), Health::Poisoned(_)))
     }
 
@@ -308,26 +344,51 @@ impl Run {
         for _ in 0..2 {
             ranges.push((self.rand.below(size / block) * block, block));
         }
-        let mut all = Vec::with_capacity(ranges.len());
-        for (offset, len) in ranges {
-            let mut data = vec![0xEE; len as usize];
-            handle
-                .read(offset, &mut data)
-                .map_err(|e| format!("read {len} bytes of {name} at {offset}: {e:?}"))?;
-            all.push((offset, data));
-        }
-        Ok(all)
+        read_ranges(&handle, name, ranges)
     }
 
-    pub(crate) fn verify(&mut self) -> Outcome<()> {
+    /// The same of a snapshot; of many snapshots together only so many ranges, by chance.
+    pub(crate) fn read_snapshot_ranges(
+        &mut self,
+        owner: VolId,
+        (volume, name, size): (&str, &str, u64),
+        budget: usize,
+    ) -> Outcome<Vec<(u64, Vec<u8>)>> {
+        let mut ranges = self.oracle.interesting(owner, size);
+        let all = ranges.len() * self.oracle.state().snapshots.len().max(1);
+        if all > budget {
+            let rand = &mut self.rand;
+            ranges.retain(|_| rand.below(all as u64) < budget as u64);
+        }
+        let handle = self.pool()?.open_snapshot(volume, name);
+        let handle = handle.map_err(|e| format!("open snapshot {volume}@{name}: {e:?}"))?;
+        read_ranges(&handle, name, ranges)
+    }
+
+    /// Compares everything with the oracle; of snapshots so many ranges.
+    pub(crate) fn verify(&mut self, budget: usize) -> Outcome<()> {
         let volumes: Vec<(VolId, String, u64)> =
             self.oracle.state().volumes.iter().map(|(id, v)| (*id, v.name.clone(), v.size)).collect();
         for (id, name, size) in volumes {
             for (offset, data) in self.read_everything(id, &name, size)? {
-                self.oracle.check_read(id, offset, &data)?;
+                self.oracle.check_read(View::Volume(id), offset, &data)?;
             }
         }
-        Ok(())
+        let snapshots: Vec<(SnapId, SnapshotModel)> =
+            self.oracle.state().snapshots.iter().map(|(id, s)| (*id, s.clone())).collect();
+        for (id, snapshot) in snapshots {
+            let volume = self.volume_name(snapshot.volume)?;
+            let of = (&volume[..], &snapshot.name[..], snapshot.size);
+            for (offset, data) in self.read_snapshot_ranges(snapshot.volume, of, budget)? {
+                self.oracle.check_read(View::Snapshot(id), offset, &data)?;
+            }
+        }
+        self.verify_gone()
+    }
+
+    pub(crate) fn volume_name(&self, vol: VolId) -> Outcome<String> {
+        let volume = self.oracle.state().volumes.get(&vol);
+        volume.map(|v| v.name.clone()).ok_or_else(|| format!("volume {vol} is gone"))
     }
 
     /// A handle for requests; none when the volume can't be opened because of a planned fault.
@@ -350,12 +411,17 @@ impl Run {
 
     /// Background steps until nothing is left to do.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
-        for _ in 0..100_000 {
-            if self.maintain_once()? == Progress::Idle {
-                return Ok(());
+        let mut idle = 0;
+        for step in 0.. {
+            idle = if self.maintain_once()? == Progress::Idle { idle + 1 } else { 0 };
+            if idle == PATIENCE {
+                break;
+            }
+            if step == 100_000 {
+                return Err("background work never ends".into());
             }
         }
-        Err("background work never ends".into())
+        self.check_space()
     }
 
     pub(crate) fn maintain_once(&mut self) -> Outcome<Progress> {
@@ -386,6 +452,16 @@ impl Run {
     }
 }
 
+fn read_ranges(handle: &Volume, name: &str, ranges: Vec<(u64, u64)>) -> Outcome<Vec<(u64, Vec<u8>)>> {
+    let read = |(offset, len): (u64, u64)| {
+        let mut data = vec![0xEE; len as usize];
+        let result = handle.read(offset, &mut data);
+        result.map_err(|e| format!("read {len} bytes of {name} at {offset}: {e:?}"))?;
+        Ok((offset, data))
+    };
+    ranges.into_iter().map(read).collect()
+}
+
 /// The records that a write becomes: one if it has at most `most` bytes, else cut at their multiples in the volume.
 pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
     cut(offset, len, most)
@@ -397,7 +473,7 @@ pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp:
 pub(crate) fn zero_effects(vol: VolId, offset: u64, len: u64, unmap: bool) -> Vec<Effect> {
     let most = if unmap { u64::MAX } else { 16 << 20 };
     cut(offset, len, most)
-        .map(|(at, len)| Effect::Zero { vol, sector: at / SECTOR, count: len / SECTOR })
+        .map(|(at, len)| Effect::Zero { vol, sector: at / SECTOR, count: len / SECTOR, unmap })
         .collect()
 }
 

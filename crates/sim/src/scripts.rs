@@ -1,9 +1,9 @@
 //! The scripts that are cut everywhere: small histories, each of which leads through one part of the engine.
 
 use crate::fate::PowerLoss;
-use crate::oracle::VolumeModel;
+use crate::oracle::{SnapId, VolId, VolumeModel};
 use crate::workload::{Crash, Op};
-use hindcast_engine::pool::Placement;
+use hindcast_engine::pool::{Method, Placement};
 
 /// A short history with a name.
 pub struct Script {
@@ -17,7 +17,7 @@ pub struct Script {
     pub ops: Vec<Op>,
 }
 
-/// All scripts. Volumes are numbered in the order of their creation, from 1.
+/// All scripts. Volumes are numbered in the order of their creation, from 1, and so are snapshots.
 pub fn scripts() -> Vec<Script> {
     let script = |name, atomic_unit, ops| Script { name, atomic_unit, from_creation: false, ops };
     vec![
@@ -31,6 +31,15 @@ pub fn scripts() -> Vec<Script> {
         script("holes", 4096, holes()),
         script("physical-volumes", 512, physical_volumes()),
         script("segments", 4096, segments()),
+        script("snapshot-redirect", 4096, snapshot(Method::Redirect)),
+        script("snapshot-copy", 4096, snapshot(Method::Copy)),
+        script("clone", 4096, clone()),
+        script("rollback", 4096, rollback()),
+        script("delete-middle", 512, delete_middle()),
+        script("delete-under-clone", 4096, delete_under_clone()),
+        script("group", 4096, group()),
+        script("shrink-under-snapshot", 4096, shrink_under_snapshot()),
+        script("leave-with-versions", 512, leave_with_versions()),
     ]
 }
 
@@ -165,5 +174,203 @@ fn segments() -> Vec<Op> {
         Op::Reopen(Some(PowerLoss::LoseAll)),
         write(500 * KIB, 300 * KIB, false),
         Op::Drain,
+    ]
+}
+
+fn freeze(vol: VolId, name: &str) -> Op {
+    Op::Snapshot(vec![(vol, name.into())])
+}
+
+fn look(snap: SnapId, len: u64) -> Op {
+    Op::ReadSnapshot { snap, offset: 0, len, try_first: true }
+}
+
+fn write_to(vol: VolId, offset: u64, len: u64) -> Op {
+    Op::Write { vol, parts: vec![(offset, len)], fua: false }
+}
+
+/// Overwrites under a snapshot, of chunks staged and in place, whole and in part.
+fn snapshot(method: Method) -> Vec<Op> {
+    vec![
+        volume("a", 256 * KIB, 16 * KIB, 512),
+        write(0, 60 * KIB, false),
+        Op::Drain,
+        Op::Method(1, method),
+        write(0, 512, false),
+        freeze(1, "s"),
+        write(4 * KIB, 20 * KIB, false),
+        write(100 * KIB, 4 * KIB, false),
+        look(1, 128 * KIB),
+        Op::Flush(1),
+        Op::Maintain(4),
+        // Written in this epoch already: in place now.
+        write(5 * KIB, KIB, false),
+        discard(30 * KIB, 20 * KIB),
+        freeze(1, "t"),
+        write(6 * KIB, 512, true),
+        look(2, 128 * KIB),
+        Op::Drain,
+        look(1, 128 * KIB),
+        Op::DeleteSnapshots(vec![1]),
+        Op::Settle,
+    ]
+}
+
+/// A clone and its origin are both written to; the clone is cloned.
+fn clone() -> Vec<Op> {
+    vec![
+        volume("a", 256 * KIB, 16 * KIB, 512),
+        write(0, 80 * KIB, false),
+        freeze(1, "s"),
+        Op::Clone(1, "b".into()),
+        write_to(2, 4 * KIB, 24 * KIB),
+        write(2 * KIB, 4 * KIB, false),
+        Op::Flush(2),
+        Op::Maintain(2),
+        Op::Discard { vol: 2, offset: 40 * KIB, len: 30 * KIB, fua: false },
+        freeze(2, "t"),
+        Op::Clone(2, "c".into()),
+        write_to(3, 44 * KIB, KIB),
+        Op::Drain,
+        Op::Status { vol: 3, offset: 0, len: 256 * KIB, max_runs: 100 },
+        Op::Read { vol: 3, offset: 0, len: 128 * KIB, try_first: true },
+        write(0, 80 * KIB, false),
+        Op::Settle,
+    ]
+}
+
+/// There and back again.
+fn rollback() -> Vec<Op> {
+    vec![
+        volume("a", 256 * KIB, 16 * KIB, 512),
+        write(0, 64 * KIB, false),
+        freeze(1, "s"),
+        write(8 * KIB, 16 * KIB, false),
+        freeze(1, "t"),
+        write(0, 4 * KIB, false),
+        Op::RollBack { snap: 1, undo: "u".into(), force: true },
+        Op::Read { vol: 1, offset: 0, len: 128 * KIB, try_first: false },
+        write(20 * KIB, 30 * KIB, false),
+        Op::Maintain(3),
+        Op::RollBack { snap: 3, undo: "v".into(), force: true },
+        write(64 * KIB, 4 * KIB, true),
+        Op::Settle,
+        look(4, 128 * KIB),
+        Op::DeleteSnapshots(vec![1, 2, 4]),
+        Op::Settle,
+        Op::DeleteSnapshots(vec![3]),
+        Op::Settle,
+    ]
+}
+
+/// What the middle one kept goes to the oldest, or comes back.
+fn delete_middle() -> Vec<Op> {
+    vec![
+        volume("a", 64 * KIB, KIB, 512),
+        write(0, 16 * KIB, false),
+        freeze(1, "one"),
+        write(0, 8 * KIB, false),
+        freeze(1, "two"),
+        write(4 * KIB, 8 * KIB, false),
+        freeze(1, "three"),
+        write(0, 6 * KIB, false),
+        Op::Drain,
+        look(2, 32 * KIB),
+        Op::DeleteSnapshots(vec![2]),
+        Op::ReleaseSnapshots,
+        Op::Maintain(1),
+        write(KIB, 512, false),
+        Op::Maintain(3),
+        Op::Settle,
+        look(1, 32 * KIB),
+        look(3, 32 * KIB),
+        Op::DeleteSnapshots(vec![1, 3]),
+        Op::Settle,
+    ]
+}
+
+/// The volume goes, what its clone rests on stays; then that goes, too.
+fn delete_under_clone() -> Vec<Op> {
+    vec![
+        volume("a", 128 * KIB, 4 * KIB, 512),
+        write(0, 64 * KIB, false),
+        freeze(1, "s"),
+        write(0, 32 * KIB, false),
+        freeze(1, "t"),
+        write(16 * KIB, 32 * KIB, false),
+        Op::Clone(1, "b".into()),
+        write_to(2, 2 * KIB, 4 * KIB),
+        Op::Maintain(2),
+        Op::Delete { vol: 1, force: true },
+        Op::Settle,
+        Op::Read { vol: 2, offset: 0, len: 128 * KIB, try_first: false },
+        write_to(2, 30 * KIB, 4 * KIB),
+        Op::Drain,
+        Op::Delete { vol: 2, force: true },
+        Op::Settle,
+    ]
+}
+
+/// Two volumes at one instant.
+fn group() -> Vec<Op> {
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        volume("b", 64 * KIB, 16 * KIB, 512),
+        write(0, 16 * KIB, false),
+        write_to(2, 0, 16 * KIB),
+        Op::Snapshot(vec![(1, "g".into()), (2, "g".into())]),
+        write(0, 16 * KIB, false),
+        write_to(2, 0, 16 * KIB),
+        Op::Flush(1),
+        Op::Snapshot(vec![(2, "h".into()), (1, "h".into())]),
+        write(2 * KIB, 4 * KIB, false),
+        Op::RenameSnapshot(1, "i".into()),
+        Op::Maintain(4),
+        look(1, 64 * KIB),
+        look(2, 64 * KIB),
+        Op::DeleteSnapshots(vec![1, 4]),
+        Op::Settle,
+    ]
+}
+
+/// What is cut off stays in the snapshot and in the clone, and does not come back.
+fn shrink_under_snapshot() -> Vec<Op> {
+    vec![
+        volume("a", 128 * KIB, 16 * KIB, 512),
+        write(0, 128 * KIB, false),
+        freeze(1, "s"),
+        Op::Resize { vol: 1, size: 36 * KIB, force: true },
+        Op::Clone(1, "b".into()),
+        Op::Resize { vol: 1, size: 100 * KIB, force: false },
+        Op::Maintain(3),
+        write(60 * KIB, 4 * KIB, false),
+        Op::Resize { vol: 2, size: 20 * KIB, force: true },
+        Op::Resize { vol: 2, size: 128 * KIB, force: true },
+        look(1, 128 * KIB),
+        Op::Drain,
+        Op::Read { vol: 1, offset: 0, len: 100 * KIB, try_first: false },
+        Op::Read { vol: 2, offset: 0, len: 128 * KIB, try_first: false },
+        Op::RollBack { snap: 1, undo: "u".into(), force: true },
+        Op::Settle,
+    ]
+}
+
+/// Versions move away with the rest.
+fn leave_with_versions() -> Vec<Op> {
+    vec![
+        volume("a", 256 * KIB, 4 * KIB, 512),
+        write(0, 100 * KIB, false),
+        freeze(1, "s"),
+        write(0, 60 * KIB, false),
+        Op::Clone(1, "b".into()),
+        write_to(2, 50 * KIB, 20 * KIB),
+        Op::Drain,
+        Op::DrainPv(0, true),
+        write(20 * KIB, 60 * KIB, false),
+        Op::Settle,
+        look(1, 128 * KIB),
+        Op::RemovePv(0),
+        Op::DeleteSnapshots(vec![1]),
+        Op::Settle,
     ]
 }

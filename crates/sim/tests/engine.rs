@@ -1,7 +1,7 @@
 //! The real engine in the simulator: a sample of what `sim` runs at length.
 
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_sim::{Caught, DEFAULT_OPS, enumerate, mutate, random_run, scripts};
+use hindcast_sim::{Caught, DEFAULT_OPS, enumerate, mutate, plain_run, random_run, scripts};
 
 #[test]
 fn random_runs_pass() {
@@ -28,7 +28,7 @@ fn seeds_that_found_bugs() {
         (6833, "extents opened by a batch were not counted before its commit"),
     ];
     for (seed, what) in seeds {
-        random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
+        plain_run(seed, DEFAULT_OPS).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
     }
 }
 
@@ -51,4 +51,17 @@ fn a_script_survives_every_cut() {
 #[test]
 fn a_missing_journal_sync_is_noticed() {
     assert!(!matches!(mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2), Caught::Never));
+}
+
+/// I5: what a snapshot needs is durable where it went, and the catalog says so durably, before it is overwritten. Without
+/// any of these syncs the scripts of snapshots alone notice.
+#[test]
+fn a_missing_preservation_is_noticed() {
+    for name in ["snapshot-redirect", "snapshot-copy", "clone"] {
+        let script = scripts().into_iter().find(|s| s.name == name).unwrap();
+        for purpose in [SyncPurpose::Preserve, SyncPurpose::Catalog, SyncPurpose::Apply] {
+            let done = enumerate(&script, Some(purpose), 1, 2).unwrap();
+            assert!(!done.failed.is_empty(), "{name} without {} syncs", purpose.name());
+        }
+    }
 }

@@ -1,9 +1,31 @@
 //! Control operations: everything that changes meaning, as journal records.
 
-use super::values::{VolumeRecord, decode_placement, encode_placement};
+use super::values::{
+    Frozen, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
+    decode_method, decode_placement, encode_import, encode_labels, encode_method, encode_placement,
+};
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;
-use crate::pool::Placement;
+use crate::pool::{Method, Placement, SnapshotPolicy};
+
+/// A catalog value inside a control record, behind its length.
+trait Nested {
+    fn value(&mut self, value: &impl Value) -> &mut Self;
+}
+
+impl Nested for Writer {
+    fn value(&mut self, value: &impl Value) -> &mut Self {
+        let bytes = value.encode();
+        self.u16(bytes.len() as u16).bytes(&bytes)
+    }
+}
+
+impl Reader<'_> {
+    fn value<V: Value>(&mut self) -> Option<V> {
+        let len = self.u16()? as usize;
+        V::decode(self.take(len)?)
+    }
+}
 
 /// One control operation; ids are chosen before it is sequenced and never used twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,12 +66,67 @@ pub(crate) enum Control {
         pv: u32,
     },
     SetPlacement(Placement),
+    /// Freezes the branches' current epochs, all at this instant.
+    CreateSnapshots {
+        /// (id, snapshot)
+        snapshots: Vec<(u64, SnapshotRecord)>,
+    },
+    DeleteSnapshots {
+        ids: Vec<u64>,
+    },
+    RenameSnapshot {
+        id: u64,
+        name: String,
+    },
+    /// A volume over a frozen state. Begins the volume's branch, too.
+    CloneVolume {
+        id: u64,
+        chunk_log2: u8,
+        base: Frozen,
+        method: Method,
+        volume: VolumeRecord,
+    },
+    /// The volume goes on from a frozen state, on a new branch; what it was is kept as a snapshot.
+    RollBack {
+        id: u64,
+        branch: u64,
+        base: Frozen,
+        size: u64,
+        undo_id: u64,
+        undo: SnapshotRecord,
+    },
+    SetMethod {
+        id: u64,
+        method: Method,
+    },
+    /// What is noted about a snapshot, and whether it may be deleted.
+    SetLabels {
+        id: u64,
+        protected: bool,
+        labels: Labels,
+    },
+    SetPolicy {
+        id: u64,
+        policy: SnapshotPolicy,
+    },
+    /// How far a stream was taken in: all its writes up to there come before.
+    SetImport {
+        id: u64,
+        import: Option<ImportRecord>,
+    },
 }
 
 impl Control {
     /// Encoded, padded with zeros to the alignment of records.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
+        self.put(&mut w);
+        let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
+        w.0.resize(len, 0);
+        w.0
+    }
+
+    fn put(&self, w: &mut Writer) {
         match self {
             Control::CreateVolume { id, chunk_log2, volume: v } => {
                 w.u8(1).u64(*id).u64(v.branch).bytes(&v.uuid).string(&v.name).u64(v.size);
@@ -79,10 +156,44 @@ impl Control {
             Control::SetPlacement(placement) => {
                 w.u8(9).u8(encode_placement(*placement));
             }
+            Control::CreateSnapshots { snapshots } => {
+                w.u8(10).u16(snapshots.len() as u16);
+                for (id, snapshot) in snapshots {
+                    w.u64(*id).value(snapshot);
+                }
+            }
+            Control::DeleteSnapshots { ids } => {
+                w.u8(11).u16(ids.len() as u16);
+                for id in ids {
+                    w.u64(*id);
+                }
+            }
+            Control::RenameSnapshot { id, name } => {
+                w.u8(12).u64(*id).string(name);
+            }
+            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
+                w.u8(13).u64(*id).u8(*chunk_log2).u64(base.branch).u32(base.epoch);
+                w.u8(encode_method(*method)).value(volume);
+            }
+            Control::RollBack { id, branch, base, size, undo_id, undo } => {
+                w.u8(14).u64(*id).u64(*branch).u64(base.branch).u32(base.epoch).u64(*size);
+                w.u64(*undo_id).value(undo);
+            }
+            Control::SetMethod { id, method } => {
+                w.u8(15).u64(*id).u8(encode_method(*method));
+            }
+            Control::SetLabels { id, protected, labels } => {
+                w.u8(20).u64(*id).u8(*protected as u8);
+                encode_labels(w, labels);
+            }
+            Control::SetPolicy { id, policy } => {
+                w.u8(21).u64(*id).u8(policy.reserve_percent).u8(policy.auto_delete as u8);
+            }
+            Control::SetImport { id, import } => {
+                w.u8(22).u64(*id);
+                encode_import(w, import.as_ref());
+            }
         }
-        let len = align_up(w.0.len() as u64, RECORD_ALIGN) as usize;
-        w.0.resize(len, 0);
-        w.0
     }
 
     /// Decodes; `None` when it is no control operation of this version.
@@ -93,7 +204,9 @@ impl Control {
                 let (id, branch, uuid, name, size) = (r.u64()?, r.u64()?, r.array()?, r.string()?, r.u64()?);
                 let (chunk_log2, block_size, read_only) = (r.u8()?, r.u32()?, r.u8()? != 0);
                 let created = r.u64()?;
-                let volume = VolumeRecord { uuid, name, size, block_size, read_only, created, branch };
+                let (policy, import) = (SnapshotPolicy::default(), None);
+                let volume =
+                    VolumeRecord { uuid, name, size, block_size, read_only, created, branch, policy, import };
                 Control::CreateVolume { id, chunk_log2, volume }
             }
             2 => Control::ResizeVolume { id: r.u64()?, size: r.u64()? },
@@ -104,9 +217,45 @@ impl Control {
             7 => Control::SetDraining { pv: r.u32()?, draining: r.u8()? != 0 },
             8 => Control::RemovePv { pv: r.u32()? },
             9 => Control::SetPlacement(decode_placement(r.u8()?)?),
+            10 => {
+                let count = r.u16()?;
+                let read = (0..count).map(|_| Some((r.u64()?, r.value()?)));
+                Control::CreateSnapshots { snapshots: read.collect::<Option<_>>()? }
+            }
+            11 => {
+                let count = r.u16()?;
+                Control::DeleteSnapshots { ids: (0..count).map(|_| r.u64()).collect::<Option<_>>()? }
+            }
+            12 => Control::RenameSnapshot { id: r.u64()?, name: r.string()? },
+            13 => Control::CloneVolume {
+                id: r.u64()?,
+                chunk_log2: r.u8()?,
+                base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+                method: decode_method(r.u8()?)?,
+                volume: r.value()?,
+            },
+            14 => Control::RollBack {
+                id: r.u64()?,
+                branch: r.u64()?,
+                base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+                size: r.u64()?,
+                undo_id: r.u64()?,
+                undo: r.value()?,
+            },
+            15 => Control::SetMethod { id: r.u64()?, method: decode_method(r.u8()?)? },
+            20 => {
+                Control::SetLabels { id: r.u64()?, protected: r.u8()? != 0, labels: decode_labels(&mut r)? }
+            }
+            21 => {
+                let (id, reserve_percent, auto_delete) = (r.u64()?, r.u8()?, r.u8()? != 0);
+                Control::SetPolicy { id, policy: SnapshotPolicy { reserve_percent, auto_delete } }
+            }
+            22 => Control::SetImport { id: r.u64()?, import: decode_import(&mut r)? },
             _ => return None,
         };
-        if matches!(&control, Control::CreateVolume { chunk_log2, .. } if !(9..=30).contains(chunk_log2)) {
+        if matches!(&control, Control::CreateVolume { chunk_log2, .. } | Control::CloneVolume { chunk_log2, .. }
+            if !(9..=30).contains(chunk_log2))
+        {
             return None;
         }
         let mut padding = 0;
@@ -133,11 +282,36 @@ mod tests {
             read_only: true,
             created: 99,
             branch: 2,
+            policy: SnapshotPolicy::default(),
+            import: None,
         };
         Control::CreateVolume { id: 1, chunk_log2: 14, volume }
     }
 
-    fn every_kind() -> [Control; 9] {
+    fn snapshot(id: u64) -> SnapshotRecord {
+        SnapshotRecord {
+            uuid: [5; 16],
+            name: "s".into(),
+            volume: 1,
+            of: Frozen { branch: id, epoch: 9 },
+            size: 1 << 30,
+            block_size: 512,
+            created: 99,
+            deleted: false,
+            origin: [0; 16],
+            protected: false,
+            labels: Labels::new(),
+        }
+    }
+
+    fn clone_volume() -> Control {
+        let Control::CreateVolume { volume, .. } = create_volume() else { unreachable!() };
+        let base = Frozen { branch: 2, epoch: 9 };
+        Control::CloneVolume { id: 7, chunk_log2: 14, base, method: Method::Copy, volume }
+    }
+
+    fn every_kind() -> [Control; 18] {
+        let base = Frozen { branch: 2, epoch: 9 };
         [
             create_volume(),
             Control::ResizeVolume { id: 1, size: 5 },
@@ -148,6 +322,18 @@ mod tests {
             Control::SetDraining { pv: 3, draining: true },
             Control::RemovePv { pv: 3 },
             Control::SetPlacement(Placement::Contiguous),
+            Control::CreateSnapshots { snapshots: vec![(5, snapshot(2)), (6, snapshot(3))] },
+            Control::DeleteSnapshots { ids: vec![5, 6] },
+            Control::RenameSnapshot { id: 5, name: "x".into() },
+            clone_volume(),
+            Control::RollBack { id: 1, branch: 8, base, size: 512, undo_id: 7, undo: snapshot(2) },
+            Control::SetMethod { id: 1, method: Method::Copy },
+            Control::SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() },
+            Control::SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } },
+            Control::SetImport {
+                id: 1,
+                import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }),
+            },
         ]
     }
 
@@ -165,6 +351,15 @@ mod tests {
             "0703000000010000",
             "0803000000000000",
             "0901000000000000",
+            "0a02000500000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf060000000000000054000105050505050505050505050505050505010073010000000000000003000000000000000900000000000040000000000002000063000000000000000000000000000000000000000000000000000000a58a710b00",
+            "0b0200050000000000000006000000000000000000000000",
+            "0c050000000000000001007800000000",
+            "0d07000000000000000e02000000000000000900000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
+            "0e0100000000000000080000000000000002000000000000000900000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
+            "0f010000000000000001000000000000",
+            "140500000000000000010100020062790300616e6e000000",
+            "15010000000000000019010000000000",
+            "1601000000000000000101010101010101010101010101010101020202020202020202020202020202020000010000000000000000000000",
         ];
         assert_eq!(every_kind().each_ref().map(hex), golden);
     }

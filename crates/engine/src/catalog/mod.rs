@@ -6,13 +6,20 @@
 
 mod backend;
 mod control;
+mod holes;
 mod store;
+mod usage;
 mod values;
+mod versions;
 
 pub(crate) use control::Control;
+pub(crate) use holes::HoleRecord;
+pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
-    BitmapPage, BranchRecord, ExtentRecord, Positions, PvRecord, Superblock, Value, VolumeRecord,
+    BitmapPage, BranchRecord, ExtentRecord, Frozen, ImportRecord, Labels, Positions, PvRecord,
+    SnapshotRecord, Superblock, Value, VolumeRecord,
 };
+pub(crate) use versions::{Version, VersionKey};
 
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
@@ -40,6 +47,7 @@ const EXTENTS: TableDefinition<'static, (u32, u32), Bytes> = TableDefinition::ne
 const BITMAPS: TableDefinition<'static, (u32, u32, u32), Bytes> = TableDefinition::new("bitmaps");
 /// (branch, page) of current maps.
 const MAP: TableDefinition<'static, PageKey, Bytes> = TableDefinition::new("map");
+const SNAPSHOTS: TableDefinition<'static, u64, Bytes> = TableDefinition::new("snapshots");
 
 const SUPERBLOCK: &str = "superblock";
 const POSITIONS: &str = "positions";
@@ -54,6 +62,7 @@ pub(crate) struct Catalog {
 pub(crate) struct Txn<'a> {
     catalog: &'a Catalog,
     txn: Guarded<redb::WriteTransaction>,
+    usage: usage::UsageChange,
 }
 
 fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
@@ -103,17 +112,36 @@ impl Catalog {
     /// Opens the catalog with a page cache of `cache_bytes`.
     pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         let disk = dir.open(FILE, OpenMode::Existing).map_err(|e| Error::io("open the catalog", e))?;
-        Self::on(disk, cache_bytes)
+        Self::on(disk, cache_bytes)?.upgraded()
     }
 
     /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in memory.
     pub(crate) fn open_untouched(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         let disk = dir.open(FILE, OpenMode::ReadOnly).map_err(|e| Error::io("open the catalog", e))?;
-        Ok(Catalog { store: Store::open_untouched(disk, cache_bytes)?, commits: AtomicU64::new(0) })
+        Catalog { store: Store::open_untouched(disk, cache_bytes)?, commits: AtomicU64::new(0) }.upgraded()
+    }
+
+    /// Adds the tables that a catalog of an older build does not have.
+    fn upgraded(self) -> Result<Catalog> {
+        let known = self.store.read("read the catalog", |txn| {
+            let mut tables = db!("read the catalog", txn.list_tables());
+            Ok(tables.any(|t| redb::TableHandle::name(&t) == redb::TableHandle::name(&usage::USAGE)))
+        })?;
+        if !known {
+            let mut txn = self.begin()?;
+            txn.create_snapshot_tables()?;
+            txn.commit()?;
+            let mut txn = self.begin()?;
+            self.count_usage(&mut txn)?;
+            txn.create_usage_table()?;
+            txn.commit()?;
+        }
+        Ok(self)
     }
 
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
-        Ok(Txn { catalog: self, txn: Guarded::new(self.store.begin_write()?) })
+        let txn = Guarded::new(self.store.begin_write()?);
+        Ok(Txn { catalog: self, txn, usage: usage::UsageChange::default() })
     }
 
     fn meta<V: Value>(&self, key: &str) -> Result<V> {
@@ -148,6 +176,14 @@ impl Catalog {
 
     pub(crate) fn branches(&self) -> Result<Vec<(u64, BranchRecord)>> {
         self.rows(BRANCHES, "a branch")
+    }
+
+    pub(crate) fn snapshots(&self) -> Result<Vec<(u64, SnapshotRecord)>> {
+        self.rows(SNAPSHOTS, "a snapshot")
+    }
+
+    pub(crate) fn snapshot(&self, id: u64) -> Result<Option<SnapshotRecord>> {
+        self.row(SNAPSHOTS, id, "a snapshot")
     }
 
     pub(crate) fn volume(&self, id: u64) -> Result<Option<VolumeRecord>> {
@@ -224,16 +260,18 @@ impl Catalog {
         })
     }
 
-    /// The map page stored under `key`.
+    /// The map page `key`: stored, or a part of a hole.
     pub(crate) fn page(&self, key: PageKey) -> Result<Option<MapPage>> {
         self.store.read("read a map page", |txn| {
             let table = db!("read a map page", txn.open_table(MAP));
-            let value = db!("read a map page", table.get(key));
-            value.map(|v| decode_page(key, v.value())).transpose()
+            if let Some(stored) = db!("read a map page", table.get(key)) {
+                return decode_page(key, stored.value()).map(Some);
+            }
+            holes::page_in_hole(&db!("read a map page", txn.open_table(holes::HOLES)), key)
         })
     }
 
-    /// The numbers of the existing map pages of `branch` in `first..=last`, at most `limit`.
+    /// The numbers of the stored map pages of `branch` in `first..=last`, at most `limit`.
     pub(crate) fn page_numbers(&self, branch: u64, first: u64, last: u64, limit: usize) -> Result<Vec<u64>> {
         self.store.read("read the map", |txn| {
             let table = db!("read the map", txn.open_table(MAP));
@@ -308,6 +346,22 @@ impl Txn<'_> {
         db!("create the catalog", self.txn.get()?.open_table(EXTENTS));
         db!("create the catalog", self.txn.get()?.open_table(BITMAPS));
         db!("create the catalog", self.txn.get()?.open_table(MAP));
+        self.create_snapshot_tables()?;
+        self.create_usage_table()
+    }
+
+    /// The last one that an older build lacks: with it the catalog is of this build.
+    fn create_usage_table(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.get()?.open_table(usage::USAGE));
+        Ok(())
+    }
+
+    /// Also for a catalog that an older build made.
+    pub(crate) fn create_snapshot_tables(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.get()?.open_table(SNAPSHOTS));
+        db!("create the catalog", self.txn.get()?.open_table(versions::VERSIONS));
+        db!("create the catalog", self.txn.get()?.open_table(versions::BY_LAST));
+        db!("create the catalog", self.txn.get()?.open_table(holes::HOLES));
         Ok(())
     }
 
@@ -360,10 +414,17 @@ impl Txn<'_> {
     pub(crate) fn remove_volume(&mut self, id: u64) -> Result<()> {
         self.remove(VOLUMES, id)
     }
+    pub(crate) fn put_snapshot(&mut self, id: u64, value: &SnapshotRecord) -> Result<()> {
+        self.put(SNAPSHOTS, id, &value.encode())
+    }
+    pub(crate) fn remove_snapshot(&mut self, id: u64) -> Result<()> {
+        self.remove(SNAPSHOTS, id)
+    }
     pub(crate) fn put_branch(&mut self, id: u64, value: &BranchRecord) -> Result<()> {
         self.put(BRANCHES, id, &value.encode())
     }
     pub(crate) fn remove_branch(&mut self, id: u64) -> Result<()> {
+        self.remove_holes(id)?;
         self.remove(BRANCHES, id)
     }
 
@@ -392,26 +453,33 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Stores map pages, removing the empty ones.
+    /// Stores map pages, removing the empty ones; they lie in no hole any more.
     pub(crate) fn put_pages<'p>(
         &mut self,
         pages: impl Iterator<Item = (PageKey, &'p MapPage)>,
     ) -> Result<()> {
         guarded("update the map", || {
             let mut table = db!("update the map", self.txn.get()?.open_table(MAP));
+            let mut holes = db!("update the map", self.txn.get()?.open_table(holes::HOLES));
             for (key, page) in pages {
-                if page.is_empty() {
-                    db!("update the map", table.remove(key));
+                holes::cut(&mut holes, key)?;
+                let old = if page.is_empty() {
+                    db!("update the map", table.remove(key))
                 } else {
-                    db!("update the map", table.insert(key, page.encode(key).as_slice()));
+                    db!("update the map", table.insert(key, page.encode(key).as_slice()))
+                };
+                if let Some(old) = old {
+                    self.usage.add_page(key.0, &decode_page(key, old.value())?, -1);
                 }
+                self.usage.add_page(key.0, page, 1);
             }
             Ok(())
         })
     }
 
     /// Makes the transaction durable.
-    pub(crate) fn commit(self) -> Result<()> {
+    pub(crate) fn commit(mut self) -> Result<()> {
+        self.flush_usage()?;
         guarded("commit to the catalog", || {
             db!("commit to the catalog", self.txn.take()?.commit());
             Ok(())

@@ -1,10 +1,12 @@
 //! The catalog's values: small records with a version byte in front and a CRC32C behind.
 
 use crate::codec::{Reader, Writer, crc32c};
-use crate::pool::{Placement, PoolConfig};
+use crate::map::page::{Entry, Slot};
+use crate::pool::{Method, Placement, PoolConfig, SnapshotPolicy};
+use std::collections::BTreeMap;
 
 /// Encodes a value: version, fields, sum.
-fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
+pub(super) fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut w = Writer::default();
     w.u8(version);
     fields(&mut w);
@@ -14,7 +16,7 @@ fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
 }
 
 /// Verifies the sum and the version; the fields.
-fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
+pub(super) fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
     let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
     let (first, fields) = body.split_first()?;
     (crc32c(body).to_le_bytes() == sum && *first == version).then(|| Reader::new(fields))
@@ -164,18 +166,52 @@ pub(crate) struct VolumeRecord {
     pub(crate) created: u64,
     /// The branch it writes to.
     pub(crate) branch: u64,
+    pub(crate) policy: SnapshotPolicy,
+    /// The stream that it is being filled from.
+    pub(crate) import: Option<ImportRecord>,
 }
 
+/// How far a stream was taken in. Snapshots are named by their content's identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImportRecord {
+    /// What the stream builds upon; zeros: nothing.
+    pub(crate) from: [u8; 16],
+    pub(crate) to: [u8; 16],
+    /// Bytes of the volume, from its start, that are as the stream says.
+    pub(crate) position: u64,
+}
+
+pub(crate) fn encode_import(w: &mut Writer, import: Option<&ImportRecord>) {
+    w.u8(import.is_some() as u8);
+    if let Some(import) = import {
+        w.bytes(&import.from).bytes(&import.to).u64(import.position);
+    }
+}
+
+pub(crate) fn decode_import(r: &mut Reader<'_>) -> Option<Option<ImportRecord>> {
+    match r.u8()? {
+        0 => Some(None),
+        1 => Some(Some(ImportRecord { from: r.array()?, to: r.array()?, position: r.u64()? })),
+        _ => None,
+    }
+}
+
+/// Version 1 had neither policy nor import.
 impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
+        seal(2, |w| {
             w.bytes(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
             w.u8(self.read_only as u8).u64(self.created).u64(self.branch);
+            w.u8(self.policy.reserve_percent).u8(self.policy.auto_delete as u8);
+            encode_import(w, self.import.as_ref());
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut r = unseal(bytes, 1)?;
-        let value = VolumeRecord {
+        let (mut r, version) = match unseal(bytes, 2) {
+            Some(r) => (r, 2),
+            None => (unseal(bytes, 1)?, 1),
+        };
+        let mut value = VolumeRecord {
             uuid: r.array()?,
             name: r.string()?,
             size: r.u64()?,
@@ -183,9 +219,22 @@ impl Value for VolumeRecord {
             read_only: r.u8()? != 0,
             created: r.u64()?,
             branch: r.u64()?,
+            policy: SnapshotPolicy::default(),
+            import: None,
         };
+        if version == 2 {
+            value.policy = SnapshotPolicy { reserve_percent: r.u8()?, auto_delete: r.u8()? != 0 };
+            value.import = decode_import(&mut r)?;
+        }
         r.end(value)
     }
+}
+
+/// A frozen state: a branch up to an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Frozen {
+    pub(crate) branch: u64,
+    pub(crate) epoch: u32,
 }
 
 /// A branch: one line of history.
@@ -193,31 +242,148 @@ impl Value for VolumeRecord {
 pub(crate) struct BranchRecord {
     /// log2 of the chunk size in bytes.
     pub(crate) chunk_log2: u8,
-    /// No volume writes to it any more; its slots are being freed.
+    /// No volume writes to it any more; what no snapshot needs is being freed.
     pub(crate) dead: bool,
     /// Writes are born in this epoch.
     pub(crate) epoch: u32,
-    /// Slots that its map points to.
+    /// Slots that its map and its versions point to.
     pub(crate) slots: u64,
+    /// What lies under it: chunks without an entry have their content there.
+    pub(crate) base: Option<Frozen>,
+    /// How it preserves.
+    pub(crate) method: Method,
 }
 
 impl BranchRecord {
-    /// A branch that begins, without content.
-    pub(crate) fn new(chunk_log2: u8) -> Self {
-        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0 }
+    /// A branch that begins, without content of its own.
+    pub(crate) fn new(chunk_log2: u8, base: Option<Frozen>, method: Method) -> Self {
+        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, method }
     }
 }
 
+/// Version 1 had neither base nor method.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
+        let base = self.base.unwrap_or(Frozen { branch: 0, epoch: 0 });
+        seal(2, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
+            w.u64(base.branch).u32(base.epoch).u8(encode_method(self.method));
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (mut r, version) = match unseal(bytes, 2) {
+            Some(r) => (r, 2),
+            None => (unseal(bytes, 1)?, 1),
+        };
+        let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, r.u32()?, r.u64()?);
+        let mut value =
+            BranchRecord { dead, epoch, slots, ..BranchRecord::new(chunk_log2, None, Method::Redirect) };
+        if version == 2 {
+            let base = Frozen { branch: r.u64()?, epoch: r.u32()? };
+            value.base = (base.branch != 0).then_some(base);
+            value.method = decode_method(r.u8()?)?;
+        }
+        r.end(value)
+    }
+}
+
+pub(crate) fn encode_method(method: Method) -> u8 {
+    match method {
+        Method::Redirect => 0,
+        Method::Copy => 1,
+    }
+}
+
+pub(crate) fn decode_method(code: u8) -> Option<Method> {
+    match code {
+        0 => Some(Method::Redirect),
+        1 => Some(Method::Copy),
+        _ => None,
+    }
+}
+
+/// A snapshot: a name for a frozen state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SnapshotRecord {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) name: String,
+    /// The volume it belongs to.
+    pub(crate) volume: u64,
+    pub(crate) of: Frozen,
+    /// Of the volume at that instant, in bytes.
+    pub(crate) size: u64,
+    pub(crate) block_size: u32,
+    pub(crate) created: u64,
+    /// Gone from sight; what only it needs is being freed, once nothing rests on it.
+    pub(crate) deleted: bool,
+    /// The snapshot, of another volume or pool, that it was made from by a stream; zeros: none.
+    pub(crate) origin: [u8; 16],
+    /// It may not be deleted.
+    pub(crate) protected: bool,
+    pub(crate) labels: Labels,
+}
+
+/// What people and programs note about a snapshot: keys and values.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+pub(crate) fn encode_labels(w: &mut Writer, labels: &Labels) {
+    w.u16(labels.len() as u16);
+    for (key, value) in labels {
+        w.string(key).string(value);
+    }
+}
+
+/// In order of keys, each once: there is one encoding only.
+pub(crate) fn decode_labels(r: &mut Reader<'_>) -> Option<Labels> {
+    let mut labels = Labels::new();
+    for _ in 0..r.u16()? {
+        let (key, value) = (r.string()?, r.string()?);
+        if labels.last_key_value().is_some_and(|(last, _)| *last >= key) {
+            return None;
+        }
+        labels.insert(key, value);
+    }
+    Some(labels)
+}
+
+impl Value for SnapshotRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.bytes(&self.uuid).string(&self.name).u64(self.volume);
+            w.u64(self.of.branch).u32(self.of.epoch).u64(self.size).u32(self.block_size);
+            w.u64(self.created).u8(self.deleted as u8).bytes(&self.origin).u8(self.protected as u8);
+            encode_labels(w, &self.labels);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value =
-            BranchRecord { chunk_log2: r.u8()?, dead: r.u8()? != 0, epoch: r.u32()?, slots: r.u64()? };
+        let value = SnapshotRecord {
+            uuid: r.array()?,
+            name: r.string()?,
+            volume: r.u64()?,
+            of: Frozen { branch: r.u64()?, epoch: r.u32()? },
+            size: r.u64()?,
+            block_size: r.u32()?,
+            created: r.u64()?,
+            deleted: r.u8()? != 0,
+            origin: r.array()?,
+            protected: r.u8()? != 0,
+            labels: decode_labels(&mut r)?,
+        };
+        r.end(value)
+    }
+}
+
+/// Content that was overwritten, as long as a snapshot needs it.
+impl Value for Entry {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.slot.0).u32(self.born);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = Entry { slot: Slot(r.u64()?), born: r.u32()? };
         r.end(value)
     }
 }
@@ -266,6 +432,7 @@ impl Value for BitmapPage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::HoleRecord;
     use std::fmt::Debug;
 
     fn golden<V: Value + PartialEq + Debug>(value: V, hex: &str) {
@@ -279,6 +446,36 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(V::decode(&bad), None, "bit {bit}");
         }
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
+    }
+
+    /// As version 0.1.0 wrote it.
+    #[test]
+    fn a_volume_of_format_1_has_the_default_policy() {
+        let hex = "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01";
+        let expected = VolumeRecord {
+            uuid: [3; 16],
+            name: "db".into(),
+            size: 1 << 30,
+            block_size: 512,
+            read_only: false,
+            created: 7,
+            branch: 4,
+            policy: SnapshotPolicy { reserve_percent: 10, auto_delete: false },
+            import: None,
+        };
+        assert_eq!(VolumeRecord::decode(&bytes(hex)), Some(expected));
+    }
+
+    /// As version 0.1.0 wrote it.
+    #[test]
+    fn a_branch_of_format_1_has_no_base() {
+        let bytes = bytes("010e00010000004d000000000000003403f663");
+        let expected = BranchRecord { slots: 77, ..BranchRecord::new(14, None, Method::Redirect) };
+        assert_eq!(BranchRecord::decode(&bytes), Some(expected));
     }
 
     #[test]
@@ -312,6 +509,10 @@ mod tests {
             PvRecord { uuid: [2; 16], path: "pv-0.img".into(), extents: 64, draining: true },
             "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
         );
+    }
+
+    #[test]
+    fn golden_bytes_of_volumes() {
         golden(
             VolumeRecord {
                 uuid: [3; 16],
@@ -321,13 +522,37 @@ mod tests {
                 read_only: false,
                 created: 7,
                 branch: 4,
+                policy: SnapshotPolicy { reserve_percent: 20, auto_delete: true },
+                import: Some(ImportRecord { from: [8; 16], to: [9; 16], position: 4096 }),
             },
-            "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01",
+            "0203030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000140101080808080808080808080808080808080909090909090909090909090909090900100000000000008942f335",
         );
         golden(
-            BranchRecord { chunk_log2: 14, dead: false, epoch: 1, slots: 77 },
-            "010e00010000004d000000000000003403f663",
+            SnapshotRecord {
+                uuid: [4; 16],
+                name: "monday".into(),
+                volume: 3,
+                of: Frozen { branch: 4, epoch: 5 },
+                size: 1 << 30,
+                block_size: 512,
+                created: 7,
+                deleted: false,
+                origin: [6; 16],
+                protected: true,
+                labels: [("by".into(), "ann".into()), ("why".into(), "upgrade".into())].into(),
+            },
+            "010404040404040404040404040404040406006d6f6e646179030000000000000004000000000000000500000000000040000000000002000007000000000000000006060606060606060606060606060606010200020062790300616e6e03007768790700757067726164657b9bc21b",
         );
+        golden(
+            BranchRecord {
+                base: Some(Frozen { branch: 2, epoch: 9 }),
+                slots: 77,
+                ..BranchRecord::new(14, None, Method::Copy)
+            },
+            "020e00010000004d0000000000000002000000000000000900000001281f1fd0",
+        );
+        golden(Entry { slot: Slot::new(1, 4096), born: 3 }, "01080000000000010003000000d0a8f98f");
+        golden(HoleRecord { end: 1 << 30, born: 3 }, "01000000400000000003000000352d693f");
         golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");
         golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");
     }

@@ -8,8 +8,9 @@ mod maps;
 mod repair;
 #[cfg(test)]
 mod tests;
+mod versions;
 
-use crate::catalog::{BranchRecord, Catalog, Positions, PvRecord, Superblock, VolumeRecord};
+use crate::catalog::{BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord};
 use crate::disk::{Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::{Owner, ScanStart, scan};
@@ -59,6 +60,10 @@ pub struct CheckReport {
     pub pvs: u64,
     /// Volumes.
     pub volumes: u64,
+    /// Snapshots in sight.
+    pub snapshots: u64,
+    /// Overwritten contents kept for snapshots.
+    pub versions: u64,
     /// Map pages read.
     pub map_pages: u64,
     /// Map entries verified.
@@ -101,6 +106,7 @@ struct Tables {
     pvs: BTreeMap<u32, PvRecord>,
     volumes: Vec<(u64, VolumeRecord)>,
     branches: BTreeMap<u64, BranchRecord>,
+    snapshots: Vec<(u64, SnapshotRecord)>,
 }
 
 /// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets (map pages done, all).
@@ -119,6 +125,7 @@ pub fn check(
         Ok((tables, catalog)) => {
             report.pool = crate::world::uuid_text(&tables.superblock.pool);
             check_tables(&tables, &mut report);
+            versions::check_snapshots(&tables, &mut report);
             check_pvs(&*dir, &tables, &mut report);
             check_journal(&*dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &mut report, progress)?;
@@ -141,6 +148,7 @@ fn read_tables(catalog: &Catalog) -> Result<Tables> {
         pvs: catalog.pvs()?.into_iter().collect(),
         volumes: catalog.volumes()?,
         branches: catalog.branches()?.into_iter().collect(),
+        snapshots: catalog.snapshots()?,
     })
 }
 

@@ -25,6 +25,8 @@ pub(super) enum Fill {
     Zeros,
     /// (journal file, byte position)
     Journal(u32, u32),
+    /// What lies at this place now.
+    Slot(Slot),
 }
 
 impl Placed {
@@ -82,6 +84,12 @@ impl Pool {
     fn fill(&self, item: &Placed, from: u32, len: u32, buffer: &mut Vec<u8>) -> Result<()> {
         let old = buffer.len();
         buffer.resize(old + len as usize, 0);
+        if let Fill::Slot(slot) = item.fill {
+            let pv = self.pvs.get(slot.pv())?;
+            let at = slot.offset() + from as u64;
+            let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
+            pv.disk.read_at(&mut buffer[old..], at).map_err(failed)?;
+        }
         if let Fill::Journal(file, position) = item.fill {
             let Some(segment) = self.journal.file(file) else {
                 return Err(crate::error::corrupt(format!("read journal file {file}: there is none")));

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::journal::record::{BLOCK, Header, Kind};
 use crate::journal::{Cursor, Located};
 use crate::pool::Pool;
-use crate::pool::namespace::Branch;
+use crate::pool::line::Branch;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +19,18 @@ const MAX_ITEMS: usize = 256 << 10;
 pub(super) enum Collected {
     Nothing,
     Records(Batch),
-    Control(u64, Control),
+    Control(u64, Control, Reserved),
     /// (LSN, what is discarded)
-    LongDiscard(u64, DiscardRange),
+    LongDiscard(u64, DiscardRange, Reserved),
 }
+
+/// Reservations that end with a record: (log2 of the slot size, slots).
+pub(super) type Reserved = Vec<(u8, u64)>;
 
 /// A range of a branch to discard, in bytes.
 pub(super) struct DiscardRange {
     pub(super) branch: Arc<Branch>,
+    pub(super) epoch: u32,
     pub(super) bytes: Range<u64>,
 }
 
@@ -68,6 +72,8 @@ pub(super) struct Blocks {
 pub(super) struct Batch {
     pub(super) last_lsn: u64,
     pub(super) branches: Vec<Arc<Branch>>,
+    /// The epoch of each branch's records: no batch crosses the marker of a snapshot.
+    pub(super) epochs: Vec<u32>,
     /// By (branch, chunk, order) once collected.
     pub(super) items: Vec<Item>,
     pub(super) blocks: Vec<Blocks>,
@@ -82,17 +88,23 @@ impl Batch {
         self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()
     }
 
-    fn branch_index(&mut self, branch: &Arc<Branch>) -> u32 {
+    /// A batch of one item that no record stands for.
+    pub(super) fn of_one(branch: Arc<Branch>, epoch: u32, item: Item) -> Batch {
+        Batch { branches: vec![branch], epochs: vec![epoch], items: vec![item], ..Batch::default() }
+    }
+
+    fn branch_index(&mut self, branch: &Arc<Branch>, epoch: u32) -> u32 {
         let known = self.branches.iter().rposition(|b| b.id == branch.id);
         known.unwrap_or_else(|| {
             self.branches.push(branch.clone());
+            self.epochs.push(epoch);
             self.branches.len() - 1
         }) as u32
     }
 
     fn add(&mut self, located: &Located, branch: &Arc<Branch>) {
         let header = &located.header;
-        let index = self.branch_index(branch);
+        let index = self.branch_index(branch, header.epoch);
         let end = header.offset + header.length;
         for chunk in branch.chunks(header.offset, header.length) {
             let chunk_start = chunk << branch.chunk_log2;
@@ -150,7 +162,8 @@ impl Pool {
                     return Ok(false);
                 }
                 let control = crate::pool::decode_control(header.lsn, data)?;
-                alone = Some(Collected::Control(header.lsn, control));
+                let reserved = branches.get(&header.branch).map(|b| (b.slot_log2, header.slots.into()));
+                alone = Some(Collected::Control(header.lsn, control, reserved.into_iter().collect()));
                 return Ok(true);
             }
             if let Some(branch) = branches.get(&header.branch) {
@@ -159,8 +172,9 @@ impl Pool {
                         return Ok(false);
                     }
                     let bytes = header.offset..header.offset + header.length;
-                    let range = DiscardRange { branch: branch.clone(), bytes };
-                    alone = Some(Collected::LongDiscard(header.lsn, range));
+                    let range = DiscardRange { branch: branch.clone(), epoch: header.epoch, bytes };
+                    let reserved = vec![(branch.slot_log2, header.slots.into())];
+                    alone = Some(Collected::LongDiscard(header.lsn, range, reserved));
                     return Ok(true);
                 }
                 batch.add(located, branch);

@@ -1,15 +1,21 @@
 //! Carrying out control records: the catalog gets each at its place in the order.
 
 use super::collect::DiscardRange;
-use crate::catalog::{BranchRecord, Control, PvRecord, Superblock, Txn, VolumeRecord};
+use crate::catalog::{BranchRecord, Control, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord};
 use crate::error::{Result, corrupt};
-use crate::pool::namespace::Branch;
-use crate::pool::{Maintenance, Pool};
+use crate::pool::line::Branch;
+use crate::pool::{Maintenance, Method, Pool};
 
 impl Pool {
     /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done before, in steps
     /// that can be repeated.
-    pub(super) fn carry_out(&self, m: &mut Maintenance, lsn: u64, operation: &Control) -> Result<()> {
+    pub(super) fn carry_out(
+        &self,
+        m: &mut Maintenance,
+        lsn: u64,
+        operation: &Control,
+        reserved: &[(u8, u64)],
+    ) -> Result<()> {
         if let Control::ResizeVolume { id, size } = operation {
             self.discard_tail(m, *id, *size)?;
         }
@@ -17,16 +23,22 @@ impl Pool {
             // Opened before the catalog takes it in: what can't be opened now could not be opened later either.
             self.open_added(*pv)?;
         }
+        let left = match operation {
+            Control::DeleteVolume { id } => self.catalog.volume(*id)?.map(|v| v.branch),
+            Control::RollBack { undo, .. } => Some(undo.of.branch),
+            _ => None,
+        };
         let mut txn = self.catalog.begin()?;
         self.write_control(&mut txn, operation)?;
-        self.commit(m, txn, lsn, lsn, &[])?;
+        self.commit(m, txn, lsn, lsn, reserved)?;
+        m.dead.extend(left.map(|branch| (branch, 0)));
         self.after_control(m, operation, lsn)
     }
 
     fn write_control(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
         match operation {
             Control::CreateVolume { id, chunk_log2, volume } => {
-                txn.put_branch(volume.branch, &BranchRecord::new(*chunk_log2))?;
+                txn.put_branch(volume.branch, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
                 txn.put_volume(*id, volume)?;
                 self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
             }
@@ -38,7 +50,10 @@ impl Pool {
                     txn.remove_volume(*id)?;
                     self.put_branch(txn, volume.branch, |b| b.dead = true)?;
                 }
-                Ok(())
+                let of_volume = self.catalog.snapshots()?.into_iter().filter(|(_, s)| s.volume == *id);
+                of_volume
+                    .map(|(id, _)| id)
+                    .try_for_each(|id| self.put_snapshot(txn, id, |s| s.deleted = true))
             }
             Control::AddPv { pv, uuid, path, extents } => {
                 let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
@@ -51,7 +66,56 @@ impl Pool {
             },
             Control::RemovePv { pv } => txn.remove_pv(*pv),
             Control::SetPlacement(placement) => self.put_superblock(txn, |s| s.placement = *placement),
+            Control::CreateSnapshots { snapshots } => self.write_snapshots(txn, snapshots),
+            Control::DeleteSnapshots { ids } => {
+                ids.iter().try_for_each(|id| self.put_snapshot(txn, *id, |s| s.deleted = true))
+            }
+            Control::RenameSnapshot { id, name } => self.put_snapshot(txn, *id, |s| s.name.clone_from(name)),
+            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
+                txn.put_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
+                txn.put_volume(*id, volume)?;
+                self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
+            }
+            Control::RollBack { .. } => self.write_roll_back(txn, operation),
+            Control::SetMethod { id, method } => match self.catalog.volume(*id)? {
+                Some(volume) => self.put_branch(txn, volume.branch, |b| b.method = *method),
+                None => Ok(()),
+            },
+            Control::SetLabels { id, protected, labels } => self.put_snapshot(txn, *id, |s| {
+                s.protected = *protected;
+                s.labels.clone_from(labels);
+            }),
+            Control::SetPolicy { id, policy } => self.put_volume(txn, *id, |v| v.policy = *policy),
+            Control::SetImport { id, import } => self.put_volume(txn, *id, |v| v.import = *import),
         }
+    }
+
+    fn write_snapshots(&self, txn: &mut Txn<'_>, snapshots: &[(u64, SnapshotRecord)]) -> Result<()> {
+        for (id, snapshot) in snapshots {
+            txn.put_snapshot(*id, snapshot)?;
+            self.put_branch(txn, snapshot.of.branch, |b| b.epoch = snapshot.of.epoch + 1)?;
+            if snapshot.origin != [0; 16] {
+                self.put_volume(txn, snapshot.volume, |v| v.import = None)?;
+            }
+        }
+        let last = snapshots.iter().map(|(id, _)| *id).max().unwrap_or(0);
+        self.put_superblock(txn, |s| s.next_id = s.next_id.max(last + 1))
+    }
+
+    fn write_roll_back(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
+        let Control::RollBack { id, branch, base, size, undo_id, undo } = operation else { return Ok(()) };
+        let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
+        let Some(was) = self.catalog.branch(volume.branch)? else {
+            return Err(corrupt(format!("roll back volume {}: its branch is missing", volume.name)));
+        };
+        txn.put_snapshot(*undo_id, undo)?;
+        self.put_branch(txn, volume.branch, |b| {
+            b.epoch = undo.of.epoch + 1;
+            b.dead = true;
+        })?;
+        txn.put_branch(*branch, &BranchRecord::new(was.chunk_log2, Some(*base), was.method))?;
+        txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
+        self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
     }
 
     fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
@@ -64,10 +128,8 @@ impl Pool {
                     branch.staging.remove(std::iter::empty(), lsn);
                 }
             }
-            Control::DeleteVolume { .. } => {
-                let branches = self.catalog.branches()?;
-                m.dead.extend(branches.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id));
-            }
+            Control::DeleteVolume { .. } => self.note_deleted(m)?,
+            Control::DeleteSnapshots { ids } => m.deleted.extend(ids),
             Control::AddPv { pv, extents, .. } => {
                 let handle = self.open_added(*pv)?;
                 let change = m.allocator.add_pv(handle, false);
@@ -85,7 +147,17 @@ impl Pool {
                 m.allocator.remove_pv(*pv);
             }
             Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
-            Control::CreateVolume { .. } | Control::RenameVolume { .. } | Control::SetReadOnly { .. } => {}
+            Control::CreateVolume { .. }
+            | Control::RenameVolume { .. }
+            | Control::SetReadOnly { .. }
+            | Control::CreateSnapshots { .. }
+            | Control::RenameSnapshot { .. }
+            | Control::CloneVolume { .. }
+            | Control::RollBack { .. }
+            | Control::SetMethod { .. }
+            | Control::SetLabels { .. }
+            | Control::SetPolicy { .. }
+            | Control::SetImport { .. } => {}
         }
         Ok(())
     }
@@ -103,7 +175,24 @@ impl Pool {
         };
         // To the end of the last chunk: what lies behind the old end was never visible, and must never be.
         let end = record.size.next_multiple_of(1 << branch.chunk_log2);
-        self.discard_in_steps(m, &DiscardRange { branch, bytes: size..end })
+        // The operation's place in the order is behind all records of this epoch that were sequenced before it.
+        let Some(epoch) = self.catalog.branch(branch.id)?.map(|b| b.epoch) else { return Ok(()) };
+        self.discard_in_steps(m, &DiscardRange { branch, epoch, bytes: size..end })
+    }
+
+    fn put_snapshot(
+        &self,
+        txn: &mut Txn<'_>,
+        id: u64,
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> Result<()> {
+        match self.catalog.snapshot(id)? {
+            Some(mut snapshot) => {
+                change(&mut snapshot);
+                txn.put_snapshot(id, &snapshot)
+            }
+            None => Ok(()),
+        }
     }
 
     fn put_superblock(&self, txn: &mut Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {

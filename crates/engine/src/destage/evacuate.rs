@@ -1,15 +1,19 @@
 //! Moving data off physical volumes that are to be removed: copy, sync, commit, a few chunks at a time.
 
+use crate::catalog::{Version, VersionKey};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
-use crate::pool::namespace::Branch;
-use crate::pool::{Maintenance, Pool};
+use crate::pool::line::Branch;
+use crate::pool::{EvacuateFrom, Maintenance, Pool};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Map pages looked at, and bytes moved (at least one chunk), by one step.
 const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
+const VERSIONS_PER_STEP: usize = 4096;
 
 impl Pool {
     /// Moves a few chunks away from draining PVs. False when nothing is to be moved, or nothing can be.
@@ -25,62 +29,106 @@ impl Pool {
     }
 
     fn evacuate_step(&self, m: &mut Maintenance) -> Result<bool> {
+        let mut moves = Moves::new(BYTES_PER_STEP);
+        let next = match m.evacuate_from {
+            EvacuateFrom::Map(from) => self.evacuate_maps(m, from, &mut moves)?,
+            EvacuateFrom::Versions(from) => self.evacuate_versions(m, from, &mut moves)?,
+        };
+        let short = moves.short;
+        self.commit_moves(m, moves)?;
+        m.evacuate_from = next.unwrap_or_default();
+        m.evacuated = short || next.is_none();
+        Ok(true)
+    }
+
+    /// Moves chunks of a few map pages; where to go on.
+    fn evacuate_maps(
+        &self,
+        m: &mut Maintenance,
+        from: PageKey,
+        moves: &mut Moves,
+    ) -> Result<Option<EvacuateFrom>> {
         let mut pages: Vec<(PageKey, MapPage)> = Vec::new();
-        let from = m.evacuate_from.unwrap_or((0, 0));
         let next = self.catalog.visit_pages(from, PAGES_PER_STEP, &mut |key, page| {
             let page = page?;
-            if page.iter().any(|(_, e)| e.slot != Slot::HOLE && m.allocator.is_draining(e.slot.pv())) {
+            if page.iter().any(|(_, e)| leaves(m, e)) {
                 pages.push((key, page));
             }
             Ok(())
         })?;
-        let mut budget = BYTES_PER_STEP;
-        let mut changed: Vec<(PageKey, MapPage)> = Vec::new();
-        let mut released: Vec<(u8, u64)> = Vec::new();
-        let mut written = Vec::new();
-        let mut unfinished = None;
-        'pages: for (key, mut page) in pages {
-            let branch = self.names.read().branches.get(&key.0).cloned();
-            let Some(branch) = branch.filter(|b| !m.dead.contains(&b.id)) else {
-                continue;
-            };
+        for (key, mut page) in pages {
+            let Some(branch) = self.movable(m, key.0) else { continue };
             let mut touched = false;
-            let entries: Vec<(usize, Entry)> = page.iter().collect();
-            for (at, entry) in entries {
-                if entry.slot == Slot::HOLE || !m.allocator.is_draining(entry.slot.pv()) {
-                    continue;
-                }
-                // A move takes space like a write, and waits when there is none.
-                if budget == 0 || !self.space.try_reserve(branch.slot_log2, 1) {
-                    unfinished = Some((key, budget == 0));
-                    changed.extend(touched.then_some((key, page)));
-                    break 'pages;
-                }
-                let slot = self.move_chunk(m, &branch, entry.slot)?;
-                released.push((branch.slot_log2, 1));
-                written.push(slot.pv());
+            let leaving: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| leaves(m, *e)).collect();
+            for (at, entry) in leaving {
+                let Some(slot) = self.move_one(m, &branch, entry.slot, moves)? else {
+                    moves.pages.extend(touched.then_some((key, page)));
+                    return Ok(Some(EvacuateFrom::Map(key)));
+                };
                 page.set(at, Entry { slot, ..entry });
                 touched = true;
-                budget = budget.saturating_sub(1 << branch.chunk_log2);
             }
-            changed.extend(touched.then_some((key, page)));
+            moves.pages.extend(touched.then_some((key, page)));
         }
-        self.commit_moves(m, changed, &released, written)?;
-        match unfinished {
-            Some((key, worked)) => {
-                m.evacuate_from = Some(key);
-                m.evacuated = !worked;
-            }
-            None => {
-                m.evacuate_from = next;
-                m.evacuated = next.is_none();
-            }
-        }
-        Ok(true)
+        Ok(Some(next.map_or(EvacuateFrom::Versions((0, 0, 0)), EvacuateFrom::Map)))
     }
 
-    fn move_chunk(&self, m: &mut Maintenance, branch: &Branch, from: Slot) -> Result<Slot> {
+    /// Moves chunks of a few versions; where to go on.
+    fn evacuate_versions(
+        &self,
+        m: &mut Maintenance,
+        from: VersionKey,
+        moves: &mut Moves,
+    ) -> Result<Option<EvacuateFrom>> {
+        let mut versions: Vec<Version> = Vec::new();
+        let next = self.catalog.visit_versions(from, VERSIONS_PER_STEP, &mut |_, version| {
+            versions.extend(Some(version?).filter(|v| leaves(m, v.entry)));
+            Ok(())
+        })?;
+        for version in versions {
+            let Some(branch) = self.movable(m, version.key.0) else { continue };
+            let Some(slot) = self.move_one(m, &branch, version.entry.slot, moves)? else {
+                return Ok(Some(EvacuateFrom::Versions(version.key)));
+            };
+            moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
+        }
+        Ok(next.map(EvacuateFrom::Versions))
+    }
+
+    /// The branch, unless its slots are about to be freed anyway.
+    pub(super) fn movable(&self, m: &Maintenance, id: u64) -> Option<Arc<Branch>> {
+        self.names.read().branches.get(&id).filter(|b| !m.dead.contains_key(&b.id)).cloned()
+    }
+
+    /// Moves one chunk; `None` when this step has done enough, or when there is no space: a move takes space like a write.
+    pub(super) fn move_one(
+        &self,
+        m: &mut Maintenance,
+        branch: &Branch,
+        from: Slot,
+        moves: &mut Moves,
+    ) -> Result<Option<Slot>> {
+        if moves.budget == 0 {
+            return Ok(None);
+        }
+        if !self.space.try_reserve(branch.slot_log2, 1) {
+            moves.short = true;
+            return Ok(None);
+        }
         let to = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
+        self.copy_chunk(m, branch, from, to)?;
+        moves.note(branch, to, 1);
+        Ok(Some(to))
+    }
+
+    /// Copies a chunk to a slot that was allocated for it, and frees the one where it was.
+    pub(super) fn copy_chunk(
+        &self,
+        m: &mut Maintenance,
+        branch: &Branch,
+        from: Slot,
+        to: Slot,
+    ) -> Result<()> {
         let (source, target) = (self.pvs.get(from.pv())?, self.pvs.get(to.pv())?);
         let size = 1u64 << branch.chunk_log2;
         let mut buffer = vec![0u8; size.min(1 << 20) as usize];
@@ -91,31 +139,71 @@ impl Pool {
         }
         m.allocator.free(from, branch.slot_log2)?;
         self.positions.bytes.fetch_add(size, Ordering::Relaxed);
-        Ok(to)
+        Ok(())
     }
 
-    fn commit_moves(
-        &self,
-        m: &mut Maintenance,
-        pages: Vec<(PageKey, MapPage)>,
-        released: &[(u8, u64)],
-        mut written: Vec<u32>,
-    ) -> Result<()> {
-        if pages.is_empty() {
+    pub(super) fn commit_moves(&self, m: &mut Maintenance, moves: Moves) -> Result<()> {
+        if moves.written.is_empty() {
             return Ok(());
         }
-        written.sort_unstable();
-        written.dedup();
-        for id in written {
+        for id in moves.written {
             let pv = self.pvs.get(id)?;
             let failed = |e| Error::io(format!("sync {}", pv.path), e);
             pv.disk.sync(SyncPurpose::Preserve).map_err(failed)?;
         }
         let mut txn = self.catalog.begin()?;
-        txn.put_pages(pages.iter().map(|(key, page)| (*key, page)))?;
+        txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;
+        txn.put_versions(moves.versions.iter())?;
         let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, released)?;
-        self.publish(pages);
+        self.commit(m, txn, preserved, destaged, &moves.released)?;
+        let of_pages = moves.pages.iter().map(|(key, _)| key.0);
+        let branches: BTreeSet<u64> = of_pages.chain(moves.versions.iter().map(|v| v.key.0)).collect();
+        self.publish(moves.pages);
+        branches.into_iter().for_each(|branch| self.map.forget_frozen(branch));
         Ok(())
     }
+}
+
+/// What one step has moved.
+#[derive(Default)]
+pub(super) struct Moves {
+    /// Bytes that may still be moved.
+    budget: u64,
+    /// Bytes that were moved.
+    bytes: u64,
+    /// There was no space for more.
+    pub(super) short: bool,
+    pub(super) pages: Vec<(PageKey, MapPage)>,
+    pub(super) versions: Vec<Version>,
+    released: Vec<(u8, u64)>,
+    /// Physical volumes that were written to.
+    written: BTreeSet<u32>,
+}
+
+impl Moves {
+    /// Nothing yet, and `budget` bytes to move (at least one chunk).
+    pub(super) fn new(budget: u64) -> Moves {
+        Moves { budget, ..Moves::default() }
+    }
+
+    /// Takes note of `chunks` that were copied to `to` and what follows it.
+    pub(super) fn note(&mut self, branch: &Branch, to: Slot, chunks: u64) {
+        self.released.push((branch.slot_log2, chunks));
+        self.written.insert(to.pv());
+        self.bytes += chunks << branch.chunk_log2;
+        self.budget = self.budget.saturating_sub(chunks << branch.chunk_log2);
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has this step done enough?
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget == 0
+    }
+}
+
+fn leaves(m: &Maintenance, entry: Entry) -> bool {
+    entry.slot != Slot::HOLE && m.allocator.is_draining(entry.slot.pv())
 }

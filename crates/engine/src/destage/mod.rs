@@ -12,16 +12,21 @@
 mod apply;
 mod collect;
 mod control;
+mod dissolve;
 mod evacuate;
 mod plan;
 mod reclaim;
+mod relocate;
 
 use crate::disk::SyncPurpose;
 use crate::error::Result;
-use crate::map::page::PageKey;
+use crate::map::page::{MapPage, PageKey};
+use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Pool};
 use apply::Placed;
 use collect::{Batch, Collected};
+use plan::Plan;
+pub(crate) use relocate::Relocation;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -45,8 +50,8 @@ impl Pool {
                 return Ok(false);
             }
             Collected::Records(batch) => self.destage_batch(m, batch)?,
-            Collected::Control(lsn, operation) => self.carry_out(m, lsn, &operation)?,
-            Collected::LongDiscard(lsn, range) => self.discard_long(m, lsn, &range)?,
+            Collected::Control(lsn, operation, reserved) => self.carry_out(m, lsn, &operation, &reserved)?,
+            Collected::LongDiscard(lsn, range, reserved) => self.discard_long(m, lsn, &range, &reserved)?,
         }
         m.cursor = cursor;
         self.positions.batches.fetch_add(1, Ordering::Relaxed);
@@ -55,36 +60,65 @@ impl Pool {
 
     fn destage_batch(&self, m: &mut Maintenance, batch: Batch) -> Result<()> {
         let plan = self.plan(m, &batch, false)?;
-        // Preserve: new slots are complete and durable before anything points to them.
-        self.write_placed(&plan.fresh)?;
-        self.sync_pvs(&plan.fresh, SyncPurpose::Preserve)?;
-        let in_place = !plan.in_place.is_empty();
-        let destaged = if in_place { m.destaged } else { batch.last_lsn };
-        let mut txn = self.catalog.begin()?;
-        txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
-        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
-            if *slots != 0 {
-                self.put_branch_slots(&mut txn, branch, *slots)?;
-            }
-        }
-        self.commit(m, txn, batch.last_lsn, destaged, &batch.released())?;
-        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
-            branch
-                .slots
-                .store(branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots), Ordering::Relaxed);
-        }
-        self.publish(plan.pages);
+        let nothing_to_apply = plan.in_place.is_empty();
+        let in_place = self.preserve(m, &batch, plan, |m| {
+            (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged })
+        })?;
         // Apply: the journal still has what is overwritten, until the next commit.
-        if in_place {
-            self.write_placed(&plan.in_place)?;
-            self.sync_pvs(&plan.in_place, SyncPurpose::Apply)?;
-        }
+        self.write_placed(&in_place)?;
+        self.sync_pvs(&in_place, SyncPurpose::Apply)?;
         m.destaged = batch.last_lsn;
         self.unstage(&batch);
         Ok(())
     }
 
-    pub(crate) fn publish(&self, pages: Vec<(PageKey, crate::map::page::MapPage)>) {
+    /// The preserve phase: new slots are complete and durable before the commit that points to them. Returns what is to be
+    /// applied. `positions` are (preserved, destaged) for the commit.
+    fn preserve(
+        &self,
+        m: &mut Maintenance,
+        batch: &Batch,
+        plan: Plan,
+        positions: impl Fn(&Maintenance) -> (u64, u64),
+    ) -> Result<Vec<Placed>> {
+        self.write_placed(&plan.fresh)?;
+        self.sync_pvs(&plan.fresh, SyncPurpose::Preserve)?;
+        let (preserved, destaged) = positions(m);
+        let mut txn = self.catalog.begin()?;
+        txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
+        txn.put_versions(plan.versions.iter())?;
+        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
+            if *slots != 0 {
+                self.put_branch_slots(&mut txn, branch, *slots)?;
+            }
+        }
+        self.commit(m, txn, preserved, destaged, &batch.released())?;
+        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
+            branch
+                .slots
+                .store(branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots), Ordering::Relaxed);
+        }
+        for (branch, epoch) in batch.branches.iter().zip(&batch.epochs) {
+            self.forget_views(branch, *epoch, &plan.pages);
+        }
+        self.publish(plan.pages);
+        for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
+            // Published first: whoever looks from here on finds the copy. Whoever looked before sees the generation move.
+            self.map.forget_frozen(branch.id);
+            branch.generation.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(plan.in_place)
+    }
+
+    /// Snapshots that were taken after `epoch` see what it wrote: their pages were made without it.
+    fn forget_views(&self, branch: &Branch, epoch: u32, pages: &[(PageKey, MapPage)]) {
+        let views: Vec<u32> = branch.frozen.read().range(epoch..).copied().collect();
+        for (key, _) in pages.iter().filter(|(key, _)| key.0 == branch.id) {
+            views.iter().for_each(|view| self.map.forget(*key, *view));
+        }
+    }
+
+    pub(crate) fn publish(&self, pages: Vec<(PageKey, MapPage)>) {
         for (key, page) in pages {
             self.map.publish(key, page);
         }

@@ -2,10 +2,12 @@
 
 use super::apply::{Fill, Placed};
 use super::collect::{Batch, Item, Source};
+use crate::catalog::Version;
 use crate::error::{Result, corrupt};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
-use crate::pool::namespace::Branch;
-use crate::pool::{Maintenance, Pool};
+use crate::pool::line::{Branch, HEAD, Line};
+use crate::pool::{Maintenance, Method, Pool};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// What a batch does.
@@ -13,6 +15,10 @@ use std::sync::atomic::Ordering;
 pub(super) struct Plan {
     /// Map pages that change.
     pub(super) pages: Vec<(PageKey, MapPage)>,
+    /// What snapshots need of what was there.
+    pub(super) versions: Vec<Version>,
+    /// Branches that have copied contents away, and overwrite them where they were.
+    pub(super) copied: BTreeSet<u64>,
     /// Whole chunks in new slots: written before the commit.
     pub(super) fresh: Vec<Placed>,
     /// Parts of chunks that have a slot: written after the commit.
@@ -62,12 +68,20 @@ impl Overlay {
         self.parts.iter().any(|p| p.2 != Source::Hole)
     }
 
-    /// Writes for a slot at `slot`: the parts, and with `whole` zeros in between.
-    fn place(&self, slot: Slot, chunk_size: u64, whole: bool, out: &mut Vec<Placed>) {
+    /// Writes for a slot at `slot`: the parts, and in between, where they leave gaps, what `under` says.
+    fn place(&self, slot: Slot, chunk_size: u64, under: Under, out: &mut Vec<Placed>) {
         let mut at = 0u32;
+        let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
+            Under::Kept => {}
+            Under::Zeros => out.push(Placed::new(slot, start, end, Fill::Zeros)),
+            Under::Slot(old) => {
+                let from = Slot::new(old.pv(), old.offset() + start as u64);
+                out.push(Placed::new(slot, start, end, Fill::Slot(from)));
+            }
+        };
         for &(start, end, source) in &self.parts {
-            if whole && at < start {
-                out.push(Placed::new(slot, at, start, Fill::Zeros));
+            if at < start {
+                gap(at, start, out);
             }
             let fill = match source {
                 Source::Journal(file, position) => Fill::Journal(file, position),
@@ -76,10 +90,30 @@ impl Overlay {
             out.push(Placed::new(slot, start, end, fill));
             at = end;
         }
-        if whole && (at as u64) < chunk_size {
-            out.push(Placed::new(slot, at, chunk_size as u32, Fill::Zeros));
+        if (at as u64) < chunk_size {
+            gap(at, chunk_size as u32, out);
         }
     }
+}
+
+/// What lies under the parts of an overlay.
+#[derive(Debug, Clone, Copy)]
+enum Under {
+    /// What the slot holds already.
+    Kept,
+    Zeros,
+    /// What another slot holds.
+    Slot(Slot),
+}
+
+/// One chunk that a batch writes to.
+struct Target<'a> {
+    branch: &'a Branch,
+    epoch: u32,
+    chunk: u64,
+    current: Option<Entry>,
+    /// The chunk before it.
+    neighbour: Option<Entry>,
 }
 
 impl Source {
@@ -101,20 +135,46 @@ impl Pool {
             let (index, number) = page_of(&of_page[0]);
             let branch = &batch.branches[index as usize];
             let key = (branch.id, number);
-            let stored = self.map.cached(key).map_or_else(|| self.map.read(key), Ok)?;
+            let head = Line { branch: branch.clone(), epoch: HEAD };
+            let stored = self.map.cached(&head, number).map_or_else(|| self.map.read(key), Ok)?;
             let mut page = None;
             for of_chunk in of_page.chunk_by(|a, b| a.chunk == b.chunk) {
-                let current = page.as_ref().unwrap_or(&*stored);
-                let change = self.plan_chunk(m, branch, current, of_chunk, redo, &mut plan)?;
-                let (_, at) = MapPage::locate(of_chunk[0].chunk);
+                let before = page.as_ref().unwrap_or(&*stored);
+                let chunk = of_chunk[0].chunk;
+                let (_, at) = MapPage::locate(chunk);
+                let neighbour = at.checked_sub(1).and_then(|i| before.get(i));
+                let target = Target {
+                    branch,
+                    epoch: batch.epochs[index as usize],
+                    chunk,
+                    current: before.get(at),
+                    neighbour: neighbour.filter(|e| e.slot != Slot::HOLE),
+                };
+                let overlay = Overlay::of(of_chunk, 1 << branch.chunk_log2);
+                let slots = &mut plan.slots[index as usize];
+                let change = if redo {
+                    redo_chunk(&target, &overlay, &mut plan.in_place)?
+                } else {
+                    let (change, grown) = self.plan_chunk(
+                        m,
+                        &target,
+                        &overlay,
+                        &mut Outcome {
+                            versions: &mut plan.versions,
+                            fresh: &mut plan.fresh,
+                            in_place: &mut plan.in_place,
+                            copied: &mut plan.copied,
+                        },
+                    )?;
+                    *slots += grown;
+                    change
+                };
                 match change {
                     Change::None => {}
-                    Change::Allocated(entry) => {
-                        plan.slots[index as usize] += 1;
+                    Change::Set(entry) => {
                         page.get_or_insert_with(|| (*stored).clone()).set(at, entry);
                     }
-                    Change::Freed => {
-                        plan.slots[index as usize] -= 1;
+                    Change::Removed => {
                         page.get_or_insert_with(|| (*stored).clone()).remove(at);
                     }
                 }
@@ -126,52 +186,151 @@ impl Pool {
         Ok(plan)
     }
 
+    /// Decides for one chunk; also by how much the branch's slots grow.
+    ///
+    /// The rule of preservation: if a snapshot sees what is there (it was born by then) and not this write, the old
+    /// content becomes a version, valid up to the newest such snapshot, and the chunk is born again.
     fn plan_chunk(
         &self,
         m: &mut Maintenance,
-        branch: &Branch,
-        page: &MapPage,
-        items: &[Item],
-        redo: bool,
-        plan: &mut Plan,
-    ) -> Result<Change> {
-        let chunk_size = 1u64 << branch.chunk_log2;
-        let (_, at) = MapPage::locate(items[0].chunk);
-        let overlay = Overlay::of(items, chunk_size);
-        let slot = page.get(at).map(|e| e.slot).filter(|s| *s != Slot::HOLE);
-        match (slot, overlay.needs_slot()) {
-            (Some(slot), false) if overlay.emptied && !redo => {
-                m.allocator.free(slot, branch.slot_log2)?;
-                Ok(Change::Freed)
-            }
-            (Some(slot), _) => {
-                overlay.place(slot, chunk_size, overlay.emptied, &mut plan.in_place);
-                Ok(Change::None)
-            }
-            (None, false) => Ok(Change::None),
-            (None, true) if redo => Err(corrupt(format!(
-                "apply the journal again: chunk {} of branch {} has no slot, but was preserved",
-                items[0].chunk, branch.id
-            ))),
-            (None, true) => {
-                let neighbour = at.checked_sub(1).and_then(|i| page.get(i)).map(|e| e.slot);
-                let slot = m.allocator.allocate(
-                    &self.space,
-                    branch.slot_log2,
-                    neighbour.filter(|s| *s != Slot::HOLE),
-                )?;
-                overlay.place(slot, chunk_size, true, &mut plan.fresh);
-                self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
-                Ok(Change::Allocated(Entry { slot, born: branch.epoch }))
-            }
+        target: &Target<'_>,
+        overlay: &Overlay,
+        out: &mut Outcome<'_>,
+    ) -> Result<(Change, i64)> {
+        let (branch, epoch) = (target.branch, target.epoch);
+        let size = 1u64 << branch.chunk_log2;
+        let kept_for = target.current.and_then(|e| branch.keeper(e.born, epoch));
+        let old = target.current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
+        if overlay.emptied && !overlay.needs_slot() {
+            return self.plan_hole(m, target, kept_for, out);
         }
+        let under = match (target.current, overlay.emptied) {
+            (_, true) => Under::Zeros,
+            (Some(_), false) => old.map_or(Under::Zeros, Under::Slot),
+            (None, false) => self.base_slot(branch, target.chunk)?.map_or(Under::Zeros, Under::Slot),
+        };
+        if let (Some(slot), None) = (old, kept_for) {
+            let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
+            overlay.place(slot, size, under, out.in_place);
+            return Ok((Change::None, 0));
+        }
+        if matches!(under, Under::Zeros) && !overlay.needs_slot() {
+            return Ok((Change::None, 0));
+        }
+        // What is preserved or redirected leaves the order anyway: packed densely it is written in few runs. Only behind a
+        // neighbour that was redirected before it, it keeps that order.
+        let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
+        let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
+        let slot = m.allocator.allocate(&self.space, branch.slot_log2, wish)?;
+        self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
+        if let (Some(old), Some(last), Method::Copy) = (old, kept_for, branch.method()) {
+            let born = target.current.map_or(epoch, |e| e.born);
+            out.version(target, last, Entry { slot, born });
+            out.fresh.push(Placed::new(slot, 0, size as u32, Fill::Slot(old)));
+            let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
+            overlay.place(old, size, under, out.in_place);
+            out.copied.insert(branch.id);
+            return Ok((Change::Set(Entry { slot: old, born: epoch }), 1));
+        }
+        if let (Some(entry), Some(last)) = (target.current, kept_for) {
+            out.version(target, last, entry);
+        }
+        overlay.place(slot, size, under, out.fresh);
+        Ok((Change::Set(Entry { slot, born: epoch }), 1))
+    }
+
+    /// A chunk becomes a hole as a whole.
+    fn plan_hole(
+        &self,
+        m: &mut Maintenance,
+        target: &Target<'_>,
+        kept_for: Option<u32>,
+        out: &mut Outcome<'_>,
+    ) -> Result<(Change, i64)> {
+        let (change, freed) = hole(target.branch, target.epoch, target.current, kept_for);
+        if let (Some(entry), Some(last)) = (target.current, kept_for)
+            && !matches!(change, Change::None)
+        {
+            out.version(target, last, entry);
+        }
+        if let Some(slot) = freed {
+            m.allocator.free(slot, target.branch.slot_log2)?;
+        }
+        Ok((change, -(freed.is_some() as i64)))
+    }
+
+    /// The slot of a chunk that the branch itself has nothing of. What its bases had staged by then is in place: their
+    /// records come before the branch's own.
+    pub(super) fn base_slot(&self, branch: &Branch, chunk: u64) -> Result<Option<Slot>> {
+        let (number, at) = MapPage::locate(chunk);
+        let mut base = branch.base.as_ref();
+        while let Some(line) = base {
+            if let Some(entry) = self.map.load(line, number)?.get(at) {
+                return Ok(Some(entry.slot).filter(|s| *s != Slot::HOLE));
+            }
+            base = line.branch.base.as_ref();
+        }
+        Ok(None)
     }
 }
 
-enum Change {
+/// Where the decisions about chunks are gathered.
+struct Outcome<'a> {
+    versions: &'a mut Vec<Version>,
+    fresh: &'a mut Vec<Placed>,
+    in_place: &'a mut Vec<Placed>,
+    copied: &'a mut BTreeSet<u64>,
+}
+
+impl Outcome<'_> {
+    fn version(&mut self, target: &Target<'_>, last: u32, entry: Entry) {
+        self.versions.push(Version { key: (target.branch.id, target.chunk, last), entry });
+    }
+}
+
+/// What becomes of a chunk's entry, and the slot that is free, when the chunk is discarded in `epoch`. Over a base a hole
+/// has to be said; elsewhere nothing says it too. What is a hole stays the hole that it was, whoever sees it.
+pub(super) fn hole(
+    branch: &Branch,
+    epoch: u32,
+    current: Option<Entry>,
+    kept_for: Option<u32>,
+) -> (Change, Option<Slot>) {
+    let slot = current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
+    let freed = slot.filter(|_| kept_for.is_none());
+    let already = current.is_some_and(|e| e.slot == Slot::HOLE);
+    let change = match (current, branch.base.is_some()) {
+        (Some(_), true) if already => Change::None,
+        (_, true) => Change::Set(Entry { slot: Slot::HOLE, born: epoch }),
+        (Some(_), false) => Change::Removed,
+        (None, false) => Change::None,
+    };
+    (change, freed)
+}
+
+/// Applies again to a chunk whose preserve phase is in the catalog already.
+fn redo_chunk(target: &Target<'_>, overlay: &Overlay, in_place: &mut Vec<Placed>) -> Result<Change> {
+    let slot = target.current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
+    match slot {
+        Some(slot) => {
+            let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
+            overlay.place(slot, 1 << target.branch.chunk_log2, under, in_place);
+        }
+        None if overlay.needs_slot() => {
+            return Err(corrupt(format!(
+                "apply the journal again: chunk {} of branch {} has no slot, but was preserved",
+                target.chunk, target.branch.id
+            )));
+        }
+        None => {}
+    }
+    Ok(Change::None)
+}
+
+pub(super) enum Change {
     None,
-    Allocated(Entry),
-    Freed,
+    Set(Entry),
+    Removed,
 }
 
 #[cfg(test)]

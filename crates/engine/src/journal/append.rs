@@ -6,7 +6,7 @@ use super::segment::SegmentFile;
 use super::{Journal, Pending, State};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
-use crate::staging::{Piece, Staging};
+use crate::staging::{Piece, Range, Staging};
 use parking_lot::MutexGuard;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -219,9 +219,11 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
                 let offset = header.offset + start;
                 let piece = Piece {
                     lsn: header.lsn,
-                    file: located.file,
                     at: (located.data_at + start) as u32,
                     crc: *crc,
+                    epoch: header.epoch,
+                    // At most 65,536 segments.
+                    file: located.file as u16,
                     start: (offset % BLOCK / SECTOR) as u8,
                     count: (len / SECTOR) as u8,
                 };
@@ -230,7 +232,8 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
         }
         Kind::Discard | Kind::Zero => {
             let keeps_space = header.kind == Kind::Zero;
-            staging.insert_range(header.offset, header.offset + header.length, header.lsn, keeps_space);
+            let (start, end) = (header.offset, header.offset + header.length);
+            staging.insert_range(header.epoch, Range { start, end, lsn: header.lsn, keeps_space });
         }
         Kind::Control => {}
     }

@@ -88,6 +88,15 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         shard.replace(key, value, weight);
     }
 
+    /// Removes a key, and turns away loaders that are under way.
+    pub(crate) fn invalidate(&self, key: &K) {
+        let mut shard = self.shard(key).lock();
+        shard.generation += 1;
+        if let Some(at) = shard.index.get(key).copied() {
+            shard.remove(at);
+        }
+    }
+
     /// Removes every key that `gone` picks, and turns away all loaders that are under way.
     pub(crate) fn invalidate_where(&self, gone: impl Fn(&K) -> bool) {
         for shard in &self.shards {

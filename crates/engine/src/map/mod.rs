@@ -1,4 +1,8 @@
-//! Maps: where a branch's chunks are, read through one bounded cache for the whole pool.
+//! Maps: where a line's chunks are, read through one bounded cache for the whole pool.
+//!
+//! A branch's current map is stored in pages. What a snapshot sees is made of the current page (what was born by then) and
+//! of the versions (what was overwritten since), and cached as a page of its own: one look per chunk, however many
+//! snapshots there are.
 
 pub(crate) mod cache;
 pub(crate) mod page;
@@ -6,14 +10,17 @@ pub(crate) mod page;
 use crate::catalog::Catalog;
 use crate::error::Result;
 use crate::fault::Fault;
+use crate::pool::line::{HEAD, Line};
 use cache::{Cache, CacheStats};
-use page::{MapPage, PageKey};
+use page::{CHUNKS, MapPage, PageKey};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// See the module.
 pub(crate) struct Map {
     catalog: Arc<Catalog>,
-    cache: Cache<PageKey, Arc<MapPage>>,
+    /// (branch, page number, epoch)
+    cache: Cache<(u64, u64, u32), Arc<MapPage>>,
     fault: Arc<Fault>,
 }
 
@@ -27,19 +34,24 @@ impl Map {
         Map { catalog, cache: Cache::new(policy, bytes), fault }
     }
 
-    /// The page from the cache only.
-    pub(crate) fn cached(&self, key: PageKey) -> Option<Arc<MapPage>> {
-        self.cache.get(&key)
+    /// The page as `line` sees it, from the cache only.
+    pub(crate) fn cached(&self, line: &Line, number: u64) -> Option<Arc<MapPage>> {
+        self.cache.get(&(line.branch.id, number, line.epoch))
     }
 
-    /// The page; one that was never stored is empty, and cached like the others.
-    pub(crate) fn load(&self, key: PageKey) -> Result<Arc<MapPage>> {
+    /// The page as `line` sees it; one that was never stored is empty, and cached like the others.
+    pub(crate) fn load(&self, line: &Line, number: u64) -> Result<Arc<MapPage>> {
+        let key = (line.branch.id, number, line.epoch);
         if let Some(page) = self.cache.get(&key) {
             return Ok(page);
         }
         loop {
             let generation = self.cache.generation(&key);
-            let page = self.read(key)?;
+            let page = if line.epoch == HEAD {
+                self.read((key.0, number))?
+            } else {
+                self.frozen_page(line, number)?
+            };
             let weight = page.weight();
             // Refused when a destage published something meanwhile: what was read may be old.
             if self.cache.insert_if(key, page.clone(), weight, generation) {
@@ -48,17 +60,48 @@ impl Map {
         }
     }
 
+    /// The page as a snapshot sees it. The current page is read first: what leaves it afterwards is still where it says,
+    /// and what has left it before is among the versions.
+    fn frozen_page(&self, line: &Line, number: u64) -> Result<Arc<MapPage>> {
+        let current = self.read((line.branch.id, number))?;
+        let chunks = (number * CHUNKS, number * CHUNKS + CHUNKS - 1);
+        let versions = self.catalog.versions_at(line.branch.id, line.epoch, chunks);
+        let mut page = MapPage::default();
+        for version in versions.inspect_err(|e| self.fault.damage(e))? {
+            page.set(MapPage::locate(version.key.1).1, version.entry);
+        }
+        for (at, entry) in current.iter().filter(|(_, e)| e.born <= line.epoch) {
+            page.set(at, entry);
+        }
+        Ok(Arc::new(page))
+    }
+
     /// The page as stored, past the cache: for the destager, the only one that changes it.
     pub(crate) fn read(&self, key: PageKey) -> Result<Arc<MapPage>> {
         let page = self.catalog.page(key).inspect_err(|e| self.fault.damage(e))?;
         Ok(Arc::new(page.unwrap_or_default()))
     }
 
-    /// Replaces pages after their commit.
+    /// Replaces the current page after its commit.
     pub(crate) fn publish(&self, key: PageKey, page: MapPage) {
         let page = Arc::new(page);
         let weight = page.weight();
-        self.cache.publish(key, page, weight);
+        self.cache.publish((key.0, key.1, HEAD), page, weight);
+    }
+
+    /// Forgets a page as a snapshot saw it.
+    pub(crate) fn forget(&self, key: PageKey, epoch: u32) {
+        self.cache.invalidate(&(key.0, key.1, epoch));
+    }
+
+    /// Forgets all pages of a branch as snapshots saw them: places have changed.
+    pub(crate) fn forget_frozen(&self, branch: u64) {
+        self.cache.invalidate_where(|key| key.0 == branch && key.2 != HEAD);
+    }
+
+    /// Forgets pages of a branch, as the volume and as snapshots saw them.
+    pub(crate) fn forget_pages(&self, branch: u64, pages: Range<u64>) {
+        self.cache.invalidate_where(|key| key.0 == branch && pages.contains(&key.1));
     }
 
     /// Forgets the pages of a branch that is gone.

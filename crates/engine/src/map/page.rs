@@ -69,6 +69,11 @@ impl MapPage {
         (chunk / CHUNKS, (chunk % CHUNKS) as usize)
     }
 
+    /// A page of which every chunk is a hole since epoch `born`.
+    pub(crate) fn hole(born: u32) -> MapPage {
+        MapPage { present: [u64::MAX; 4], entries: vec![Entry { slot: Slot::HOLE, born }; CHUNKS as usize] }
+    }
+
     fn rank(&self, index: usize) -> usize {
         let word = index / 64;
         let before: u32 = self.present[..word].iter().map(|w| w.count_ones()).sum();

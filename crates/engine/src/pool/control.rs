@@ -1,9 +1,12 @@
 //! Control operations: validated, sequenced like any write, durable when they return.
 
+use super::full;
 use super::label::{Label, wipe};
+use super::line::Branch;
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
-use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, VolumeInfo};
+use super::snapshots::check_deletable;
+use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, SnapshotPolicy, VolumeInfo};
 use crate::catalog::Control;
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
@@ -17,11 +20,19 @@ use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Sequences the operation that `build` makes of the names as they are, and makes it durable.
-    fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
+    pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
+        self.submit_with(|names| Ok((build(names)?, None)))
+    }
+
+    /// The same for an operation that may need a slot of a branch: it is promised before the operation is sequenced.
+    fn submit_with(
+        &self,
+        build: impl Fn(&Namespace) -> Result<(Control, Option<Arc<Branch>>)>,
+    ) -> Result<u64> {
         loop {
             self.check_usable()?;
             let mut names = self.names.write();
-            let control = build(&names)?;
+            let (control, slot_of) = build(&names)?;
             let data = control.encode();
             let mut sequencing = self.journal.sequence();
             match sequencing.room(data.len() as u64, true) {
@@ -33,13 +44,18 @@ impl Pool {
                     continue;
                 }
             }
+            if let Some(branch) = &slot_of
+                && !self.space.try_reserve(branch.slot_log2, 1)
+            {
+                return Err(full());
+            }
             let lsn = sequencing.push(Record {
                 kind: Kind::Control,
-                branch: 0,
+                branch: slot_of.as_ref().map_or(0, |b| b.id),
                 epoch: 0,
                 offset: 0,
                 length: data.len() as u64,
-                slots: 0,
+                slots: slot_of.is_some() as u16,
                 crcs: PieceCrcs::of(0, &data),
                 data: Bytes::from(data),
                 staging: None,
@@ -63,7 +79,7 @@ impl Pool {
 
     /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros.
     pub fn resize_volume(&self, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
-        self.submit(|names| {
+        self.submit_with(|names| {
             let volume = names.volume(name)?;
             check_size(size, volume.block_size)?;
             let old = volume.size.load(Ordering::Acquire);
@@ -72,7 +88,11 @@ impl Pool {
                     "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
                 )));
             }
-            Ok(Control::ResizeVolume { id: volume.id, size })
+            // The part of a chunk that is cut off may have to be kept for a snapshot.
+            let branch = &volume.line.branch;
+            let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
+            let shared = branch.base.is_some() || !branch.frozen.read().is_empty();
+            Ok((Control::ResizeVolume { id: volume.id, size }, (cuts && shared).then(|| branch.clone())))
         })?;
         self.volume(name)
     }
@@ -96,11 +116,25 @@ impl Pool {
         self.volume(name)
     }
 
+    /// Chooses how much space a volume's snapshots may take, and what happens beyond.
+    pub fn set_snapshot_policy(&self, name: &str, policy: SnapshotPolicy) -> Result<VolumeInfo> {
+        self.submit(|names| Ok(Control::SetPolicy { id: names.volume(name)?.id, policy }))?;
+        self.volume(name)
+    }
+
     /// Deletes a volume. Its space comes back in the background. [`ErrorKind::Busy`] when it is open and `force` is
     /// not given.
     pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
         self.submit(|names| {
             let volume = names.volume(name)?;
+            let snapshots = names.snapshots_of(volume.id);
+            snapshots.iter().try_for_each(|snapshot| check_deletable(snapshot))?;
+            let snapshots = snapshots.len();
+            if snapshots > 0 && !force {
+                return Err(conflict(format!(
+                    "delete volume {name}: it has {snapshots} snapshots; force to delete them too"
+                )));
+            }
             let handles = volume.handles.load(Ordering::Acquire);
             if handles > 0 && !force {
                 return Err(Error::new(

@@ -1,6 +1,7 @@
 //! What the pool is asked for and what it tells: plain data, no behaviour. Sizes are bytes unless a name says else.
 
 use crate::disk::SyncPurpose;
+use std::collections::BTreeMap;
 
 /// Fixed when a pool is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +77,33 @@ pub enum Placement {
     Contiguous,
 }
 
+/// How a chunk that a snapshot needs is preserved when it is written to (Xiao et al. 2006).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Method {
+    /// Redirect-on-write: the old place is kept, the new content gets a new one.
+    #[default]
+    Redirect,
+    /// Copy-on-write: the old content is copied to a new place, and overwritten where it was.
+    Copy,
+}
+
+/// How much space a volume's snapshots may take, and what happens beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// Of the volume's size, in per cent (more than 100 is possible): what its snapshots are expected to take. Taking more
+    /// is a warning, never an error.
+    pub reserve_percent: u8,
+    /// Delete the oldest snapshot that is not protected, one after another, while they take more than the reserve or the
+    /// pool is low on space.
+    pub auto_delete: bool,
+}
+
+impl Default for SnapshotPolicy {
+    fn default() -> Self {
+        SnapshotPolicy { reserve_percent: 10, auto_delete: false }
+    }
+}
+
 /// A physical volume to create or take in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PvSpec {
@@ -126,12 +154,69 @@ pub struct VolumeInfo {
     pub created: u64,
     /// The branch it writes to.
     pub branch: u64,
+    /// How it preserves what its snapshots need.
+    pub method: Method,
+    /// How much space its snapshots may take.
+    pub policy: SnapshotPolicy,
+    /// It is being filled from a stream, and takes no other writes.
+    pub importing: bool,
     /// Bytes of slots it owns (staged writes not included).
     pub allocated: u64,
     /// Open handles (exports, connections).
     pub handles: u64,
     /// Counters since the pool was opened.
     pub stats: VolumeStats,
+}
+
+/// A snapshot as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// The volume it belongs to.
+    pub volume: String,
+    /// Name, unique among the volume's snapshots.
+    pub name: String,
+    /// Stable identity.
+    pub uuid: [u8; 16],
+    /// Size of the volume at that instant, in bytes.
+    pub size: u64,
+    /// Creation time, nanoseconds since the Unix epoch.
+    pub created: u64,
+    /// The branch and the epoch that it froze.
+    pub of: (u64, u32),
+    /// Branches (clones, rolled-back volumes) that rest on it: it can be deleted from sight, and stays until they go.
+    pub pinned: bool,
+    /// Open handles.
+    pub handles: u64,
+    /// It may not be deleted.
+    pub protected: bool,
+    /// What people and programs noted about it.
+    pub labels: BTreeMap<String, String>,
+    /// The identity of its content: its own UUID, or that of the snapshot that a stream brought here.
+    pub content: [u8; 16],
+}
+
+/// The space of a volume and of its snapshots, in bytes of slots. What lies in the bases of a clone is theirs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpaceUsage {
+    /// Of the volume as it is now.
+    pub current: u64,
+    /// Kept for snapshots only (hidden ones that something rests on included).
+    pub snapshots: u64,
+    /// What snapshots are expected to take.
+    pub reserve: u64,
+    /// Of each snapshot in sight, oldest first.
+    pub of: Vec<SnapshotSpace>,
+}
+
+/// The space of a snapshot, in bytes of slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotSpace {
+    /// Name.
+    pub name: String,
+    /// Seen by it alone: comes back when only it is deleted (and nothing rests on it).
+    pub unique: u64,
+    /// Seen by it, and by other snapshots or the volume as it is now.
+    pub shared: u64,
 }
 
 /// Counters of one volume since the pool was opened.
@@ -251,10 +336,32 @@ pub struct PoolStats {
     pub map_evictions: u64,
     /// Bytes in the map cache.
     pub map_cache_used: u64,
+    /// Snapshots deleted by policy.
+    pub snapshots_auto_deleted: u64,
     /// Catalog commits.
     pub catalog_commits: u64,
     /// Completed syncs by purpose, in the order of [`SyncPurpose::ALL`].
     pub syncs: [u64; SyncPurpose::ALL.len()],
+}
+
+/// How a volume's own chunks lie on physical volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// Chunks that have a slot.
+    pub chunks: u64,
+    /// Runs of chunks that lie one after another: reading the whole volume jumps so often.
+    pub runs: u64,
+}
+
+/// How far bringing a volume's chunks back into order is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RelocationInfo {
+    /// The first pass is 1; what could not be moved in one is tried again in the next.
+    pub pass: u32,
+    /// Byte of the volume that this pass has come to.
+    pub position: u64,
+    /// Bytes moved so far, in all passes.
+    pub moved_bytes: u64,
 }
 
 /// What one call of [`super::Pool::maintain`] did.

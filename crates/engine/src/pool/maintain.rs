@@ -1,12 +1,14 @@
 //! Background work, one step at a time (I2), and the destager's own state.
 
 use super::{Allocator, FreedSlot, Pool, Progress};
+use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
+use crate::destage::Relocation;
 use crate::error::{Result, no_space};
 use crate::grace::Retired;
 use crate::journal::{Cursor, Room, SegmentFile};
 use crate::map::page::PageKey;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +22,19 @@ const CATALOG_MARGIN: u64 = 16 << 20;
 /// Steps of freeing dead branches that a write without space waits for.
 const RECLAIM_STEPS: u32 = 64;
 
+/// A place in a pass over everything that has slots: first the current maps, then the versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EvacuateFrom {
+    Map(PageKey),
+    Versions(VersionKey),
+}
+
+impl Default for EvacuateFrom {
+    fn default() -> Self {
+        EvacuateFrom::Map((0, 0))
+    }
+}
+
 /// What only one thread at a time may touch: the allocator and how far the log has been carried out.
 pub(crate) struct Maintenance {
     pub(crate) allocator: Allocator,
@@ -29,12 +44,16 @@ pub(crate) struct Maintenance {
     pub(crate) committed: Positions,
     /// Everything up to here is in place, durably, though the catalog may not say so yet.
     pub(crate) destaged: u64,
-    /// Branches without a volume, to be freed.
-    pub(crate) dead: BTreeSet<u64>,
-    /// Where moving data off draining PVs goes on; none: from the start.
-    pub(crate) evacuate_from: Option<PageKey>,
+    /// Branches without a writer, of which something may be left to free, and the map page where that goes on.
+    pub(crate) dead: BTreeMap<u64, u64>,
+    /// Snapshots that were deleted and wait for what rests on them, or are being dissolved.
+    pub(crate) deleted: BTreeSet<u64>,
+    /// Where moving data off draining PVs goes on.
+    pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
     pub(crate) evacuated: bool,
+    /// Branches whose chunks are being brought home.
+    pub(crate) relocating: BTreeMap<u64, Relocation>,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     seen_written: u64,
@@ -45,7 +64,8 @@ impl Maintenance {
         allocator: Allocator,
         cursor: Cursor,
         committed: Positions,
-        dead: BTreeSet<u64>,
+        dead: BTreeMap<u64, u64>,
+        deleted: BTreeSet<u64>,
     ) -> Self {
         Maintenance {
             allocator,
@@ -53,8 +73,10 @@ impl Maintenance {
             destaged: committed.destaged_lsn,
             committed,
             dead,
-            evacuate_from: None,
+            deleted,
+            evacuate_from: EvacuateFrom::default(),
             evacuated: false,
+            relocating: BTreeMap::new(),
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen_written: 0,
@@ -65,13 +87,16 @@ impl Maintenance {
 impl Pool {
     /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
+        if self.enforce_snapshot_policies()? {
+            return Ok(Progress::Worked);
+        }
         let m = &mut *self.maintenance.lock();
         self.check_usable()?;
         self.poll_retired(m)?;
         if self.wants_destage(m) && self.destage(m)? {
             return Ok(Progress::Worked);
         }
-        if self.reclaim(m)? || self.evacuate(m)? {
+        if self.reclaim(m)? || self.evacuate(m)? || self.relocate(m)? {
             return Ok(Progress::Worked);
         }
         if m.committed.destaged_lsn < m.destaged {
@@ -162,11 +187,20 @@ impl Pool {
             time: self.journal.last().1,
             ..m.committed
         };
+        let kept = txn.kept_change();
         m.allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
             .and_then(|()| txn.commit())
             .map_err(|e| self.fault.poison(&e))?;
+        let names = self.names.read();
+        for (id, change) in kept {
+            if let Some(branch) = names.branches.get(&id) {
+                let kept = branch.kept.load(Ordering::Relaxed);
+                branch.kept.store(kept.saturating_add_signed(change), Ordering::Relaxed);
+            }
+        }
+        drop(names);
         m.committed = positions;
         m.destaged = m.destaged.max(destaged);
         let (freed, change) = m.allocator.committed();
@@ -186,13 +220,13 @@ impl Pool {
     }
 
     fn refresh_reclaimable(&self, m: &Maintenance) {
-        let waiting = m.dead.len() as u64 + u64::from(!m.retired_slots.is_empty());
+        let waiting = (m.dead.len() + m.deleted.len()) as u64 + u64::from(!m.retired_slots.is_empty());
         self.positions.reclaimable.store(waiting, Ordering::Relaxed);
     }
 
     /// Reuses what no reader can hold any more, and measures the backing space.
     /// True when there was anything.
-    fn poll_retired(&self, m: &mut Maintenance) -> Result<bool> {
+    pub(crate) fn poll_retired(&self, m: &mut Maintenance) -> Result<bool> {
         let files = m.retired_files.poll(&self.readers);
         let mut any = !files.is_empty();
         for file in files {
@@ -261,7 +295,10 @@ impl Pool {
     pub(crate) fn reclaim_now(&self) -> Result<bool> {
         let pending = {
             let m = self.maintenance.lock();
-            self.journal.last().0 > m.destaged || !m.dead.is_empty() || !m.retired_slots.is_empty()
+            self.journal.last().0 > m.destaged
+                || !m.dead.is_empty()
+                || !m.deleted.is_empty()
+                || !m.retired_slots.is_empty()
         };
         if pending {
             self.destage_to(self.journal.last().0)?;
@@ -291,7 +328,7 @@ impl Pool {
         if fits {
             m.allocator.set_draining(pv, draining);
             self.measure_backing(m);
-            m.evacuate_from = None;
+            m.evacuate_from = EvacuateFrom::default();
             m.evacuated = false;
         }
         fits

@@ -5,18 +5,21 @@ mod allocator;
 mod control;
 mod info;
 pub(crate) mod label;
+pub(crate) mod line;
 mod maintain;
 pub(crate) mod namespace;
 mod open;
 mod placement;
 pub(crate) mod pv;
+mod snapshots;
 mod space;
+mod usage;
 
 pub use info::*;
 
 pub(crate) use allocator::{Allocator, FreedSlot};
-pub(crate) use maintain::Maintenance;
 pub(crate) use maintain::full;
+pub(crate) use maintain::{EvacuateFrom, Maintenance};
 pub(crate) use open::{decode_control, lock};
 pub(crate) use space::Space;
 
@@ -28,7 +31,7 @@ use crate::fault::Fault;
 use crate::grace::Readers;
 use crate::journal::Journal;
 use crate::map::Map;
-use crate::volume::Volume;
+use crate::volume::{Difference, Volume};
 use crate::world::World;
 use namespace::Namespace;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -70,6 +73,8 @@ pub(crate) struct SharedPositions {
     pub(crate) allocated: AtomicU64,
     /// Slots and branches whose space is still to come back.
     pub(crate) reclaimable: AtomicU64,
+    /// Snapshots deleted by policy.
+    pub(crate) auto_deleted: AtomicU64,
 }
 
 /// Wakes the maintenance thread.
@@ -106,11 +111,15 @@ impl Pool {
         }
         let mut warnings = self.fault.damages();
         let totals = self.space.totals();
-        let low = totals.capacity / 100 * self.options.low_space_percent as u64;
-        if totals.available < low {
+        if self.is_low_on_space() {
             warnings.push(format!(
                 "space is low: {} of {} bytes are available (less than {} %)",
                 totals.available, totals.capacity, self.options.low_space_percent
+            ));
+        }
+        for (volume, taken, reserve) in self.over_reserve() {
+            warnings.push(format!(
+                "the snapshots of {volume} take {taken} bytes, more than the {reserve} reserved"
             ));
         }
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
@@ -141,6 +150,7 @@ impl Pool {
             map_misses: map.misses,
             map_evictions: map.evictions,
             map_cache_used: map.bytes,
+            snapshots_auto_deleted: get(&self.positions.auto_deleted),
             catalog_commits: get(&self.catalog.commits),
             syncs: SyncPurpose::ALL.map(|p| self.dir.syncs(p)),
         }
@@ -158,6 +168,22 @@ impl Pool {
     /// One volume.
     pub fn volume(&self, name: &str) -> Result<VolumeInfo> {
         Ok(self.names.read().volume(name)?.info())
+    }
+
+    /// A read-only handle of a snapshot. While it is held the snapshot can be deleted from sight, and goes on to be read.
+    pub fn open_snapshot(self: &Arc<Self>, volume: &str, name: &str) -> Result<Arc<Volume>> {
+        let names = self.names.read();
+        let state = names.snapshot(names.volume(volume)?, name)?.state.clone();
+        Ok(Arc::new(Volume::new(self.clone(), state, true, true)))
+    }
+
+    /// What differs between a snapshot and another one of the volume, or (without `to`) what the volume is now.
+    pub fn difference(self: &Arc<Self>, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
+        let to = match to {
+            Some(name) => self.open_snapshot(volume, name)?,
+            None => self.watch_volume(volume)?,
+        };
+        Difference::new(self.open_snapshot(volume, from)?, to)
     }
 
     /// A handle for a target. `read_only` makes the handle read-only, whatever the volume is.

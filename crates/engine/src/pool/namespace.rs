@@ -1,105 +1,32 @@
 //! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last sequenced record.
 //! The catalog follows, in LSN order.
 
-use super::info::{NewVolume, VolumeInfo, VolumeStats};
-use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Placement, PoolConfig};
-use crate::catalog::{BranchRecord, Control, PvRecord, VolumeRecord};
+use super::info::NewVolume;
+use super::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
+use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
+use crate::catalog::{BranchRecord, Control, Frozen, Labels, PvRecord, SnapshotRecord, VolumeRecord};
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::staging::Staging;
+use crate::staging::Range;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One line of history, as the data path needs it.
-pub(crate) struct Branch {
-    pub(crate) id: u64,
-    pub(crate) chunk_log2: u8,
-    /// log2 of the slot size: the chunk size, but at least the atomic unit.
-    pub(crate) slot_log2: u8,
-    /// Writes are born in this epoch.
-    pub(crate) epoch: u32,
-    pub(crate) staging: Arc<Staging>,
-    /// Slots that its map points to, as of the last commit.
-    pub(crate) slots: AtomicU64,
+/// A snapshot: its state reads a line at an epoch.
+pub(crate) struct Snapshot {
+    /// The volume it belongs to.
+    pub(crate) volume: u64,
+    pub(crate) state: Arc<VolumeState>,
+    /// Zeros, or the snapshot that a stream brought here.
+    pub(crate) origin: [u8; 16],
+    pub(crate) protected: AtomicBool,
+    pub(crate) labels: RwLock<Labels>,
 }
 
-impl Branch {
-    pub(crate) fn new(id: u64, chunk_log2: u8, epoch: u32, slots: u64, atomic_unit: u32) -> Self {
-        Branch {
-            id,
-            chunk_log2,
-            slot_log2: chunk_log2.max(atomic_unit.trailing_zeros() as u8),
-            epoch,
-            staging: Arc::new(Staging::new()),
-            slots: AtomicU64::new(slots),
-        }
-    }
-
-    /// Chunks that `offset..offset+len` touches.
-    pub(crate) fn chunks(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
-        offset >> self.chunk_log2..(offset + len).div_ceil(1 << self.chunk_log2)
-    }
-}
-
-/// A volume, as handles share it.
-pub(crate) struct VolumeState {
-    pub(crate) id: u64,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) block_size: u32,
-    pub(crate) created: u64,
-    pub(crate) branch: Arc<Branch>,
-    pub(crate) name: RwLock<String>,
-    /// Changes under the sequencing lock only.
-    pub(crate) size: AtomicU64,
-    pub(crate) read_only: AtomicBool,
-    pub(crate) deleted: AtomicBool,
-    pub(crate) handles: AtomicU64,
-    pub(crate) counters: VolumeCounters,
-}
-
-/// Apart from what every request reads: counting must not take those lines from other processors.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct VolumeCounters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) discards: AtomicU64,
-    pub(crate) discard_bytes: AtomicU64,
-    pub(crate) staged_read_bytes: AtomicU64,
-    pub(crate) errors: AtomicU64,
-}
-
-impl VolumeState {
-    pub(crate) fn info(&self) -> VolumeInfo {
-        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let c = &self.counters;
-        VolumeInfo {
-            name: self.name.read().clone(),
-            uuid: self.uuid,
-            size: get(&self.size),
-            chunk_size: 1 << self.branch.chunk_log2,
-            block_size: self.block_size,
-            read_only: self.read_only.load(Ordering::Relaxed),
-            created: self.created,
-            branch: self.branch.id,
-            allocated: get(&self.branch.slots) << self.branch.slot_log2,
-            handles: get(&self.handles),
-            stats: VolumeStats {
-                reads: get(&c.reads),
-                read_bytes: get(&c.read_bytes),
-                writes: get(&c.writes),
-                write_bytes: get(&c.write_bytes),
-                flushes: get(&c.flushes),
-                discards: get(&c.discards),
-                discard_bytes: get(&c.discard_bytes),
-                staged_read_bytes: get(&c.staged_read_bytes),
-                errors: get(&c.errors),
-            },
-        }
+impl Snapshot {
+    /// The identity of its content.
+    pub(crate) fn content(&self) -> [u8; 16] {
+        if self.origin == [0; 16] { self.state.uuid } else { self.origin }
     }
 }
 
@@ -110,6 +37,12 @@ pub(crate) struct Namespace {
     by_id: HashMap<u64, Arc<VolumeState>>,
     /// All branches that have rows in the catalog, or will have: dead ones too.
     pub(crate) branches: HashMap<u64, Arc<Branch>>,
+    /// By id; deleted ones too, as long as they have rows in the catalog.
+    pub(crate) snapshots: BTreeMap<u64, Arc<Snapshot>>,
+    /// The ones in sight: (volume, name).
+    snapshot_names: BTreeMap<(u64, String), u64>,
+    /// How many branches rest on a frozen state.
+    children: HashMap<Frozen, u32>,
     /// Physical volumes that were added and not removed.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
@@ -124,6 +57,9 @@ impl Namespace {
             by_name: BTreeMap::new(),
             by_id: HashMap::new(),
             branches: HashMap::new(),
+            snapshots: BTreeMap::new(),
+            snapshot_names: BTreeMap::new(),
+            children: HashMap::new(),
             pvs: BTreeMap::new(),
             placement,
             next_id,
@@ -131,29 +67,62 @@ impl Namespace {
         }
     }
 
-    pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) {
-        let branch = Branch::new(id, record.chunk_log2, record.epoch, record.slots, self.atomic_unit);
-        self.branches.insert(id, Arc::new(branch));
+    /// Branches come in the order of their ids, so a base comes before what rests on it.
+    pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
+        let base = record.base.map(|of| self.line(of)).transpose()?;
+        if let Some(of) = record.base {
+            *self.children.entry(of).or_insert(0) += 1;
+        }
+        let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit));
+        self.branches.insert(id, branch.clone());
+        Ok(branch)
+    }
+
+    /// Forgets a branch that has nothing left.
+    pub(crate) fn forget_branch(&mut self, id: u64) {
+        let base = self.branches.remove(&id).and_then(|b| b.base.as_ref().map(Line::frozen));
+        if let Some(of) = base
+            && let Some(count) = self.children.get_mut(&of)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.children.remove(&of);
+            }
+        }
+    }
+
+    /// Has a branch snapshots, in sight or not, in the catalog?
+    pub(crate) fn is_named(&self, branch: u64) -> bool {
+        self.snapshots.values().any(|s| s.state.line.branch.id == branch)
+    }
+
+    /// Does any branch rest on it?
+    pub(crate) fn has_children(&self, of: Frozen) -> bool {
+        self.children.contains_key(&of)
+    }
+
+    fn line(&self, of: Frozen) -> Result<Line> {
+        let branch = self.branches.get(&of.branch).cloned();
+        let branch = branch.ok_or_else(|| corrupt(format!("find branch {}: it is missing", of.branch)))?;
+        Ok(Line { branch, epoch: of.epoch })
     }
 
     pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
-        let Some(branch) = self.branches.get(&record.branch).cloned() else {
-            return Err(corrupt(format!(
-                "load volume {}: its branch {} is missing",
-                record.name, record.branch
-            )));
-        };
+        let line = self.line(Frozen { branch: record.branch, epoch: HEAD })?;
         let state = Arc::new(VolumeState {
             id,
             uuid: record.uuid,
             block_size: record.block_size,
             created: record.created,
-            branch,
+            line,
             name: RwLock::new(record.name.clone()),
             size: AtomicU64::new(record.size),
             read_only: AtomicBool::new(record.read_only),
             deleted: AtomicBool::new(false),
             handles: AtomicU64::new(0),
+            policy: RwLock::new(record.policy),
+            import: RwLock::new(record.import),
+            importing: AtomicBool::new(record.import.is_some()),
             counters: VolumeCounters::default(),
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
@@ -161,6 +130,72 @@ impl Namespace {
         }
         self.by_id.insert(id, state);
         Ok(())
+    }
+
+    pub(crate) fn load_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+        let line = self.line(record.of)?;
+        line.branch.frozen.write().insert(record.of.epoch);
+        let state = Arc::new(VolumeState {
+            id,
+            uuid: record.uuid,
+            block_size: record.block_size,
+            created: record.created,
+            line,
+            name: RwLock::new(record.name.clone()),
+            size: AtomicU64::new(record.size),
+            read_only: AtomicBool::new(true),
+            deleted: AtomicBool::new(false),
+            handles: AtomicU64::new(0),
+            policy: RwLock::new(SnapshotPolicy::default()),
+            import: RwLock::new(None),
+            importing: AtomicBool::new(false),
+            counters: VolumeCounters::default(),
+        });
+        if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
+            return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
+        }
+        let snapshot = Snapshot {
+            volume: record.volume,
+            state,
+            origin: record.origin,
+            protected: AtomicBool::new(record.protected),
+            labels: RwLock::new(record.labels.clone()),
+        };
+        self.snapshots.insert(id, Arc::new(snapshot));
+        self.next_id = self.next_id.max(id + 1);
+        Ok(())
+    }
+
+    pub(crate) fn volume_by_id(&self, id: u64) -> Option<&Arc<VolumeState>> {
+        self.by_id.get(&id)
+    }
+
+    /// The snapshots of a volume that are in sight, oldest first.
+    pub(crate) fn snapshots_of(&self, volume: u64) -> Vec<&Arc<Snapshot>> {
+        let names = self.snapshot_names.range((volume, String::new())..(volume + 1, String::new()));
+        let mut found: Vec<_> = names.filter_map(|(_, id)| self.snapshots.get(id)).collect();
+        found.sort_by_key(|s| s.state.id);
+        found
+    }
+
+    pub(crate) fn snapshot(&self, volume: &VolumeState, name: &str) -> Result<&Arc<Snapshot>> {
+        let id = self.snapshot_names.get(&(volume.id, name.to_owned()));
+        id.and_then(|id| self.snapshots.get(id))
+            .ok_or_else(|| not_found(format!("find snapshot {}@{name}: there is none", volume.name.read())))
+    }
+
+    pub(crate) fn is_in_sight(&self, snapshot: &Snapshot) -> bool {
+        let key = (snapshot.volume, snapshot.state.name.read().clone());
+        self.snapshot_names.get(&key) == Some(&snapshot.state.id)
+    }
+
+    fn hide_snapshot(&mut self, id: u64) {
+        if let Some(snapshot) = self.snapshots.get(&id) {
+            let key = (snapshot.volume, snapshot.state.name.read().clone());
+            if self.snapshot_names.get(&key) == Some(&id) {
+                self.snapshot_names.remove(&key);
+            }
+        }
     }
 
     pub(crate) fn volume(&self, name: &str) -> Result<&Arc<VolumeState>> {
@@ -172,38 +207,16 @@ impl Namespace {
     pub(crate) fn apply(&mut self, control: &Control, lsn: u64) -> Result<()> {
         match control {
             Control::CreateVolume { id, chunk_log2, volume } => {
-                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2));
+                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
                 self.load_volume(*id, volume.clone())?;
             }
-            Control::ResizeVolume { id, size } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    let old = volume.size.swap(*size, Ordering::AcqRel);
-                    if *size < old {
-                        // Should it grow again before the tail is discarded, the tail reads as zeros already.
-                        let end = old.next_multiple_of(1 << volume.branch.chunk_log2);
-                        volume.branch.staging.insert_range(*size, end, lsn, false);
-                    }
-                }
-            }
-            Control::RenameVolume { id, name } => {
-                if let Some(volume) = self.by_id.get(id).cloned() {
-                    let old = std::mem::replace(&mut *volume.name.write(), name.clone());
-                    self.by_name.remove(&old);
-                    self.by_name.insert(name.clone(), volume);
-                }
-            }
+            Control::ResizeVolume { id, size } => self.on_volume(*id, |v| resize(v, *size, lsn)),
+            Control::RenameVolume { id, name } => self.rename_volume(*id, name),
             Control::SetReadOnly { id, read_only } => {
-                if let Some(volume) = self.by_id.get(id) {
-                    volume.read_only.store(*read_only, Ordering::Release);
-                }
+                self.on_volume(*id, |v| v.read_only.store(*read_only, Ordering::Release));
             }
-            Control::DeleteVolume { id } => {
-                if let Some(volume) = self.by_id.remove(id) {
-                    volume.deleted.store(true, Ordering::Release);
-                    self.by_name.remove(&*volume.name.read());
-                }
-            }
+            Control::DeleteVolume { id } => self.delete_volume(*id),
             Control::AddPv { pv, uuid, path, extents } => {
                 self.next_pv = self.next_pv.max(pv + 1);
                 let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
@@ -218,8 +231,105 @@ impl Namespace {
                 self.pvs.remove(pv);
             }
             Control::SetPlacement(placement) => self.placement = *placement,
+            Control::CreateSnapshots { snapshots } => {
+                snapshots.iter().try_for_each(|(id, record)| self.create_snapshot(*id, record))?;
+            }
+            Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
+            Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
+            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
+                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
+                self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
+                self.load_volume(*id, volume.clone())?;
+            }
+            Control::RollBack { id, branch, base, size, undo_id, undo } => {
+                self.roll_back(*id, *branch, *base, *size, *undo_id, undo)?;
+            }
+            Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
+            Control::SetLabels { id, protected, labels } => {
+                if let Some(snapshot) = self.snapshots.get(id) {
+                    snapshot.protected.store(*protected, Ordering::Release);
+                    labels.clone_into(&mut snapshot.labels.write());
+                }
+            }
+            Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
+            Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
         }
         Ok(())
+    }
+
+    /// Nothing, when the volume was deleted by an operation before.
+    fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
+        if let Some(volume) = self.by_id.get(&id) {
+            change(volume);
+        }
+    }
+
+    fn rename_volume(&mut self, id: u64, name: &str) {
+        if let Some(volume) = self.by_id.get(&id).cloned() {
+            let old = std::mem::replace(&mut *volume.name.write(), name.to_owned());
+            self.by_name.remove(&old);
+            self.by_name.insert(name.to_owned(), volume);
+        }
+    }
+
+    fn delete_volume(&mut self, id: u64) {
+        if let Some(volume) = self.by_id.remove(&id) {
+            volume.deleted.store(true, Ordering::Release);
+            self.by_name.remove(&*volume.name.read());
+            let snapshots: Vec<u64> = self.snapshots_of(id).iter().map(|s| s.state.id).collect();
+            snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
+        }
+    }
+
+    fn create_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+        self.load_snapshot(id, record)?;
+        self.snapshots[&id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+        if record.origin != [0; 16] {
+            // The stream has arrived.
+            self.on_volume(record.volume, |v| v.set_import(None));
+        }
+        Ok(())
+    }
+
+    fn rename_snapshot(&mut self, id: u64, name: &str) {
+        if let Some(snapshot) = self.snapshots.get(&id).cloned() {
+            self.hide_snapshot(id);
+            name.clone_into(&mut snapshot.state.name.write());
+            self.snapshot_names.insert((snapshot.volume, name.to_owned()), id);
+        }
+    }
+
+    fn roll_back(
+        &mut self,
+        id: u64,
+        branch: u64,
+        base: Frozen,
+        size: u64,
+        undo_id: u64,
+        undo: &SnapshotRecord,
+    ) -> Result<()> {
+        let Some(old) = self.by_id.get(&id).cloned() else { return Ok(()) };
+        self.load_snapshot(undo_id, undo)?;
+        old.line.branch.epoch.store(undo.of.epoch + 1, Ordering::Release);
+        let was = &old.line.branch;
+        self.load_branch(branch, &BranchRecord::new(was.chunk_log2, Some(base), was.method()))?;
+        self.next_id = self.next_id.max(branch + 1);
+        // Handles of what it was find it deleted: data never changes under a client without its knowledge.
+        old.deleted.store(true, Ordering::Release);
+        let name = old.name.read().clone();
+        self.by_name.remove(&name);
+        let record = VolumeRecord {
+            uuid: old.uuid,
+            name,
+            size,
+            block_size: old.block_size,
+            read_only: old.read_only.load(Ordering::Acquire),
+            created: old.created,
+            branch,
+            policy: *old.policy.read(),
+            import: None,
+        };
+        self.load_volume(id, record)
     }
 
     /// The number of the PV that `wanted` names: by path, UUID (as hex digits) or number.
@@ -266,8 +376,21 @@ impl Namespace {
             read_only: new.read_only,
             created,
             branch: self.next_id + 1,
+            policy: SnapshotPolicy::default(),
+            import: None,
         };
         Ok(Control::CreateVolume { id: self.next_id, chunk_log2: chunk.trailing_zeros() as u8, volume })
+    }
+}
+
+fn resize(volume: &VolumeState, size: u64, lsn: u64) {
+    let old = volume.size.swap(size, Ordering::AcqRel);
+    if size < old {
+        // Should it grow again before the tail is discarded, the tail reads as zeros already.
+        let branch = &volume.line.branch;
+        let end = old.next_multiple_of(1 << branch.chunk_log2);
+        let range = Range { start: size, end, lsn, keeps_space: false };
+        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
     }
 }
 

@@ -7,7 +7,7 @@ use super::namespace::{Namespace, check_name};
 use super::pv::{PvTable, open_known, open_new};
 use super::space::Space;
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
-use crate::catalog::{self, Catalog, Control, Positions, PvRecord, Superblock};
+use crate::catalog::{self, CURRENT, Catalog, Control, Positions, PvRecord, Superblock};
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::Fault;
@@ -22,6 +22,7 @@ use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub(crate) const LOCK_FILE: &str = "pool.lock";
 
@@ -129,7 +130,8 @@ impl Pool {
             scanned,
         );
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| id).collect();
+        let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| (id, 0)).collect();
+        let deleted = catalog.snapshots()?.into_iter().filter(|(_, s)| s.deleted).map(|(id, _)| id).collect();
         open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let pool = Arc::new(Pool {
@@ -146,7 +148,7 @@ impl Pool {
             map,
             pvs,
             names: RwLock::new(names),
-            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead)),
+            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted)),
             positions: SharedPositions::default(),
             pv_operations: Mutex::new(()),
             work: Work::default(),
@@ -196,12 +198,21 @@ fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
         if !(9..=30).contains(&record.chunk_log2) {
             return Err(corrupt(format!("load branch {id}: its chunk size makes no sense")));
         }
-        names.load_branch(id, &record);
+        names.load_branch(id, &record)?;
     }
     for (id, record) in catalog.volumes()? {
         check_name(&record.name).map_err(|e| corrupt(format!("load volume {id}: {e}")))?;
         names.load_volume(id, record)?;
     }
+    for (id, record) in catalog.snapshots()? {
+        check_name(&record.name).map_err(|e| corrupt(format!("load snapshot {id}: {e}")))?;
+        names.load_snapshot(id, &record)?;
+    }
+    catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |(branch, last, _), slots| {
+        if let Some(branch) = names.branches.get(&branch).filter(|_| last != CURRENT) {
+            branch.kept.fetch_add(slots, Ordering::Relaxed);
+        }
+    })?;
     names.pvs = catalog.pvs()?.into_iter().collect();
     Ok(names)
 }
@@ -270,6 +281,9 @@ fn recover_journal(
         }
         if header.kind == Kind::Control {
             let control = decode_control(header.lsn, data)?;
+            if let Some(branch) = names.branches.get(&header.branch) {
+                *reserved.entry(branch.slot_log2).or_insert(0) += header.slots as i64;
+            }
             return names.apply(&control, header.lsn);
         }
         // A record of a branch that is gone is skipped.

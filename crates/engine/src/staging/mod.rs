@@ -1,5 +1,7 @@
 //! Staging: what is in the journal but not yet in place, per branch.
 //!
+//! A snapshot sees what was staged in its epoch and before; so what a later epoch overwrites stays, until it is in place.
+//!
 //! Two indexes, each suited to what it holds. Writes are cut at 4 KiB blocks of the volume: a sharded hash finds a
 //! block's pieces (a whole block is the common case and needs no allocation). Discards and zeroed ranges can be huge:
 //! a map of disjoint ranges holds them. Where both speak of a sector, the larger LSN wins, whatever the order of
@@ -11,8 +13,10 @@ use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::cache::Mix;
 use parking_lot::{Mutex, RwLock};
 use ranges::RangeMap;
-use std::collections::HashMap;
+pub(crate) use ranges::union;
 use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use ranges::Range;
@@ -27,12 +31,13 @@ const BLOCKS_PER_STRIPE: u64 = 256;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) lsn: u64,
-    /// Journal file that holds it.
-    pub(crate) file: u32,
-    /// Byte position of its data in that file.
+    /// Byte position of its data in its journal file.
     pub(crate) at: u32,
     /// CRC32C of its data.
     pub(crate) crc: u32,
+    pub(crate) epoch: u32,
+    /// Journal file that holds it.
+    pub(crate) file: u16,
     /// First sector of the block that it covers.
     pub(crate) start: u8,
     /// Number of sectors.
@@ -40,8 +45,9 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    fn covers(&self, sector: usize) -> bool {
-        (self.start as usize..self.start as usize + self.count as usize).contains(&sector)
+    /// The sectors that it covers, one bit each.
+    fn mask(&self) -> u8 {
+        ((1u16 << self.count) - 1 << self.start) as u8
     }
     /// Bytes of data.
     pub(crate) fn len(&self) -> usize {
@@ -62,7 +68,7 @@ pub(crate) enum Source {
 
 enum Entry {
     Whole(Piece),
-    /// At most eight, by LSN; each shows at least one sector.
+    /// By LSN; at most eight of an epoch, each of which shows at least one sector to that epoch.
     Parts(Vec<Piece>),
 }
 
@@ -80,7 +86,8 @@ type Shard = HashMap<u64, Entry, Mix>;
 /// The staging index of one branch.
 pub(crate) struct Staging {
     shards: [Mutex<Shard>; SHARDS],
-    ranges: RwLock<RangeMap>,
+    /// By epoch.
+    ranges: RwLock<BTreeMap<u32, RangeMap>>,
     range_count: AtomicUsize,
     pieces: AtomicU64,
 }
@@ -89,7 +96,7 @@ impl Staging {
     pub(crate) fn new() -> Self {
         Staging {
             shards: std::array::from_fn(|_| Mutex::new(Shard::default())),
-            ranges: RwLock::new(RangeMap::default()),
+            ranges: RwLock::new(BTreeMap::new()),
             range_count: AtomicUsize::new(0),
             pieces: AtomicU64::new(0),
         }
@@ -126,15 +133,15 @@ impl Staging {
         }
     }
 
-    /// Adds a discarded or zeroed range of bytes.
-    pub(crate) fn insert_range(&self, start: u64, end: u64, lsn: u64, keeps_space: bool) {
+    /// Adds a range of bytes that was discarded or zeroed in `epoch`.
+    pub(crate) fn insert_range(&self, epoch: u32, range: Range) {
         let mut ranges = self.ranges.write();
-        ranges.insert(Range { start, end, lsn, keeps_space });
-        self.range_count.store(ranges.len(), Ordering::Release);
+        ranges.entry(epoch).or_default().insert(range);
+        self.range_count.store(ranges.values().map(RangeMap::len).sum(), Ordering::Release);
     }
 
-    /// The sources of the sectors of `block`.
-    pub(crate) fn resolve(&self, block: u64) -> [Source; SECTORS] {
+    /// The sources of the sectors of `block` as `epoch` sees them.
+    pub(crate) fn resolve(&self, block: u64, epoch: u32) -> [Source; SECTORS] {
         let mut sources = [Source::Below; SECTORS];
         let mut lsns = [0u64; SECTORS];
         // Held until the pieces are read too: a removal takes both away as one (see `remove`). A reader that finds no
@@ -142,7 +149,8 @@ impl Staging {
         let ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.read());
         if let Some(ranges) = &ranges {
             let start = block * BLOCK;
-            for range in ranges.overlapping(start, start + BLOCK) {
+            // A later epoch's ranges are newer.
+            for range in ranges.range(..=epoch).flat_map(|(_, r)| r.overlapping(start, start + BLOCK)) {
                 let first = (range.start.max(start) - start) / SECTOR;
                 let last = (range.end.min(start + BLOCK) - start) / SECTOR;
                 for sector in first as usize..last as usize {
@@ -152,7 +160,7 @@ impl Staging {
             }
         }
         if let Some(entry) = self.shard(block).lock().get(&block) {
-            for piece in entry.pieces() {
+            for piece in entry.pieces().iter().filter(|p| p.epoch <= epoch) {
                 for sector in piece.start as usize..(piece.start + piece.count) as usize {
                     if piece.lsn > lsns[sector] {
                         sources[sector] = Source::Journal(*piece);
@@ -173,8 +181,11 @@ impl Staging {
             self.remove_block(block, lsn);
         }
         if let Some(ranges) = &mut ranges {
-            ranges.remove_up_to(lsn);
-            self.range_count.store(ranges.len(), Ordering::Release);
+            ranges.retain(|_, of_epoch| {
+                of_epoch.remove_up_to(lsn);
+                of_epoch.len() > 0
+            });
+            self.range_count.store(ranges.values().map(RangeMap::len).sum(), Ordering::Release);
         }
     }
 
@@ -212,20 +223,90 @@ impl Staging {
     /// Does a staged range that may free space touch `start..end`? (The exact need of a write is then unknown.)
     pub(crate) fn has_range(&self, start: u64, end: u64) -> bool {
         self.range_count.load(Ordering::Acquire) > 0
-            && self.ranges.read().overlapping(start, end).any(|r| !r.keeps_space)
+            && self
+                .ranges
+                .read()
+                .values()
+                .any(|of_epoch| of_epoch.overlapping(start, end).any(|r| !r.keeps_space))
     }
 
-    /// Is any part of `start..end` staged at all?
-    pub(crate) fn touches(&self, start: u64, end: u64) -> bool {
+    /// The parts of `bytes` (in any order, by sectors, also more than once) that were written to in `epochs` and are staged; and where the answer
+    /// ends: about `limit` are reported.
+    pub(crate) fn touched(
+        &self,
+        bytes: std::ops::Range<u64>,
+        epochs: RangeInclusive<u32>,
+        limit: usize,
+    ) -> (Vec<std::ops::Range<u64>>, u64) {
+        let mut found = Touched { bytes: bytes.clone(), found: Vec::new(), limit: limit.max(1) };
+        // Taken first and held, as by `resolve`: a removal takes pieces and ranges away as one.
+        let ranges = self.ranges.read();
+        for range in ranges.range(epochs.clone()).flat_map(|(_, r)| r.overlapping(bytes.start, bytes.end)) {
+            found.add(range.start..range.end);
+        }
+        let mut add = |block: u64, entry: &Entry| {
+            for piece in entry.pieces().iter().filter(|p| epochs.contains(&p.epoch)) {
+                let start = block * BLOCK + piece.start as u64 * SECTOR;
+                found.add(start..start + piece.len() as u64);
+            }
+        };
+        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        if blocks.end - blocks.start < self.pieces.load(Ordering::Acquire) {
+            for block in blocks {
+                if let Some(entry) = self.shard(block).lock().get(&block) {
+                    add(block, entry);
+                }
+            }
+        } else {
+            for shard in &self.shards {
+                shard.lock().iter().for_each(|(block, entry)| add(*block, entry));
+            }
+        }
+        (found.found, found.bytes.end)
+    }
+
+    /// Was any part of `start..end` written to in `epoch`, and is staged?
+    pub(crate) fn touches(&self, start: u64, end: u64, epoch: u32) -> bool {
         if self.is_empty() {
             return false;
         }
         (start / BLOCK..end.div_ceil(BLOCK)).any(|block| {
             // A chunk can be smaller than a block: its neighbours' sectors do not count.
-            let first = (start.saturating_sub(block * BLOCK) / SECTOR) as usize;
-            let last = ((end - block * BLOCK).min(BLOCK) / SECTOR) as usize;
-            self.resolve(block)[first..last].iter().any(|s| *s != Source::Below)
+            let first = start.max(block * BLOCK);
+            let last = end.min((block + 1) * BLOCK);
+            let sectors = first % BLOCK / SECTOR..(last - block * BLOCK) / SECTOR;
+            let wanted = sectors.fold(0u8, |mask, sector| mask | 1 << sector);
+            let hit = |p: &Piece| p.epoch == epoch && p.mask() & wanted != 0;
+            let written = self.shard(block).lock().get(&block).is_some_and(|e| e.pieces().iter().any(hit));
+            written
+                || self.ranges.read().get(&epoch).is_some_and(|r| r.overlapping(first, last).next().is_some())
         })
+    }
+}
+
+/// Collects the lowest of many ranges.
+struct Touched {
+    bytes: std::ops::Range<u64>,
+    found: Vec<std::ops::Range<u64>>,
+    limit: usize,
+}
+
+impl Touched {
+    /// Adds the part of a range that is wanted. Twice the limit is cut to it now and then: what was cut off is no longer
+    /// wanted.
+    fn add(&mut self, range: std::ops::Range<u64>) {
+        let range = range.start.max(self.bytes.start)..range.end.min(self.bytes.end);
+        if range.is_empty() {
+            return;
+        }
+        self.found.push(range);
+        if self.found.len() >= 2 * self.limit {
+            self.found = union(std::mem::take(&mut self.found));
+            if let Some(cut) = self.found.get(self.limit) {
+                self.bytes.end = cut.start;
+                self.found.truncate(self.limit);
+            }
+        }
     }
 }
 
@@ -253,17 +334,20 @@ fn insert_piece(shard: &mut Shard, block: u64, piece: Piece) -> i64 {
     }
 }
 
-/// Keeps the pieces, sorted by LSN, that show at least one sector.
+/// Keeps the pieces, sorted by LSN, that show at least one sector to their own epoch.
 fn drop_hidden(pieces: &mut Vec<Piece>) {
-    let mut top = [0u64; SECTORS];
-    for piece in pieces.iter() {
-        for (sector, lsn) in top.iter_mut().enumerate() {
-            if piece.covers(sector) {
-                *lsn = piece.lsn;
-            }
+    let (mut epoch, mut covered) = (0, 0u8);
+    // From the newest to the oldest: LSNs and epochs grow together.
+    pieces.reverse();
+    pieces.retain(|piece| {
+        if piece.epoch != epoch {
+            (epoch, covered) = (piece.epoch, 0);
         }
-    }
-    pieces.retain(|piece| top.contains(&piece.lsn));
+        let shows = piece.mask() & !covered != 0;
+        covered |= piece.mask();
+        shows
+    });
+    pieces.reverse();
 }
 
 #[cfg(test)]
@@ -271,11 +355,11 @@ mod tests {
     use super::*;
 
     fn piece(lsn: u64, start: u8, count: u8) -> Piece {
-        Piece { lsn, file: 0, at: lsn as u32 * 8192, crc: 0, start, count }
+        Piece { lsn, at: lsn as u32 * 8192, crc: 0, epoch: 1, file: 0, start, count }
     }
 
     fn lsns(staging: &Staging, block: u64) -> [u64; SECTORS] {
-        staging.resolve(block).map(|s| match s {
+        staging.resolve(block, 1).map(|s| match s {
             Source::Below => 0,
             Source::Zeros(_) => u64::MAX,
             Source::Journal(p) => p.lsn,
@@ -309,10 +393,37 @@ mod tests {
     }
 
     #[test]
+    fn epochs_see_what_was_written_by_then() {
+        let s = Staging::new();
+        let at = |lsn, epoch, start, count| Piece { epoch, ..piece(lsn, start, count) };
+        s.insert([(0, at(1, 1, 0, 8))].into_iter());
+        s.insert([(0, at(2, 1, 0, 4))].into_iter());
+        s.insert([(0, at(4, 2, 0, 8))].into_iter());
+        s.insert_range(3, Range { start: 0, end: 1024, lsn: 6, keeps_space: false });
+        s.insert([(0, at(8, 4, 7, 1))].into_iter());
+        let seen = |epoch| {
+            s.resolve(0, epoch).map(|s| match s {
+                Source::Below => 0,
+                Source::Zeros(_) => 99,
+                Source::Journal(p) => p.lsn,
+            })
+        };
+        assert_eq!(seen(0), [0; 8]);
+        assert_eq!(seen(1), [2, 2, 2, 2, 1, 1, 1, 1]);
+        assert_eq!(seen(2), [4; 8]);
+        assert_eq!(seen(3), [99, 99, 4, 4, 4, 4, 4, 4]);
+        assert_eq!(seen(u32::MAX), [99, 99, 4, 4, 4, 4, 4, 8]);
+        assert!(s.touches(3584, 4096, 4) && !s.touches(0, 3584, 4) && s.touches(0, 512, 3));
+        s.remove([0].into_iter(), 4);
+        assert_eq!(seen(2), [0; 8]);
+        assert_eq!(seen(4), [99, 99, 0, 0, 0, 0, 0, 8]);
+    }
+
+    #[test]
     fn ranges_and_pieces_by_lsn() {
         let s = Staging::new();
         s.insert([(0, piece(1, 0, 8)), (1, piece(1, 0, 8))].into_iter());
-        s.insert_range(1024, 8192, 2, false);
+        s.insert_range(1, Range { start: 1024, end: 8192, lsn: 2, keeps_space: false });
         s.insert([(1, piece(3, 0, 1))].into_iter());
         let max = u64::MAX;
         assert_eq!(lsns(&s, 0), [1, 1, max, max, max, max, max, max]);

@@ -61,6 +61,19 @@ impl RangeMap {
     }
 }
 
+/// Sorts ranges and joins those that touch.
+pub(crate) fn union(mut ranges: Vec<std::ops::Range<u64>>) -> Vec<std::ops::Range<u64>> {
+    ranges.sort_unstable_by_key(|r| r.start);
+    ranges.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! A volume as the targets see it: the engine's implementation of [`BlockDevice`].
 
+mod difference;
 mod read;
 mod status;
 mod write;
@@ -7,9 +8,11 @@ mod write;
 use crate::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::pool::Pool;
-use crate::pool::namespace::VolumeState;
+use crate::pool::line::{Branch, HEAD, VolumeState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use difference::{ChangeRun, Difference};
 
 /// A handle of a volume. Handles share the volume's state; each counts as a user of it, unless it was opened not to.
 pub struct Volume {
@@ -17,17 +20,34 @@ pub struct Volume {
     state: Arc<VolumeState>,
     read_only: bool,
     counted: bool,
+    /// Fills the volume from a stream, whoever else may not write.
+    importer: bool,
 }
 
 impl Volume {
     pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
         state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
-        Volume { pool, state, read_only, counted }
+        Volume { pool, state, read_only, counted, importer: false }
+    }
+
+    /// The handle through which a stream fills the volume.
+    pub(crate) fn importer(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
+        let mut volume = Volume::new(pool, state, false, true);
+        volume.importer = true;
+        volume
     }
 
     /// The volume's name now.
     pub fn name(&self) -> String {
         self.state.name.read().clone()
+    }
+
+    pub(crate) fn chunk_size(&self) -> u64 {
+        1 << self.branch().chunk_log2
+    }
+
+    fn branch(&self) -> &Arc<Branch> {
+        &self.state.line.branch
     }
 
     fn size(&self) -> u64 {
@@ -43,7 +63,7 @@ impl Volume {
             )));
         }
         if self.state.deleted.load(Ordering::Acquire) {
-            return Err(crate::error::not_found("use the volume: it was deleted"));
+            return Err(crate::error::not_found("use the volume: it was deleted or rolled back"));
         }
         let size = self.size();
         if offset.checked_add(len).is_none_or(|end| end > size) {
@@ -57,8 +77,19 @@ impl Volume {
 
     fn check_writable(&self) -> Result<()> {
         self.pool.check_usable()?;
-        if self.read_only || self.state.read_only.load(Ordering::Acquire) {
+        let importing = self.state.importing.load(Ordering::Acquire);
+        if self.importer {
+            let over = || Error::new(ErrorKind::ReadOnly, "go on with the import: it was cancelled");
+            return if importing { Ok(()) } else { Err(over()) };
+        }
+        if self.read_only || self.state.line.epoch != HEAD || self.state.read_only.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ReadOnly, "write to the volume: it is read-only"));
+        }
+        if self.state.importing.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "write to the volume: it is being filled from a stream",
+            ));
         }
         Ok(())
     }
@@ -87,7 +118,7 @@ impl BlockDevice for Volume {
         DeviceInfo {
             size: self.size(),
             block_size: self.state.block_size,
-            preferred_size: (1u32 << self.state.branch.chunk_log2.min(22)).max(4096),
+            preferred_size: (1u32 << self.branch().chunk_log2.min(22)).max(4096),
             read_only: self.read_only || self.state.read_only.load(Ordering::Acquire),
             uuid: self.state.uuid,
         }

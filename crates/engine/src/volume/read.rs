@@ -5,10 +5,12 @@ use crate::codec::crc32c;
 use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
 use crate::journal::record::{BLOCK, SECTOR};
-use crate::map::page::{MapPage, Slot};
+use crate::map::page::{Entry, MapPage, Slot};
+use crate::pool::line::{HEAD, Line};
 use crate::staging::{Piece, SECTORS, Source};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A read-ahead by [`Volume::load_range`] stops here: it is a hint.
 const MAX_CACHED: u64 = 16 << 20;
@@ -71,13 +73,34 @@ impl Volume {
         let _reading = self.pool.readers.enter();
         // Checked inside the grace period: what a deletion frees after this stays readable until the end.
         self.check_range(offset, buf.len() as u64)?;
-        if self.state.branch.staging.is_empty() {
-            return self.read_below(offset, buf, may_block);
+        self.read_line(&self.state.line, offset, buf, may_block)
+    }
+
+    /// Reads a line, and what lies under it.
+    ///
+    /// A place that a snapshot is read from may be overwritten meanwhile, after its content was copied away
+    /// (copy-on-write). The branch's generation moves before that happens: what was read under another one is read again.
+    fn read_line(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        loop {
+            let generation = line.branch.generation.load(Ordering::SeqCst);
+            let done = if line.branch.staging.is_empty() {
+                self.read_below(line, offset, buf, may_block)
+            } else {
+                self.read_merged(line, offset, buf, may_block)
+            };
+            if line.epoch == HEAD || line.branch.generation.load(Ordering::SeqCst) == generation {
+                return done;
+            }
         }
+    }
+
+    /// Reads from staging what is there, and the rest from below it.
+    #[inline(never)] // its buffers would lie on the stack at every level of base
+    fn read_merged(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let end = offset + buf.len() as u64;
         let mut gathered = Gathered::new(offset);
         for block in offset / BLOCK..end.div_ceil(BLOCK) {
-            let sources = self.state.branch.staging.resolve(block);
+            let sources = line.branch.staging.resolve(block, line.epoch);
             let mut sector = (offset.max(block * BLOCK) - block * BLOCK) / SECTOR;
             let last = (end.min((block + 1) * BLOCK) - block * BLOCK) / SECTOR;
             while sector < last {
@@ -85,7 +108,7 @@ impl Volume {
                 let at = block * BLOCK + sector * SECTOR;
                 let len = run_length(&sources, sector as usize, last as usize) as u64 * SECTOR;
                 if !gathered.add(len, source) {
-                    if !self.read_gathered(&gathered, offset, buf, may_block)? {
+                    if !self.read_gathered(line, &gathered, offset, buf, may_block)? {
                         return Ok(false);
                     }
                     gathered.restart(at);
@@ -100,15 +123,22 @@ impl Volume {
                 sector += len / SECTOR;
             }
         }
-        self.read_gathered(&gathered, offset, buf, may_block)
+        self.read_gathered(line, &gathered, offset, buf, may_block)
     }
 
     /// Reads what was gathered into its part of `buf`, which starts at volume byte `offset`.
-    fn read_gathered(&self, of: &Gathered, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+    fn read_gathered(
+        &self,
+        line: &Line,
+        of: &Gathered,
+        offset: u64,
+        buf: &mut [u8],
+        may_block: bool,
+    ) -> Result<bool> {
         let out = slice(buf, offset, of.range.clone());
         let pieces = &of.pieces[..of.count];
         if pieces.is_empty() {
-            return self.read_below(of.range.start, out, may_block);
+            return self.read_below(line, of.range.start, out, may_block);
         }
         if !self.read_pieces(pieces, out, may_block)? {
             return Ok(false);
@@ -138,7 +168,7 @@ impl Volume {
     /// Reads whole pieces that lie one after another in a journal file, and verifies each.
     fn read_pieces(&self, pieces: &[Piece], out: &mut [u8], may_block: bool) -> Result<bool> {
         let Some(first) = pieces.first() else { return Ok(true) };
-        let Some(file) = self.pool.journal.file(first.file) else {
+        let Some(file) = self.pool.journal.file(first.file.into()) else {
             return Err(corrupt(format!("read LSN {}: journal file {} is missing", first.lsn, first.file)));
         };
         let name = || format!("read LSN {} from journal file {}", first.lsn, first.file);
@@ -159,13 +189,13 @@ impl Volume {
         Ok(true)
     }
 
-    /// Reads what is in place; chunks in neighbouring slots are read together.
-    fn read_below(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
-        let branch = &self.state.branch;
+    /// Reads what is in place; chunks in neighbouring slots are read together, and so are those that the base has.
+    fn read_below(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        let branch = &line.branch;
         let mut page: Option<(u64, Arc<MapPage>)> = None;
         let mut done = 0usize;
-        // A run of the buffer that lies contiguously on one PV: (where it starts on it, start in the buffer).
-        let mut run: Option<(Slot, usize)> = None;
+        // (where the run starts, start in the buffer)
+        let mut run = (Place::Zeros, 0);
         while done < buf.len() {
             let at = offset + done as u64;
             let chunk = at >> branch.chunk_log2;
@@ -173,37 +203,53 @@ impl Volume {
             let len = ((1u64 << branch.chunk_log2) - inside).min((buf.len() - done) as u64) as usize;
             let (number, index) = MapPage::locate(chunk);
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
-                let key = (branch.id, number);
-                page = match self.pool.map.cached(key) {
+                page = match self.pool.map.cached(line, number) {
                     Some(page) => Some((number, page)),
-                    None if may_block => Some((number, self.pool.map.load(key)?)),
+                    None if may_block => Some((number, self.pool.map.load(line, number)?)),
                     None => return Ok(false),
                 };
             }
-            let slot = page.as_ref().and_then(|(_, p)| p.get(index)).map(|e| e.slot);
-            let here = slot.filter(|s| *s != Slot::HOLE).map(|s| Slot::new(s.pv(), s.offset() + inside));
-            let extends = matches!((run, here), (Some((start, from)), Some(here))
-                if here == Slot::new(start.pv(), start.offset() + (done - from) as u64));
-            if !extends {
-                if !self.read_run(run.take(), &mut buf[..done], may_block)? {
+            let here = match page.as_ref().and_then(|(_, p)| p.get(index)) {
+                Some(Entry { slot: Slot::HOLE, .. }) => Place::Zeros,
+                Some(Entry { slot, .. }) => Place::Slot(Slot::new(slot.pv(), slot.offset() + inside)),
+                None if branch.base.is_some() => Place::Base,
+                None => Place::Zeros,
+            };
+            if !run.0.goes_on((done - run.1) as u64, here) {
+                if !self.read_run(line, offset, run, &mut buf[..done], may_block)? {
                     return Ok(false);
                 }
-                run = here.map(|here| (here, done));
-            }
-            if here.is_none() {
-                buf[done..done + len].fill(0);
+                run = (here, done);
             }
             done += len;
         }
-        self.read_run(run, buf, may_block)
+        self.read_run(line, offset, run, buf, may_block)
     }
 
-    /// Reads from the slot position into `buf[from..]`.
-    fn read_run(&self, run: Option<(Slot, usize)>, buf: &mut [u8], may_block: bool) -> Result<bool> {
-        let Some((slot, from)) = run else { return Ok(true) };
-        let pv = self.pool.pvs.get(slot.pv())?;
-        let name = || format!("read from {} at byte {}", pv.path, slot.offset());
-        read_disk(&pv.disk, &mut buf[from..], slot.offset(), may_block, name)
+    /// Reads a run into `buf`, from where it starts to the end; `offset` is the volume's byte at the buffer's start.
+    fn read_run(
+        &self,
+        line: &Line,
+        offset: u64,
+        (place, from): (Place, usize),
+        buf: &mut [u8],
+        may_block: bool,
+    ) -> Result<bool> {
+        let out = &mut buf[from..];
+        match (place, &line.branch.base) {
+            (Place::Slot(slot), _) => {
+                let pv = self.pool.pvs.get(slot.pv())?;
+                let name = || format!("read from {} at byte {}", pv.path, slot.offset());
+                read_disk(&pv.disk, out, slot.offset(), may_block, name)
+            }
+            (Place::Base, Some(base)) if !out.is_empty() => {
+                self.read_line(base, offset + from as u64, out, may_block)
+            }
+            _ => {
+                out.fill(0);
+                Ok(true)
+            }
+        }
     }
 
     /// Brings map pages and data into memory.
@@ -214,10 +260,28 @@ impl Volume {
         let mut at = offset;
         while at < end {
             let part = (end - at).min(buffer.len() as u64);
-            self.read_below(at, &mut buffer[..part as usize], true)?;
+            self.read_below(&self.state.line, at, &mut buffer[..part as usize], true)?;
             at += part;
         }
         Ok(())
+    }
+}
+
+/// Where a chunk's content is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Slot(Slot),
+    Zeros,
+    Base,
+}
+
+impl Place {
+    /// Is `next` what follows `len` bytes of this?
+    fn goes_on(self, len: u64, next: Place) -> bool {
+        match (self, next) {
+            (Place::Slot(from), Place::Slot(to)) => to == Slot::new(from.pv(), from.offset() + len),
+            _ => self == next,
+        }
     }
 }
 

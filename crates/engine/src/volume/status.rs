@@ -5,6 +5,7 @@ use crate::device::StatusRun;
 use crate::error::Result;
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{CHUNKS, MapPage, Slot};
+use crate::pool::line::{HEAD, Line};
 use crate::staging::Source;
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,73 +42,75 @@ impl Volume {
     pub(super) fn status_runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
         self.check_range(offset, len)?;
         let _reading = self.pool.readers.enter();
-        let branch = &self.state.branch;
         let mut runs = Runs { runs: Vec::new(), max: max_runs.max(1) };
-        let chunks = branch.chunks(offset, len);
+        let chunks = self.branch().chunks(offset, len);
         let last = chunks.end.min(chunks.start + MAX_CHUNKS);
-        let end = (offset + len).min(last << branch.chunk_log2);
-        // Asked once, before any page: what was acknowledged before is staged, or in every page looked at from here on.
-        if self.state.branch.staging.is_empty() {
-            self.mapped_runs(chunks.start..last, offset, end, &mut runs)?;
-        } else {
-            let mut chunk = chunks.start;
-            while chunk < last && self.staged_runs(chunk, offset, end, &mut runs)? {
-                chunk += 1;
-            }
-        }
+        let end = (offset + len).min(last << self.branch().chunk_log2);
+        self.line_runs(&self.state.line, offset..end, &mut runs)?;
         Ok(runs.runs)
     }
 
-    /// The runs of chunks of which nothing is staged.
-    fn mapped_runs(&self, chunks: Range<u64>, offset: u64, end: u64, runs: &mut Runs) -> Result<()> {
-        let branch = &self.state.branch;
-        let mut page: Option<(u64, Arc<MapPage>)> = None;
-        let mut chunk = chunks.start;
-        while chunk < chunks.end {
-            let (number, index) = MapPage::locate(chunk);
-            if page.as_ref().is_none_or(|(held, _)| *held != number) {
-                let key = (branch.id, number);
-                page = self.pool.map.cached(key).map(|page| (number, page));
-                if page.is_none() {
-                    // Pages that do not exist are skipped at one look.
-                    let found =
-                        self.pool.catalog.page_numbers(branch.id, number, (chunks.end - 1) / CHUNKS, 1)?;
-                    let next = found.first().map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
-                    if next > chunk {
-                        if !runs.push(self.bytes_between(chunk, next, offset, end), HOLE) {
-                            break;
-                        }
-                        chunk = next;
-                        continue;
-                    }
-                    page = Some((number, self.pool.map.load(key)?));
-                }
-            }
-            let slot = page.as_ref().and_then(|(_, p)| p.get(index)).map(|e| e.slot);
-            let kind = if slot.is_some_and(|s| s != Slot::HOLE) { DATA } else { HOLE };
-            if !runs.push(self.bytes_between(chunk, chunk + 1, offset, end), kind) {
-                break;
-            }
-            chunk += 1;
+    /// The runs of a range of a line; false when the list is full.
+    fn line_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
+        let mut walk = Walk { volume: self, line, runs, gap: bytes.start..bytes.start };
+        // Asked once, before any page: what was acknowledged before is staged, or in every page looked at from here on.
+        let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };
+        Ok(all && walk.end_gap()?)
+    }
+
+    /// The first page in `first..=last` in which `line` may have entries of its own.
+    pub(super) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+        let (catalog, branch) = (&self.pool.catalog, line.branch.id);
+        let current = catalog.next_page(branch, first, last)?;
+        if line.epoch == HEAD {
+            return Ok(current);
         }
-        Ok(())
+        let version = catalog.next_version(branch, first * CHUNKS)?;
+        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
+        Ok(current.into_iter().chain(version).min())
+    }
+}
+
+/// The way along a line.
+struct Walk<'a> {
+    volume: &'a Volume,
+    line: &'a Line,
+    runs: &'a mut Runs,
+    /// Of these bytes, the last ones, the line itself has nothing. The base is asked of all of them at once.
+    gap: Range<u64>,
+}
+
+impl Walk<'_> {
+    /// The line itself has nothing of the bytes that come next.
+    fn absent(&mut self, bytes: Range<u64>) {
+        if self.gap.is_empty() {
+            self.gap.start = bytes.start;
+        }
+        self.gap.end = bytes.end;
     }
 
-    /// Bytes of the chunks `from..to` that lie in `offset..end`.
-    fn bytes_between(&self, from: u64, to: u64, offset: u64, end: u64) -> u64 {
-        let log2 = self.state.branch.chunk_log2;
-        let start = (from << log2).max(offset);
-        to.checked_shl(log2 as u32).unwrap_or(u64::MAX).min(end).saturating_sub(start)
+    /// The line itself knows what the bytes that come next are; false when the list is full.
+    fn known(&mut self, bytes: Range<u64>, kind: (bool, bool)) -> Result<bool> {
+        Ok(self.end_gap()? && self.runs.push(bytes.end - bytes.start, kind))
     }
 
-    /// The runs of one chunk of which something may be staged; false when the list is full.
-    fn staged_runs(&self, chunk: u64, offset: u64, end: u64, runs: &mut Runs) -> Result<bool> {
-        let log2 = self.state.branch.chunk_log2;
-        let mut start = (chunk << log2).max(offset);
-        let stop = ((chunk + 1) << log2).min(end);
-        while start < stop {
-            let next = ((start / STRIDE + 1) * STRIDE).min(stop);
-            if !self.staged_part(chunk, start..next, runs)? {
+    fn end_gap(&mut self) -> Result<bool> {
+        let gap = std::mem::replace(&mut self.gap, 0..0);
+        match &self.line.branch.base {
+            _ if gap.is_empty() => Ok(true),
+            Some(base) => self.volume.line_runs(base, gap, self.runs),
+            None => Ok(self.runs.push(gap.end - gap.start, HOLE)),
+        }
+    }
+
+    /// A range of which something may be staged.
+    fn staged(&mut self, bytes: Range<u64>) -> Result<bool> {
+        let chunk_log2 = self.line.branch.chunk_log2;
+        let mut start = bytes.start;
+        while start < bytes.end {
+            let chunk_end = ((start >> chunk_log2) + 1) << chunk_log2;
+            let next = ((start / STRIDE + 1) * STRIDE).min(chunk_end).min(bytes.end);
+            if !self.staged_part(start..next)? {
                 return Ok(false);
             }
             start = next;
@@ -115,14 +118,54 @@ impl Volume {
         Ok(true)
     }
 
-    /// The runs of a part of a chunk. Staging is asked before the map, as by a read.
-    fn staged_part(&self, chunk: u64, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
-        let branch = &self.state.branch;
+    /// A range of which nothing is staged.
+    fn mapped(&mut self, bytes: Range<u64>) -> Result<bool> {
+        let (line, map) = (self.line, &self.volume.pool.map);
+        let chunks = line.branch.chunks(bytes.start, bytes.end - bytes.start);
+        let clamp = |chunk: u64| {
+            chunk.checked_shl(line.branch.chunk_log2.into()).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end)
+        };
+        let mut page: Option<(u64, Arc<MapPage>)> = None;
+        let mut chunk = chunks.start;
+        while chunk < chunks.end {
+            let (number, index) = MapPage::locate(chunk);
+            if page.as_ref().is_none_or(|(held, _)| *held != number) {
+                page = map.cached(line, number).map(|page| (number, page));
+                if page.is_none() {
+                    // Pages that do not exist are skipped at one look.
+                    let next = self.volume.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
+                    let next = next.map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
+                    if next > chunk {
+                        self.absent(clamp(chunk)..clamp(next));
+                        chunk = next;
+                        continue;
+                    }
+                    page = Some((number, map.load(line, number)?));
+                }
+            }
+            let range = clamp(chunk)..clamp(chunk + 1);
+            match page.as_ref().and_then(|(_, p)| p.get(index)) {
+                None => self.absent(range),
+                Some(entry) => {
+                    let kind = if entry.slot == Slot::HOLE { HOLE } else { DATA };
+                    if !self.known(range, kind)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            chunk += 1;
+        }
+        Ok(true)
+    }
+
+    /// A part of a chunk of which something may be staged. Staging is asked before the map, as by a read.
+    fn staged_part(&mut self, bytes: Range<u64>) -> Result<bool> {
+        let (branch, epoch) = (&self.line.branch, self.line.epoch);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        let sources: Vec<_> = blocks.clone().map(|b| branch.staging.resolve(b)).collect();
-        let (number, index) = MapPage::locate(chunk);
-        let page = self.pool.map.load((branch.id, number))?;
-        let mapped = page.get(index).is_some_and(|e| e.slot != Slot::HOLE);
+        let sources: Vec<_> = blocks.clone().map(|b| branch.staging.resolve(b, epoch)).collect();
+        let (number, index) = MapPage::locate(bytes.start >> branch.chunk_log2);
+        let entry = self.volume.pool.map.load(self.line, number)?.get(index);
+        let mapped = entry.is_some_and(|e| e.slot != Slot::HOLE);
         let kind = |source: &Source| match source {
             Source::Below if mapped => DATA,
             Source::Below => HOLE,
@@ -132,13 +175,19 @@ impl Volume {
             Source::Zeros(keeps_space) => (*keeps_space, true),
         };
         for (block, sources) in blocks.zip(&sources) {
-            let start = bytes.start.max(block * BLOCK);
+            let mut at = bytes.start.max(block * BLOCK);
             let end = bytes.end.min((block + 1) * BLOCK);
-            let sectors = &sources[(start % BLOCK / SECTOR) as usize..][..((end - start) / SECTOR) as usize];
-            for run in sectors.chunk_by(|a, b| kind(a) == kind(b)) {
-                if !runs.push(run.len() as u64 * SECTOR, kind(&run[0])) {
-                    return Ok(false);
+            let sectors = &sources[(at % BLOCK / SECTOR) as usize..][..((end - at) / SECTOR) as usize];
+            for run in
+                sectors.chunk_by(|a, b| kind(a) == kind(b) && (*a == Source::Below) == (*b == Source::Below))
+            {
+                let next = at + run.len() as u64 * SECTOR;
+                match run[0] {
+                    Source::Below if entry.is_none() => self.absent(at..next),
+                    _ if !self.known(at..next, kind(&run[0]))? => return Ok(false),
+                    _ => {}
                 }
+                at = next;
             }
         }
         Ok(true)

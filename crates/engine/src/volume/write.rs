@@ -5,10 +5,11 @@ use crate::device::WriteOp;
 use crate::error::Result;
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
 use crate::journal::{Record, Room, Sequencing};
-use crate::map::page::{MapPage, Slot};
+use crate::map::page::{Entry, MapPage, Slot};
 use crate::pool::full;
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 /// Times that a write without space waits for what is pending to be carried out, before it is refused.
 const RECLAIM_TRIES: u32 = 3;
@@ -77,7 +78,7 @@ impl Volume {
     fn request(&self, offset: u64, len: u64, change: Change<'_>) -> Result<Request> {
         self.check_writable()?;
         self.check_range(offset, len)?;
-        let branch = &self.state.branch;
+        let branch = self.branch();
         let max = match change {
             Change::Data(_) => self.pool.max_record_bytes(),
             Change::Zeros => MAX_ZERO,
@@ -98,14 +99,15 @@ impl Volume {
                 Change::Zeros => (Kind::Zero, Bytes::new()),
                 Change::Discard => (Kind::Discard, Bytes::new()),
             };
-            let chunks = branch.chunks(at, part);
+            let slots = self.most_slots(kind, at, part);
             records.push(Record {
                 kind,
                 branch: branch.id,
-                epoch: branch.epoch,
+                // Known when it is sequenced.
+                epoch: 0,
                 offset: at,
                 length: part,
-                slots: if change == Change::Discard { 0 } else { (chunks.end - chunks.start) as u16 },
+                slots,
                 crcs: PieceCrcs::of(at, &data),
                 data,
                 staging: Some(branch.staging.clone()),
@@ -115,16 +117,28 @@ impl Volume {
         Ok(Request { offset, len, records })
     }
 
+    /// The slots that a record could come to need: one for each chunk that may get content. A discard gives content only to
+    /// the chunks of which it leaves a part.
+    fn most_slots(&self, kind: Kind, offset: u64, len: u64) -> u16 {
+        let chunks = self.branch().chunks(offset, len);
+        if kind != Kind::Discard {
+            return (chunks.end - chunks.start) as u16;
+        }
+        let size = 1u64 << self.branch().chunk_log2;
+        let (head, tail) = (!offset.is_multiple_of(size), !(offset + len).is_multiple_of(size));
+        if chunks.end - chunks.start == 1 { (head || tail) as u16 } else { head as u16 + tail as u16 }
+    }
+
     /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go of only to wait for
     /// room. The LSN of the last record, which may still have to be written.
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
         let journal = &self.pool.journal;
-        let branch = &self.state.branch;
-        self.reserve(held, &mut request)?;
+        let branch = self.branch();
+        let exact_in = self.reserve(held, &mut request)?;
         let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         let mut last = 0;
         let mut checked = false;
-        let sequenced: Result<()> = request.records.into_iter().try_for_each(|record| {
+        let sequenced: Result<()> = request.records.into_iter().try_for_each(|mut record| {
             loop {
                 let fresh = held.is_none();
                 let sequencing = held.get_or_insert_with(|| journal.sequence());
@@ -134,12 +148,23 @@ impl Volume {
                     self.check_range(request.offset, request.len)?;
                     checked = true;
                 }
+                if exact_in.is_some_and(|epoch| epoch != branch.epoch.load(Ordering::Acquire)) {
+                    // A snapshot came in while the lock was let go of: what had a slot of its own may need another.
+                    let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
+                    if !self.pool.space.try_reserve(branch.slot_log2, more.into()) {
+                        return Err(full());
+                    }
+                    record.slots += more;
+                    unsequenced += more as u64;
+                }
                 let room = match sequencing.room(record.data.len() as u64, false) {
                     Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
                     room => room,
                 };
                 if room == Room::Ready {
                     let slots = record.slots as u64;
+                    // Snapshots are sequenced under the same lock: the record is before or after each of them.
+                    record.epoch = branch.epoch.load(Ordering::Acquire);
                     last = sequencing.push(record)?;
                     unsequenced -= slots;
                     return Ok(());
@@ -159,12 +184,17 @@ impl Volume {
     /// Promises the slots that a request could come to need (I6), or refuses it as a whole.
     ///
     /// One slot per record and chunk is promised, whatever the map says. Near a full pool the need is decided exactly,
-    /// inside the sequencing lock, so that chunks that have a slot can always be overwritten.
-    fn reserve<'a>(&'a self, held: &mut Option<Sequencing<'a>>, request: &mut Request) -> Result<()> {
-        let slot_log2 = self.state.branch.slot_log2;
+    /// inside the sequencing lock, so that chunks that have a slot can always be overwritten; that holds in the epoch
+    /// that is returned.
+    fn reserve<'a>(
+        &'a self,
+        held: &mut Option<Sequencing<'a>>,
+        request: &mut Request,
+    ) -> Result<Option<u32>> {
+        let slot_log2 = self.branch().slot_log2;
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         if wanted == 0 || self.pool.space.try_reserve(slot_log2, wanted) {
-            return Ok(());
+            return Ok(None);
         }
         if wanted > MAX_EXACT {
             return Err(full());
@@ -186,7 +216,7 @@ impl Volume {
                 for (record, slots) in request.records.iter_mut().zip(exact) {
                     record.slots = slots;
                 }
-                return Ok(());
+                return Ok(Some(self.branch().epoch.load(Ordering::Acquire)));
             }
             *held = None;
             if tries == RECLAIM_TRIES || !self.pool.reclaim_now()? {
@@ -196,17 +226,24 @@ impl Volume {
         }
     }
 
-    /// The slots that each record of a request needs, given the map and staging as they are. A chunk with a slot needs
-    /// none, unless a staged discard may free it first; a chunk that is staged has been promised one.
+    /// The slots that each record of a request needs, given the map and staging as they are. A chunk with a slot that no
+    /// snapshot needs needs none, unless a staged discard may free it first; a chunk that was written to in this epoch and
+    /// is staged has been promised one.
     fn exact_need(&self, request: &Request) -> Result<Vec<u16>> {
-        let branch = &self.state.branch;
+        let branch = self.branch();
+        let epoch = branch.epoch.load(Ordering::Acquire);
         let mut counted = BTreeSet::new();
         let mut needs = Vec::with_capacity(request.records.len());
         for record in &request.records {
             let mut need = 0u16;
-            for chunk in branch.chunks(record.offset, record.length) {
+            let content = record.kind != Kind::Discard;
+            let chunks = branch.chunks(record.offset, record.length);
+            for chunk in chunks.clone().filter(|c| content || *c == chunks.start || *c == chunks.end - 1) {
                 let start = chunk << branch.chunk_log2;
                 let end = start + (1 << branch.chunk_log2);
+                if !content && record.offset <= start && end <= record.offset + record.length {
+                    continue;
+                }
                 if branch.staging.has_range(start, end) {
                     need += 1;
                     continue;
@@ -214,9 +251,9 @@ impl Volume {
                 // The map is asked before staging, because that is quicker, and after, because a destage moves chunks
                 // from there to here.
                 let known = !counted.insert(chunk)
-                    || self.has_slot(chunk)?
-                    || branch.staging.touches(start, end)
-                    || self.has_slot(chunk)?;
+                    || self.has_own_slot(chunk, epoch)?
+                    || branch.staging.touches(start, end, epoch)
+                    || self.has_own_slot(chunk, epoch)?;
                 if known {
                     continue;
                 }
@@ -227,9 +264,11 @@ impl Volume {
         Ok(needs)
     }
 
-    fn has_slot(&self, chunk: u64) -> Result<bool> {
+    /// Has the chunk a slot that a write of `epoch` may overwrite?
+    fn has_own_slot(&self, chunk: u64, epoch: u32) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
-        let page = self.pool.map.load((self.state.branch.id, number))?;
-        Ok(page.get(index).is_some_and(|e| e.slot != Slot::HOLE))
+        let page = self.pool.map.load(&self.state.line, number)?;
+        let own = |e: Entry| e.slot != Slot::HOLE && self.branch().keeper(e.born, epoch).is_none();
+        Ok(page.get(index).is_some_and(own))
     }
 }

@@ -1,6 +1,6 @@
 //! The machine behind the disks: its files, their two images, and what lies between.
 
-use super::{Counts, CrashPoint};
+use super::{Counts, CrashPoint, Stake};
 use crate::fate::{Fates, PowerLoss, TearModel};
 use crate::rand::Rand;
 use hindcast_engine::disk::SyncPurpose;
@@ -16,6 +16,8 @@ pub(super) struct Machine {
     pub(super) dead: bool,
     pub(super) counts: Counts,
     pub(super) crash_at: Option<CrashPoint>,
+    /// What is at stake at each operation, if somebody wants to know.
+    pub(super) stakes: Option<Vec<Stake>>,
     /// Numbers all changes, so that a power loss can keep a prefix over all disks.
     pub(super) clock: u64,
     pub(super) files: BTreeMap<u64, File>,
@@ -105,6 +107,12 @@ impl Machine {
         self.clock += 1;
         self.counts.ops += 1;
         self.counts.syncs += u64::from(is_sync);
+        if let Some(stakes) = &mut self.stakes {
+            let disks = self.files.values().filter(|f| !f.changes.is_empty()).count() as u64;
+            let changes: usize = self.files.values().map(|f| f.changes.len()).sum();
+            let changes = (changes + self.name_changes.len()) as u64;
+            stakes.push(Stake { op: self.counts.ops, sync: is_sync, changes, disks });
+        }
         let now = match self.crash_at {
             Some(CrashPoint::Op(n)) => self.counts.ops >= n,
             Some(CrashPoint::Sync(n)) => is_sync && self.counts.syncs >= n,

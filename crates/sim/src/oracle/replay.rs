@@ -1,75 +1,98 @@
 //! The state after every prefix of the records, compared with what was found.
 
-use super::{Effect, FoundVolume, State, VolId, name_of};
+use super::content::Found;
+use super::{
+    Effect, FoundSnapshot, FoundState, FoundVolume, SnapId, SnapshotModel, State, View, VolId, name_of,
+};
 use std::collections::BTreeMap;
 
 /// Counts the differences between a state and what was found, while the state moves on.
 pub(super) struct Replay<'a> {
     pub(super) state: State,
-    found: BTreeMap<VolId, &'a FoundVolume>,
-    wrong_sectors: BTreeMap<VolId, i64>,
+    volumes: BTreeMap<VolId, &'a FoundVolume>,
+    snapshots: BTreeMap<SnapId, &'a FoundSnapshot>,
+    wrong_sectors: BTreeMap<View, i64>,
 }
 
 impl<'a> Replay<'a> {
-    pub(super) fn new(state: State, found: &'a [FoundVolume]) -> Self {
+    pub(super) fn new(state: State, found: &'a FoundState) -> Self {
         let mut replay = Replay {
             state,
-            found: found.iter().map(|f| (f.id, f)).collect(),
+            volumes: found.volumes.iter().map(|f| (f.id, f)).collect(),
+            snapshots: found.snapshots.iter().map(|f| (f.id, f)).collect(),
             wrong_sectors: BTreeMap::new(),
         };
-        let ids: Vec<VolId> = replay.state.volumes.keys().copied().collect();
-        for id in ids {
-            replay.recount(id);
-        }
+        let volumes = replay.state.volumes.keys().map(|id| View::Volume(*id));
+        let snapshots = replay.state.snapshots.keys().map(|id| View::Snapshot(*id));
+        let views: Vec<View> = volumes.chain(snapshots).collect();
+        views.into_iter().for_each(|view| replay.recount(view));
         replay
     }
 
-    fn recount(&mut self, id: VolId) {
-        let (Some(volume), Some(found)) = (self.state.volumes.get(&id), self.found.get(&id)) else {
-            self.wrong_sectors.remove(&id);
-            return;
-        };
-        let wrong = found.sectors.iter().filter(|(sector, stamp)| volume.sector(**sector) != **stamp).count();
-        self.wrong_sectors.insert(id, wrong as i64);
-    }
-
-    pub(super) fn apply(&mut self, effect: &Effect) {
-        let before = self.wrong_in(effect);
-        self.state.apply(effect);
-        match effect {
-            Effect::Write { vol, .. } | Effect::Zero { vol, .. } => {
-                let change = self.wrong_in(effect) - before;
-                *self.wrong_sectors.entry(*vol).or_default() += change;
-            }
-            Effect::Create(vol, _) | Effect::Delete(vol) | Effect::Resize(vol, _) => self.recount(*vol),
-            Effect::Rename(..) | Effect::ReadOnly(..) => {}
+    fn found(&self, view: View) -> Option<&'a Found> {
+        match view {
+            View::Volume(vol) => self.volumes.get(&vol).map(|f| &f.content),
+            View::Snapshot(snap) => self.snapshots.get(&snap).map(|f| &f.content),
         }
     }
 
-    /// Differences in the range that an effect covers.
-    fn wrong_in(&self, effect: &Effect) -> i64 {
-        let (Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count }) = effect else {
-            return 0;
-        };
-        let (Some(volume), Some(found)) = (self.state.volumes.get(vol), self.found.get(vol)) else {
-            return 0;
-        };
-        let range = found.sectors.range(*sector..sector + count);
-        range.filter(|(sector, stamp)| volume.sector(**sector) != **stamp).count() as i64
+    /// Differences in a range of sectors.
+    fn differences(&self, view: View, start: u64, end: u64) -> i64 {
+        match (self.state.content(view), self.found(view)) {
+            (Some(content), Some(found)) => found.differences(content, start, end),
+            _ => 0,
+        }
+    }
+
+    fn recount(&mut self, view: View) {
+        let wrong = self.differences(view, 0, u64::MAX);
+        self.wrong_sectors.insert(view, wrong);
+    }
+
+    pub(super) fn apply(&mut self, effect: &Effect) {
+        if let Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count, .. } = effect {
+            let view = View::Volume(*vol);
+            let before = self.differences(view, *sector, sector + count);
+            self.state.apply(effect);
+            let after = self.differences(view, *sector, sector + count);
+            *self.wrong_sectors.entry(view).or_default() += after - before;
+            return;
+        }
+        self.state.apply(effect);
+        match effect {
+            Effect::Create(vol, _) | Effect::Resize(vol, _) | Effect::Clone(vol, ..) => {
+                self.recount(View::Volume(*vol));
+            }
+            Effect::CreateSnapshots(new) => new.iter().for_each(|s| self.recount(View::Snapshot(s.0))),
+            Effect::RollBack(vol, _, undo, _) => {
+                self.recount(View::Volume(*vol));
+                self.recount(View::Snapshot(*undo));
+            }
+            // What is gone does not count.
+            _ => {}
+        }
+    }
+
+    fn wrong_shape(&self, id: SnapId, snapshot: &SnapshotModel) -> bool {
+        self.snapshots
+            .get(&id)
+            .is_none_or(|f| (f.volume, &f.name, f.size) != (snapshot.volume, &snapshot.name, snapshot.size))
     }
 
     pub(super) fn wrong(&self) -> i64 {
-        let volumes = &self.state.volumes;
+        let (volumes, snapshots) = (&self.state.volumes, &self.state.snapshots);
         let shapes =
-            volumes.iter().filter(|(id, v)| self.found.get(id).is_none_or(|f| !v.same_shape(f))).count();
-        let extra = self.found.keys().filter(|id| !volumes.contains_key(id)).count();
-        let sectors: i64 = volumes.keys().filter_map(|id| self.wrong_sectors.get(id)).sum();
-        (shapes + extra) as i64 + sectors
+            volumes.iter().filter(|(id, v)| self.volumes.get(id).is_none_or(|f| !v.same_shape(f))).count();
+        let of_snapshots = snapshots.iter().filter(|(id, s)| self.wrong_shape(**id, s)).count();
+        let extra = self.volumes.keys().filter(|id| !volumes.contains_key(id)).count()
+            + self.snapshots.keys().filter(|id| !snapshots.contains_key(id)).count();
+        let there = self.wrong_sectors.iter().filter(|(view, _)| self.state.content(**view).is_some());
+        (shapes + of_snapshots + extra) as i64 + there.map(|(_, wrong)| wrong).sum::<i64>()
     }
 
     pub(super) fn explain(&self) -> String {
         for (id, volume) in &self.state.volumes {
-            let Some(found) = self.found.get(id) else {
+            let Some(found) = self.volumes.get(id) else {
                 return format!("volume {id} ({}) is missing", volume.name);
             };
             if !volume.same_shape(found) {
@@ -78,17 +101,29 @@ impl<'a> Replay<'a> {
                     volume.name, volume.size, volume.read_only, found.name, found.size, found.read_only
                 );
             }
-            if let Some((sector, stamp)) =
-                found.sectors.iter().find(|(s, stamp)| volume.sector(**s) != **stamp)
-            {
-                let expected = name_of(volume.sector(*sector));
+        }
+        for (id, snapshot) in &self.state.snapshots {
+            if self.wrong_shape(*id, snapshot) {
+                let (volume, name, size) = (snapshot.volume, &snapshot.name, snapshot.size);
+                let found = self.snapshots.get(id).map(|f| (f.volume, &f.name, f.size));
                 return format!(
-                    "volume {id} sector {sector}: expected {expected}, found {}",
-                    name_of(*stamp)
+                    "snapshot {id} should be {name} of volume {volume}, {size} bytes; found {found:?}"
                 );
             }
         }
-        let extra = self.found.iter().find(|(id, _)| !self.state.volumes.contains_key(id));
-        extra.map_or_else(String::new, |(id, f)| format!("volume {id} ({}) should not exist", f.name))
+        for view in self.wrong_sectors.iter().filter(|(_, wrong)| **wrong > 0).map(|(view, _)| *view) {
+            if let (Some(content), Some(found)) = (self.state.content(view), self.found(view))
+                && let Some((sector, expected, found)) = found.first_difference(content)
+            {
+                let (expected, found) = (name_of(expected), name_of(found));
+                return format!("{view:?} sector {sector}: expected {expected}, found {found}");
+            }
+        }
+        let extra = self.volumes.iter().find(|(id, _)| !self.state.volumes.contains_key(id));
+        if let Some((id, found)) = extra {
+            return format!("volume {id} ({}) should not exist", found.name);
+        }
+        let extra = self.snapshots.iter().find(|(id, _)| !self.state.snapshots.contains_key(id));
+        extra.map_or_else(String::new, |(id, f)| format!("snapshot {id} ({}) should not exist", f.name))
     }
 }

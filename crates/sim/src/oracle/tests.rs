@@ -7,14 +7,14 @@ fn write(sector: u64, count: u64, stamp: u64) -> Effect {
 }
 
 /// What a volume with these (sector, stamp) looks like.
-fn found(sectors: &[(u64, u64)]) -> Vec<FoundVolume> {
+fn found(sectors: &[(u64, u64)]) -> FoundState {
     let mut volume = FoundVolume::new(1, "a".into(), 1 << 20, 4096, 512, false);
     let mut data = vec![0; 16 * SECTOR as usize];
     for (sector, stamp) in sectors {
         fill_sector(&mut data[(sector * SECTOR) as usize..][..SECTOR as usize], 1, *sector, *stamp);
     }
     volume.add(0, &data);
-    vec![volume]
+    FoundState { volumes: vec![volume], snapshots: Vec::new() }
 }
 
 fn oracle() -> Oracle {
@@ -48,7 +48,7 @@ fn every_prefix_that_keeps_the_promise_is_taken() {
         assert_eq!(recover(Promise::Durable), after_power_loss, "{sectors:?}");
         assert_eq!(recover(Promise::Acknowledged), after_kill, "{sectors:?}");
     }
-    assert!(oracle().recover(&[], Promise::Durable, 9).is_err());
+    assert!(oracle().recover(&FoundState::default(), Promise::Durable, 9).is_err());
 }
 
 #[test]
@@ -61,16 +61,16 @@ fn shapes_count() {
         |v: &mut FoundVolume| v.id = 2,
     ] {
         let mut volumes = found(sectors);
-        change(&mut volumes[0]);
+        change(&mut volumes.volumes[0]);
         assert!(oracle().recover(&volumes, Promise::Durable, 9).is_err());
     }
     let mut resized = oracle();
     resized.in_flight = vec![Effect::Resize(1, 512)];
     let mut volumes = found(sectors);
-    volumes[0].size = 512;
-    volumes[0].sectors.split_off(&1);
+    volumes.volumes[0].size = 512;
+    volumes.volumes[0].content = Found::default();
     assert_eq!(resized.recover(&volumes, Promise::Acknowledged, 9), Ok(0));
-    assert_eq!(resized.state().volumes[&1].first_written(512, 1 << 20), None);
+    assert_eq!(resized.state().volumes[&1].content.first(1, 1 << 20), None);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn reads_are_compared_sector_by_sector() {
         } else {
             fill_sector(part, 1, sector, stamp)
         }
-        oracle.check_read(1, 0, &data)
+        oracle.check_read(View::Volume(1), 0, &data)
     };
     assert!(put(0, 12).is_err());
     assert!(put(1, 11).is_err());
@@ -93,7 +93,7 @@ fn reads_are_compared_sector_by_sector() {
     put(4, 14).unwrap_err();
     put(4, 0).unwrap();
     data[700] ^= 1;
-    assert!(oracle.check_read(1, 0, &data).unwrap_err().contains("sector 1"));
+    assert!(oracle.check_read(View::Volume(1), 0, &data).unwrap_err().contains("sector 1"));
 }
 
 #[test]
@@ -106,4 +106,56 @@ fn a_surprising_lsn_is_an_error() {
     assert!(oracle.retract(1, 5).is_err());
     assert!(oracle.acknowledge(&[write(0, 1, 20)], 3).is_err());
     oracle.acknowledge(&[write(0, 1, 20)], 5).unwrap();
+}
+
+#[test]
+fn snapshots_count() {
+    let lose = |from: &[(u64, u64)]| {
+        let mut data = vec![0; 16 * SECTOR as usize];
+        for (sector, stamp) in from {
+            fill_sector(&mut data[(sector * SECTOR) as usize..][..SECTOR as usize], 1, *sector, *stamp);
+        }
+        data
+    };
+    let mut oracle = oracle();
+    oracle.in_flight = vec![
+        Effect::CreateSnapshots(vec![(1, 1, "s".into())]),
+        write(0, 1, 20),
+        Effect::Clone(2, 1, "b".into()),
+        Effect::RollBack(1, 1, 2, "undo".into()),
+        Effect::DeleteSnapshots(vec![1]),
+    ];
+    let old = [(0, 12), (1, 11), (2, 11)];
+    let new = [(0, 20), (1, 11), (2, 11)];
+    type Named<'a> = (SnapId, &'a str, &'a [(u64, u64)]);
+    let with = |volume: &[(u64, u64)], snapshots: &[Named<'_>]| {
+        let mut state = found(volume);
+        for (id, name, sectors) in snapshots {
+            let mut snapshot = FoundSnapshot::new(*id, 1, (*name).into(), 1 << 20);
+            snapshot.add(0, &lose(sectors));
+            state.snapshots.push(snapshot);
+        }
+        state
+    };
+    let fits = |state: &FoundState| oracle.clone().recover(state, Promise::Acknowledged, 9).is_ok();
+    assert!(fits(&with(&old, &[])));
+    assert!(fits(&with(&old, &[(1, "s", &old)])));
+    assert!(fits(&with(&new, &[(1, "s", &old)])));
+    assert!(!fits(&with(&new, &[])), "the snapshot came before the write");
+    assert!(!fits(&with(&new, &[(1, "s", &new)])), "a later byte in a snapshot");
+    assert!(!fits(&with(&old, &[(1, "t", &old)])), "another name");
+    assert!(!fits(&with(&old, &[(1, "s", &old), (2, "undo", &new)])), "without the clone");
+    let mut cloned = with(&old, &[(1, "s", &old), (2, "undo", &new)]);
+    let mut clone = FoundVolume::new(2, "b".into(), 1 << 20, 4096, 512, false);
+    clone.add(0, &lose(&old));
+    cloned.volumes.push(clone);
+    assert!(fits(&cloned), "rolled back");
+    let mut done = oracle.clone();
+    cloned.snapshots.remove(0);
+    done.recover(&cloned, Promise::Acknowledged, 9).unwrap();
+    assert_eq!(done.state().snapshots.keys().collect::<Vec<_>>(), [&2]);
+    let rests = |vol| done.state().lines.depth(done.state().volumes[&vol].line) > 1;
+    assert!(rests(1) && rests(2));
+    // The old line with its one slot twice over (12 and 20), of 4 KiB each; nothing of their own on the new lines.
+    assert_eq!(done.state().lines.total_bytes(512), 2 * 4096);
 }

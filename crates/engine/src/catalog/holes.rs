@@ -1,0 +1,258 @@
+//! Long holes: runs of whole map pages in which every chunk is a hole. A branch over a base has to say what is not there;
+//! so that discarding a terabyte of a clone is one row and not a million pages, it says it of runs.
+//!
+//! A page is stored, or lies in a hole, or neither (then its chunks have their content in the base): never both. Whoever
+//! stores a page takes it out of its hole.
+
+use super::store::{db, guarded};
+use super::values::{seal, unseal};
+use super::{Bytes, Catalog, MAP, Txn, Value, decode};
+use crate::error::Result;
+use crate::map::page::{MapPage, PageKey};
+use redb::{ReadableTable, Table, TableDefinition};
+use std::ops::Range;
+
+/// (branch, first page)
+pub(super) const HOLES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("holes");
+
+/// The value of a hole: where it ends, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HoleRecord {
+    /// The page behind its last.
+    pub(crate) end: u64,
+    /// The epoch of the discard.
+    pub(crate) born: u32,
+}
+
+impl Value for HoleRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.end).u32(self.born);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = HoleRecord { end: r.u64()?, born: r.u32()? };
+        r.end(value)
+    }
+}
+
+type Rows<'t> = Table<'t, (u64, u64), Bytes>;
+
+/// The hole with the greatest first page up to `page`: (first page, the rest).
+fn at_or_before(
+    table: &impl ReadableTable<(u64, u64), Bytes>,
+    branch: u64,
+    page: u64,
+) -> Result<Option<(u64, HoleRecord)>> {
+    let row = db!("read the holes", table.range((branch, 0)..=(branch, page))).next_back();
+    let Some(row) = row else { return Ok(None) };
+    let (key, value) = db!("read the holes", row);
+    let first = key.value().1;
+    let record = decode(format_args!("the hole at page {first} of branch {branch}"), value.value())?;
+    Ok(Some((first, record)))
+}
+
+/// The pages (first, end) of the first hole that begins in `pages`.
+fn first_in(
+    table: &impl ReadableTable<(u64, u64), Bytes>,
+    branch: u64,
+    pages: Range<u64>,
+) -> Result<Option<(u64, u64)>> {
+    let row = db!("read the holes", table.range((branch, pages.start)..(branch, pages.end))).next();
+    let Some(row) = row else { return Ok(None) };
+    let (key, value) = db!("read the holes", row);
+    let hole: HoleRecord = decode("a hole", value.value())?;
+    Ok(Some((key.value().1, hole.end)))
+}
+
+/// The page, if it lies in a hole.
+pub(super) fn page_in_hole(
+    table: &impl ReadableTable<(u64, u64), Bytes>,
+    (branch, page): PageKey,
+) -> Result<Option<MapPage>> {
+    let hole = at_or_before(table, branch, page)?.filter(|(_, hole)| page < hole.end);
+    Ok(hole.map(|(_, hole)| MapPage::hole(hole.born)))
+}
+
+/// Takes a page out of the hole that it lies in, if it does.
+pub(super) fn cut(table: &mut Rows<'_>, (branch, page): PageKey) -> Result<()> {
+    let Some((first, hole)) = at_or_before(&*table, branch, page)?.filter(|(_, hole)| page < hole.end) else {
+        return Ok(());
+    };
+    put(table, branch, first..page, hole.born)?;
+    put(table, branch, page + 1..hole.end, hole.born)?;
+    if first == page {
+        db!("update the holes", table.remove((branch, first)));
+    }
+    Ok(())
+}
+
+fn put(table: &mut Rows<'_>, branch: u64, pages: Range<u64>, born: u32) -> Result<()> {
+    if !pages.is_empty() {
+        let bytes = HoleRecord { end: pages.end, born }.encode();
+        db!("update the holes", table.insert((branch, pages.start), bytes.as_slice()));
+    }
+    Ok(())
+}
+
+impl Catalog {
+    /// The first page of `branch` in `first..=last` of which the branch itself knows anything.
+    pub(crate) fn next_page(&self, branch: u64, first: u64, last: u64) -> Result<Option<u64>> {
+        self.store.read("read the map", |txn| {
+            let holes = db!("read the map", txn.open_table(HOLES));
+            if at_or_before(&holes, branch, first)?.is_some_and(|(_, hole)| first < hole.end) {
+                return Ok(Some(first));
+            }
+            let hole = db!("read the map", holes.range((branch, first)..=(branch, last))).next();
+            let hole = hole.map(|row| Ok(db!("read the map", row).0.value().1)).transpose()?;
+            let pages = db!("read the map", txn.open_table(MAP));
+            let page = db!("read the map", pages.range((branch, first)..=(branch, last))).next();
+            let page = page.map(|row| Ok(db!("read the map", row).0.value().1)).transpose()?;
+            Ok(hole.into_iter().chain(page).min())
+        })
+    }
+
+    /// Visits all holes in order: branch, pages, the epoch of the discard.
+    pub(crate) fn visit_holes(
+        &self,
+        visit: &mut dyn FnMut(PageKey, Result<HoleRecord>) -> Result<()>,
+    ) -> Result<()> {
+        self.store.read("read the holes", |txn| {
+            let table = db!("read the holes", txn.open_table(HOLES));
+            for row in db!("read the holes", table.iter()) {
+                let (key, value) = db!("read the holes", row);
+                let (branch, first) = key.value();
+                let what = format_args!("the hole at page {first} of branch {branch}");
+                visit((branch, first), decode(what, value.value()))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Txn<'_> {
+    /// Makes one hole, born in `born`, of all pages that are in none yet. None of them may be stored.
+    pub(crate) fn put_hole(&mut self, branch: u64, pages: Range<u64>, born: u32) -> Result<()> {
+        guarded("update the holes", || {
+            let mut table = db!("update the holes", self.txn.get()?.open_table(HOLES));
+            let (mut from, mut look) = (pages.start, pages.start);
+            if let Some((first, hole)) = at_or_before(&table, branch, from)? {
+                if hole.end == from && hole.born == born {
+                    // What one step of a discard has begun the next goes on with.
+                    from = first;
+                } else {
+                    from = from.max(hole.end);
+                    look = from;
+                }
+            }
+            while from < pages.end {
+                let next = first_in(&table, branch, look..pages.end)?;
+                let (end, after) = next.unwrap_or((pages.end, pages.end));
+                put(&mut table, branch, from..end, born)?;
+                (from, look) = (after, after);
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets the holes of a branch.
+    pub(super) fn remove_holes(&mut self, branch: u64) -> Result<()> {
+        guarded("update the holes", || {
+            let mut table = db!("update the holes", self.txn.get()?.open_table(HOLES));
+            db!("update the holes", table.retain_in((branch, 0)..=(branch, u64::MAX), |_, _| false));
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Superblock;
+    use crate::disk::MemDir;
+    use crate::pool::Placement;
+    use crate::world::{Rng, SplitMix};
+
+    fn catalog() -> Catalog {
+        let dir = MemDir::new();
+        let superblock = Superblock {
+            pool: [1; 16],
+            extent_size: 1 << 20,
+            journal_size: 1 << 20,
+            segment_size: 1 << 18,
+            atomic_unit: 512,
+            placement: Placement::Anywhere,
+            next_id: 1,
+            next_pv: 0,
+        };
+        Catalog::create(&dir, &superblock, &[]).unwrap();
+        Catalog::finish(&dir).unwrap();
+        Catalog::open(&dir, 1 << 20).unwrap()
+    }
+
+    /// Holes and stored pages of one branch, with its neighbours untouched, against a plain array.
+    #[test]
+    fn agree_with_a_plain_array() {
+        const PAGES: u64 = 40;
+        let catalog = catalog();
+        let rng = SplitMix::new(3);
+        // What each page of branch 2 is: nothing, a hole, or stored with this in its first chunk.
+        let mut plain: Vec<Option<MapPage>> = vec![None; PAGES as usize];
+        let mut txn = catalog.begin().unwrap();
+        txn.put_hole(1, 0..PAGES, 7).unwrap();
+        txn.put_hole(3, 0..PAGES, 7).unwrap();
+        txn.commit().unwrap();
+        for born in 1..300 {
+            let mut txn = catalog.begin().unwrap();
+            let start = rng.next() % PAGES;
+            let end = start + 1 + rng.next() % (PAGES - start);
+            if rng.next() % 2 == 0 {
+                let stored: Vec<u64> = catalog.page_numbers(2, start, end - 1, usize::MAX).unwrap();
+                let empty = MapPage::default();
+                txn.put_pages(stored.iter().map(|n| ((2, *n), &empty))).unwrap();
+                txn.put_hole(2, start..end, born).unwrap();
+                for (page, n) in plain[start as usize..end as usize].iter_mut().zip(start..) {
+                    if page.is_none() || stored.contains(&n) {
+                        *page = Some(MapPage::hole(born));
+                    }
+                }
+            } else {
+                let page = MapPage::hole(1000 + born);
+                txn.put_pages([((2, start), &page)].into_iter()).unwrap();
+                plain[start as usize] = Some(page);
+            }
+            if rng.next() % 40 == 0 {
+                txn.remove_holes(2).unwrap();
+                let is_hole = |p: &MapPage| p.get(0).is_some_and(|e| e.born < 1000);
+                plain.iter_mut().for_each(|p| drop(p.take_if(|p| is_hole(p))));
+            }
+            txn.commit().unwrap();
+            for (n, expected) in plain.iter().enumerate() {
+                assert_eq!(&catalog.page((2, n as u64)).unwrap(), expected, "page {n} after step {born}");
+                let next = (n as u64..PAGES).find(|n| plain[*n as usize].is_some());
+                assert_eq!(catalog.next_page(2, n as u64, PAGES - 1).unwrap(), next);
+            }
+        }
+        for branch in [1, 3] {
+            assert_eq!(catalog.page((branch, PAGES - 1)).unwrap(), Some(MapPage::hole(7)));
+            assert_eq!(catalog.page((branch, PAGES)).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn steps_of_one_discard_make_one_hole() {
+        let catalog = catalog();
+        let mut txn = catalog.begin().unwrap();
+        (0..10).for_each(|n| txn.put_hole(1, n * 100..(n + 1) * 100, 4).unwrap());
+        txn.commit().unwrap();
+        let mut found = Vec::new();
+        catalog
+            .visit_holes(&mut |key, hole| {
+                found.push((key, hole?));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(found, [((1, 0), HoleRecord { end: 1000, born: 4 })]);
+    }
+}

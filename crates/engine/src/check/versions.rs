@@ -1,0 +1,136 @@
+//! Snapshots and versions: each version belongs to a snapshot, none overlaps another, and the index agrees.
+
+use super::maps::Used;
+use super::{CheckReport, Tables};
+use crate::catalog::{Catalog, Frozen, HoleRecord, Version, VersionKey};
+use crate::error::Result;
+use crate::map::page::PageKey;
+use std::collections::BTreeSet;
+
+/// Versions read by one look at the catalog.
+const VERSIONS_PER_LOOK: usize = 4096;
+
+pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
+    let mut names = BTreeSet::new();
+    let mut frozen = BTreeSet::new();
+    for (id, snapshot) in &tables.snapshots {
+        let object = format!("snapshot {id} ({})", snapshot.name);
+        report.snapshots += u64::from(!snapshot.deleted);
+        if *id >= tables.superblock.next_id {
+            report.find("id", &object, "its id was never given out");
+        }
+        if !snapshot.deleted && !names.insert((snapshot.volume, &snapshot.name)) {
+            report.find("snapshot-name", &object, "another snapshot of its volume has the name");
+        }
+        if !snapshot.deleted && !tables.volumes.iter().any(|(id, _)| *id == snapshot.volume) {
+            report.find("snapshot-volume", &object, "its volume does not exist");
+        }
+        if !frozen.insert(snapshot.of) {
+            report.find("snapshot-epoch", &object, "another snapshot froze the same epoch");
+        }
+        match tables.branches.get(&snapshot.of.branch) {
+            Some(branch) if snapshot.of.epoch < branch.epoch => {}
+            Some(_) => report.find("snapshot-epoch", &object, "its epoch is not over"),
+            None => report.find("snapshot-branch", &object, "its branch does not exist"),
+        }
+    }
+    for (id, branch) in &tables.branches {
+        if let Some(base) = branch.base
+            && !frozen.contains(&base)
+        {
+            report.find("branch-base", format!("branch {id}"), "nothing keeps what it rests on");
+        }
+    }
+}
+
+/// Holes lie apart, in branches that are there, and no page in one is stored.
+pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
+    let mut found: Vec<(PageKey, HoleRecord)> = Vec::new();
+    catalog.visit_holes(&mut |key, hole| {
+        let object = || format!("branch {} hole at page {}", key.0, key.1);
+        match hole {
+            Ok(hole) => found.push((key, hole)),
+            Err(error) => report.find("hole", object(), error.to_string()),
+        }
+        Ok(())
+    })?;
+    let mut before: Option<(u64, u64)> = None;
+    for ((id, first), hole) in found {
+        let object = || format!("branch {id} hole at page {first}");
+        let Some(branch) = tables.branches.get(&id) else {
+            report.find("hole-branch", object(), "there is no such branch");
+            continue;
+        };
+        if branch.base.is_none() {
+            report.find("hole-branch", object(), "its branch has no base");
+        }
+        if hole.born == 0 || hole.born > branch.epoch {
+            report.find(
+                "born",
+                object(),
+                format!("born in epoch {}, the branch is at {}", hole.born, branch.epoch),
+            );
+        }
+        if hole.end <= first || before.is_some_and(|(b, end)| b == id && end > first) {
+            report.find("hole-overlap", object(), "it is empty, or overlaps the one before");
+        } else if let Some(page) = catalog.page_numbers(id, first, hole.end - 1, 1)?.first() {
+            report.find("hole-page", object(), format!("page {page} in it is stored"));
+        }
+        before = Some((id, hole.end));
+    }
+    Ok(())
+}
+
+pub(super) fn check_versions(
+    catalog: &Catalog,
+    tables: &Tables,
+    used: &mut Used,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let frozen: BTreeSet<Frozen> = tables.snapshots.iter().map(|(_, s)| s.of).collect();
+    let mut indexed: BTreeSet<VersionKey> = BTreeSet::new();
+    catalog.visit_by_last(&mut |key| indexed.extend([key]))?;
+    let mut from = Some((0, 0, 0));
+    let mut before: Option<Version> = None;
+    while let Some(at) = from {
+        from = catalog.visit_versions(at, VERSIONS_PER_LOOK, &mut |key, version| {
+            let object = || format!("branch {} chunk {} version {}", key.0, key.1, key.2);
+            report.versions += 1;
+            if !indexed.remove(&key) {
+                report.find("version-index", object(), "the index does not have it");
+            }
+            let version = match version {
+                Ok(version) => version,
+                Err(error) => {
+                    used.unreadable = true;
+                    report.find("version", object(), error.to_string());
+                    return Ok(());
+                }
+            };
+            let Some(branch) = tables.branches.get(&key.0) else {
+                report.find("version-branch", object(), "there is no such branch");
+                return Ok(());
+            };
+            if !frozen.contains(&Frozen { branch: key.0, epoch: key.2 }) {
+                report.find("version-snapshot", object(), "no snapshot needs it");
+            }
+            if version.entry.born == 0 || version.entry.born > key.2 {
+                let detail = format!("born in epoch {}, after the last that needs it", version.entry.born);
+                report.find("born", object(), detail);
+            }
+            let overlaps =
+                |b: &Version| (b.key.0, b.key.1) == (key.0, key.1) && b.key.2 >= version.entry.born;
+            if before.as_ref().is_some_and(overlaps) {
+                report.find("version-overlap", object(), "an older version covers the same snapshots");
+            }
+            used.see((key.0, key.2), &version.entry, branch, tables, report, object);
+            before = Some(version);
+            Ok(())
+        })?;
+    }
+    for key in indexed {
+        let object = format!("branch {} chunk {} version {}", key.0, key.1, key.2);
+        report.find("version-index", object, "the index names it, but there is none");
+    }
+    Ok(())
+}

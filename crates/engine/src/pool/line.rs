@@ -1,0 +1,170 @@
+//! Lines of history as the data path needs them: branches, and what reads them at an epoch.
+
+use super::Method;
+use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
+use crate::catalog::{BranchRecord, Frozen, ImportRecord};
+use crate::staging::Staging;
+use parking_lot::RwLock;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// The epoch at which a volume reads its branch: everything.
+pub(crate) const HEAD: u32 = u32::MAX;
+
+/// One line of history.
+pub(crate) struct Branch {
+    pub(crate) id: u64,
+    pub(crate) chunk_log2: u8,
+    /// log2 of the slot size: the chunk size, but at least the atomic unit.
+    pub(crate) slot_log2: u8,
+    /// What chunks without an entry show.
+    pub(crate) base: Option<Line>,
+    /// Writes are born in this epoch. Changes under the sequencing lock only.
+    pub(crate) epoch: AtomicU32,
+    /// Epochs of snapshots that are there, or that something rests on: what they see is preserved.
+    pub(crate) frozen: RwLock<BTreeSet<u32>>,
+    method: AtomicU8,
+    /// Moves when a place that a snapshot was read from is about to be overwritten (copy-on-write).
+    pub(crate) generation: AtomicU64,
+    pub(crate) staging: Arc<Staging>,
+    /// Slots that its map and its versions point to, as of the last commit.
+    pub(crate) slots: AtomicU64,
+    /// Of them, slots that only its versions point to.
+    pub(crate) kept: AtomicU64,
+}
+
+/// A branch as of an epoch.
+#[derive(Clone)]
+pub(crate) struct Line {
+    pub(crate) branch: Arc<Branch>,
+    pub(crate) epoch: u32,
+}
+
+impl Branch {
+    pub(crate) fn new(id: u64, record: &BranchRecord, base: Option<Line>, atomic_unit: u32) -> Self {
+        let branch = Branch {
+            id,
+            chunk_log2: record.chunk_log2,
+            slot_log2: record.chunk_log2.max(atomic_unit.trailing_zeros() as u8),
+            base,
+            epoch: AtomicU32::new(record.epoch),
+            frozen: RwLock::new(BTreeSet::new()),
+            method: AtomicU8::new(0),
+            generation: AtomicU64::new(0),
+            staging: Arc::new(Staging::new()),
+            slots: AtomicU64::new(record.slots),
+            kept: AtomicU64::new(0),
+        };
+        branch.set_method(record.method);
+        branch
+    }
+
+    /// Chunks that `offset..offset+len` touches.
+    pub(crate) fn chunks(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
+        offset >> self.chunk_log2..(offset + len).div_ceil(1 << self.chunk_log2)
+    }
+
+    /// The newest snapshot that sees content born in `born` and not what is written in `epoch`.
+    pub(crate) fn keeper(&self, born: u32, epoch: u32) -> Option<u32> {
+        if born >= epoch {
+            return None;
+        }
+        self.frozen.read().range(born..epoch).next_back().copied()
+    }
+
+    pub(crate) fn method(&self) -> Method {
+        if self.method.load(Ordering::Relaxed) == 0 { Method::Redirect } else { Method::Copy }
+    }
+
+    pub(crate) fn set_method(&self, method: Method) {
+        self.method.store((method == Method::Copy) as u8, Ordering::Relaxed);
+    }
+}
+
+impl Line {
+    /// The line, its base, the base of that, and so on.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &Line> {
+        std::iter::successors(Some(self), |line| line.branch.base.as_ref())
+    }
+
+    pub(crate) fn frozen(&self) -> Frozen {
+        Frozen { branch: self.branch.id, epoch: self.epoch }
+    }
+}
+
+/// A volume or a snapshot, as handles share it.
+pub(crate) struct VolumeState {
+    pub(crate) id: u64,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) block_size: u32,
+    pub(crate) created: u64,
+    /// What it shows; a volume writes to it.
+    pub(crate) line: Line,
+    pub(crate) name: RwLock<String>,
+    /// Changes under the sequencing lock only.
+    pub(crate) size: AtomicU64,
+    pub(crate) read_only: AtomicBool,
+    /// Deleted, or rolled back: handles of what it was are refused.
+    pub(crate) deleted: AtomicBool,
+    pub(crate) handles: AtomicU64,
+    pub(crate) policy: RwLock<SnapshotPolicy>,
+    pub(crate) import: RwLock<Option<ImportRecord>>,
+    /// Is there an import? For the path of writes.
+    pub(crate) importing: AtomicBool,
+    pub(crate) counters: VolumeCounters,
+}
+
+/// Apart from what every request reads: counting must not take those lines from other processors.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct VolumeCounters {
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) write_bytes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) discards: AtomicU64,
+    pub(crate) discard_bytes: AtomicU64,
+    pub(crate) staged_read_bytes: AtomicU64,
+    pub(crate) errors: AtomicU64,
+}
+
+impl VolumeState {
+    pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
+        let mut held = self.import.write();
+        self.importing.store(import.is_some(), Ordering::Release);
+        *held = import;
+    }
+
+    pub(crate) fn info(&self) -> VolumeInfo {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let c = &self.counters;
+        VolumeInfo {
+            name: self.name.read().clone(),
+            uuid: self.uuid,
+            size: get(&self.size),
+            chunk_size: 1 << self.line.branch.chunk_log2,
+            block_size: self.block_size,
+            read_only: self.read_only.load(Ordering::Relaxed),
+            created: self.created,
+            branch: self.line.branch.id,
+            method: self.line.branch.method(),
+            policy: *self.policy.read(),
+            importing: self.importing.load(Ordering::Relaxed),
+            allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
+            handles: get(&self.handles),
+            stats: VolumeStats {
+                reads: get(&c.reads),
+                read_bytes: get(&c.read_bytes),
+                writes: get(&c.writes),
+                write_bytes: get(&c.write_bytes),
+                flushes: get(&c.flushes),
+                discards: get(&c.discards),
+                discard_bytes: get(&c.discard_bytes),
+                staged_read_bytes: get(&c.staged_read_bytes),
+                errors: get(&c.errors),
+            },
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
+
+use super::line::{Branch, HEAD, VolumeState};
+use super::namespace::{Namespace, Snapshot, check_name};
+use super::{Method, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
+use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
+use crate::error::{Error, ErrorKind, Result, conflict, invalid};
+use crate::world::uuid;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bases under one another. Reading walks them.
+const MAX_DEPTH: usize = 256;
+/// Snapshots that one operation creates or deletes: it has to fit a journal record.
+const MAX_SNAPSHOTS_AT_ONCE: usize = 200;
+
+impl Pool {
+    /// Takes snapshots of volumes, all at one instant of the order of writes: (volume, name of the snapshot). Durable when
+    /// it returns; clients are not held up.
+    pub fn create_snapshots(&self, wanted: &[(&str, &str)]) -> Result<Vec<SnapshotInfo>> {
+        if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
+            return Err(invalid(format!("create snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
+        }
+        let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.world.rng)).collect();
+        let created = self.world.clock.now();
+        self.submit(|names| {
+            let mut snapshots: Vec<(u64, SnapshotRecord)> = Vec::new();
+            for ((volume, name), uuid) in wanted.iter().zip(&uuids) {
+                let state = names.volume(volume)?;
+                if snapshots.iter().any(|(_, s)| s.volume == state.id) {
+                    return Err(invalid(format!("create snapshots: {volume} is named twice")));
+                }
+                let id = names.next_id + snapshots.len() as u64;
+                snapshots.push((id, record(names, state, name, *uuid, created)?));
+            }
+            Ok(Control::CreateSnapshots { snapshots })
+        })?;
+        wanted.iter().map(|(volume, name)| self.snapshot(volume, name)).collect()
+    }
+
+    /// The snapshot that a stream has brought; with it the import is over.
+    pub(crate) fn create_imported_snapshot(
+        &self,
+        volume: &str,
+        name: &str,
+        origin: [u8; 16],
+        created: u64,
+    ) -> Result<SnapshotInfo> {
+        let identity = uuid(&*self.world.rng);
+        self.submit(|names| {
+            let state = names.volume(volume)?;
+            let arrived = state.import.read().is_some_and(|import| import.to == origin);
+            if !arrived {
+                return Err(conflict(format!("end the import into {volume}: it was cancelled")));
+            }
+            let record = SnapshotRecord { origin, ..record(names, state, name, identity, created)? };
+            Ok(Control::CreateSnapshots { snapshots: vec![(names.next_id, record)] })
+        })?;
+        self.snapshot(volume, name)
+    }
+
+    /// The snapshots of a volume, oldest first.
+    pub fn snapshots(&self, volume: &str) -> Result<Vec<SnapshotInfo>> {
+        let names = self.names.read();
+        let state = names.volume(volume)?;
+        Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&names, s)).collect())
+    }
+
+    /// The snapshots of all volumes: by volume name, and of each oldest first.
+    pub fn all_snapshots(&self) -> Vec<SnapshotInfo> {
+        let names = self.names.read();
+        let of = |volume: &Arc<VolumeState>| names.snapshots_of(volume.id);
+        names.by_name.values().flat_map(of).map(|s| info(&names, s)).collect()
+    }
+
+    /// The frozen state (branch, epoch) that a branch rests on, for those that rest on one: clones, and what volumes
+    /// that were rolled back write to.
+    pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
+        let names = self.names.read();
+        let base = |(id, branch): (&u64, &Arc<Branch>)| {
+            let of = branch.base.as_ref()?.frozen();
+            Some((*id, (of.branch, of.epoch)))
+        };
+        names.branches.iter().filter_map(base).collect()
+    }
+
+    /// One snapshot.
+    pub fn snapshot(&self, volume: &str, name: &str) -> Result<SnapshotInfo> {
+        let names = self.names.read();
+        Ok(info(&names, names.snapshot(names.volume(volume)?, name)?))
+    }
+
+    /// Deletes snapshots of a volume: gone from sight at once. What only they need comes back in the background, once no
+    /// handle and no clone rests on them. [`ErrorKind::Conflict`] when one of them is protected.
+    pub fn delete_snapshots(&self, volume: &str, wanted: &[&str]) -> Result<()> {
+        if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
+            return Err(invalid(format!("delete snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
+        }
+        self.submit(|names| {
+            let state = names.volume(volume)?;
+            let ids = wanted.iter().map(|name| {
+                let snapshot = names.snapshot(state, name)?;
+                check_deletable(snapshot)?;
+                Ok(snapshot.state.id)
+            });
+            Ok(Control::DeleteSnapshots { ids: ids.collect::<Result<_>>()? })
+        })?;
+        Ok(())
+    }
+
+    /// Gives a snapshot another name.
+    pub fn rename_snapshot(&self, volume: &str, name: &str, new_name: &str) -> Result<SnapshotInfo> {
+        self.submit(|names| {
+            let state = names.volume(volume)?;
+            let id = names.snapshot(state, name)?.state.id;
+            check_free(names, state, new_name)?;
+            Ok(Control::RenameSnapshot { id, name: new_name.to_owned() })
+        })?;
+        self.snapshot(volume, new_name)
+    }
+
+    /// Notes something about a snapshot, or with `None` forgets it: keys of 1 to 63 and values of up to 255 bytes, 16 in all.
+    pub fn label_snapshot(
+        &self,
+        volume: &str,
+        name: &str,
+        changes: &[(&str, Option<&str>)],
+    ) -> Result<SnapshotInfo> {
+        self.submit(|names| {
+            let snapshot = names.snapshot(names.volume(volume)?, name)?;
+            let mut labels = snapshot.labels.read().clone();
+            for (key, value) in changes {
+                match value {
+                    Some(value) => drop(labels.insert((*key).to_owned(), (*value).to_owned())),
+                    None => drop(labels.remove(*key)),
+                }
+            }
+            check_labels(&labels)?;
+            let protected = snapshot.protected.load(Ordering::Acquire);
+            Ok(Control::SetLabels { id: snapshot.state.id, protected, labels })
+        })?;
+        self.snapshot(volume, name)
+    }
+
+    /// Forbids (or allows) the deletion of a snapshot, by hand as well as by any policy.
+    pub fn protect_snapshot(&self, volume: &str, name: &str, protected: bool) -> Result<SnapshotInfo> {
+        self.submit(|names| {
+            let snapshot = names.snapshot(names.volume(volume)?, name)?;
+            let labels = snapshot.labels.read().clone();
+            Ok(Control::SetLabels { id: snapshot.state.id, protected, labels })
+        })?;
+        self.snapshot(volume, name)
+    }
+
+    /// Makes a writable volume of a snapshot. It takes no space until it is written to.
+    pub fn clone_volume(&self, volume: &str, snapshot: &str, new_name: &str) -> Result<VolumeInfo> {
+        check_name(new_name)?;
+        let identity = uuid(&*self.world.rng);
+        let created = self.world.clock.now();
+        self.submit(|names| {
+            if names.by_name.contains_key(new_name) {
+                return Err(conflict(format!("create volume {new_name}: the name is taken")));
+            }
+            let origin = &names.snapshot(names.volume(volume)?, snapshot)?.state;
+            check_depth(origin)?;
+            let branch = &origin.line.branch;
+            let clone = VolumeRecord {
+                uuid: identity,
+                name: new_name.to_owned(),
+                size: origin.size.load(Ordering::Acquire),
+                block_size: origin.block_size,
+                read_only: false,
+                created,
+                branch: names.next_id + 1,
+                policy: SnapshotPolicy::default(),
+                import: None,
+            };
+            Ok(Control::CloneVolume {
+                id: names.next_id,
+                chunk_log2: branch.chunk_log2,
+                base: origin.line.frozen(),
+                method: branch.method(),
+                volume: clone,
+            })
+        })?;
+        self.volume(new_name)
+    }
+
+    /// Takes a volume back to one of its snapshots. Newer snapshots stay, and what the volume was is kept as the snapshot
+    /// `undo`. Open handles are refused from then on ([`ErrorKind::Busy`] when there are any, unless `force`): data never
+    /// changes under a client that does not know.
+    pub fn roll_back(&self, volume: &str, snapshot: &str, undo: &str, force: bool) -> Result<SnapshotInfo> {
+        let identity = uuid(&*self.world.rng);
+        let created = self.world.clock.now();
+        self.submit(|names| {
+            let state = names.volume(volume)?;
+            let target = &names.snapshot(state, snapshot)?.state;
+            let handles = state.handles.load(Ordering::Acquire);
+            if handles > 0 && !force {
+                let text =
+                    format!("roll back volume {volume}: {handles} clients use it; force to cut them off");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            check_depth(target)?;
+            Ok(Control::RollBack {
+                id: state.id,
+                branch: names.next_id + 1,
+                base: target.line.frozen(),
+                size: target.size.load(Ordering::Acquire),
+                undo_id: names.next_id,
+                undo: record(names, state, undo, identity, created)?,
+            })
+        })?;
+        self.snapshot(volume, undo)
+    }
+
+    /// Chooses how a volume preserves what its snapshots need, from now on.
+    pub fn set_method(&self, volume: &str, method: Method) -> Result<VolumeInfo> {
+        self.submit(|names| Ok(Control::SetMethod { id: names.volume(volume)?.id, method }))?;
+        self.volume(volume)
+    }
+}
+
+fn info(names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
+    let state = &snapshot.state;
+    let of = state.line.frozen();
+    SnapshotInfo {
+        volume: names.volume_by_id(snapshot.volume).map(|v| v.name.read().clone()).unwrap_or_default(),
+        name: state.name.read().clone(),
+        uuid: state.uuid,
+        size: state.size.load(Ordering::Relaxed),
+        created: state.created,
+        of: (of.branch, of.epoch),
+        pinned: names.has_children(of),
+        handles: state.handles.load(Ordering::Relaxed),
+        protected: snapshot.protected.load(Ordering::Relaxed),
+        labels: snapshot.labels.read().clone(),
+        content: snapshot.content(),
+    }
+}
+
+/// The record of a snapshot of `volume` as it is now.
+fn record(
+    names: &Namespace,
+    volume: &VolumeState,
+    name: &str,
+    uuid: [u8; 16],
+    created: u64,
+) -> Result<SnapshotRecord> {
+    check_free(names, volume, name)?;
+    let branch = &volume.line.branch;
+    let epoch = branch.epoch.load(Ordering::Acquire);
+    if epoch >= HEAD - 1 {
+        return Err(invalid("create a snapshot: the volume has had all that its epochs can count"));
+    }
+    Ok(SnapshotRecord {
+        uuid,
+        name: name.to_owned(),
+        volume: volume.id,
+        of: Frozen { branch: branch.id, epoch },
+        size: volume.size.load(Ordering::Acquire),
+        block_size: volume.block_size,
+        created,
+        deleted: false,
+        origin: [0; 16],
+        protected: false,
+        labels: BTreeMap::new(),
+    })
+}
+
+/// Refuses a protected snapshot.
+pub(super) fn check_deletable(snapshot: &Snapshot) -> Result<()> {
+    if snapshot.protected.load(Ordering::Acquire) {
+        let name = snapshot.state.name.read();
+        return Err(conflict(format!(
+            "delete snapshot {name}: it is protected; take the protection away first"
+        )));
+    }
+    Ok(())
+}
+
+fn check_labels(labels: &Labels) -> Result<()> {
+    let fits = |(key, value): (&String, &String)| (1..=63).contains(&key.len()) && value.len() <= 255;
+    if labels.len() <= 16 && labels.iter().all(fits) {
+        return Ok(());
+    }
+    Err(invalid("label the snapshot: up to 16 labels, with keys of 1 to 63 and values of up to 255 bytes"))
+}
+
+fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()> {
+    check_name(name)?;
+    match names.snapshot(volume, name) {
+        Ok(_) => {
+            Err(conflict(format!("name the snapshot {name}: {} has one of that name", volume.name.read())))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+fn check_depth(state: &VolumeState) -> Result<()> {
+    if state.line.levels().count() >= MAX_DEPTH {
+        return Err(conflict(format!(
+            "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"
+        )));
+    }
+    Ok(())
+}

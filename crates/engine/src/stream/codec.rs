@@ -1,0 +1,439 @@
+//! The bytes of a stream: header, records, trailer.
+
+use crate::codec::{Reader, Writer, crc32c};
+use crate::error::{Result, corrupt};
+use crate::pool::namespace::{check_name, check_size};
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
+
+pub(super) const MAGIC: [u8; 8] = *b"HINDSTRM";
+const VERSION: u16 = 1;
+/// Magic, version and length of the body.
+const PREFIX: usize = 14;
+/// Bytes of a header's body: names are short.
+const MAX_BODY: usize = 4096;
+/// Bytes of a record's header.
+pub(super) const RECORD: usize = 32;
+/// The largest data of a record.
+pub(super) const MAX_DATA: u64 = 1 << 20;
+
+const _: () = assert!(PREFIX == MAGIC.len() + 2 + 4 && RECORD == 4 + 4 + 8 + 8 + 4 + 4);
+
+/// A snapshot, as a stream names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamState {
+    /// The identity of its content: the same wherever streams have brought it.
+    pub content: [u8; 16],
+    /// Name.
+    pub name: String,
+    /// Creation time, nanoseconds since the Unix epoch.
+    pub created: u64,
+}
+
+/// What a stream says of itself before its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamHeader {
+    /// The volume's name where it came from.
+    pub volume: String,
+    /// The size of the snapshot in bytes.
+    pub size: u64,
+    /// Logical block size in bytes: offsets and lengths are multiples of it.
+    pub block_size: u32,
+    /// Chunk size in bytes.
+    pub chunk_size: u64,
+    /// The byte of the volume where this stream begins; what comes before was transferred earlier.
+    pub start: u64,
+    /// The snapshot that results.
+    pub to: StreamState,
+    /// The snapshot that it builds upon; `None`: upon nothing but zeros.
+    pub from: Option<StreamState>,
+}
+
+impl StreamHeader {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut body = Writer::default();
+        body.string(&self.volume).u64(self.size).u32(self.block_size).u64(self.chunk_size).u64(self.start);
+        put_state(&mut body, &self.to);
+        body.u8(self.from.is_some() as u8);
+        if let Some(from) = &self.from {
+            put_state(&mut body, from);
+        }
+        let mut w = Writer::default();
+        w.bytes(&MAGIC).u16(VERSION).u32(body.0.len() as u32).bytes(&body.0);
+        let crc = crc32c(&w.0);
+        w.u32(crc);
+        w.0
+    }
+
+    fn decode(body: &[u8]) -> Option<StreamHeader> {
+        let mut r = Reader::new(body);
+        let header = StreamHeader {
+            volume: r.string()?,
+            size: r.u64()?,
+            block_size: r.u32()?,
+            chunk_size: r.u64()?,
+            start: r.u64()?,
+            to: take_state(&mut r)?,
+            from: match r.u8()? {
+                0 => None,
+                1 => Some(take_state(&mut r)?),
+                _ => return None,
+            },
+        };
+        let block = header.block_size as u64;
+        let makes_sense = matches!(block, 512 | 4096)
+            && check_size(header.size, header.block_size).is_ok()
+            && header.chunk_size.is_power_of_two()
+            && (512..=1 << 30).contains(&header.chunk_size)
+            && header.start <= header.size
+            && header.start.is_multiple_of(block)
+            && check_name(&header.volume).is_ok()
+            && [Some(&header.to), header.from.as_ref()]
+                .into_iter()
+                .flatten()
+                .all(|s| check_name(&s.name).is_ok());
+        r.end(header).filter(|_| makes_sense)
+    }
+}
+
+fn put_state(w: &mut Writer, state: &StreamState) {
+    w.bytes(&state.content).string(&state.name).u64(state.created);
+}
+
+fn take_state(r: &mut Reader<'_>) -> Option<StreamState> {
+    let state = StreamState { content: r.array()?, name: r.string()?, created: r.u64()? };
+    Some(state).filter(|s| s.content != [0; 16])
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The header is followed by `length` bytes.
+    Data,
+    /// `length` bytes are zeros.
+    Zeros,
+    /// The stream is complete: `length` bytes came before, with the sum `crc`.
+    End,
+}
+
+/// A record's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordHeader {
+    pub(super) kind: Kind,
+    /// CRC32C of the data; 0 for zeros.
+    pub(super) crc: u32,
+    /// In the volume.
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+impl RecordHeader {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let kind = match self.kind {
+            Kind::Data => 1,
+            Kind::Zeros => 2,
+            Kind::End => 3,
+        };
+        let mut w = Writer::default();
+        w.u32(kind).u32(self.crc).u64(self.offset).u64(self.length).u32(0);
+        let crc = crc32c(&w.0);
+        w.u32(crc);
+        w.0
+    }
+
+    fn decode(bytes: &[u8]) -> Option<RecordHeader> {
+        let (fields, sum) = bytes.split_at_checked(RECORD - 4)?;
+        let mut r = Reader::new(fields);
+        let kind = match r.u32()? {
+            1 => Kind::Data,
+            2 => Kind::Zeros,
+            3 => Kind::End,
+            _ => return None,
+        };
+        let header = RecordHeader { kind, crc: r.u32()?, offset: r.u64()?, length: r.u64()? };
+        (r.u32()? == 0 && sum == crc32c(fields).to_le_bytes()).then_some(header)
+    }
+}
+
+/// The sum and the length of a stream so far.
+pub(super) struct Total {
+    digest: Digest,
+    pub(super) bytes: u64,
+}
+
+impl Total {
+    pub(super) fn new() -> Total {
+        Total { digest: Digest::new(CrcAlgorithm::Crc32Iscsi), bytes: 0 }
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// The trailer, for a volume of `size` bytes.
+    pub(super) fn trailer(&self, size: u64) -> RecordHeader {
+        RecordHeader { kind: Kind::End, crc: self.digest.finalize() as u32, offset: size, length: self.bytes }
+    }
+}
+
+/// A verified part of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Item {
+    Header(StreamHeader),
+    Data { offset: u64, data: Bytes },
+    Zeros { offset: u64, length: u64 },
+    End,
+}
+
+/// Takes a stream apart, fed with pieces of any size. It holds no more than one record beyond a piece.
+pub(crate) struct Decoder {
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that were used up.
+    used: usize,
+    total: Total,
+    header: Option<StreamHeader>,
+    /// Records begin here or behind.
+    at: u64,
+    ended: bool,
+}
+
+impl Decoder {
+    pub(crate) fn new() -> Decoder {
+        Decoder { buffer: Vec::new(), used: 0, total: Total::new(), header: None, at: 0, ended: false }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The trailer was seen: the stream is whole.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.ended
+    }
+
+    /// The next part; `None`: more bytes are needed.
+    pub(crate) fn next(&mut self) -> Result<Option<Item>> {
+        let rest = &self.buffer[self.used..];
+        if self.ended && !rest.is_empty() {
+            return Err(corrupt("read the stream: something follows its end"));
+        }
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        match self.header.as_ref().map(|h| (h.size, h.block_size as u64)) {
+            None => self.take_header(),
+            Some((size, block)) => self.take_record(size, block),
+        }
+    }
+
+    fn take_header(&mut self) -> Result<Option<Item>> {
+        let rest = &self.buffer[self.used..];
+        let known = rest.len().min(MAGIC.len());
+        if rest[..known] != MAGIC[..known] {
+            return Err(corrupt("read the stream: it is none of Hindcast's"));
+        }
+        let mut r = Reader::new(rest);
+        let (Some(_), Some(version), Some(len)) = (r.take(MAGIC.len()), r.u16(), r.u32()) else {
+            return Ok(None);
+        };
+        if version != VERSION {
+            return Err(crate::error::Error::new(
+                crate::error::ErrorKind::Unsupported,
+                format!("read the stream: its format is {version}, known is {VERSION}"),
+            ));
+        }
+        let len = len as usize;
+        if len > MAX_BODY {
+            return Err(corrupt("read the stream: its header is too long"));
+        }
+        let Some(body) = r.take(len) else { return Ok(None) };
+        let Some(crc) = r.u32() else { return Ok(None) };
+        if crc32c(&rest[..PREFIX + len]) != crc {
+            return Err(corrupt("verify the stream: its header is damaged"));
+        }
+        let header = StreamHeader::decode(body)
+            .ok_or_else(|| corrupt("read the stream: its header makes no sense"))?;
+        self.total.add(&rest[..PREFIX + len + 4]);
+        self.used += PREFIX + len + 4;
+        self.at = header.start;
+        self.header = Some(header.clone());
+        Ok(Some(Item::Header(header)))
+    }
+
+    fn take_record(&mut self, size: u64, block: u64) -> Result<Option<Item>> {
+        let rest = &self.buffer[self.used..];
+        let Some((head, rest)) = rest.split_at_checked(RECORD) else { return Ok(None) };
+        let damaged = |at: u64| corrupt(format!("verify the stream: the record after byte {at} is damaged"));
+        let record = RecordHeader::decode(head).ok_or_else(|| damaged(self.at))?;
+        if record.kind == Kind::End {
+            if record != self.total.trailer(size) {
+                return Err(corrupt("verify the stream: its total sum is wrong"));
+            }
+            self.used += RECORD;
+            self.ended = true;
+            return Ok(Some(Item::End));
+        }
+        let end = record.offset.checked_add(record.length).filter(|end| *end <= size);
+        let aligned = record.offset.is_multiple_of(block) && record.length.is_multiple_of(block);
+        let (Some(end), true, true) = (end, aligned && record.length > 0, record.offset >= self.at) else {
+            return Err(corrupt(format!("read the stream: a record after byte {} makes no sense", self.at)));
+        };
+        let item = if record.kind == Kind::Zeros {
+            Item::Zeros { offset: record.offset, length: record.length }
+        } else {
+            if record.length > MAX_DATA {
+                return Err(corrupt("read the stream: a record is too long"));
+            }
+            let Some(data) = rest.get(..record.length as usize) else { return Ok(None) };
+            if crc32c(data) != record.crc {
+                return Err(damaged(self.at));
+            }
+            Item::Data { offset: record.offset, data: Bytes::copy_from_slice(data) }
+        };
+        let used = RECORD + if record.kind == Kind::Data { record.length as usize } else { 0 };
+        self.total.add(&self.buffer[self.used..self.used + used]);
+        self.used += used;
+        self.at = end;
+        Ok(Some(item))
+    }
+}
+
+/// A stream whose sums are right, with a header body and records as `data` says: for the fuzzer to get behind the sums.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzzed(data: &[u8]) -> Vec<u8> {
+    let mut w = Writer::default();
+    let (body, records) = data.split_at(data.len().min(data.first().map_or(0, |n| *n as usize)));
+    w.bytes(&MAGIC).u16(VERSION).u32(body.len() as u32).bytes(body);
+    let crc = crc32c(&w.0);
+    w.u32(crc);
+    let mut r = Reader::new(records);
+    while let (Some(kind), Some(offset), Some(length)) = (r.u8(), r.u16(), r.u16()) {
+        let kind = [Kind::Data, Kind::Zeros, Kind::End][kind as usize % 3];
+        let data = if kind == Kind::Data { r.take(length as usize).unwrap_or_default() } else { &[] };
+        let crc = if kind == Kind::Data { crc32c(data) } else { 0 };
+        w.bytes(&RecordHeader { kind, crc, offset: offset as u64 * 512, length: length as u64 }.encode());
+        w.bytes(data);
+    }
+    w.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> StreamHeader {
+        let state = |byte, name: &str| StreamState { content: [byte; 16], name: name.into(), created: 7 };
+        StreamHeader {
+            volume: "db".into(),
+            size: 1 << 20,
+            block_size: 512,
+            chunk_size: 4096,
+            start: 512,
+            to: state(1, "tuesday"),
+            from: Some(state(2, "monday")),
+        }
+    }
+
+    /// A header, data, zeros and the end.
+    fn sample() -> Vec<u8> {
+        let data = [0xAB; 512];
+        let mut bytes = header().encode();
+        bytes
+            .extend(RecordHeader { kind: Kind::Data, crc: crc32c(&data), offset: 512, length: 512 }.encode());
+        bytes.extend(data);
+        bytes.extend(RecordHeader { kind: Kind::Zeros, crc: 0, offset: 4096, length: 8192 }.encode());
+        let mut total = Total::new();
+        total.add(&bytes);
+        bytes.extend(total.trailer(1 << 20).encode());
+        bytes
+    }
+
+    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<Item>> {
+        let mut decoder = Decoder::new();
+        let mut items = Vec::new();
+        for piece in bytes.chunks(piece) {
+            decoder.push(piece);
+            while let Some(item) = decoder.next()? {
+                items.push(item);
+            }
+        }
+        assert_eq!(decoder.is_complete(), items.last() == Some(&Item::End));
+        Ok(items)
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let mut bytes = sample();
+        let data: Vec<u8> = bytes.splice(bytes.len() - 64 - 512..bytes.len() - 64, []).collect();
+        assert_eq!(data, [0xAB; 512]);
+        let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let golden = "48494e445354524d0100620000000200646200001000000000000002000000100000000000000002000000000000010101010101010101010101010101010700747565736461790700000000000000010202020202020202020202020202020206006d6f6e646179070000000000000038f9edb9010000002fe4fdb20002000000000000000200000000000000000000af38ee0f02000000000000000010000000000000002000000000000000000000c93fccbf03000000e0f3cedd0000100000000000b402000000000000000000006fd96319";
+        assert_eq!(hex.concat(), golden);
+    }
+
+    #[test]
+    fn pieces_of_any_size_say_the_same() {
+        let expected = [
+            Item::Header(header()),
+            Item::Data { offset: 512, data: Bytes::from(vec![0xAB; 512]) },
+            Item::Zeros { offset: 4096, length: 8192 },
+            Item::End,
+        ];
+        let bytes = sample();
+        for piece in [1, 7, 100, bytes.len()] {
+            assert_eq!(decode(&bytes, piece).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let bytes = sample();
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let ended = decode(&bad, 64).is_ok_and(|items| items.last() == Some(&Item::End));
+            assert!(!ended, "bit {bit}");
+        }
+        for cut in 0..bytes.len() {
+            assert_ne!(decode(&bytes[..cut], 64).unwrap().last(), Some(&Item::End), "cut at {cut}");
+        }
+        let mut long = bytes;
+        long.push(0);
+        assert!(decode(&long, 64).is_err(), "something follows the end");
+    }
+
+    #[test]
+    fn records_that_make_no_sense_are_refused() {
+        let record = |kind, offset, length| RecordHeader { kind, crc: 0, offset, length }.encode();
+        for bad in [
+            record(Kind::Zeros, 0, 512),
+            record(Kind::Zeros, 600, 512),
+            record(Kind::Zeros, 512, 0),
+            record(Kind::Zeros, 1 << 20, 512),
+            record(Kind::Zeros, u64::MAX - 511, 512),
+            record(Kind::Data, 512, MAX_DATA + 512),
+            record(Kind::End, 1 << 20, 0),
+        ] {
+            let mut bytes = header().encode();
+            bytes.extend(bad);
+            assert!(decode(&bytes, 64).is_err());
+        }
+        let mut backwards = header().encode();
+        backwards.extend(record(Kind::Zeros, 8192, 512));
+        backwards.extend(record(Kind::Zeros, 4096, 512));
+        assert!(decode(&backwards, 64).is_err());
+        let strange = |change: fn(&mut StreamHeader)| {
+            let mut header = header();
+            change(&mut header);
+            decode(&header.encode(), 64).is_err()
+        };
+        assert!(strange(|h| h.block_size = 1024));
+        assert!(strange(|h| h.size = 0));
+        assert!(strange(|h| h.start = 100));
+        assert!(strange(|h| h.chunk_size = 1000));
+        assert!(strange(|h| h.volume = "../x".into()));
+        assert!(strange(|h| h.to.content = [0; 16]));
+    }
+}

@@ -1,0 +1,280 @@
+//! Taking a stream in.
+
+use super::codec::{Decoder, Item, StreamHeader};
+use crate::catalog::{Control, ImportRecord};
+use crate::device::{BlockDevice, WriteOp};
+use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
+use crate::pool::{NewVolume, Pool, SnapshotInfo};
+use crate::volume::Volume;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes taken in between two positions that are kept.
+const KEPT_EVERY: u64 = 64 << 20;
+
+/// An import that was begun and did not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnfinishedImport {
+    /// The content that it builds upon; `None`: nothing.
+    pub from: Option<[u8; 16]>,
+    /// The content that results.
+    pub to: [u8; 16],
+    /// The byte of the volume where an export that goes on has to begin.
+    pub position: u64,
+}
+
+/// A stream being taken in. The volume takes no other writes from the header to the end, also when the import is dropped or
+/// the pool opened again: pushing the same stream, or one that begins at the position that was kept, goes on with it.
+pub struct Import {
+    pool: Arc<Pool>,
+    /// As the caller wishes; else the stream's.
+    name: Option<String>,
+    decoder: Decoder,
+    target: Option<Target>,
+}
+
+struct Target {
+    name: String,
+    header: StreamHeader,
+    volume: Arc<Volume>,
+    record: ImportRecord,
+    /// Everything below is as the stream says.
+    position: u64,
+    /// Bytes since a position was kept.
+    unkept: u64,
+}
+
+impl Pool {
+    /// Begins to take in a stream, into the volume `name` or one of the name in the stream. A whole snapshot needs a volume that
+    /// does not exist (or is empty, without snapshots); a difference a volume whose content is that of the snapshot that it
+    /// builds upon.
+    pub fn import(self: &Arc<Self>, name: Option<&str>) -> Import {
+        Import { pool: self.clone(), name: name.map(str::to_owned), decoder: Decoder::new(), target: None }
+    }
+
+    /// The import into a volume that was begun and did not end.
+    pub fn unfinished_import(&self, volume: &str) -> Result<Option<UnfinishedImport>> {
+        let import = *self.names.read().volume(volume)?.import.read();
+        Ok(import.map(|i| UnfinishedImport {
+            from: (i.from != [0; 16]).then_some(i.from),
+            to: i.to,
+            position: i.position,
+        }))
+    }
+
+    /// Gives an import up: the volume takes writes again, with what has arrived so far. (To have the older snapshot's content
+    /// again, roll back to it.)
+    pub fn cancel_import(&self, volume: &str) -> Result<()> {
+        self.submit(|names| {
+            let state = names.volume(volume)?;
+            if !state.importing.load(Ordering::Acquire) {
+                return Err(conflict(format!("cancel the import into {volume}: there is none")));
+            }
+            Ok(Control::SetImport { id: state.id, import: None })
+        })?;
+        Ok(())
+    }
+}
+
+impl Import {
+    /// What the stream says of itself, once it has arrived.
+    pub fn header(&self) -> Option<&StreamHeader> {
+        self.target.as_ref().map(|t| &t.header)
+    }
+
+    /// The byte of the volume up to which everything has arrived.
+    pub fn position(&self) -> u64 {
+        self.target.as_ref().map_or(0, |t| t.position)
+    }
+
+    /// Takes in the next bytes of the stream. After an error nothing more is taken in.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.decoder.push(bytes);
+        while let Some(item) = self.decoder.next()? {
+            match (item, &mut self.target) {
+                (Item::Header(header), _) => self.target = Some(self.begin(header)?),
+                (Item::Data { offset, data }, Some(target)) => {
+                    let end = offset + data.len() as u64;
+                    if end > target.position {
+                        let mut ops = [WriteOp::new(offset, data)];
+                        target.volume.write(&mut ops, false);
+                        let [op] = ops;
+                        op.result?;
+                        target.arrived(&self.pool, end, end - offset)?;
+                    }
+                }
+                (Item::Zeros { offset, length }, Some(target)) => {
+                    if offset + length > target.position {
+                        target.volume.discard(offset, length, false)?;
+                        target.arrived(&self.pool, offset + length, 0)?;
+                    }
+                }
+                (Item::End, _) => {}
+                (_, None) => return Err(corrupt("read the stream: it has no header")),
+            }
+        }
+        Ok(())
+    }
+
+    /// All of the stream has arrived: it can be ended.
+    pub fn is_complete(&self) -> bool {
+        self.decoder.is_complete()
+    }
+
+    /// Keeps the position durably, so that the import goes on from here whatever happens; done by itself now and then.
+    pub fn keep(&mut self) -> Result<()> {
+        self.target.as_mut().map_or(Ok(()), |target| target.keep(&self.pool))
+    }
+
+    /// Ends the import, after the last byte: the snapshot is there, under its name in the stream.
+    pub fn finish(self) -> Result<SnapshotInfo> {
+        let Some(target) = self.target.filter(|_| self.decoder.is_complete()) else {
+            return Err(corrupt("end the import: the stream is not complete"));
+        };
+        let to = &target.header.to;
+        self.pool.create_imported_snapshot(&target.name, &to.name, to.content, to.created)
+    }
+
+    fn begin(&self, header: StreamHeader) -> Result<Target> {
+        let name = self.name.clone().unwrap_or_else(|| header.volume.clone());
+        let wanted = ImportRecord {
+            from: header.from.as_ref().map_or([0; 16], |s| s.content),
+            to: header.to.content,
+            position: 0,
+        };
+        let existing = self.pool.names.read().volume(&name).cloned();
+        let unfinished = existing.as_ref().ok().and_then(|state| *state.import.read());
+        let record = match unfinished {
+            Some(record) if (record.from, record.to) == (wanted.from, wanted.to) => record,
+            Some(_) => {
+                return Err(conflict(format!(
+                    "import into {name}: the import of another stream is unfinished; go on with that or cancel it"
+                )));
+            }
+            None => {
+                match (&header.from, existing) {
+                    (None, Err(_)) => self.create(&name, &header)?,
+                    (None, Ok(_)) => self.check_empty(&name, &header)?,
+                    (Some(_), Ok(_)) => self.check_base(&name, &wanted.from)?,
+                    (Some(_), Err(error)) => return Err(error),
+                }
+                self.claim(&name, wanted)?;
+                if header.from.is_some()
+                    && let Err(error) = self.check_base(&name, &wanted.from)
+                {
+                    // Somebody wrote in between.
+                    self.pool.cancel_import(&name)?;
+                    return Err(error);
+                }
+                wanted
+            }
+        };
+        if header.start > record.position {
+            return Err(conflict(format!(
+                "import into {name}: the stream begins at byte {}, needed is byte {}",
+                header.start, record.position
+            )));
+        }
+        if self.pool.volume(&name)?.size != header.size {
+            self.pool.resize_volume(&name, header.size, true)?;
+        }
+        let state = self.pool.names.read().volume(&name)?.clone();
+        if !(header.block_size as u64).is_multiple_of(state.block_size as u64) {
+            return Err(invalid(format!(
+                "import into {name}: its logical blocks are larger than the stream's"
+            )));
+        }
+        let volume = Arc::new(Volume::importer(self.pool.clone(), state));
+        Ok(Target { name, header, volume, record, position: record.position, unkept: 0 })
+    }
+
+    fn create(&self, name: &str, header: &StreamHeader) -> Result<()> {
+        self.pool.create_volume(&NewVolume {
+            name: name.to_owned(),
+            size: header.size,
+            chunk_size: header.chunk_size.min(self.pool.config.extent_size),
+            block_size: header.block_size,
+            read_only: false,
+        })?;
+        Ok(())
+    }
+
+    /// A volume that holds nothing may be filled.
+    fn check_empty(&self, name: &str, header: &StreamHeader) -> Result<()> {
+        let volume = self.pool.watch_volume(name)?;
+        let size = volume.info().size;
+        let mut at = 0;
+        let mut empty = size == header.size && self.pool.snapshots(name)?.is_empty();
+        while empty && at < size {
+            let runs = volume.block_status(at, size - at, 1)?;
+            empty = runs.iter().all(|run| !run.allocated && run.zero);
+            at += runs.iter().map(|run| run.length).sum::<u64>().max(volume.info().block_size as u64);
+        }
+        if empty {
+            return Ok(());
+        }
+        Err(conflict(format!(
+            "import into {name}: it is not empty; choose another name, or import a difference from a snapshot it has"
+        )))
+    }
+
+    /// The volume must be what its snapshot with the content `from` is.
+    fn check_base(&self, name: &str, from: &[u8; 16]) -> Result<()> {
+        let base = self.pool.snapshots(name)?.into_iter().find(|s| s.content == *from);
+        let Some(base) = base else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("import into {name}: it lacks the snapshot that the stream builds upon"),
+            ));
+        };
+        let difference = self.pool.difference(name, &base.name, None)?;
+        let same = difference.size() == base.size && difference.ranges().next().transpose()?.is_none();
+        if same {
+            return Ok(());
+        }
+        Err(conflict(format!(
+            "import into {name}: it was changed since its snapshot {}; roll it back first",
+            base.name
+        )))
+    }
+
+    /// From here on nobody else writes to the volume.
+    fn claim(&self, name: &str, wanted: ImportRecord) -> Result<()> {
+        self.pool.submit(|names| {
+            let state = names.volume(name)?;
+            if names.snapshots_of(state.id).iter().any(|s| s.content() == wanted.to) {
+                return Err(conflict(format!("import into {name}: the snapshot is there already")));
+            }
+            if state.importing.load(Ordering::Acquire) {
+                return Err(conflict(format!("import into {name}: another import has begun")));
+            }
+            Ok(Control::SetImport { id: state.id, import: Some(wanted) })
+        })?;
+        Ok(())
+    }
+}
+
+impl Target {
+    fn arrived(&mut self, pool: &Pool, position: u64, bytes: u64) -> Result<()> {
+        self.position = position;
+        self.unkept += bytes;
+        if self.unkept >= KEPT_EVERY { self.keep(pool) } else { Ok(()) }
+    }
+
+    /// The record comes after the writes that it counts, so whatever a crash leaves of the journal, the position is true.
+    fn keep(&mut self, pool: &Pool) -> Result<()> {
+        let import = ImportRecord { position: self.position, ..self.record };
+        pool.submit(|names| {
+            let state = names.volume(&self.name)?;
+            let held = *state.import.read();
+            match held {
+                Some(held) if (held.from, held.to) == (import.from, import.to) => {
+                    Ok(Control::SetImport { id: state.id, import: Some(import) })
+                }
+                _ => Err(conflict(format!("import into {}: it was cancelled", self.name))),
+            }
+        })?;
+        self.unkept = 0;
+        Ok(())
+    }
+}

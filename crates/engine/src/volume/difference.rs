@@ -1,0 +1,224 @@
+//! What differs between two states: a snapshot and a later (or any other) snapshot, or a snapshot and now.
+//!
+//! Found by metadata: content is identified by where it was born (branch, chunk, epoch), so two states that find a chunk
+//! in the same place of one history have the same content there, and nothing has to be read and compared. The answer may
+//! name too much (whole chunks; what was written again with the same bytes), but never misses a change.
+
+use super::Volume;
+use crate::error::{Result, invalid};
+use crate::map::page::{CHUNKS, Entry, MapPage};
+use crate::pool::line::{HEAD, Line};
+use crate::staging::union;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Chunks looked at by one step.
+const CHUNKS_PER_STEP: u64 = 1 << 18;
+/// Ranges found by one step, of each kind (staged, mapped): bounds its memory.
+const RANGES_PER_STEP: usize = 4096;
+
+/// A run of bytes that differ, or that do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangeRun {
+    /// Length in bytes.
+    pub length: u64,
+    /// Its content may differ.
+    pub changed: bool,
+}
+
+/// The difference between a snapshot and another state of the same history. Holds the snapshots that it compares: a
+/// deletion waits.
+pub struct Difference {
+    to: Arc<Volume>,
+    /// Held, so that what it sees is kept.
+    _from: Arc<Volume>,
+    /// What lies above the branch that both have in common: what is there is in one state only.
+    apart: Vec<Line>,
+    /// The branch in common, at the earlier and at the later epoch.
+    common: Option<(Line, Line)>,
+}
+
+impl Difference {
+    /// Compares `to` with `from`, a snapshot. Both may belong to different volumes: a snapshot and a clone of it differ in
+    /// what was written to the clone; states without a common history differ wherever either has anything.
+    pub fn new(from: Arc<Volume>, to: Arc<Volume>) -> Result<Difference> {
+        let (line, other) = (&from.state.line, &to.state.line);
+        if line.epoch == HEAD {
+            return Err(invalid(
+                "compare two states: the first must be a snapshot, it may not change meanwhile",
+            ));
+        }
+        if line.branch.chunk_log2 != other.branch.chunk_log2 {
+            return Err(invalid("compare two states: their chunk sizes differ"));
+        }
+        if !Arc::ptr_eq(&from.pool, &to.pool) {
+            return Err(invalid("compare two states: they are of different pools"));
+        }
+        let mut apart: Vec<Line> = other.levels().cloned().collect();
+        let mut common = None;
+        for mine in line.levels() {
+            if let Some(at) = apart.iter().position(|l| l.branch.id == mine.branch.id) {
+                let theirs = apart.split_off(at).swap_remove(0);
+                let (earlier, later) =
+                    if theirs.epoch < mine.epoch { (theirs, mine.clone()) } else { (mine.clone(), theirs) };
+                common = Some((earlier, later));
+                break;
+            }
+        }
+        let common_branch = common.as_ref().map(|(line, _)| line.branch.id);
+        apart.extend(line.levels().take_while(|l| Some(l.branch.id) != common_branch).cloned());
+        Ok(Difference { to, _from: from, apart, common })
+    }
+
+    /// The size of what is compared, in bytes: that of the second state. Beyond the end of a smaller first state it has
+    /// zeros.
+    pub fn size(&self) -> u64 {
+        self.to.size()
+    }
+
+    /// Describes `offset..offset+len` as runs in order; stops early, at a run's end, once `max_runs` were found or much
+    /// was looked at. At least one run is reported, unless `len` is 0.
+    pub fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<ChangeRun>> {
+        let (changed, end) = self.step(offset, len)?;
+        let mut runs = Vec::new();
+        let mut at = offset;
+        for range in changed.into_iter().chain(std::iter::once(end..end)) {
+            for (to, changed) in [(range.start, false), (range.end, true)] {
+                if to > at && runs.len() < max_runs.max(1) {
+                    runs.push(ChangeRun { length: to - at, changed });
+                    at = to;
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    /// The ranges that differ, in order, found step by step: an error ends it.
+    pub fn ranges(&self) -> impl Iterator<Item = Result<Range<u64>>> + '_ {
+        self.ranges_from(0)
+    }
+
+    /// The same from `offset` on, a multiple of the block size.
+    pub fn ranges_from(&self, offset: u64) -> impl Iterator<Item = Result<Range<u64>>> + '_ {
+        let (mut at, mut found) = (offset, Vec::new().into_iter());
+        let mut failed = false;
+        let mut next = move || -> Result<Option<Range<u64>>> {
+            loop {
+                if let Some(range) = found.next() {
+                    return Ok(Some(range));
+                }
+                let left = self.size().saturating_sub(at);
+                if left == 0 {
+                    return Ok(None);
+                }
+                let (changed, end) = self.step(at, left)?;
+                (at, found) = (end, changed.into_iter());
+            }
+        };
+        std::iter::from_fn(move || {
+            let item = if failed { None } else { next().transpose() };
+            failed = matches!(item, Some(Err(_)));
+            item
+        })
+    }
+
+    /// The ranges of `offset..offset+len` that differ, in order and apart from one another, and where the step ended: it
+    /// says nothing of what follows. A bounded piece of work; the catalog is read a page at a time.
+    pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
+        self.to.check_range(offset, len)?;
+        let chunk_log2 = self.to.branch().chunk_log2;
+        let bound = (offset >> chunk_log2).saturating_add(CHUNKS_PER_STEP);
+        let bound = bound.saturating_mul(1 << chunk_log2);
+        let mut bytes = offset..(offset + len).min(bound);
+        // Staging is asked before the map: a record leaves the one only after it has entered the other.
+        let mut found = self.staged(&mut bytes);
+        found.extend(self.mapped(&mut bytes)?);
+        found.retain(|r| r.start < bytes.end);
+        found.iter_mut().for_each(|r| r.end = r.end.min(bytes.end));
+        Ok((union(found), bytes.end))
+    }
+
+    /// Ranges that only one of the states sees staged records in. Shortens `bytes` to what the answer covers.
+    fn staged(&self, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
+        let mut found = Vec::new();
+        let common = self.common.iter().map(|(earlier, later)| (later, earlier.epoch.saturating_add(1)));
+        for (line, first) in self.apart.iter().map(|line| (line, 0)).chain(common) {
+            if !line.branch.staging.is_empty() && first <= line.epoch {
+                let staging = &line.branch.staging;
+                let (touched, end) = staging.touched(bytes.clone(), first..=line.epoch, RANGES_PER_STEP);
+                bytes.end = end;
+                found.extend(touched);
+            }
+        }
+        found
+    }
+
+    /// Ranges of chunks that the maps give different contents. Shortens `bytes` to what the answer covers.
+    fn mapped(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
+        let chunk_log2 = self.to.branch().chunk_log2;
+        let clamp = |chunk: u64| chunk.saturating_mul(1 << chunk_log2).clamp(bytes.start, bytes.end);
+        let chunks = bytes.start >> chunk_log2..bytes.end.div_ceil(1 << chunk_log2);
+        let mut found: Vec<Range<u64>> = Vec::new();
+        let mut chunk = chunks.start;
+        while chunk < chunks.end {
+            let Some(number) = self.next_page(chunk / CHUNKS, (chunks.end - 1) / CHUNKS)? else { break };
+            let first = chunk.max(number * CHUNKS);
+            let last = chunks.end.min((number + 1) * CHUNKS);
+            let pages = self.pages(number)?;
+            for chunk in (first..last).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
+                let range = clamp(chunk)..clamp(chunk + 1);
+                match found.last_mut() {
+                    Some(run) if run.end == range.start => run.end = range.end,
+                    _ => found.push(range),
+                }
+            }
+            chunk = last;
+            if found.len() >= RANGES_PER_STEP {
+                bytes.end = clamp(chunk);
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The first page in `first..=last` in which the states may differ.
+    fn next_page(&self, first: u64, last: u64) -> Result<Option<u64>> {
+        let common = self.common.iter().filter(|(a, b)| a.epoch != b.epoch).flat_map(|(a, b)| [a, b]);
+        let pages = self.apart.iter().chain(common).map(|line| self.to.next_page(line, first, last));
+        Ok(pages.collect::<Result<Vec<_>>>()?.into_iter().flatten().min())
+    }
+
+    fn pages(&self, number: u64) -> Result<Pages> {
+        let map = &self.to.pool.map;
+        let apart = self.apart.iter().map(|line| map.load(line, number)).collect::<Result<_>>()?;
+        let common = match &self.common {
+            // The later first: what is overwritten in between is then found among what the earlier sees.
+            Some((earlier, later)) if earlier.epoch != later.epoch => {
+                let later = map.load(later, number)?;
+                Some((map.load(earlier, number)?, later, earlier.epoch))
+            }
+            _ => None,
+        };
+        Ok(Pages { apart, common })
+    }
+}
+
+/// One page of every line that decides.
+struct Pages {
+    apart: Vec<Arc<MapPage>>,
+    /// At the earlier and the later epoch, and the former.
+    common: Option<(Arc<MapPage>, Arc<MapPage>, u32)>,
+}
+
+impl Pages {
+    fn differ(&self, index: usize) -> bool {
+        self.apart.iter().any(|page| page.get(index).is_some())
+            || self.common.as_ref().is_some_and(|(earlier, later, epoch)| {
+                match (earlier.get(index), later.get(index)) {
+                    // Born since, or else still what it was.
+                    (_, Some(Entry { born, .. })) => born > *epoch,
+                    (was, None) => was.is_some(),
+                }
+            })
+    }
+}

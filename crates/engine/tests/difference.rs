@@ -1,0 +1,234 @@
+//! Differences between states, against what the states read as.
+#![allow(clippy::unwrap_used)] // a test may panic
+#![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
+
+use bytes::Bytes;
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::MemDir;
+use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
+use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::{Difference, ErrorKind, Volume};
+use std::ops::Range;
+use std::sync::Arc;
+
+const KIB: u64 = 1 << 10;
+const SIZE: u64 = 3 << 20;
+
+fn pool() -> Arc<Pool> {
+    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+    let dir = Arc::new(MemDir::new());
+    let config = PoolConfig {
+        extent_size: 64 * KIB,
+        journal_size: 8 << 20,
+        segment_size: 512 * KIB,
+        atomic_unit: 4096,
+    };
+    let pv = PvSpec { path: "pv-0.img".into(), size: Some(65 << 20), force: false };
+    Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+    Pool::open(dir, world, PoolOptions::default()).unwrap()
+}
+
+fn volume(pool: &Arc<Pool>, name: &str, chunk_size: u64) -> Arc<Volume> {
+    let new = NewVolume { name: name.into(), size: SIZE, chunk_size, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    pool.open_volume(name, false).unwrap()
+}
+
+fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result.unwrap();
+}
+
+fn idle(pool: &Pool) {
+    while pool.maintain().unwrap() == Progress::Worked {}
+    while pool.maintain().unwrap() == Progress::Worked {}
+}
+
+fn ranges(difference: &Difference) -> Vec<Range<u64>> {
+    difference.ranges().map(Result::unwrap).collect()
+}
+
+fn content(volume: &Volume) -> Vec<u8> {
+    let mut all = vec![0; volume.info().size as usize];
+    volume.read(0, &mut all).unwrap();
+    all
+}
+
+/// What differs is named; the ranges are in order, apart, inside; and the runs say the same, however they are cut.
+fn assert_covers(difference: &Difference, from: &Volume, to: &Volume) -> Vec<Range<u64>> {
+    let got = ranges(difference);
+    assert!(got.windows(2).all(|w| w[0].end < w[1].start), "{got:?}");
+    assert!(got.iter().all(|r| r.start < r.end && r.end <= to.info().size));
+    let (mut was, is) = (content(from), content(to));
+    was.resize(is.len(), 0);
+    let named = |at: u64| got.iter().any(|r| r.contains(&at));
+    for sector in (0..is.len()).step_by(512) {
+        let differs = was[sector..sector + 512] != is[sector..sector + 512];
+        assert!(!differs || named(sector as u64), "sector at {sector} differs, not in {got:?}");
+    }
+    let (mut at, mut by_runs) = (0, Vec::<Range<u64>>::new());
+    while at < to.info().size {
+        for run in difference.runs(at, to.info().size - at, 3).unwrap() {
+            match by_runs.last_mut() {
+                Some(last) if run.changed && last.end == at => last.end += run.length,
+                _ if run.changed => by_runs.push(at..at + run.length),
+                _ => {}
+            }
+            at += run.length;
+        }
+    }
+    assert_eq!(by_runs, got);
+    got
+}
+
+#[test]
+fn names_what_was_written_since_staged_or_in_place() {
+    for chunk in [512, 4 * KIB, 64 * KIB] {
+        let pool = pool();
+        let v = volume(&pool, "v", chunk);
+        write(&v, 0, 1, 512 * KIB);
+        pool.create_snapshots(&[("v", "a")]).unwrap();
+        write(&v, 64 * KIB, 2, 512);
+        v.discard(128 * KIB, 64 * KIB, false).unwrap();
+        let since = pool.difference("v", "a", None).unwrap();
+        let wide = 64 * KIB..64 * KIB + chunk.max(512);
+        let staged = ranges(&since);
+        assert_eq!(staged, [64 * KIB..64 * KIB + 512, 128 * KIB..192 * KIB], "staged, chunk {chunk}");
+        idle(&pool);
+        let mut in_place = vec![wide.clone(), 128 * KIB..192 * KIB];
+        if wide.end == in_place[1].start {
+            in_place.truncate(1);
+            in_place[0].end = 192 * KIB;
+        }
+        assert_eq!(ranges(&since), in_place, "in place, chunk {chunk}");
+        pool.create_snapshots(&[("v", "b")]).unwrap();
+        write(&v, MIB, 3, 512);
+        let between = pool.difference("v", "a", Some("b")).unwrap();
+        assert_eq!(ranges(&between), in_place);
+        let back =
+            Difference::new(pool.open_snapshot("v", "b").unwrap(), pool.open_snapshot("v", "a").unwrap());
+        assert_eq!(ranges(&back.unwrap()), in_place, "backwards");
+        assert_eq!(ranges(&pool.difference("v", "b", Some("b")).unwrap()), []);
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn clones_and_rollbacks_are_compared_through_their_bases() {
+    let pool = pool();
+    let v = volume(&pool, "v", 4 * KIB);
+    write(&v, 0, 1, MIB);
+    pool.create_snapshots(&[("v", "a")]).unwrap();
+    write(&v, 0, 2, 4 * KIB);
+    pool.create_snapshots(&[("v", "b")]).unwrap();
+    pool.clone_volume("v", "b", "c").unwrap();
+    let c = pool.open_volume("c", false).unwrap();
+    write(&c, 8 * KIB, 3, 4 * KIB);
+    let a = pool.open_snapshot("v", "a").unwrap();
+    let at = |block: u64| block * 4 * KIB..(block + 1) * 4 * KIB;
+    let clone = Difference::new(a.clone(), c.clone()).unwrap();
+    assert_eq!(assert_covers(&clone, &a, &c), [at(0), at(2)]);
+    idle(&pool);
+    assert_eq!(assert_covers(&clone, &a, &c), [at(0), at(2)]);
+    drop(v);
+    pool.roll_back("v", "a", "undo", false).unwrap();
+    let v = pool.open_volume("v", false).unwrap();
+    write(&v, 16 * KIB, 4, 4 * KIB);
+    let b = pool.open_snapshot("v", "b").unwrap();
+    let rolled = Difference::new(b.clone(), v.clone()).unwrap();
+    assert_eq!(assert_covers(&rolled, &b, &v), [at(0), at(4)]);
+    let undo = pool.open_snapshot("v", "undo").unwrap();
+    assert_covers(&Difference::new(undo.clone(), c.clone()).unwrap(), &undo, &c);
+    let other = volume(&pool, "other", 4 * KIB);
+    write(&other, 2 * MIB, 1, 4 * KIB);
+    let strange = Difference::new(a.clone(), other.clone()).unwrap();
+    assert_eq!(assert_covers(&strange, &a, &other), [0..MIB, 2 * MIB..2 * MIB + 4 * KIB]);
+    let refused = Difference::new(other, a).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_deletion_waits_for_a_difference() {
+    let pool = pool();
+    let v = volume(&pool, "v", 4 * KIB);
+    write(&v, 0, 1, 64 * KIB);
+    pool.create_snapshots(&[("v", "a")]).unwrap();
+    let since = pool.difference("v", "a", None).unwrap();
+    pool.delete_snapshots("v", &["a"]).unwrap();
+    idle(&pool);
+    write(&v, 8 * KIB, 2, 4 * KIB);
+    idle(&pool);
+    assert_eq!(ranges(&since), [8 * KIB..12 * KIB]);
+    v.discard(0, 64 * KIB, false).unwrap();
+    idle(&pool);
+    assert_eq!(ranges(&since), [0..64 * KIB], "the later has nothing any more");
+}
+
+/// More staged pieces and more scattered changes than one step takes.
+#[test]
+fn steps_are_bounded_and_lose_nothing() {
+    let pool = pool();
+    let new =
+        NewVolume { name: "v".into(), size: 16 << 30, chunk_size: 512, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    let v = pool.open_volume("v", false).unwrap();
+    pool.create_snapshots(&[("v", "a")]).unwrap();
+    let wanted: Vec<Range<u64>> = (0..9000).map(|i| i * 1024..i * 1024 + 512).collect();
+    // Downwards, so that later inserts come before what was found.
+    wanted.iter().rev().for_each(|r| write(&v, r.start, 7, 512));
+    let since = pool.difference("v", "a", None).unwrap();
+    let (first, end) = since.step(0, 16 << 30).unwrap();
+    assert!(first.len() <= 8192 && end < 10 << 20, "{} ranges to {end}", first.len());
+    assert_eq!(ranges(&since), wanted);
+    idle(&pool);
+    let (first, end) = since.step(0, 16 << 30).unwrap();
+    assert!(first.len() <= 8192 && end < 10 << 20, "{} ranges to {end}", first.len());
+    assert_eq!(ranges(&since), wanted);
+}
+
+#[test]
+fn random_histories() {
+    for seed in 0..20 {
+        let rng = SplitMix::new(seed);
+        let below = |n: u64| rng.next() % n;
+        let pool = pool();
+        let chunk = [512, 4 * KIB, 16 * KIB][below(3) as usize];
+        let names = ["v", "w"];
+        drop(names.map(|name| volume(&pool, name, chunk)));
+        let mut snapshots: Vec<(&str, String)> = Vec::new();
+        for step in 0..60 {
+            let name = names[below(2) as usize];
+            let v = pool.open_volume(name, false).unwrap();
+            let (offset, len) = (below(SIZE / 512) * 512, (1 + below(40)) * 512);
+            let len = len.min(v.info().size.saturating_sub(offset));
+            match below(12) {
+                0..5 if len > 0 => write(&v, offset, step as u8 + 1, len),
+                5 if len > 0 => v.discard(offset, len, false).unwrap(),
+                6 => v.write_zeroes(0, v.info().size / 2, below(2) == 0, false).unwrap(),
+                7 | 8 => {
+                    pool.create_snapshots(&[(name, &format!("s{step}"))]).unwrap();
+                    snapshots.push((name, format!("s{step}")));
+                }
+                9 if !snapshots.is_empty() => {
+                    drop(v);
+                    let of = &snapshots[below(snapshots.len() as u64) as usize];
+                    pool.roll_back(of.0, &of.1, &format!("u{step}"), false).unwrap();
+                }
+                10 => drop(pool.destage_step().unwrap()),
+                _ => idle(&pool),
+            }
+        }
+        let open = |of: &(&str, String)| pool.open_snapshot(of.0, &of.1).unwrap();
+        for from in &snapshots {
+            let states = snapshots.iter().map(open).chain(names.map(|n| pool.open_volume(n, true).unwrap()));
+            for to in states {
+                let from = open(from);
+                let difference = Difference::new(from.clone(), to.clone()).unwrap();
+                assert_covers(&difference, &from, &to);
+            }
+        }
+    }
+}

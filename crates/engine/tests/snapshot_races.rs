@@ -1,0 +1,263 @@
+//! Snapshots read, and taken, while others write at full speed and the background work goes on: nobody ever sees a byte
+//! that was written later than they may, and a group is one instant of the order of writes.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use bytes::Bytes;
+use hindcast_engine::Volume;
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::MemDir;
+use hindcast_engine::pool::{
+    CachePolicy, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec,
+};
+use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4 * KIB;
+const CHUNK: u64 = 16 * KIB;
+const SIZE: u64 = MIB;
+/// How long the writers of one race go on.
+const RACE: Duration = Duration::from_millis(1500);
+
+fn world() -> World {
+    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
+}
+
+/// A pool with small caches and batches, so that everything is under way all the time.
+fn pool() -> (Arc<MemDir>, Arc<Pool>) {
+    let dir = Arc::new(MemDir::new());
+    let config =
+        PoolConfig { extent_size: 256 * KIB, journal_size: 8 * MIB, segment_size: MIB, atomic_unit: 4096 };
+    let pv = PvSpec { path: "pv-0.img".into(), size: Some(129 * MIB), force: false };
+    Pool::create(dir.clone(), &world(), &config, Placement::Contiguous, &[pv]).unwrap();
+    let options = PoolOptions {
+        map_cache_bytes: 16 << 10,
+        map_cache_policy: CachePolicy::S3Fifo,
+        catalog_cache_bytes: 1 << 20,
+        destage_threads: 2,
+        batch_bytes: 256 * KIB,
+        destage_start_percent: 0,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::open(dir.clone(), world(), options).unwrap();
+    (dir, pool)
+}
+
+fn volume(pool: &Arc<Pool>, name: &str, size: u64) -> Arc<Volume> {
+    let new = NewVolume { name: name.into(), size, chunk_size: CHUNK, block_size: 4096, read_only: false };
+    pool.create_volume(&new).unwrap();
+    pool.open_volume(name, false).unwrap()
+}
+
+/// A block all of whose words are `stamp`.
+fn block(stamp: u64) -> Bytes {
+    stamp.to_le_bytes().repeat(BLOCK as usize / 8).into()
+}
+
+fn write(volume: &Volume, at: u64, stamp: u64) {
+    let mut ops = [WriteOp::new(at * BLOCK, block(stamp))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result.unwrap();
+}
+
+/// The stamps of all blocks. A block is never mixed of two writes.
+fn stamps(volume: &Volume, blocks: u64) -> Vec<u64> {
+    let mut data = vec![0; (blocks * BLOCK) as usize];
+    volume.read(0, &mut data).unwrap();
+    let of = |block: &[u8]| {
+        let words: Vec<u64> =
+            block.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+        assert!(words.iter().all(|w| *w == words[0]), "a block mixed of writes {} and others", words[0]);
+        words[0]
+    };
+    data.chunks_exact(BLOCK as usize).map(of).collect()
+}
+
+/// Background work in a thread, as a server does it.
+fn maintain(pool: &Pool, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        pool.maintain().unwrap();
+    }
+}
+
+/// What is wrong after a race, or in the pool that it leaves behind.
+fn finish(dir: Arc<MemDir>, pool: Arc<Pool>) {
+    pool.drain().unwrap();
+    pool.close().unwrap();
+    assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
+    drop(pool);
+    let report = check(dir, &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+/// Readers of a snapshot, of its clone and of an older snapshot, while the origin is overwritten block by block, discarded
+/// and destaged in threads.
+fn readers_never_see_a_later_byte(method: Method) {
+    let (dir, pool) = pool();
+    let blocks = SIZE / BLOCK;
+    {
+        let origin = volume(&pool, "origin", SIZE);
+        pool.set_method("origin", method).unwrap();
+        (0..blocks).for_each(|at| write(&origin, at, 1 + at));
+        pool.create_snapshots(&[("origin", "old")]).unwrap();
+        pool.clone_volume("origin", "old", "clone").unwrap();
+        let stop = AtomicBool::new(false);
+        let stop = &stop;
+        let (reads, round) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (reads, round) = (&reads, &round);
+        std::thread::scope(|scope| {
+            scope.spawn(|| maintain(&pool, stop));
+            scope.spawn(|| {
+                // Rounds of overwriting: in the even ones the snapshot of this round is the only thing between the data
+                // and the writer.
+                for n in 1.. {
+                    pool.create_snapshots(&[("origin", &format!("s{n}"))]).unwrap();
+                    round.store(n, Ordering::Release);
+                    let rng = SplitMix::new(n);
+                    for _ in 0..2 * blocks {
+                        let at = rng.next() % blocks;
+                        if rng.next() % 16 == 0 {
+                            origin.discard(at * BLOCK / CHUNK * CHUNK, CHUNK, false).unwrap();
+                        } else {
+                            write(&origin, at, (n + 1) << 32 | at);
+                        }
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                    if n > 4 {
+                        pool.delete_snapshots("origin", &[&format!("s{}", n - 4)]).unwrap();
+                    }
+                }
+            });
+            let frozen: [Arc<Volume>; 2] =
+                [pool.open_snapshot("origin", "old").unwrap(), pool.open_volume("clone", true).unwrap()];
+            for view in frozen {
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let wrong = stamps(&view, blocks).into_iter().zip(1..).find(|(got, at)| got != at);
+                        assert_eq!(wrong, None, "(found, expected) in what was frozen first");
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let n = round.load(Ordering::Acquire);
+                    let Ok(view) = pool.open_snapshot("origin", &format!("s{n}")) else { continue };
+                    let first = stamps(&view, blocks);
+                    let late = first.iter().find(|stamp| *stamp >> 32 > n);
+                    assert_eq!(late, None, "snapshot {n} shows a later write");
+                    for _ in 0..4 {
+                        assert_eq!(stamps(&view, blocks), first, "snapshot {n} has changed");
+                    }
+                    reads.fetch_add(5, Ordering::Relaxed);
+                }
+            });
+            std::thread::sleep(RACE);
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(reads.load(Ordering::Relaxed) > 20 && round.load(Ordering::Relaxed) > 1, "no race at all");
+    }
+    finish(dir, pool);
+}
+
+#[test]
+fn readers_never_see_a_later_byte_by_redirection() {
+    readers_never_see_a_later_byte(Method::Redirect);
+}
+
+#[test]
+fn readers_never_see_a_later_byte_by_copying() {
+    readers_never_see_a_later_byte(Method::Copy);
+}
+
+/// Four writers put a counter of their own, one write after the other, in turn into two volumes: into block `2 * writer`
+/// and the one behind it of the volume whose turn it is. What a group shows of a writer must be a prefix of what it did.
+#[test]
+fn a_thousand_groups_are_instants_of_the_order_of_writes() {
+    const WRITERS: u64 = 4;
+    const GROUPS: u64 = 1000;
+    let (dir, pool) = pool();
+    {
+        let volumes = ["left", "right"].map(|name| volume(&pool, name, 64 * KIB));
+        pool.set_method("right", Method::Copy).unwrap();
+        let stop = AtomicBool::new(false);
+        let counts: [AtomicU64; WRITERS as usize] = std::array::from_fn(|_| AtomicU64::new(0));
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| maintain(&pool, &stop));
+            for (writer, count) in (0..WRITERS).zip(&counts) {
+                let (volumes, stop) = (&volumes, &stop);
+                scope.spawn(move || {
+                    for n in 1.. {
+                        write(&volumes[(n % 2) as usize], writer * 4 + n / 2 % 2, n);
+                        count.store(n, Ordering::SeqCst);
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            // Ends the threads when an assertion fails, too.
+            let _ender = Ender(&stop);
+            let acknowledged = || counts.each_ref().map(|c| c.load(Ordering::SeqCst));
+            for group in 0..GROUPS {
+                let name = format!("g{group}");
+                let before = acknowledged();
+                pool.create_snapshots(&[("left", &name), ("right", &name)]).unwrap();
+                let after = acknowledged();
+                let [left, right] =
+                    ["left", "right"].map(|v| stamps(&pool.open_snapshot(v, &name).unwrap(), 16));
+                for writer in 0..WRITERS as usize {
+                    // The last write of all four places tells the rest.
+                    let places =
+                        [left[writer * 4], left[writer * 4 + 1], right[writer * 4], right[writer * 4 + 1]];
+                    let last = places.into_iter().max().unwrap();
+                    assert!(
+                        (before[writer]..=after[writer] + 1).contains(&last),
+                        "group {group}: writer {writer} had done {} and then {}, the group shows {last}",
+                        before[writer],
+                        after[writer]
+                    );
+                    assert_eq!(
+                        places,
+                        expected(last),
+                        "group {group}: not a prefix of what writer {writer} did"
+                    );
+                }
+                if group >= 8 {
+                    let old = format!("g{}", group - 8);
+                    pool.delete_snapshots("left", &[&old]).unwrap();
+                    pool.delete_snapshots("right", &[&old]).unwrap();
+                }
+                assert!(started.elapsed() < Duration::from_secs(300), "{group} groups in five minutes");
+            }
+        });
+    }
+    finish(dir, pool);
+}
+
+/// What a writer's places hold after write `last`: of each place the last write that went there.
+fn expected(last: u64) -> [u64; 4] {
+    let at = |volume: u64, place: u64| {
+        (last.saturating_sub(3)..=last)
+            .rev()
+            .find(|n| *n > 0 && n % 2 == volume && n / 2 % 2 == place)
+            .unwrap_or(0)
+    };
+    [at(0, 0), at(0, 1), at(1, 0), at(1, 1)]
+}
+
+struct Ender<'a>(&'a AtomicBool);
+
+impl Drop for Ender<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,363 @@
+//! Snapshots, clones and rollback through the public interface, on an in-memory directory.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use bytes::Bytes;
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::MemDir;
+use hindcast_engine::pool::{Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::{ErrorKind, Volume};
+use std::sync::Arc;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+struct Fixture {
+    dir: Arc<MemDir>,
+    pool: Arc<Pool>,
+}
+
+fn world() -> World {
+    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let dir = Arc::new(MemDir::new());
+        let config = PoolConfig {
+            extent_size: 64 * KIB,
+            journal_size: 4 * MIB,
+            segment_size: 512 * KIB,
+            atomic_unit: 4096,
+        };
+        let pv = PvSpec { path: "pv-0.img".into(), size: Some(17 * MIB), force: false };
+        Pool::create(dir.clone(), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
+        Fixture { dir, pool }
+    }
+
+    fn volume(&self, name: &str, chunk_size: u64) -> Arc<Volume> {
+        let new = NewVolume { name: name.into(), size: MIB, chunk_size, block_size: 512, read_only: false };
+        self.pool.create_volume(&new).unwrap();
+        self.pool.open_volume(name, false).unwrap()
+    }
+
+    fn snap(&self, volume: &str, name: &str) {
+        self.pool.create_snapshots(&[(volume, name)]).unwrap();
+    }
+
+    fn idle(&self) {
+        while self.pool.maintain().unwrap() == Progress::Worked {}
+        while self.pool.maintain().unwrap() == Progress::Worked {}
+    }
+
+    fn reopen(self) -> Fixture {
+        let Fixture { dir, pool } = self;
+        assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
+        drop(pool);
+        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+        let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
+        Fixture { dir, pool }
+    }
+}
+
+fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result.unwrap();
+}
+
+fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
+    let mut buf = vec![0xEE; len as usize];
+    volume.read(offset, &mut buf).unwrap();
+    let wrong = buf.iter().position(|b| *b != byte);
+    assert_eq!(wrong.map(|i| (i as u64 + offset, buf[i])), None, "expected {byte}");
+}
+
+#[test]
+fn snapshots_keep_what_was_there_by_either_method() {
+    for method in [Method::Redirect, Method::Copy] {
+        for settle in [false, true] {
+            let f = Fixture::new();
+            let v = f.volume("a", 16 * KIB);
+            f.pool.set_method("a", method).unwrap();
+            write(&v, 0, 1, 64 * KIB);
+            if settle {
+                f.pool.drain().unwrap();
+            }
+            f.snap("a", "one");
+            write(&v, 4 * KIB, 2, 20 * KIB);
+            f.snap("a", "two");
+            v.discard(0, 32 * KIB, false).unwrap();
+            write(&v, 512 * KIB, 3, 512);
+            let views = |f: &Fixture| {
+                let [one, two] = ["one", "two"].map(|s| f.pool.open_snapshot("a", s).unwrap());
+                let head = f.pool.open_volume("a", false).unwrap();
+                assert_bytes(&one, 0, 1, 64 * KIB);
+                assert_bytes(&one, 64 * KIB, 0, 960 * KIB);
+                assert_bytes(&two, 0, 1, 4 * KIB);
+                assert_bytes(&two, 4 * KIB, 2, 20 * KIB);
+                assert_bytes(&two, 24 * KIB, 1, 40 * KIB);
+                assert_bytes(&head, 0, 0, 32 * KIB);
+                assert_bytes(&head, 32 * KIB, 1, 32 * KIB);
+                assert_bytes(&head, 512 * KIB, 3, 512);
+            };
+            views(&f);
+            f.pool.drain().unwrap();
+            views(&f);
+            drop(v);
+            let f = f.reopen();
+            views(&f);
+            f.pool.delete_snapshots("a", &["one"]).unwrap();
+            f.idle();
+            assert_eq!(f.pool.snapshot("a", "one").unwrap_err().kind(), ErrorKind::NotFound);
+            assert_bytes(&f.pool.open_snapshot("a", "two").unwrap(), 24 * KIB, 1, 40 * KIB);
+            f.pool.delete_snapshots("a", &["two"]).unwrap();
+            f.idle();
+            // Two chunks that were not discarded, and the one at 512 KiB.
+            assert_eq!(f.pool.volume("a").unwrap().allocated, 3 * 16 * KIB, "{method:?}");
+            f.reopen();
+        }
+    }
+}
+
+#[test]
+fn clones_and_what_they_rest_on() {
+    let f = Fixture::new();
+    let v = f.volume("a", 4 * KIB);
+    write(&v, 0, 1, 32 * KIB);
+    f.snap("a", "s");
+    write(&v, 0, 2, 32 * KIB);
+    f.pool.clone_volume("a", "s", "b").unwrap();
+    let b = f.pool.open_volume("b", false).unwrap();
+    assert_bytes(&b, 0, 1, 32 * KIB);
+    write(&b, 6 * KIB, 3, 4 * KIB);
+    b.discard(16 * KIB, 8 * KIB, false).unwrap();
+    b.discard(25 * KIB, KIB, false).unwrap();
+    f.snap("b", "t");
+    f.pool.clone_volume("b", "t", "c").unwrap();
+    let c = f.pool.open_volume("c", false).unwrap();
+    write(&c, 0, 4, 512);
+    let check_all = |f: &Fixture| {
+        let [b, c] = ["b", "c"].map(|n| f.pool.open_volume(n, false).unwrap());
+        for (volume, first) in [(&b, 1), (&c, 4)] {
+            assert_bytes(volume, 0, first, 512);
+            assert_bytes(volume, 512, 1, 6 * KIB - 512);
+            assert_bytes(volume, 6 * KIB, 3, 4 * KIB);
+            assert_bytes(volume, 10 * KIB, 1, 6 * KIB);
+            assert_bytes(volume, 16 * KIB, 0, 8 * KIB);
+            assert_bytes(volume, 24 * KIB, 1, KIB);
+            assert_bytes(volume, 25 * KIB, 0, KIB);
+            assert_bytes(volume, 26 * KIB, 1, 6 * KIB);
+            assert_bytes(volume, 32 * KIB, 0, 992 * KIB);
+        }
+        assert_bytes(&f.pool.open_volume("a", false).unwrap(), 0, 2, 32 * KIB);
+    };
+    check_all(&f);
+    f.pool.drain().unwrap();
+    check_all(&f);
+    let allocated = c.block_status(0, MIB, 99).unwrap();
+    let shape: Vec<_> = allocated.iter().map(|r| (r.length / KIB, r.allocated)).collect();
+    assert_eq!(shape, [(16, true), (8, false), (8, true), (992, false)]);
+    drop((v, b, c));
+    let f = f.reopen();
+    check_all(&f);
+    // Gone from sight, and still what the clones rest on.
+    assert_eq!(f.pool.delete_volume("a", false).unwrap_err().kind(), ErrorKind::Conflict, "it has snapshots");
+    f.pool.delete_snapshots("a", &["s"]).unwrap();
+    f.idle();
+    check_all(&f);
+    f.pool.delete_volume("b", true).unwrap();
+    f.idle();
+    let c = f.pool.open_volume("c", false).unwrap();
+    assert_bytes(&c, 6 * KIB, 3, 4 * KIB);
+    f.pool.delete_volume("a", true).unwrap();
+    f.idle();
+    assert_bytes(&c, 512, 1, 6 * KIB - 512);
+    assert_bytes(&c, 16 * KIB, 0, 8 * KIB);
+    drop(c);
+    let f = f.reopen();
+    f.pool.delete_volume("c", false).unwrap();
+    f.idle();
+    assert_eq!(f.pool.info().used, 0, "everything came back");
+    f.reopen();
+}
+
+#[test]
+fn rollback_keeps_newer_snapshots_and_can_be_undone() {
+    let f = Fixture::new();
+    let v = f.volume("a", 4 * KIB);
+    for (name, byte) in [("one", 1), ("two", 2), ("three", 3)] {
+        write(&v, 0, byte, 16 * KIB);
+        f.snap("a", name);
+    }
+    write(&v, 0, 4, 16 * KIB);
+    assert_eq!(f.pool.roll_back("a", "one", "undo", false).unwrap_err().kind(), ErrorKind::Busy);
+    f.pool.roll_back("a", "one", "undo", true).unwrap();
+    let mut buf = [0; 512];
+    assert_eq!(v.read(0, &mut buf).unwrap_err().kind(), ErrorKind::NotFound, "an old handle");
+    drop(v);
+    let expect = |f: &Fixture, head: u8| {
+        for (name, byte) in [("one", 1), ("two", 2), ("three", 3), ("undo", 4)] {
+            assert_bytes(&f.pool.open_snapshot("a", name).unwrap(), 0, byte, 16 * KIB);
+        }
+        assert_bytes(&f.pool.open_volume("a", false).unwrap(), 0, head, 16 * KIB);
+    };
+    expect(&f, 1);
+    f.idle();
+    expect(&f, 1);
+    let f = f.reopen();
+    write(&f.pool.open_volume("a", false).unwrap(), 0, 5, 16 * KIB);
+    expect(&f, 5);
+    f.pool.roll_back("a", "undo", "five", false).unwrap();
+    f.idle();
+    expect(&f, 4);
+    assert_bytes(&f.pool.open_snapshot("a", "five").unwrap(), 0, 5, 16 * KIB);
+    f.pool.delete_snapshots("a", &["one", "two", "three", "undo", "five"]).unwrap();
+    f.idle();
+    assert_bytes(&f.pool.open_volume("a", false).unwrap(), 0, 4, 16 * KIB);
+    let f = f.reopen();
+    f.idle();
+    assert_bytes(&f.pool.open_volume("a", false).unwrap(), 0, 4, 16 * KIB);
+    f.pool.delete_volume("a", false).unwrap();
+    f.idle();
+    assert_eq!(f.pool.info().used, 0);
+}
+
+#[test]
+fn a_group_is_frozen_at_one_instant() {
+    let f = Fixture::new();
+    let (a, b) = (f.volume("a", 4 * KIB), f.volume("b", 8 * KIB));
+    write(&a, 0, 1, 4 * KIB);
+    write(&b, 0, 1, 4 * KIB);
+    let made = f.pool.create_snapshots(&[("a", "g"), ("b", "g")]).unwrap();
+    assert_eq!(made.iter().map(|s| &s.volume[..]).collect::<Vec<_>>(), ["a", "b"]);
+    write(&a, 0, 2, 4 * KIB);
+    write(&b, 0, 2, 4 * KIB);
+    for volume in ["a", "b"] {
+        assert_bytes(&f.pool.open_snapshot(volume, "g").unwrap(), 0, 1, 4 * KIB);
+    }
+    assert_eq!(f.pool.create_snapshots(&[("a", "g")]).unwrap_err().kind(), ErrorKind::Conflict);
+    assert_eq!(f.pool.create_snapshots(&[("a", "h"), ("a", "i")]).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(f.pool.create_snapshots(&[("a", "h"), ("z", "h")]).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(f.pool.snapshots("a").unwrap().len(), 1, "all or none");
+}
+
+#[test]
+fn a_deleted_snapshot_waits_for_its_readers() {
+    let f = Fixture::new();
+    let v = f.volume("a", 4 * KIB);
+    write(&v, 0, 1, 64 * KIB);
+    f.snap("a", "s");
+    let s = f.pool.open_snapshot("a", "s").unwrap();
+    write(&v, 0, 2, 64 * KIB);
+    f.pool.delete_snapshots("a", &["s"]).unwrap();
+    f.idle();
+    assert_bytes(&s, 0, 1, 64 * KIB);
+    assert_eq!(f.pool.volume("a").unwrap().allocated, 128 * KIB);
+    drop(s);
+    f.idle();
+    assert_eq!(f.pool.volume("a").unwrap().allocated, 64 * KIB);
+}
+
+#[test]
+fn a_shrunk_volume_keeps_what_its_snapshot_saw() {
+    let f = Fixture::new();
+    let v = f.volume("a", 16 * KIB);
+    write(&v, 0, 1, MIB);
+    f.snap("a", "s");
+    f.pool.resize_volume("a", 36 * KIB, true).unwrap();
+    f.pool.resize_volume("a", MIB, false).unwrap();
+    for _ in 0..2 {
+        assert_bytes(&v, 0, 1, 36 * KIB);
+        assert_bytes(&v, 36 * KIB, 0, MIB - 36 * KIB);
+        assert_bytes(&f.pool.open_snapshot("a", "s").unwrap(), 0, 1, MIB);
+        f.pool.drain().unwrap();
+    }
+    drop(v);
+    f.reopen();
+}
+
+/// A branch stays in the catalog as long as a snapshot there names it, wherever the work of deleting both is cut short.
+#[test]
+fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
+    for (before, after) in (0..8).flat_map(|before| (0..12).map(move |after| (before, after))) {
+        let f = Fixture::new();
+        let v = f.volume("a", 4 * KIB);
+        write(&v, 0, 1, 64 * KIB);
+        f.snap("a", "s");
+        write(&v, 0, 2, 32 * KIB);
+        f.pool.drain().unwrap();
+        drop(v);
+        f.pool.delete_snapshots("a", &["s"]).unwrap();
+        (0..before).for_each(|_| _ = f.pool.maintain().unwrap());
+        f.pool.delete_volume("a", true).unwrap();
+        (0..after).for_each(|_| _ = f.pool.maintain().unwrap());
+        let f = f.reopen();
+        f.idle();
+        assert_eq!(f.pool.info().used, 0, "{before} steps before, {after} after");
+        f.reopen();
+    }
+}
+
+/// Terabytes of a clone cost a row, not a page for each 256 of its chunks; what snapshots saw stays.
+#[test]
+fn a_long_discard_of_a_clone_is_cheap() {
+    const TIB: u64 = 1 << 40;
+    let f = Fixture::new();
+    let new = NewVolume {
+        name: "a".into(),
+        size: 10 * TIB,
+        chunk_size: 16 * KIB,
+        block_size: 512,
+        read_only: false,
+    };
+    f.pool.create_volume(&new).unwrap();
+    {
+        let a = f.pool.open_volume("a", false).unwrap();
+        (0..8).for_each(|n| write(&a, n * TIB + 20 * KIB, 1, 64 * KIB));
+        f.snap("a", "s");
+        f.pool.clone_volume("a", "s", "b").unwrap();
+        let b = f.pool.open_volume("b", false).unwrap();
+        write(&b, 5 * TIB, 2, 4 * KIB);
+        f.snap("b", "before");
+        f.pool.drain().unwrap();
+        let commits = f.pool.stats().catalog_commits;
+        b.discard(TIB + 30 * KIB, 8 * TIB, false).unwrap();
+        f.snap("b", "after");
+        write(&b, 3 * TIB, 3, 512);
+        f.pool.drain().unwrap();
+        assert!(f.pool.stats().catalog_commits < commits + 20, "a commit for every few pages");
+        f.pool.resize_volume("b", 2 * TIB, true).unwrap();
+        f.pool.resize_volume("b", 10 * TIB, false).unwrap();
+        write(&b, 9 * TIB, 4, 512);
+        f.pool.drain().unwrap();
+    }
+    let f = f.reopen();
+    let [before, after] = ["before", "after"].map(|s| f.pool.open_snapshot("b", s).unwrap());
+    assert_bytes(&before, 2 * TIB + 20 * KIB, 1, 64 * KIB);
+    assert_bytes(&before, 5 * TIB, 2, 4 * KIB);
+    assert_bytes(&after, TIB + 20 * KIB, 1, 10 * KIB);
+    assert_bytes(&after, TIB + 30 * KIB, 0, 64 * KIB);
+    let b = f.pool.open_volume("b", false).unwrap();
+    for volume in [&after, &b] {
+        assert_bytes(volume, 5 * TIB, 0, 64 * KIB);
+        assert_bytes(volume, 20 * KIB, 1, 64 * KIB);
+    }
+    assert_bytes(&b, 3 * TIB, 0, KIB);
+    assert_bytes(&b, 9 * TIB, 4, 512);
+    assert_bytes(&b, 9 * TIB + 512, 0, 64 * KIB);
+    let report = f.pool.info();
+    assert!(report.used < MIB, "{} bytes are used", report.used);
+    drop((before, after, b));
+    for volume in ["b", "a"] {
+        f.pool.delete_volume(volume, true).unwrap();
+        f.idle();
+    }
+    f.idle();
+    assert_eq!(f.pool.info().used, 0);
+    f.reopen();
+}

@@ -1,0 +1,271 @@
+//! Exports and imports between two pools.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use bytes::Bytes;
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::MemDir;
+use hindcast_engine::pool::{
+    NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotInfo,
+};
+use hindcast_engine::stream::{Import, UnfinishedImport};
+use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::{ErrorKind, Result, Volume};
+use std::sync::Arc;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+struct Site {
+    dir: Arc<MemDir>,
+    pool: Arc<Pool>,
+    seed: u64,
+}
+
+fn world(seed: u64) -> World {
+    World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
+}
+
+impl Site {
+    fn new(seed: u64) -> Site {
+        let dir = Arc::new(MemDir::new());
+        let config = PoolConfig {
+            extent_size: 64 * KIB,
+            journal_size: 8 * MIB,
+            segment_size: 512 * KIB,
+            atomic_unit: 4096,
+        };
+        let pv = PvSpec { path: "pv-0.img".into(), size: Some(65 * MIB), force: false };
+        Pool::create(dir.clone(), &world(seed), &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir.clone(), world(seed), PoolOptions::default()).unwrap();
+        Site { dir, pool, seed }
+    }
+
+    /// As after a kill: nothing is closed.
+    fn reopen(self) -> Site {
+        let Site { dir, pool, seed } = self;
+        drop(pool);
+        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+        let pool = Pool::open(dir.clone(), world(seed + 100), PoolOptions::default()).unwrap();
+        Site { dir, pool, seed }
+    }
+
+    fn volume(&self, name: &str, size: u64, chunk_size: u64) -> Arc<Volume> {
+        let new = NewVolume { name: name.into(), size, chunk_size, block_size: 512, read_only: false };
+        self.pool.create_volume(&new).unwrap();
+        self.pool.open_volume(name, false).unwrap()
+    }
+
+    fn snap(&self, volume: &str, name: &str) {
+        self.pool.create_snapshots(&[(volume, name)]).unwrap();
+    }
+
+    fn idle(&self) {
+        while self.pool.maintain().unwrap() == Progress::Worked {}
+        while self.pool.maintain().unwrap() == Progress::Worked {}
+    }
+
+    fn export(&self, volume: &str, snapshot: &str, from: Option<&str>, start: u64) -> Vec<u8> {
+        let mut export = self.pool.export(volume, snapshot, from, start).unwrap();
+        let mut all = Vec::new();
+        while let Some(piece) = export.next_piece().unwrap() {
+            assert!(piece.len() < 4 << 20, "a piece of {} bytes", piece.len());
+            all.extend(piece);
+        }
+        assert_eq!(export.position(), export.header().size);
+        all
+    }
+
+    fn import(&self, name: Option<&str>, stream: &[u8]) -> Result<SnapshotInfo> {
+        let mut import = self.pool.import(name);
+        stream.chunks(100_000).try_for_each(|piece| import.push(piece))?;
+        import.finish()
+    }
+
+    fn content(&self, volume: &str, snapshot: Option<&str>) -> Vec<u8> {
+        let handle = match snapshot {
+            Some(snapshot) => self.pool.open_snapshot(volume, snapshot).unwrap(),
+            None => self.pool.open_volume(volume, true).unwrap(),
+        };
+        let mut all = vec![0xEE; handle.info().size as usize];
+        handle.read(0, &mut all).unwrap();
+        all
+    }
+}
+
+fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
+    try_write(volume, offset, byte, len).unwrap();
+}
+
+fn try_write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<()> {
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result
+}
+
+fn kind<T>(result: Result<T>) -> ErrorKind {
+    result.err().unwrap().kind()
+}
+
+/// A volume with three snapshots; the volume was written to since.
+fn origin() -> Site {
+    let a = Site::new(1);
+    let v = a.volume("v", 4 * MIB, 16 * KIB);
+    write(&v, 0, 1, 3 * MIB);
+    a.snap("v", "one");
+    write(&v, 100 * KIB, 2, 5 * KIB);
+    v.discard(MIB, MIB, false).unwrap();
+    a.idle();
+    a.snap("v", "two");
+    drop(v);
+    a.pool.resize_volume("v", 5 * MIB, false).unwrap();
+    let v = a.pool.open_volume("v", false).unwrap();
+    write(&v, 4 * MIB + 512, 3, 512);
+    write(&v, MIB, 4, 512);
+    a.snap("v", "three");
+    write(&v, 0, 5, MIB);
+    a
+}
+
+#[test]
+fn a_chain_of_differences_arrives() {
+    let (a, b) = (origin(), Site::new(2));
+    let one = a.export("v", "one", None, 0);
+    let two = a.export("v", "two", Some("one"), 0);
+    assert!(one.len() > 3 << 20 && two.len() < 40 << 10, "{} and {} bytes", one.len(), two.len());
+    let info = b.import(Some("w"), &one).unwrap();
+    let source = a.pool.snapshot("v", "one").unwrap();
+    assert_eq!((info.name.as_str(), info.content, info.created), ("one", source.uuid, source.created));
+    assert_ne!(info.uuid, source.uuid);
+    b.import(Some("w"), &two).unwrap();
+    b.import(Some("w"), &a.export("v", "three", Some("two"), 0)).unwrap();
+    let b = b.reopen();
+    for name in ["one", "two", "three"] {
+        assert!(a.content("v", Some(name)) == b.content("w", Some(name)), "{name}");
+        assert_eq!(b.pool.snapshot("w", name).unwrap().content, a.pool.snapshot("v", name).unwrap().uuid);
+    }
+    assert_eq!(b.pool.volume("w").unwrap().size, 5 * MIB);
+    // And on: what came from there goes back as a difference, or further, to a third.
+    let w = b.pool.open_volume("w", false).unwrap();
+    write(&w, 64 * KIB, 9, 512);
+    b.snap("w", "four");
+    let (four, c) = (b.export("w", "four", Some("three"), 0), Site::new(3));
+    drop(w);
+    c.import(None, &b.export("w", "three", None, 0)).unwrap();
+    c.import(None, &four).unwrap();
+    assert!(c.content("w", None) == b.content("w", None));
+    a.pool.roll_back("v", "three", "before", true).unwrap();
+    a.import(Some("v"), &four).unwrap();
+    assert!(a.content("v", Some("four")) == b.content("w", None));
+}
+
+#[test]
+fn a_skip_of_snapshots_and_a_shrunk_volume_arrive() {
+    let (a, b) = (origin(), Site::new(2));
+    b.import(None, &a.export("v", "one", None, 0)).unwrap();
+    b.import(None, &a.export("v", "three", Some("one"), 0)).unwrap();
+    assert!(a.content("v", Some("three")) == b.content("v", None));
+    a.pool.resize_volume("v", 2 * MIB + 512, true).unwrap();
+    a.snap("v", "small");
+    b.import(None, &a.export("v", "small", Some("three"), 0)).unwrap();
+    assert!(a.content("v", Some("small")) == b.content("v", None));
+    assert_eq!(b.content("v", Some("three")).len() as u64, 5 * MIB);
+}
+
+#[test]
+fn an_import_that_was_cut_short_goes_on() {
+    for with_start in [false, true] {
+        let (a, b) = (origin(), Site::new(2));
+        let one = a.export("v", "one", None, 0);
+        let mut import = b.pool.import(None);
+        import.push(&one[..2 << 20]).unwrap();
+        let came_to = import.position();
+        assert!((MIB..2 * MIB).contains(&came_to), "{came_to}");
+        import.keep().unwrap();
+        import.push(&one[2 << 20..5 << 19]).unwrap();
+        drop(import);
+        let b = b.reopen();
+        let to = a.pool.snapshot("v", "one").unwrap().uuid;
+        let unfinished = Some(UnfinishedImport { from: None, to, position: came_to });
+        assert_eq!(b.pool.unfinished_import("v").unwrap(), unfinished);
+        let v = b.pool.open_volume("v", false).unwrap();
+        assert_eq!(kind(try_write(&v, 0, 9, 512)), ErrorKind::ReadOnly);
+        assert_eq!(
+            kind(b.import(None, &a.export("v", "three", None, 0))),
+            ErrorKind::Conflict,
+            "another stream"
+        );
+        assert_eq!(kind(b.import(None, &a.export("v", "one", None, 2 * MIB))), ErrorKind::Conflict, "a gap");
+        let rest = if with_start { a.export("v", "one", None, came_to) } else { one };
+        b.import(None, &rest).unwrap();
+        assert!(a.content("v", Some("one")) == b.content("v", Some("one")));
+        assert_eq!(b.pool.unfinished_import("v").unwrap(), None);
+        write(&v, 0, 9, 512);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (a, b) = (origin(), Site::new(2));
+    let (one, two) = (a.export("v", "one", None, 0), a.export("v", "two", Some("one"), 0));
+    assert_eq!(kind(b.import(None, &two)), ErrorKind::NotFound, "no volume");
+    let v = b.volume("v", 4 * MIB, 4 * KIB);
+    assert_eq!(kind(b.import(None, &two)), ErrorKind::NotFound, "no base");
+    write(&v, MIB, 1, 512);
+    assert_eq!(kind(b.import(None, &one)), ErrorKind::Conflict, "not empty");
+    v.discard(0, 4 * MIB, false).unwrap();
+    b.idle();
+    b.import(None, &one).unwrap();
+    assert_eq!(kind(b.import(None, &one)), ErrorKind::Conflict, "there already");
+    write(&v, 2 * MIB, 1, 512);
+    assert_eq!(kind(b.import(None, &two)), ErrorKind::Conflict, "changed, though not in content");
+    assert!(!b.pool.volume("v").unwrap().importing);
+    drop(v);
+    b.pool.roll_back("v", "one", "changed", false).unwrap();
+    b.import(None, &two).unwrap();
+    assert!(a.content("v", Some("two")) == b.content("v", None));
+}
+
+#[test]
+fn an_incomplete_or_damaged_stream_leaves_no_snapshot() {
+    let (a, b) = (origin(), Site::new(2));
+    let one = a.export("v", "one", None, 0);
+    b.import(None, &one).unwrap();
+    let two = a.export("v", "two", Some("one"), 0);
+    assert_eq!(kind(b.import(None, &two[..two.len() - 1])), ErrorKind::Corrupt);
+    let rng = SplitMix::new(3);
+    for _ in 0..200 {
+        let mut bad = two.clone();
+        let at = 200 + rng.next() as usize % (bad.len() - 200);
+        bad[at] ^= 1 << (rng.next() % 8);
+        assert_eq!(kind(b.import(None, &bad)), ErrorKind::Corrupt, "byte {at}");
+    }
+    assert_eq!(b.pool.snapshots("v").unwrap().len(), 1);
+    b.import(None, &two).unwrap();
+    assert!(a.content("v", Some("two")) == b.content("v", None));
+}
+
+#[test]
+fn cancelling_gives_the_volume_back() {
+    let (a, b) = (origin(), Site::new(2));
+    b.import(None, &a.export("v", "one", None, 0)).unwrap();
+    assert_eq!(kind(b.pool.cancel_import("v")), ErrorKind::Conflict);
+    let two = a.export("v", "two", Some("one"), 0);
+    let mut import: Import = b.pool.import(None);
+    // The header and a part of the first record.
+    import.push(&two[..1000]).unwrap();
+    b.pool.cancel_import("v").unwrap();
+    assert_eq!(kind(import.keep()), ErrorKind::Conflict);
+    assert_eq!(kind(import.push(&two[1000..])), ErrorKind::ReadOnly);
+    drop(import);
+    let mut import = b.pool.import(None);
+    import.push(&two[..two.len() - 32]).unwrap();
+    b.pool.cancel_import("v").unwrap();
+    import.push(&two[two.len() - 32..]).unwrap();
+    assert_eq!(kind(import.finish()), ErrorKind::Conflict);
+    assert_eq!(kind(b.import(None, &two)), ErrorKind::Conflict, "changed since");
+    b.pool.roll_back("v", "one", "part", true).unwrap();
+    b.import(None, &two).unwrap();
+}

@@ -1,0 +1,379 @@
+//! Drawing operations from a seed, one after another, to fit the state that the last ones left.
+
+use crate::fate::PowerLoss;
+use crate::oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
+use crate::rand::Rand;
+use crate::workload::{Crash, KIB, MIB, Op, Plan};
+use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::pool::Method;
+
+/// Kinds of operations and their usual weight.
+const KINDS: [(Kind, u64); 20] = [
+    (Kind::Write, 30),
+    (Kind::Read, 12),
+    (Kind::Flush, 6),
+    (Kind::Discard, 5),
+    (Kind::Zeroes, 4),
+    (Kind::Status, 3),
+    (Kind::Maintain, 14),
+    (Kind::Settle, 1),
+    (Kind::Drain, 1),
+    (Kind::Crash, 4),
+    (Kind::Create, 3),
+    (Kind::Resize, 3),
+    (Kind::Shape, 2),
+    (Kind::Delete, 2),
+    (Kind::Pv, 3),
+    (Kind::Reopen, 2),
+    (Kind::Check, 1),
+    (Kind::Verify, 1),
+    (Kind::Fill, 1),
+    (Kind::Fault, 1),
+];
+
+/// The same for what has to do with snapshots. They come after the others: without them a seed draws as it did before
+/// there were any.
+const SNAPSHOT_KINDS: [(Kind, u64); 9] = [
+    (Kind::Snapshot, 7),
+    (Kind::DeleteSnapshots, 4),
+    (Kind::RenameSnapshot, 1),
+    (Kind::Clone, 3),
+    (Kind::RollBack, 2),
+    (Kind::Method, 2),
+    (Kind::ReadSnapshot, 6),
+    (Kind::ReleaseSnapshots, 1),
+    (Kind::Relocate, 2),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Read,
+    Flush,
+    Discard,
+    Zeroes,
+    Status,
+    Maintain,
+    Settle,
+    Drain,
+    Crash,
+    Create,
+    Resize,
+    Shape,
+    Delete,
+    Pv,
+    Reopen,
+    Check,
+    Verify,
+    Fill,
+    Fault,
+    Snapshot,
+    DeleteSnapshots,
+    RenameSnapshot,
+    Clone,
+    RollBack,
+    Method,
+    ReadSnapshot,
+    ReleaseSnapshots,
+    Relocate,
+}
+
+/// Draws operations.
+pub struct Generator {
+    rand: Rand,
+    weights: Vec<(Kind, u64)>,
+    max_volumes: u64,
+    /// Requests have up to this many bytes, mostly.
+    request: u64,
+    huge: bool,
+    crash_spread: u64,
+    extent_size: u64,
+    max_snapshots: u64,
+}
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d.1", "e-2", "F_3"];
+const MAX_VOLUME: u64 = 64 << 40;
+
+impl Generator {
+    /// With a mood from `rand`.
+    pub fn new(mut rand: Rand, extent_size: u64, snapshots: bool) -> Self {
+        let weigh = |rand: &mut Rand, weight| weight * rand.pick(&[0, 1, 1, 1, 4]);
+        let mut weights: Vec<(Kind, u64)> = KINDS.iter().map(|(k, w)| (*k, weigh(&mut rand, *w))).collect();
+        // Without writes nothing else matters.
+        weights[0].1 = weights[0].1.max(10);
+        let mut generator = Generator {
+            weights,
+            max_volumes: rand.between(1, 4),
+            request: rand.pick(&[4 * KIB, 16 * KIB, 64 * KIB, 600 * KIB]),
+            huge: rand.percent(25),
+            crash_spread: rand.pick(&[5, 30, 200]),
+            extent_size,
+            max_snapshots: 0,
+            rand,
+        };
+        if snapshots {
+            let rand = &mut generator.rand;
+            generator.max_snapshots = rand.pick(&[3, 10, 10, 40, 200]);
+            generator.weights.extend(SNAPSHOT_KINDS.map(|(k, w)| (k, weigh(rand, w))));
+        }
+        generator
+    }
+
+    /// The next operation in this state.
+    pub fn next(&mut self, state: &State) -> Op {
+        if state.volumes.is_empty() {
+            return self.create(state);
+        }
+        loop {
+            let kind = self.kind();
+            if let Some(op) = self.draw(kind, state) {
+                return op;
+            }
+        }
+    }
+
+    fn kind(&mut self) -> Kind {
+        let total = self.weights.iter().map(|w| w.1).sum();
+        let mut at = self.rand.below(total);
+        for (kind, weight) in &self.weights {
+            if at < *weight {
+                return *kind;
+            }
+            at -= weight;
+        }
+        Kind::Write
+    }
+
+    fn draw(&mut self, kind: Kind, state: &State) -> Option<Op> {
+        let ids: Vec<VolId> = state.volumes.keys().copied().collect();
+        let vol = self.rand.pick(&ids);
+        let volume = state.volumes.get(&vol)?;
+        let op = match kind {
+            Kind::Write if volume.read_only && self.rand.percent(90) => return None,
+            Kind::Write => {
+                let count = if self.rand.percent(80) { 1 } else { self.rand.between(2, 6) };
+                let parts = (0..count).map(|_| self.range(volume)).collect();
+                Op::Write { vol, parts, fua: self.rand.percent(15) }
+            }
+            Kind::Read => {
+                let (offset, len) = self.range(volume);
+                Op::Read { vol, offset, len, try_first: self.rand.percent(40) }
+            }
+            Kind::Flush => Op::Flush(vol),
+            Kind::Discard => {
+                let (offset, len) = self.long_range(volume);
+                Op::Discard { vol, offset, len, fua: self.rand.percent(10) }
+            }
+            Kind::Zeroes => {
+                let unmap = self.rand.percent(50);
+                let (offset, len) = if unmap { self.long_range(volume) } else { self.range(volume) };
+                Op::Zeroes { vol, offset, len, unmap, fua: self.rand.percent(10) }
+            }
+            Kind::Status if self.rand.percent(10) => Op::Misuse(vol),
+            Kind::Status => {
+                let (offset, len) = self.long_range(volume);
+                Op::Status { vol, offset, len, max_runs: self.rand.pick(&[1, 2, 8, 1000]) }
+            }
+            Kind::Maintain => Op::Maintain(self.rand.between(1, 8)),
+            Kind::Settle => Op::Settle,
+            Kind::Drain => Op::Drain,
+            Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
+            Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
+            Kind::Create => self.create(state),
+            Kind::Resize => self.resize(vol, volume),
+            Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
+            Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
+            Kind::Delete if self.rand.percent(40) => Op::Release(vol),
+            Kind::Delete => Op::Delete { vol, force: self.rand.percent(50) },
+            Kind::Pv => self.pv(),
+            Kind::Reopen if self.rand.percent(50) => Op::Reopen(None),
+            Kind::Reopen => Op::Reopen(Some(self.rand.pick(&PowerLoss::ALL))),
+            Kind::Check => Op::Check,
+            Kind::Verify => Op::Verify,
+            Kind::Fill => Op::Fill(vol),
+            Kind::Fault => match self.rand.below(4) {
+                0 => Op::FailSync(self.rand.pick(&SyncPurpose::ALL)),
+                1 | 2 => Op::BadReads,
+                _ => Op::ClearFaults,
+            },
+            Kind::Method => Op::Method(vol, self.rand.pick(&[Method::Redirect, Method::Copy])),
+            Kind::Snapshot if state.snapshots.len() as u64 >= self.max_snapshots => return None,
+            Kind::Snapshot => self.snapshot(state),
+            Kind::Relocate => Op::Relocate(vol),
+            Kind::ReleaseSnapshots => Op::ReleaseSnapshots,
+            Kind::DeleteSnapshots => self.delete_snapshots(state)?,
+            Kind::RenameSnapshot | Kind::Clone | Kind::RollBack | Kind::ReadSnapshot => {
+                let ids: Vec<SnapId> = state.snapshots.keys().copied().collect();
+                let snap = *ids.get(self.rand.below(ids.len() as u64) as usize)?;
+                self.of_snapshot(kind, snap, state)?
+            }
+        };
+        Some(op)
+    }
+
+    /// A snapshot, or snapshots of several volumes.
+    fn snapshot(&mut self, state: &State) -> Op {
+        let mut ids: Vec<VolId> = state.volumes.keys().copied().collect();
+        let count = if self.rand.percent(60) { 1 } else { self.rand.between(1, ids.len() as u64) };
+        let mut wanted = Vec::new();
+        for _ in 0..count {
+            let vol = ids.swap_remove(self.rand.below(ids.len() as u64) as usize);
+            wanted.push((vol, self.snapshot_name(state, vol)));
+        }
+        if self.rand.percent(2) {
+            wanted.push(wanted[0].clone());
+        }
+        Op::Snapshot(wanted)
+    }
+
+    /// Mostly a name that is free.
+    fn snapshot_name(&mut self, state: &State, vol: VolId) -> String {
+        let many = 2 * self.max_snapshots.max(1);
+        let names = (0..4).map(|_| format!("s{}", self.rand.below(many)));
+        let names: Vec<String> = names.collect();
+        let free = names.iter().find(|n| !state.has_snapshot(vol, n));
+        free.unwrap_or(&names[0]).clone()
+    }
+
+    /// One, a few, or all snapshots of a volume.
+    fn delete_snapshots(&mut self, state: &State) -> Option<Op> {
+        let with: Vec<VolId> = state.snapshots.values().map(|s| s.volume).collect();
+        let vol = *with.get(self.rand.below(with.len() as u64) as usize)?;
+        let mut snaps: Vec<SnapId> = state.snapshots_of(vol).map(|(id, _)| id).collect();
+        let count = match self.rand.below(10) {
+            0 => snaps.len() as u64,
+            1..=3 => self.rand.between(1, snaps.len() as u64),
+            _ => 1,
+        };
+        let picked = (0..count).map(|_| snaps.swap_remove(self.rand.below(snaps.len() as u64) as usize));
+        Some(Op::DeleteSnapshots(picked.collect()))
+    }
+
+    fn of_snapshot(&mut self, kind: Kind, snap: SnapId, state: &State) -> Option<Op> {
+        let snapshot = state.snapshots.get(&snap)?;
+        let op = match kind {
+            Kind::RenameSnapshot => Op::RenameSnapshot(snap, self.snapshot_name(state, snapshot.volume)),
+            Kind::Clone if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
+            Kind::Clone => Op::Clone(snap, self.volume_name(state)),
+            Kind::RollBack => {
+                let undo = self.snapshot_name(state, snapshot.volume);
+                Op::RollBack { snap, undo, force: self.rand.percent(70) }
+            }
+            _ => self.read_snapshot(snap, snapshot),
+        };
+        Some(op)
+    }
+
+    fn read_snapshot(&mut self, snap: SnapId, snapshot: &SnapshotModel) -> Op {
+        let shape =
+            VolumeModel::new(String::new(), snapshot.size, snapshot.chunk_size, snapshot.block_size, true);
+        match self.rand.below(10) {
+            0 => Op::MisuseSnapshot(snap),
+            1..=3 => {
+                let (offset, len) = self.long_range(&shape);
+                Op::StatusSnapshot { snap, offset, len, max_runs: self.rand.pick(&[1, 2, 8, 1000]) }
+            }
+            _ => {
+                let (offset, len) = self.range(&shape);
+                Op::ReadSnapshot { snap, offset, len, try_first: self.rand.percent(50) }
+            }
+        }
+    }
+
+    fn create(&mut self, state: &State) -> Op {
+        let rand = &mut self.rand;
+        let block_size: u32 = rand.pick(&[512, 512, 4096]);
+        let most = self.extent_size.min(64 * KIB);
+        let mut chunk_size = 512 << rand.below(8);
+        while chunk_size < u64::from(block_size) || chunk_size > most {
+            chunk_size = 512 << rand.below(8);
+        }
+        let name = self.volume_name(state);
+        let size = self.size(block_size);
+        Op::Create(VolumeModel::new(name, size, chunk_size, block_size, self.rand.percent(5)))
+    }
+
+    /// Mostly a name that is free; now and then one that is not.
+    fn volume_name(&mut self, state: &State) -> String {
+        let taken = |name: &str| state.volumes.values().any(|v| v.name == name);
+        let rand = &mut self.rand;
+        (0..4).map(|_| rand.pick(&NAMES)).find(|n| !taken(n)).unwrap_or(NAMES[0]).into()
+    }
+
+    fn size(&mut self, block_size: u32) -> u64 {
+        let block = u64::from(block_size);
+        let rand = &mut self.rand;
+        let size = match rand.below(10) {
+            0 => block,
+            1 => rand.between(1, 64 * KIB),
+            2 if self.huge => MAX_VOLUME,
+            3 if self.huge => rand.between(1 << 30, MAX_VOLUME),
+            _ => rand.between(64 * KIB, 3 * MIB),
+        };
+        size.next_multiple_of(block).min(MAX_VOLUME)
+    }
+
+    fn resize(&mut self, vol: VolId, volume: &VolumeModel) -> Op {
+        let block = u64::from(volume.block_size);
+        let size = match self.rand.below(4) {
+            0 => self.size(volume.block_size),
+            // Close by, so that chunks are cut.
+            1 => volume.size.saturating_sub(block * self.rand.below(100)).max(block),
+            2 => (volume.size / 2).next_multiple_of(block).max(block),
+            _ => volume.size.saturating_add(block * self.rand.below(1000)).min(MAX_VOLUME),
+        };
+        Op::Resize { vol, size, force: self.rand.percent(80) }
+    }
+
+    fn pv(&mut self) -> Op {
+        match self.rand.below(10) {
+            0..=2 => {
+                let (size, device) = Plan::pv(&mut self.rand, self.extent_size);
+                Op::AddPv { size, device }
+            }
+            3..=5 => Op::DrainPv(self.rand.bits(), true),
+            6 => Op::DrainPv(self.rand.bits(), false),
+            7..=8 => Op::RemovePv(self.rand.bits()),
+            _ => Op::Placement(Plan::placement(&mut self.rand)),
+        }
+    }
+
+    /// Where clients like to go: a few places of each volume, over and over.
+    fn place(&mut self, volume: &VolumeModel) -> u64 {
+        let size = volume.size;
+        let hot = 256 * KIB;
+        let base = match self.rand.below(8) {
+            0 => size.saturating_sub(hot),
+            1 if size > MIB => size / 3,
+            2 if !self.huge || size < 16 * MIB => self.rand.below(size),
+            _ => 0,
+        };
+        (base + self.rand.below(hot)).min(size - 1)
+    }
+
+    fn range(&mut self, volume: &VolumeModel) -> (u64, u64) {
+        let block = u64::from(volume.block_size);
+        let unit = if self.rand.percent(40) { volume.chunk_size } else { block };
+        let mut offset = self.place(volume) / unit * unit;
+        if offset >= volume.size {
+            offset = 0;
+        }
+        let len = match self.rand.below(6) {
+            0 => block,
+            1 | 2 => volume.chunk_size,
+            3 => self.rand.between(1, volume.chunk_size * 3),
+            _ => self.rand.between(1, self.request),
+        };
+        (offset, len.next_multiple_of(block).min(volume.size - offset))
+    }
+
+    fn long_range(&mut self, volume: &VolumeModel) -> (u64, u64) {
+        let (offset, len) = self.range(volume);
+        match self.rand.below(10) {
+            0 => (0, volume.size),
+            1 => (offset, volume.size - offset),
+            2 => (offset, (len * 20).min(volume.size - offset)),
+            _ => (offset, len),
+        }
+    }
+}

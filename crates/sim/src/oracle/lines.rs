@@ -1,0 +1,136 @@
+//! Who needs how much space: lines of history, and the slots that each of them may own at most.
+//!
+//! The model is the least that the rule of preservation allows: a chunk has one slot for each epoch in which it was
+//! written and whose content somebody still sees.
+
+use super::content::Content;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Lines {
+    lines: BTreeMap<u32, Line>,
+    next: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Line {
+    /// (line, epoch)
+    base: Option<(u32, u32)>,
+    chunk_size: u64,
+    epoch: u32,
+    /// A volume writes to it.
+    written: bool,
+    /// For each chunk with a slot the epoch that it was born in.
+    slots: Content,
+    frozen: BTreeMap<u32, Frozen>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Frozen {
+    slots: Content,
+    /// A snapshot names it; else something rests on it.
+    named: bool,
+}
+
+impl Lines {
+    /// A new line.
+    pub(super) fn begin(&mut self, base: Option<(u32, u32)>, chunk_size: u64) -> u32 {
+        self.next += 1;
+        let line = Line {
+            base,
+            chunk_size,
+            epoch: 1,
+            written: true,
+            slots: Content::default(),
+            frozen: BTreeMap::new(),
+        };
+        self.lines.insert(self.next, line);
+        self.next
+    }
+
+    pub(super) fn write(&mut self, line: u32, start: u64, end: u64) {
+        if let Some(line) = self.lines.get_mut(&line) {
+            let (first, last) = (start / line.chunk_size, end.div_ceil(line.chunk_size));
+            line.slots.set(first, last, u64::from(line.epoch));
+        }
+    }
+
+    /// Whole chunks lose their slots; a chunk cut in part is written to, if there is anything.
+    pub(super) fn discard(&mut self, line: u32, start: u64, end: u64) {
+        let Some(line) = self.lines.get_mut(&line) else { return };
+        let (first, last) = (start.div_ceil(line.chunk_size), end / line.chunk_size);
+        line.slots.set(first, last, 0);
+        for edge in [start, end] {
+            let part = edge / line.chunk_size;
+            let cut = !edge.is_multiple_of(line.chunk_size);
+            if cut && (line.base.is_some() || line.slots.get(part) != 0) {
+                line.slots.set(part, part + 1, u64::from(line.epoch));
+            }
+        }
+    }
+
+    /// Ends an epoch of a line; the epoch.
+    pub(super) fn freeze(&mut self, line: u32) -> u32 {
+        let Some(line) = self.lines.get_mut(&line) else { return 0 };
+        line.frozen.insert(line.epoch, Frozen { slots: line.slots.clone(), named: true });
+        line.epoch += 1;
+        line.epoch - 1
+    }
+
+    /// No volume writes to the line any more.
+    pub(super) fn leave(&mut self, line: u32) {
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.written = false;
+            line.slots = Content::default();
+        }
+    }
+
+    /// A snapshot does not name it any more.
+    pub(super) fn let_go(&mut self, (line, epoch): (u32, u32)) {
+        if let Some(frozen) = self.lines.get_mut(&line).and_then(|l| l.frozen.get_mut(&epoch)) {
+            frozen.named = false;
+        }
+    }
+
+    /// Forgets what nobody needs.
+    pub(super) fn collect(&mut self) {
+        loop {
+            let bases: BTreeSet<(u32, u32)> = self.lines.values().filter_map(|l| l.base).collect();
+            let before = self.lines.len();
+            for (id, line) in &mut self.lines {
+                line.frozen.retain(|epoch, frozen| frozen.named || bases.contains(&(*id, *epoch)));
+            }
+            self.lines.retain(|_, line| line.written || !line.frozen.is_empty());
+            if self.lines.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// The line and the lines under it.
+    pub(crate) fn depth(&self, line: u32) -> usize {
+        let base = |id: &u32| self.lines.get(id).and_then(|l| l.base).map(|(line, _)| line);
+        std::iter::successors(Some(line), base).count()
+    }
+
+    /// The most bytes of slots that a line may own when nothing is pending.
+    pub(crate) fn bytes(&self, line: u32, atomic_unit: u32) -> u64 {
+        let Some(line) = self.lines.get(&line) else { return 0 };
+        let mut seen = BTreeSet::new();
+        let mut slots: BTreeSet<(u64, u64)> = BTreeSet::new();
+        let contents = line.frozen.values().map(|f| &f.slots).chain(line.written.then_some(&line.slots));
+        for (number, zone) in contents.flat_map(Content::zones) {
+            if seen.insert(std::sync::Arc::as_ptr(zone)) {
+                let chunks = zone.iter().enumerate().filter(|(_, born)| **born != 0);
+                slots.extend(chunks.map(|(at, born)| (number * zone.len() as u64 + at as u64, *born)));
+            }
+        }
+        slots.len() as u64 * line.chunk_size.max(atomic_unit.into())
+    }
+
+    /// The most bytes of slots in use when nothing is pending.
+    pub(crate) fn total_bytes(&self, atomic_unit: u32) -> u64 {
+        self.lines.keys().map(|line| self.bytes(*line, atomic_unit)).sum()
+    }
+}

@@ -1,0 +1,252 @@
+//! All volumes and snapshots at one moment, and what each record makes of them.
+
+use super::content::Content;
+use super::lines::Lines;
+use super::{FoundVolume, SECTOR};
+use std::collections::BTreeMap;
+
+/// A volume's number inside a run, never used twice.
+pub type VolId = u32;
+/// A snapshot's number inside a run, never used twice.
+pub type SnapId = u32;
+
+/// A volume as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeModel {
+    /// Name.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Chunk size in bytes.
+    pub chunk_size: u64,
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Refuses writes.
+    pub read_only: bool,
+    /// Which write each sector holds.
+    pub(crate) content: Content,
+    /// The line that it writes to.
+    pub(crate) line: u32,
+}
+
+/// A snapshot as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotModel {
+    /// The volume it belongs to.
+    pub volume: VolId,
+    /// Name, unique among the volume's.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Chunk size in bytes.
+    pub chunk_size: u64,
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Which write each sector holds.
+    pub(crate) content: Content,
+    /// The line and the epoch that it froze.
+    pub(crate) of: (u32, u32),
+}
+
+/// A device that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum View {
+    Volume(VolId),
+    Snapshot(SnapId),
+}
+
+impl VolumeModel {
+    /// An empty volume.
+    pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
+        let content = Content::default();
+        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0 }
+    }
+
+    pub(super) fn same_shape(&self, found: &FoundVolume) -> bool {
+        (&self.name, self.size, self.chunk_size, self.block_size, self.read_only)
+            == (&found.name, found.size, found.chunk_size, found.block_size, found.read_only)
+    }
+}
+
+/// What one journal record does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// New data.
+    Write {
+        /// Where.
+        vol: VolId,
+        /// First sector.
+        sector: u64,
+        /// Number of sectors.
+        count: u64,
+        /// The write's number.
+        stamp: u64,
+    },
+    /// Zeros, by any command.
+    Zero {
+        /// Where.
+        vol: VolId,
+        /// First sector.
+        sector: u64,
+        /// Number of sectors.
+        count: u64,
+        /// Space is freed.
+        unmap: bool,
+    },
+    /// A new volume.
+    Create(VolId, VolumeModel),
+    /// A volume goes, and its snapshots.
+    Delete(VolId),
+    /// A new size; what lies past it is forgotten.
+    Resize(VolId, u64),
+    /// A new name.
+    Rename(VolId, String),
+    /// Another access.
+    ReadOnly(VolId, bool),
+    /// Snapshots at one instant.
+    CreateSnapshots(Vec<(SnapId, VolId, String)>),
+    /// Snapshots go.
+    DeleteSnapshots(Vec<SnapId>),
+    /// A snapshot's new name.
+    RenameSnapshot(SnapId, String),
+    /// A new volume with a snapshot's content.
+    Clone(VolId, SnapId, String),
+    /// A volume gets a snapshot's content; what it was is kept as a snapshot (number, name).
+    RollBack(VolId, SnapId, SnapId, String),
+    /// Another way to preserve: nobody sees it.
+    Method(VolId),
+}
+
+/// All volumes at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// By number.
+    pub volumes: BTreeMap<VolId, VolumeModel>,
+    /// By number.
+    pub snapshots: BTreeMap<SnapId, SnapshotModel>,
+    pub(crate) lines: Lines,
+}
+
+impl State {
+    /// The snapshots of a volume, oldest first.
+    pub fn snapshots_of(&self, vol: VolId) -> impl Iterator<Item = (SnapId, &SnapshotModel)> {
+        self.snapshots.iter().filter(move |(_, s)| s.volume == vol).map(|(id, s)| (*id, s))
+    }
+
+    /// Is there a snapshot of that name?
+    pub fn has_snapshot(&self, vol: VolId, name: &str) -> bool {
+        self.snapshots_of(vol).any(|(_, s)| s.name == name)
+    }
+
+    pub(crate) fn content(&self, view: View) -> Option<&Content> {
+        match view {
+            View::Volume(vol) => self.volumes.get(&vol).map(|v| &v.content),
+            View::Snapshot(snap) => self.snapshots.get(&snap).map(|s| &s.content),
+        }
+    }
+
+    pub(super) fn apply(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Write { vol, sector, count, stamp } => {
+                let Some(volume) = self.volumes.get_mut(vol) else { return };
+                volume.content.set(*sector, sector + count, *stamp);
+                self.lines.write(volume.line, sector * SECTOR, (sector + count) * SECTOR);
+            }
+            Effect::Zero { vol, sector, count, unmap } => {
+                let Some(volume) = self.volumes.get_mut(vol) else { return };
+                volume.content.set(*sector, sector + count, 0);
+                let (start, end) = (sector * SECTOR, (sector + count) * SECTOR);
+                if *unmap {
+                    self.lines.discard(volume.line, start, end);
+                } else {
+                    self.lines.write(volume.line, start, end);
+                }
+            }
+            Effect::Create(vol, model) => {
+                let line = self.lines.begin(None, model.chunk_size);
+                self.volumes.insert(*vol, VolumeModel { line, ..model.clone() });
+            }
+            Effect::Delete(vol) => {
+                if let Some(volume) = self.volumes.remove(vol) {
+                    self.lines.leave(volume.line);
+                }
+                self.remove_snapshots(|_, s| s.volume == *vol);
+            }
+            Effect::Resize(vol, size) => {
+                let Some(volume) = self.volumes.get_mut(vol) else { return };
+                if *size < volume.size {
+                    let end = volume.size.next_multiple_of(volume.chunk_size);
+                    volume.content.set(size / SECTOR, u64::MAX / SECTOR, 0);
+                    self.lines.discard(volume.line, *size, end);
+                }
+                volume.size = *size;
+            }
+            Effect::Rename(vol, name) => {
+                if let Some(volume) = self.volumes.get_mut(vol) {
+                    volume.name.clone_from(name);
+                }
+            }
+            Effect::ReadOnly(vol, on) => {
+                if let Some(volume) = self.volumes.get_mut(vol) {
+                    volume.read_only = *on;
+                }
+            }
+            Effect::CreateSnapshots(wanted) => {
+                wanted.iter().for_each(|(snap, vol, name)| self.freeze(*snap, *vol, name));
+            }
+            Effect::DeleteSnapshots(gone) => self.remove_snapshots(|id, _| gone.contains(&id)),
+            Effect::RenameSnapshot(snap, name) => {
+                if let Some(snapshot) = self.snapshots.get_mut(snap) {
+                    snapshot.name.clone_from(name);
+                }
+            }
+            Effect::Clone(vol, snap, name) => {
+                let Some(origin) = self.snapshots.get(snap) else { return };
+                let line = self.lines.begin(Some(origin.of), origin.chunk_size);
+                let content = origin.content.clone();
+                let new =
+                    VolumeModel::new(name.clone(), origin.size, origin.chunk_size, origin.block_size, false);
+                self.volumes.insert(*vol, VolumeModel { content, line, ..new });
+            }
+            Effect::RollBack(vol, snap, undo, name) => self.roll_back(*vol, *snap, *undo, name),
+            Effect::Method(_) => {}
+        }
+    }
+
+    fn freeze(&mut self, snap: SnapId, vol: VolId, name: &str) {
+        let Some(volume) = self.volumes.get(&vol) else { return };
+        let snapshot = SnapshotModel {
+            volume: vol,
+            name: name.into(),
+            size: volume.size,
+            chunk_size: volume.chunk_size,
+            block_size: volume.block_size,
+            content: volume.content.clone(),
+            of: (volume.line, self.lines.freeze(volume.line)),
+        };
+        self.snapshots.insert(snap, snapshot);
+    }
+
+    fn roll_back(&mut self, vol: VolId, snap: SnapId, undo: SnapId, name: &str) {
+        self.freeze(undo, vol, name);
+        let (Some(volume), Some(target)) = (self.volumes.get_mut(&vol), self.snapshots.get(&snap)) else {
+            return;
+        };
+        self.lines.leave(volume.line);
+        volume.line = self.lines.begin(Some(target.of), target.chunk_size);
+        volume.size = target.size;
+        volume.content = target.content.clone();
+    }
+
+    fn remove_snapshots(&mut self, gone: impl Fn(SnapId, &SnapshotModel) -> bool) {
+        let lines = &mut self.lines;
+        self.snapshots.retain(|id, snapshot| {
+            let stays = !gone(*id, snapshot);
+            if !stays {
+                lines.let_go(snapshot.of);
+            }
+            stays
+        });
+        self.lines.collect();
+    }
+}
