@@ -1,9 +1,15 @@
 //! Labels, protection, and what snapshots may take.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+use bytes::Bytes;
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::MemDir;
-use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec, SnapshotPolicy};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::pool::{
+    Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotPolicy,
+    SnapshotSpace,
+};
+use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Result};
 use std::sync::Arc;
 
@@ -104,4 +110,172 @@ fn a_policy_outlives_a_restart() {
     assert_eq!(pool.volume("v").unwrap().policy, policy, "rolled back");
     drop(pool);
     assert_eq!(open(&dir).volume("v").unwrap().policy, policy);
+}
+
+fn write(pool: &Arc<Pool>, volume: &str, offset: u64, byte: u8, len: u64) -> Result<()> {
+    let volume = pool.open_volume(volume, false).unwrap();
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result
+}
+
+/// Destage is lazy, and one deletion by policy follows another: it is over when several looks found nothing.
+fn idle(pool: &Pool) {
+    let mut looks = 0;
+    while looks < 4 {
+        looks = if pool.maintain().unwrap() == Progress::Worked { 0 } else { looks + 1 };
+    }
+}
+
+fn names(pool: &Pool, volume: &str) -> Vec<String> {
+    pool.snapshots(volume).unwrap().into_iter().map(|s| s.name).collect()
+}
+
+/// (name, unique, shared) in chunks of 4 KiB
+fn space(pool: &Pool, volume: &str) -> Vec<(String, u64, u64)> {
+    let usage = pool.space_usage(volume).unwrap();
+    let of = |s: SnapshotSpace| (s.name, s.unique / (4 * KIB), s.shared / (4 * KIB));
+    usage.of.into_iter().map(of).collect()
+}
+
+fn snap(pool: &Pool, name: &str) {
+    pool.create_snapshots(&[("v", name)]).unwrap();
+}
+
+#[test]
+fn space_is_told_apart() {
+    for method in [Method::Redirect, Method::Copy] {
+        let (dir, pool) = create();
+        pool.set_method("v", method).unwrap();
+        write(&pool, "v", 0, 1, 64 * KIB).unwrap();
+        snap(&pool, "a");
+        write(&pool, "v", 0, 2, 8 * KIB).unwrap();
+        snap(&pool, "b");
+        snap(&pool, "c");
+        write(&pool, "v", 4 * KIB, 3, 8 * KIB).unwrap();
+        idle(&pool);
+        let owned = |list: &[(&str, u64, u64)]| -> Vec<(String, u64, u64)> {
+            list.iter().map(|(name, unique, shared)| ((*name).to_owned(), *unique, *shared)).collect()
+        };
+        assert_eq!(space(&pool, "v"), owned(&[("a", 2, 14), ("b", 0, 16), ("c", 0, 16)]));
+        let usage = pool.space_usage("v").unwrap();
+        assert_eq!((usage.current, usage.snapshots, usage.reserve), (64 * KIB, 16 * KIB, MIB / 10));
+        assert_eq!(pool.volume("v").unwrap().allocated, usage.current + usage.snapshots);
+        pool.delete_snapshots("v", &["b"]).unwrap();
+        idle(&pool);
+        assert_eq!(space(&pool, "v"), owned(&[("a", 2, 14), ("c", 1, 15)]), "one of them is seen by a too");
+        pool.roll_back("v", "a", "undo", false).unwrap();
+        write(&pool, "v", 0, 4, 4 * KIB).unwrap();
+        idle(&pool);
+        assert_eq!(space(&pool, "v"), owned(&[("a", 2, 14), ("c", 1, 15), ("undo", 2, 14)]));
+        let usage = pool.space_usage("v").unwrap();
+        assert_eq!((usage.current, usage.snapshots), (4 * KIB, 80 * KIB));
+        drop(pool);
+        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+        assert_eq!(open(&dir).space_usage("v").unwrap(), usage);
+    }
+}
+
+/// What is told to be unique is what a deletion gives back.
+#[test]
+fn a_deletion_gives_back_what_was_unique() {
+    for seed in 0..12 {
+        let rng = SplitMix::new(seed);
+        let (_dir, pool) = create();
+        if seed % 2 == 0 {
+            pool.set_method("v", Method::Copy).unwrap();
+        }
+        for step in 0..30u8 {
+            for _ in 0..rng.next() % 6 {
+                let offset = rng.next() % 64 * 4 * KIB;
+                if rng.next() % 4 == 0 {
+                    pool.open_volume("v", false).unwrap().discard(offset, 16 * KIB, false).unwrap();
+                } else {
+                    write(&pool, "v", offset, step, 12 * KIB).unwrap();
+                }
+            }
+            match rng.next() % 5 {
+                0 if !names(&pool, "v").is_empty() => {
+                    let to = names(&pool, "v")[0].clone();
+                    pool.roll_back("v", &to, &format!("u{step}"), false).unwrap();
+                }
+                _ => snap(&pool, &format!("s{step}")),
+            }
+        }
+        idle(&pool);
+        while let Some((name, unique, _)) = {
+            let all = space(&pool, "v");
+            let free = |(name, ..): &&(String, u64, u64)| !pool.snapshot("v", name).unwrap().pinned;
+            let free: Vec<_> = all.iter().filter(free).cloned().collect();
+            (!free.is_empty()).then(|| free[rng.next() as usize % free.len()].clone())
+        } {
+            let before = pool.info().used;
+            pool.delete_snapshots("v", &[&name]).unwrap();
+            idle(&pool);
+            assert_eq!(before - pool.info().used, unique * 4 * KIB, "seed {seed}, {name}");
+        }
+    }
+}
+
+#[test]
+fn more_than_the_reserve_is_a_warning() {
+    let (_dir, pool) = create();
+    write(&pool, "v", 0, 1, MIB / 2).unwrap();
+    snap(&pool, "a");
+    write(&pool, "v", 0, 2, 100 * KIB).unwrap();
+    idle(&pool);
+    assert_eq!((pool.health(), pool.over_reserve().len()), (Health::Healthy, 0));
+    write(&pool, "v", 100 * KIB, 2, 4 * KIB).unwrap();
+    idle(&pool);
+    assert_eq!(pool.over_reserve(), [("v".to_owned(), 104 * KIB, MIB / 10)]);
+    assert!(matches!(pool.health(), Health::Warning(texts) if texts[0].contains("reserved")));
+    assert_eq!(names(&pool, "v"), ["a"], "a warning only");
+}
+
+#[test]
+fn the_oldest_that_can_go_is_deleted_by_policy() {
+    let (_dir, pool) = create();
+    write(&pool, "v", 0, 1, MIB / 2).unwrap();
+    for (name, byte) in [("a", 2), ("b", 3), ("c", 4), ("d", 5), ("e", 6)] {
+        snap(&pool, name);
+        write(&pool, "v", 0, byte, 80 * KIB).unwrap();
+    }
+    pool.protect_snapshot("v", "a", true).unwrap();
+    pool.clone_volume("v", "b", "clone").unwrap();
+    idle(&pool);
+    assert_eq!(names(&pool, "v").len(), 5, "off by default");
+    // 400 KiB are taken; 250 KiB may be: two have to go, and not those that must or could not.
+    let policy = SnapshotPolicy { reserve_percent: 25, auto_delete: true };
+    pool.set_snapshot_policy("v", policy).unwrap();
+    idle(&pool);
+    assert_eq!(names(&pool, "v"), ["a", "b", "e"]);
+    assert_eq!(pool.stats().snapshots_auto_deleted, 2);
+    assert_eq!(pool.over_reserve(), []);
+}
+
+#[test]
+fn a_full_pool_keeps_its_snapshots_and_policy_makes_room() {
+    let (_dir, pool) = create();
+    let new =
+        NewVolume { name: "w".into(), size: 7 * MIB, chunk_size: 4 * KIB, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    write(&pool, "v", 0, 1, MIB).unwrap();
+    snap(&pool, "a");
+    write(&pool, "v", 0, 2, MIB).unwrap();
+    idle(&pool);
+    let mut refused = 0;
+    for at in 0..7 * 16 {
+        refused += u32::from(write(&pool, "w", at * 64 * KIB, 3, 64 * KIB).is_err());
+    }
+    idle(&pool);
+    assert!(refused > 0, "the pool is full");
+    let mut content = vec![0; MIB as usize];
+    pool.open_snapshot("v", "a").unwrap().read(0, &mut content).unwrap();
+    assert!(content.iter().all(|b| *b == 1));
+    pool.set_snapshot_policy("v", SnapshotPolicy { reserve_percent: 200, auto_delete: true }).unwrap();
+    idle(&pool);
+    assert!(names(&pool, "v").is_empty(), "within its reserve, but space is low");
+    write(&pool, "w", 6 * MIB, 3, 512 * KIB).unwrap();
 }

@@ -8,11 +8,13 @@ mod backend;
 mod control;
 mod holes;
 mod store;
+mod usage;
 mod values;
 mod versions;
 
 pub(crate) use control::Control;
 pub(crate) use holes::HoleRecord;
+pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
     BitmapPage, BranchRecord, ExtentRecord, Frozen, ImportRecord, Labels, Positions, PvRecord,
     SnapshotRecord, Superblock, Value, VolumeRecord,
@@ -60,6 +62,7 @@ pub(crate) struct Catalog {
 pub(crate) struct Txn<'a> {
     catalog: &'a Catalog,
     txn: Guarded<redb::WriteTransaction>,
+    usage: usage::UsageChange,
 }
 
 fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
@@ -122,18 +125,23 @@ impl Catalog {
     fn upgraded(self) -> Result<Catalog> {
         let known = self.store.read("read the catalog", |txn| {
             let mut tables = db!("read the catalog", txn.list_tables());
-            Ok(tables.any(|t| redb::TableHandle::name(&t) == redb::TableHandle::name(&holes::HOLES)))
+            Ok(tables.any(|t| redb::TableHandle::name(&t) == redb::TableHandle::name(&usage::USAGE)))
         })?;
         if !known {
             let mut txn = self.begin()?;
             txn.create_snapshot_tables()?;
+            txn.commit()?;
+            let mut txn = self.begin()?;
+            self.count_usage(&mut txn)?;
+            txn.create_usage_table()?;
             txn.commit()?;
         }
         Ok(self)
     }
 
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
-        Ok(Txn { catalog: self, txn: Guarded::new(self.store.begin_write()?) })
+        let txn = Guarded::new(self.store.begin_write()?);
+        Ok(Txn { catalog: self, txn, usage: usage::UsageChange::default() })
     }
 
     fn meta<V: Value>(&self, key: &str) -> Result<V> {
@@ -338,7 +346,14 @@ impl Txn<'_> {
         db!("create the catalog", self.txn.get()?.open_table(EXTENTS));
         db!("create the catalog", self.txn.get()?.open_table(BITMAPS));
         db!("create the catalog", self.txn.get()?.open_table(MAP));
-        self.create_snapshot_tables()
+        self.create_snapshot_tables()?;
+        self.create_usage_table()
+    }
+
+    /// The last one that an older build lacks: with it the catalog is of this build.
+    fn create_usage_table(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.get()?.open_table(usage::USAGE));
+        Ok(())
     }
 
     /// Also for a catalog that an older build made.
@@ -448,18 +463,23 @@ impl Txn<'_> {
             let mut holes = db!("update the map", self.txn.get()?.open_table(holes::HOLES));
             for (key, page) in pages {
                 holes::cut(&mut holes, key)?;
-                if page.is_empty() {
-                    db!("update the map", table.remove(key));
+                let old = if page.is_empty() {
+                    db!("update the map", table.remove(key))
                 } else {
-                    db!("update the map", table.insert(key, page.encode(key).as_slice()));
+                    db!("update the map", table.insert(key, page.encode(key).as_slice()))
+                };
+                if let Some(old) = old {
+                    self.usage.add_page(key.0, &decode_page(key, old.value())?, -1);
                 }
+                self.usage.add_page(key.0, page, 1);
             }
             Ok(())
         })
     }
 
     /// Makes the transaction durable.
-    pub(crate) fn commit(self) -> Result<()> {
+    pub(crate) fn commit(mut self) -> Result<()> {
+        self.flush_usage()?;
         guarded("commit to the catalog", || {
             db!("commit to the catalog", self.txn.take()?.commit());
             Ok(())

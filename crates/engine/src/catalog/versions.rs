@@ -130,7 +130,11 @@ impl Txn<'_> {
             let mut table = db!("update versions", self.txn.get()?.open_table(VERSIONS));
             let mut index = db!("update versions", self.txn.get()?.open_table(BY_LAST));
             for Version { key, entry } in versions {
-                db!("update versions", table.insert(*key, entry.encode().as_slice()));
+                let old = db!("update versions", table.insert(*key, entry.encode().as_slice()));
+                if let Some(old) = old {
+                    self.usage.add(key.0, key.2, version(*key, old.value())?.entry, -1);
+                }
+                self.usage.add(key.0, key.2, *entry, 1);
                 db!("update versions", index.insert((key.0, key.2, key.1), ()));
             }
             Ok(())
@@ -142,7 +146,9 @@ impl Txn<'_> {
             let mut table = db!("update versions", self.txn.get()?.open_table(VERSIONS));
             let mut index = db!("update versions", self.txn.get()?.open_table(BY_LAST));
             for key in keys {
-                db!("update versions", table.remove(key));
+                if let Some(old) = db!("update versions", table.remove(key)) {
+                    self.usage.add(key.0, key.2, version(key, old.value())?.entry, -1);
+                }
                 db!("update versions", index.remove((key.0, key.2, key.1)));
             }
             Ok(())

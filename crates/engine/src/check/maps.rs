@@ -1,7 +1,7 @@
 //! Maps against allocation: the core of the check.
 
 use super::{CheckReport, Marks, Tables, versions};
-use crate::catalog::{BITMAP_WORDS, BranchRecord, Catalog};
+use crate::catalog::{BITMAP_WORDS, BranchRecord, CURRENT, Catalog, UsageKey};
 use crate::error::Result;
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::pool::label::DATA_START;
@@ -26,6 +26,8 @@ pub(super) struct Used {
     pub(super) marks: Marks,
     /// Slots of each branch.
     pub(super) slots: BTreeMap<u64, u64>,
+    /// By birth and last epoch.
+    pub(super) usage: BTreeMap<UsageKey, u64>,
     /// A map page could not be read: marks without a map may be its chunks'.
     pub(super) unreadable: bool,
 }
@@ -36,8 +38,12 @@ pub(super) fn check_maps(
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Used> {
-    let mut used =
-        Used { marks: load_marks(catalog, tables, report)?, slots: BTreeMap::new(), unreadable: false };
+    let mut used = Used {
+        marks: load_marks(catalog, tables, report)?,
+        slots: BTreeMap::new(),
+        usage: BTreeMap::new(),
+        unreadable: false,
+    };
     let total = catalog.page_count()?;
     let ends = ends(tables);
     let mut from = Some((0, 0));
@@ -63,6 +69,16 @@ pub(super) fn check_maps(
         if found != branch.slots && !used.unreadable {
             let detail = format!("{} slots are counted, its map and its versions have {found}", branch.slots);
             report.find_repairable("slot-count", format!("branch {id}"), detail);
+        }
+    }
+    if !used.unreadable {
+        for (key, (counted, found)) in used.wrong_usage(catalog)? {
+            let object = format!("branch {} epochs {} to {}", key.0, key.2, key.1);
+            report.find_repairable(
+                "usage",
+                object,
+                format!("{counted} slots are counted, {found} are there"),
+            );
         }
     }
     check_leaks(&used, report);
@@ -153,15 +169,26 @@ fn check_page(
         if !says_nothing && ends.get(&key.0).is_some_and(|end| chunk >= *end) {
             report.find("beyond-end", object(), "it lies behind the end of its volume");
         }
-        used.see(key.0, &entry, branch, tables, report, object);
+        used.see((key.0, CURRENT), &entry, branch, tables, report, object);
     }
 }
 
 impl Used {
-    /// Verifies an entry's slot and counts it.
+    /// Counts that are not what was found: (counted, found).
+    pub(super) fn wrong_usage(&self, catalog: &Catalog) -> Result<BTreeMap<UsageKey, (u64, u64)>> {
+        let found = self.usage.iter().map(|(key, found)| (*key, (0, *found)));
+        let mut both: BTreeMap<UsageKey, (u64, u64)> = found.collect();
+        catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |key, counted| {
+            both.entry(key).or_insert((0, 0)).0 = counted;
+        })?;
+        both.retain(|_, (counted, found)| counted != found);
+        Ok(both)
+    }
+
+    /// Verifies the slot of an entry, which its branch needs up to the epoch `last`, and counts it.
     pub(super) fn see(
         &mut self,
-        id: u64,
+        (id, last): (u64, u32),
         entry: &Entry,
         branch: &BranchRecord,
         tables: &Tables,
@@ -172,6 +199,7 @@ impl Used {
             return;
         }
         *self.slots.entry(id).or_insert(0) += 1;
+        *self.usage.entry((id, last, entry.born)).or_insert(0) += 1;
         report.slots += 1;
         if let Err((code, detail)) = check_entry(entry, branch, tables, &mut self.marks) {
             report.find(code, object(), detail);

@@ -33,6 +33,9 @@ pub(super) fn repair(
                 txn.put_branch(*id, &BranchRecord { slots, ..*branch })?;
             }
         }
+        for (key, (_, found)) in used.wrong_usage(catalog)? {
+            txn.put_usage(key, found)?;
+        }
     }
     txn.commit()?;
     for finding in report.findings.iter_mut().filter(|f| f.repairable) {

@@ -123,7 +123,7 @@ pub(super) fn check_versions(
             if before.as_ref().is_some_and(overlaps) {
                 report.find("version-overlap", object(), "an older version covers the same snapshots");
             }
-            used.see(key.0, &version.entry, branch, tables, report, object);
+            used.see((key.0, key.2), &version.entry, branch, tables, report, object);
             before = Some(version);
             Ok(())
         })?;

@@ -195,6 +195,30 @@ pub struct SnapshotInfo {
     pub content: [u8; 16],
 }
 
+/// The space of a volume and of its snapshots, in bytes of slots. What lies in the bases of a clone is theirs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpaceUsage {
+    /// Of the volume as it is now.
+    pub current: u64,
+    /// Kept for snapshots only (hidden ones that something rests on included).
+    pub snapshots: u64,
+    /// What snapshots are expected to take.
+    pub reserve: u64,
+    /// Of each snapshot in sight, oldest first.
+    pub of: Vec<SnapshotSpace>,
+}
+
+/// The space of a snapshot, in bytes of slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotSpace {
+    /// Name.
+    pub name: String,
+    /// Seen by it alone: comes back when only it is deleted (and nothing rests on it).
+    pub unique: u64,
+    /// Seen by it, and by other snapshots or the volume as it is now.
+    pub shared: u64,
+}
+
 /// Counters of one volume since the pool was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VolumeStats {
@@ -312,6 +336,8 @@ pub struct PoolStats {
     pub map_evictions: u64,
     /// Bytes in the map cache.
     pub map_cache_used: u64,
+    /// Snapshots deleted by policy.
+    pub snapshots_auto_deleted: u64,
     /// Catalog commits.
     pub catalog_commits: u64,
     /// Completed syncs by purpose, in the order of [`SyncPurpose::ALL`].

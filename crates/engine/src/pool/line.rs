@@ -30,6 +30,8 @@ pub(crate) struct Branch {
     pub(crate) staging: Arc<Staging>,
     /// Slots that its map and its versions point to, as of the last commit.
     pub(crate) slots: AtomicU64,
+    /// Of them, slots that only its versions point to.
+    pub(crate) kept: AtomicU64,
 }
 
 /// A branch as of an epoch.
@@ -52,6 +54,7 @@ impl Branch {
             generation: AtomicU64::new(0),
             staging: Arc::new(Staging::new()),
             slots: AtomicU64::new(record.slots),
+            kept: AtomicU64::new(0),
         };
         branch.set_method(record.method);
         branch

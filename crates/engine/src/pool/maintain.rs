@@ -83,6 +83,9 @@ impl Maintenance {
 impl Pool {
     /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
+        if self.enforce_snapshot_policies()? {
+            return Ok(Progress::Worked);
+        }
         let m = &mut *self.maintenance.lock();
         self.check_usable()?;
         self.poll_retired(m)?;
@@ -180,11 +183,20 @@ impl Pool {
             time: self.journal.last().1,
             ..m.committed
         };
+        let kept = txn.kept_change();
         m.allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
             .and_then(|()| txn.commit())
             .map_err(|e| self.fault.poison(&e))?;
+        let names = self.names.read();
+        for (id, change) in kept {
+            if let Some(branch) = names.branches.get(&id) {
+                let kept = branch.kept.load(Ordering::Relaxed);
+                branch.kept.store(kept.saturating_add_signed(change), Ordering::Relaxed);
+            }
+        }
+        drop(names);
         m.committed = positions;
         m.destaged = m.destaged.max(destaged);
         let (freed, change) = m.allocator.committed();

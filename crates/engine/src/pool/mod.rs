@@ -13,6 +13,7 @@ mod placement;
 pub(crate) mod pv;
 mod snapshots;
 mod space;
+mod usage;
 
 pub use info::*;
 
@@ -72,6 +73,8 @@ pub(crate) struct SharedPositions {
     pub(crate) allocated: AtomicU64,
     /// Slots and branches whose space is still to come back.
     pub(crate) reclaimable: AtomicU64,
+    /// Snapshots deleted by policy.
+    pub(crate) auto_deleted: AtomicU64,
 }
 
 /// Wakes the maintenance thread.
@@ -108,11 +111,15 @@ impl Pool {
         }
         let mut warnings = self.fault.damages();
         let totals = self.space.totals();
-        let low = totals.capacity / 100 * self.options.low_space_percent as u64;
-        if totals.available < low {
+        if self.is_low_on_space() {
             warnings.push(format!(
                 "space is low: {} of {} bytes are available (less than {} %)",
                 totals.available, totals.capacity, self.options.low_space_percent
+            ));
+        }
+        for (volume, taken, reserve) in self.over_reserve() {
+            warnings.push(format!(
+                "the snapshots of {volume} take {taken} bytes, more than the {reserve} reserved"
             ));
         }
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
@@ -143,6 +150,7 @@ impl Pool {
             map_misses: map.misses,
             map_evictions: map.evictions,
             map_cache_used: map.bytes,
+            snapshots_auto_deleted: get(&self.positions.auto_deleted),
             catalog_commits: get(&self.catalog.commits),
             syncs: SyncPurpose::ALL.map(|p| self.dir.syncs(p)),
         }

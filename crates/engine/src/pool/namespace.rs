@@ -184,6 +184,11 @@ impl Namespace {
             .ok_or_else(|| not_found(format!("find snapshot {}@{name}: there is none", volume.name.read())))
     }
 
+    pub(crate) fn is_in_sight(&self, snapshot: &Snapshot) -> bool {
+        let key = (snapshot.volume, snapshot.state.name.read().clone());
+        self.snapshot_names.get(&key) == Some(&snapshot.state.id)
+    }
+
     fn hide_snapshot(&mut self, id: u64) {
         if let Some(snapshot) = self.snapshots.get(&id) {
             let key = (snapshot.volume, snapshot.state.name.read().clone());

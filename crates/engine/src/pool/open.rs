@@ -7,7 +7,7 @@ use super::namespace::{Namespace, check_name};
 use super::pv::{PvTable, open_known, open_new};
 use super::space::Space;
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
-use crate::catalog::{self, Catalog, Control, Positions, PvRecord, Superblock};
+use crate::catalog::{self, CURRENT, Catalog, Control, Positions, PvRecord, Superblock};
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::Fault;
@@ -22,6 +22,7 @@ use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub(crate) const LOCK_FILE: &str = "pool.lock";
 
@@ -207,6 +208,11 @@ fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
         check_name(&record.name).map_err(|e| corrupt(format!("load snapshot {id}: {e}")))?;
         names.load_snapshot(id, &record)?;
     }
+    catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |(branch, last, _), slots| {
+        if let Some(branch) = names.branches.get(&branch).filter(|_| last != CURRENT) {
+            branch.kept.fetch_add(slots, Ordering::Relaxed);
+        }
+    })?;
     names.pvs = catalog.pvs()?.into_iter().collect();
     Ok(names)
 }

@@ -1,0 +1,130 @@
+//! How many slots are held by contents that were born in one epoch and last until another: what each snapshot holds alone,
+//! and what it shares, follows from these counts without looking at a single chunk.
+//!
+//! Kept by the transaction that changes pages and versions, so they can't disagree with them.
+
+use super::store::{db, guarded};
+use super::{Catalog, Txn};
+use crate::error::{Result, corrupt};
+use crate::map::page::{Entry, MapPage, Slot};
+use redb::{ReadableTable, TableDefinition};
+use std::collections::BTreeMap;
+
+/// (branch, last epoch or [`CURRENT`], epoch of birth)
+pub(crate) type UsageKey = (u64, u32, u32);
+
+/// In place of a last epoch: the current map's.
+pub(crate) const CURRENT: u32 = u32::MAX;
+
+/// Slots.
+pub(super) const USAGE: TableDefinition<'static, UsageKey, u64> = TableDefinition::new("usage");
+
+/// Changes that a transaction gathers.
+#[derive(Default)]
+pub(super) struct UsageChange(BTreeMap<UsageKey, i64>);
+
+impl UsageChange {
+    pub(super) fn add(&mut self, branch: u64, last: u32, entry: Entry, slots: i64) {
+        if entry.slot != Slot::HOLE {
+            *self.0.entry((branch, last, entry.born)).or_insert(0) += slots;
+        }
+    }
+
+    /// By how many slots the versions of each branch grow.
+    fn kept(&self) -> BTreeMap<u64, i64> {
+        let mut kept = BTreeMap::new();
+        for ((branch, ..), change) in self.0.iter().filter(|((_, last, _), _)| *last != CURRENT) {
+            *kept.entry(*branch).or_insert(0) += change;
+        }
+        kept
+    }
+
+    pub(super) fn add_page(&mut self, branch: u64, page: &MapPage, slots: i64) {
+        page.iter().for_each(|(_, entry)| self.add(branch, CURRENT, entry, slots));
+    }
+}
+
+impl Catalog {
+    /// The counts of a branch: (last epoch, epoch of birth, slots).
+    pub(crate) fn usage(&self, branch: u64) -> Result<Vec<(u32, u32, u64)>> {
+        let mut found = Vec::new();
+        self.visit_usage((branch, 0, 0)..=(branch, u32::MAX, u32::MAX), &mut |(_, last, born), slots| {
+            found.push((last, born, slots));
+        })?;
+        Ok(found)
+    }
+
+    /// Visits counts in order.
+    pub(crate) fn visit_usage(
+        &self,
+        keys: std::ops::RangeInclusive<UsageKey>,
+        visit: &mut dyn FnMut(UsageKey, u64),
+    ) -> Result<()> {
+        self.store.read("read the usage", |txn| {
+            let table = db!("read the usage", txn.open_table(USAGE));
+            for row in db!("read the usage", table.range(keys.clone())) {
+                let (key, slots) = db!("read the usage", row);
+                visit(key.value(), slots.value());
+            }
+            Ok(())
+        })
+    }
+
+    /// Counts the slots of a catalog that has no counts yet.
+    pub(super) fn count_usage(&self, txn: &mut Txn<'_>) -> Result<()> {
+        let mut pages = Some((0, 0));
+        while let Some(from) = pages {
+            pages = self.visit_pages(from, 1024, &mut |key, page| {
+                // A damaged page is found by whoever needs it.
+                page.iter().for_each(|page| txn.usage.add_page(key.0, page, 1));
+                Ok(())
+            })?;
+        }
+        let mut versions = Some((0, 0, 0));
+        while let Some(from) = versions {
+            versions = self.visit_versions(from, 4096, &mut |key, version| {
+                version.iter().for_each(|v| txn.usage.add(key.0, key.2, v.entry, 1));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Txn<'_> {
+    /// Sets a count: a repair.
+    pub(crate) fn put_usage(&mut self, key: UsageKey, slots: u64) -> Result<()> {
+        guarded("update the usage", || {
+            let mut table = db!("update the usage", self.txn.get()?.open_table(USAGE));
+            match slots {
+                0 => drop(db!("update the usage", table.remove(key))),
+                slots => drop(db!("update the usage", table.insert(key, slots))),
+            }
+            Ok(())
+        })
+    }
+
+    /// By how many slots the transaction makes the versions of each branch grow.
+    pub(crate) fn kept_change(&self) -> BTreeMap<u64, i64> {
+        self.usage.kept()
+    }
+
+    /// Stores what the transaction has changed.
+    pub(super) fn flush_usage(&mut self) -> Result<()> {
+        let changes = std::mem::take(&mut self.usage.0);
+        guarded("update the usage", || {
+            let mut table = db!("update the usage", self.txn.get()?.open_table(USAGE));
+            for (key, change) in changes.iter().filter(|(_, change)| **change != 0) {
+                let slots = db!("update the usage", table.get(*key)).map_or(0, |slots| slots.value());
+                let slots = slots.checked_add_signed(*change).ok_or_else(|| {
+                    corrupt(format!("update the usage of {key:?}: {slots} {change:+} slots"))
+                })?;
+                match slots {
+                    0 => drop(db!("update the usage", table.remove(*key))),
+                    slots => drop(db!("update the usage", table.insert(*key, slots))),
+                }
+            }
+            Ok(())
+        })
+    }
+}
