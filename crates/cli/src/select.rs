@@ -153,6 +153,8 @@ mod tests {
             parent: parent.map(str::to_owned),
             clones: Vec::new(),
             handles: 0,
+            unique: None,
+            shared: None,
         }
     }
 

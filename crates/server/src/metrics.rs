@@ -212,6 +212,11 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
         "When the newest snapshot of a volume was taken, Unix time; 0 without one.",
         each(|c| c.2),
     )?;
+    out.counter(
+        "hindcast_snapshots_auto_deleted",
+        "Snapshots deleted by the policy of their volume.",
+        app.pool.stats().snapshots_auto_deleted,
+    )?;
     let schedules = app.list_schedules();
     let last = schedules.iter().map(|s| {
         let at = s.last_run.map_or(0, |at| u64::try_from(at.as_second()).unwrap_or(0));
