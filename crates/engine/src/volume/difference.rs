@@ -5,6 +5,7 @@
 //! name too much (whole chunks; what was written again with the same bytes), but never misses a change.
 
 use super::Volume;
+use crate::catalog::HoleRecord;
 use crate::error::{Result, invalid};
 use crate::map::page::{CHUNKS, Entry, MapPage};
 use crate::pool::line::{HEAD, Line};
@@ -12,8 +13,8 @@ use crate::staging::union;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Chunks looked at by one step.
-const CHUNKS_PER_STEP: u64 = 1 << 18;
+/// Map pages (of every line that decides) and long holes looked at by one step.
+const PAGES_PER_STEP: usize = 1024;
 /// Ranges found by one step, of each kind (staged, mapped): bounds its memory.
 const RANGES_PER_STEP: usize = 4096;
 
@@ -100,21 +101,27 @@ impl Difference {
 
     /// The same from `offset` on, a multiple of the block size.
     pub fn ranges_from(&self, offset: u64) -> impl Iterator<Item = Result<Range<u64>>> + '_ {
-        let (mut at, mut found) = (offset, Vec::new().into_iter());
-        let mut failed = false;
+        let (mut at, mut found) = (offset, Vec::<Range<u64>>::new().into_iter());
+        // The last one found: the next step may have more of it.
+        let mut last: Option<Range<u64>> = None;
         let mut next = move || -> Result<Option<Range<u64>>> {
             loop {
-                if let Some(range) = found.next() {
-                    return Ok(Some(range));
+                match (found.next(), &mut last) {
+                    (Some(range), Some(last)) if last.end == range.start => last.end = range.end,
+                    (Some(range), last) => {
+                        if let Some(complete) = last.replace(range) {
+                            return Ok(Some(complete));
+                        }
+                    }
+                    (None, last) if at >= self.size() => return Ok(last.take()),
+                    (None, _) => {
+                        let (changed, end) = self.step(at, self.size().saturating_sub(at))?;
+                        (at, found) = (end, changed.into_iter());
+                    }
                 }
-                let left = self.size().saturating_sub(at);
-                if left == 0 {
-                    return Ok(None);
-                }
-                let (changed, end) = self.step(at, left)?;
-                (at, found) = (end, changed.into_iter());
             }
         };
+        let mut failed = false;
         std::iter::from_fn(move || {
             let item = if failed { None } else { next().transpose() };
             failed = matches!(item, Some(Err(_)));
@@ -126,10 +133,7 @@ impl Difference {
     /// says nothing of what follows. A bounded piece of work; the catalog is read a page at a time.
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
-        let chunk_log2 = self.to.branch().chunk_log2;
-        let bound = (offset >> chunk_log2).saturating_add(CHUNKS_PER_STEP);
-        let bound = bound.saturating_mul(1 << chunk_log2);
-        let mut bytes = offset..(offset + len).min(bound);
+        let mut bytes = offset..offset + len;
         // Staging is asked before the map: a record leaves the one only after it has entered the other.
         let mut found = self.staged(&mut bytes);
         found.extend(self.mapped(&mut bytes)?);
@@ -156,29 +160,61 @@ impl Difference {
     /// Ranges of chunks that the maps give different contents. Shortens `bytes` to what the answer covers.
     fn mapped(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let chunk_log2 = self.to.branch().chunk_log2;
-        let clamp = |chunk: u64| chunk.saturating_mul(1 << chunk_log2).clamp(bytes.start, bytes.end);
-        let chunks = bytes.start >> chunk_log2..bytes.end.div_ceil(1 << chunk_log2);
+        let asked = bytes.clone();
+        let clamp = |chunk: u64| chunk.saturating_mul(1 << chunk_log2).clamp(asked.start, asked.end);
+        let chunks = asked.start >> chunk_log2..asked.end.div_ceil(1 << chunk_log2);
         let mut found: Vec<Range<u64>> = Vec::new();
-        let mut chunk = chunks.start;
-        while chunk < chunks.end {
-            let Some(number) = self.next_page(chunk / CHUNKS, (chunks.end - 1) / CHUNKS)? else { break };
-            let first = chunk.max(number * CHUNKS);
-            let last = chunks.end.min((number + 1) * CHUNKS);
-            let pages = self.pages(number)?;
-            for chunk in (first..last).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
-                let range = clamp(chunk)..clamp(chunk + 1);
-                match found.last_mut() {
-                    Some(run) if run.end == range.start => run.end = range.end,
-                    _ => found.push(range),
-                }
+        let mut add = |chunks: Range<u64>| {
+            let range = clamp(chunks.start)..clamp(chunks.end);
+            match found.last_mut() {
+                Some(run) if run.end == range.start => run.end = range.end,
+                _ => found.push(range),
             }
-            chunk = last;
-            if found.len() >= RANGES_PER_STEP {
+            found.len()
+        };
+        let (mut chunk, mut ranges, mut looked) = (chunks.start, 0, 0);
+        while chunk < chunks.end {
+            if ranges >= RANGES_PER_STEP || looked == PAGES_PER_STEP {
                 bytes.end = clamp(chunk);
                 break;
             }
+            looked += 1;
+            let Some(number) = self.next_page(chunk / CHUNKS, (chunks.end - 1) / CHUNKS)? else { break };
+            let first = chunk.max(number * CHUNKS);
+            if let Some((end, differs)) = self.long_hole(number)? {
+                chunk = chunks.end.min(end.saturating_mul(CHUNKS));
+                if differs {
+                    ranges = add(first..chunk);
+                }
+                continue;
+            }
+            chunk = chunks.end.min((number + 1) * CHUNKS);
+            let pages = self.pages(number)?;
+            for differs in (first..chunk).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
+                ranges = add(differs..differs + 1);
+            }
         }
         Ok(found)
+    }
+
+    /// If a hole of whole pages at page `number` decides: where it ends, and whether it is a difference.
+    fn long_hole(&self, number: u64) -> Result<Option<(u64, bool)>> {
+        let of = |line: &Line| -> Result<Option<HoleRecord>> {
+            let hole = self.to.pool.catalog.hole_at(line.branch.id, number)?;
+            Ok(hole.filter(|hole| hole.born <= line.epoch))
+        };
+        for line in &self.apart {
+            if let Some(hole) = of(line)? {
+                return Ok(Some((hole.end, true)));
+            }
+        }
+        match &self.common {
+            // Without lines apart nothing else decides.
+            Some((earlier, later)) if self.apart.is_empty() => {
+                Ok(of(later)?.map(|hole| (hole.end, hole.born > earlier.epoch)))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The first page in `first..=last` in which the states may differ.
