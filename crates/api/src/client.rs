@@ -4,16 +4,17 @@
 //! stale one.
 
 use crate::{
-    API_V1, AddLun, AddPv, AddRule, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health, PatchPool,
-    PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
+    API_V1, AddLun, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health,
+    PatchPool, PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
 };
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode, header};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -240,58 +241,129 @@ impl Client {
         self.get("/target-defaults")
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         parse(&self.request(Method::GET, path, Bytes::new())?)
     }
 
-    fn send<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<T> {
+    pub(crate) fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
         let body =
             serde_json::to_vec(body).map_err(|e| ClientError::Protocol(format!("write request: {e}")))?;
         parse(&self.request(method, path, body.into())?)
     }
 
-    fn delete(&self, path: &str) -> Result<()> {
+    /// A request that is answered by nothing.
+    pub(crate) fn order(&self, method: Method, path: &str, body: &impl Serialize) -> Result<()> {
+        let body =
+            serde_json::to_vec(body).map_err(|e| ClientError::Protocol(format!("write request: {e}")))?;
+        self.request(method, path, body.into()).map(|_| ())
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Result<()> {
         self.request(Method::DELETE, path, Bytes::new()).map(|_| ())
+    }
+
+    /// Writes an answer of any length to `out`; tells its length.
+    pub(crate) fn download(&self, path: &str, out: &mut dyn Write) -> Result<u64> {
+        self.runtime.block_on(async {
+            let begun = tokio::time::timeout(ANSWER_TIMEOUT, self.begin(Method::GET, path, Full::default()));
+            let response = begun.await.map_err(|_| self.unreachable(&"no answer to the request"))??;
+            let (status, mut body) = (response.status(), response.into_body());
+            if !status.is_success() {
+                let body = Limited::new(body, MAX_ANSWER).collect().await;
+                return Err(refusal(status, &body.map_err(|e| self.unreachable(&e))?.to_bytes()));
+            }
+            let mut written = 0;
+            while let Some(frame) = body.frame().await {
+                let broke_off = |e: &dyn fmt::Display| {
+                    ClientError::Protocol(format!(
+                        "receive the stream: it broke off after {written} bytes: {e}"
+                    ))
+                };
+                if let Ok(data) = frame.map_err(|e| broke_off(&e))?.into_data() {
+                    let write = out.write_all(&data);
+                    write.map_err(|e| ClientError::Protocol(format!("write the stream: {e}")))?;
+                    written += data.len() as u64;
+                }
+            }
+            out.flush().map_err(|e| ClientError::Protocol(format!("write the stream: {e}")))?;
+            Ok(written)
+        })
+    }
+
+    /// Sends a body of any length, for as long as that takes.
+    pub(crate) fn upload<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: ChannelBody,
+    ) -> Result<T> {
+        self.runtime.block_on(async {
+            let response = self.begin(method, path, body).await?;
+            parse(&self.answer(response).await?)
+        })
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes> {
         self.runtime.block_on(async {
-            let unreachable = |e: &dyn fmt::Display| {
-                ClientError::Unreachable(format!("reach the server at {}: {e}", self.endpoint))
-            };
-            let connect = async {
-                match &self.endpoint {
-                    Endpoint::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
-                    Endpoint::Tcp(authority) => TcpStream::connect(authority).await.map(Stream::Tcp),
-                }
-            };
-            let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect)
-                .await
-                .map_err(|_| unreachable(&"no answer"))?
-                .map_err(|e| unreachable(&e))?;
-            let exchange = async {
-                match stream {
-                    Stream::Unix(stream) => self.exchange(stream, method, path, body).await,
-                    Stream::Tcp(stream) => self.exchange(stream, method, path, body).await,
-                }
-            };
-            let (status, body) = tokio::time::timeout(ANSWER_TIMEOUT, exchange)
-                .await
-                .map_err(|_| unreachable(&"no answer to the request"))?
-                .map_err(|e| unreachable(&e))?;
-            if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
+            let exchange = async { self.answer(self.begin(method, path, Full::new(body)).await?).await };
+            let answered = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
+            answered.map_err(|_| self.unreachable(&"no answer to the request"))?
         })
     }
 
-    async fn exchange<S>(
+    fn unreachable(&self, why: &dyn fmt::Display) -> ClientError {
+        ClientError::Unreachable(format!("reach the server at {}: {why}", self.endpoint))
+    }
+
+    /// The whole answer, if it is one of success.
+    async fn answer(&self, response: Response<Incoming>) -> Result<Bytes> {
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|e| self.unreachable(&e))?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
+    }
+
+    /// Connects and sends a request; the head of the answer is there.
+    async fn begin<B>(&self, method: Method, path: &str, body: B) -> Result<Response<Incoming>>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let connect = async {
+            match &self.endpoint {
+                Endpoint::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
+                Endpoint::Tcp(authority) => TcpStream::connect(authority).await.map(Stream::Tcp),
+            }
+        };
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .map_err(|_| self.unreachable(&"no answer"))?
+            .map_err(|e| self.unreachable(&e))?;
+        let exchange = async {
+            match stream {
+                Stream::Unix(stream) => self.exchange(stream, method, path, body).await,
+                Stream::Tcp(stream) => self.exchange(stream, method, path, body).await,
+            }
+        };
+        exchange.await.map_err(|e| self.unreachable(&e))
+    }
+
+    async fn exchange<S, B>(
         &self,
         stream: S,
         method: Method,
         path: &str,
-        body: Bytes,
-    ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>>
+        body: B,
+    ) -> Result<Response<Incoming>, Box<dyn std::error::Error + Send + Sync>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         // Runs whenever this thread waits below, and ends with the connection; its error reaches `sender` too.
@@ -308,13 +380,12 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        if !body.is_empty() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
+        match body.size_hint().exact() {
+            Some(0) => {}
+            Some(_) => request = request.header(header::CONTENT_TYPE, "application/json"),
+            None => request = request.header(header::CONTENT_TYPE, "application/octet-stream"),
         }
-        let response = sender.send_request(request.body(Full::new(body))?).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await?.to_bytes();
-        Ok((status, body))
+        Ok(sender.send_request(request.body(Box::pin(body))?).await?)
     }
 }
 
@@ -344,7 +415,7 @@ fn scope(target: Option<&str>) -> String {
 }
 
 /// One path segment, percent-encoded but for the unreserved characters of RFC 3986.
-fn segment(text: &str) -> String {
+pub(crate) fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -358,7 +429,7 @@ fn segment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::Read;
 
     #[test]
     fn endpoints_are_paths_or_urls() {

@@ -6,14 +6,20 @@
 
 mod client;
 mod error;
+mod schedules;
 mod size;
+mod snapshots;
 mod targets;
+mod transfer;
 mod types;
 
 pub use client::{Client, ClientError, Endpoint};
 pub use error::{ErrorBody, ErrorKind};
+pub use schedules::*;
 pub use size::{ParseSizeError, Size};
+pub use snapshots::*;
 pub use targets::*;
+pub use transfer::*;
 pub use types::*;
 
 /// Prefix of every versioned route.

@@ -75,6 +75,8 @@ pub struct Lun {
 pub enum Backing {
     /// A volume of the pool.
     Volume,
+    /// A snapshot of a volume, read-only.
+    Snapshot,
     /// A plain file.
     File,
     /// A block device.
@@ -86,6 +88,7 @@ impl Backing {
     pub fn name(self) -> &'static str {
         match self {
             Backing::Volume => "volume",
+            Backing::Snapshot => "snapshot",
             Backing::File => "file",
             Backing::Device => "device",
         }
@@ -193,7 +196,7 @@ pub struct AddLun {
     /// Its number, 0 to 16383; absent: the lowest that is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lun: Option<u16>,
-    /// Name of a volume.
+    /// Name of a volume, or address of a snapshot (`VOLUME@NAME`), which refuses writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
     /// Absolute path of a plain file, exported as it is.

@@ -108,6 +108,38 @@ impl std::str::FromStr for Placement {
     }
 }
 
+/// How a volume preserves what its snapshots need when it is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Copy-on-write: the old content is copied away, and overwritten where it was. Volumes stay in order.
+    Cow,
+    /// Redirect-on-write: the new content gets a new place. Writes move less.
+    Row,
+}
+
+impl Method {
+    /// The name as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Cow => "cow",
+            Method::Row => "row",
+        }
+    }
+}
+
+impl std::str::FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "cow" => Ok(Method::Cow),
+            "row" => Ok(Method::Row),
+            _ => Err("a method is cow or row".into()),
+        }
+    }
+}
+
 /// The pool: configuration, space, positions and counters since it was opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
@@ -240,6 +272,18 @@ pub struct Volume {
     pub block_size: u32,
     /// Writes are refused.
     pub read_only: bool,
+    /// How it preserves what its snapshots need.
+    pub method: Method,
+    /// What its snapshots are expected to take, in per cent of its size; taking more is a warning.
+    pub snapshot_reserve: u8,
+    /// The oldest unprotected snapshots are deleted while they take more than that, or the pool is low on space.
+    pub auto_delete: bool,
+    /// It is being filled from a stream, and takes no other writes.
+    pub importing: bool,
+    /// Address of the snapshot that its content begins with, if it is a clone, or was rolled back.
+    pub origin: Option<String>,
+    /// Address of the newest snapshot in sight that its content comes after, on its own line of history or before.
+    pub parent: Option<String>,
     /// When it was created.
     pub created: Timestamp,
     /// Bytes that it occupies in the pool.
@@ -290,16 +334,28 @@ pub struct CreateVolume {
     /// Refuse writes from the start.
     #[serde(default)]
     pub read_only: bool,
+    /// How it preserves what its snapshots need. Default: `row`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<Method>,
 }
 
-/// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, size, name,
-/// and the first that fails ends the request.
+/// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, method,
+/// policy of snapshots, size, name, and the first that fails ends the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
     /// Refuse (or accept) writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
+    /// How it preserves what its snapshots need, from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<Method>,
+    /// What its snapshots are expected to take, in per cent of its size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_reserve: Option<u8>,
+    /// Delete the oldest unprotected snapshots while they take more than that, or the pool is low on space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_delete: Option<bool>,
     /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,

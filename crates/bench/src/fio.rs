@@ -45,6 +45,8 @@ pub(crate) struct Job {
     pub(crate) seed: u64,
     /// Random offsets visit each block once.
     pub(crate) once: bool,
+    /// At most so many requests per second.
+    pub(crate) rate: Option<u64>,
 }
 
 /// A running fio.
@@ -72,6 +74,10 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
         Amount::Seconds(s) => command.arg("--time_based=1").arg(format!("--runtime={s}")),
         Amount::Bytes(b) => command.arg(format!("--io_size={b}")),
     };
+    if let Some(rate) = job.rate {
+        // A thread: a process of its own would go on after fio is killed.
+        command.arg("--thread=1").arg(format!("--rate_iops={rate}"));
+    }
     match job.flush {
         Flush::Never => &mut command,
         Flush::AtEnd => command.arg("--end_fsync=1"),
@@ -147,6 +153,7 @@ fn parse(text: &str, flush_each: bool) -> Result<Outcome> {
         iops: requests * 1000.0 / milliseconds,
         megabytes: number(&side["io_bytes"], "io_bytes")? / milliseconds / 1000.0,
         p99_us: Some(number(&latency["percentile"]["99.000000"], "the 99th percentile")? / 1000.0),
+        max_us: Some(number(&latency["max"], "the longest latency")? / 1000.0),
         client_cpu: number(&job["usr_cpu"], "usr_cpu")? + number(&job["sys_cpu"], "sys_cpu")?,
     })
 }
@@ -158,8 +165,8 @@ mod tests {
     const SAMPLE: &str = r#"fio: connected to NBD server
 {"jobs":[{"error":0,"usr_cpu":10.5,"sys_cpu":20.0,
  "read":{"total_ios":0},
- "write":{"total_ios":1000,"runtime":500,"io_bytes":4096000,"clat_ns":{"percentile":{"99.000000":7000}}},
- "sync":{"lat_ns":{"percentile":{"99.000000":9000}}}}]}"#;
+ "write":{"total_ios":1000,"runtime":500,"io_bytes":4096000,"clat_ns":{"max":8000,"percentile":{"99.000000":7000}}},
+ "sync":{"lat_ns":{"max":9500,"percentile":{"99.000000":9000}}}}]}"#;
 
     #[test]
     fn reads_the_busy_side() {
@@ -168,6 +175,7 @@ mod tests {
         assert_eq!(outcome.iops, 2000.0);
         assert_eq!(outcome.megabytes, 8.192);
         assert_eq!(outcome.p99_us, Some(7.0));
+        assert_eq!(outcome.max_us, Some(8.0));
         assert_eq!(outcome.client_cpu, 30.5);
         assert_eq!(parse(SAMPLE, true).unwrap().p99_us, Some(9.0));
     }

@@ -303,6 +303,7 @@ fn ask(client: Client, server: &Server, dir: &Path) -> Result<Outcome> {
         iops,
         megabytes: iops * block as f64 / 1e6,
         p99_us: None,
+        max_us: None,
         client_cpu,
     })
 }
@@ -372,7 +373,14 @@ mod tests {
             server,
             samples: iops
                 .map(|iops| Sample {
-                    outcome: Outcome { requests: 1, iops, megabytes: 0.0, p99_us: None, client_cpu: 0.0 },
+                    outcome: Outcome {
+                        requests: 1,
+                        iops,
+                        megabytes: 0.0,
+                        p99_us: None,
+                        max_us: None,
+                        client_cpu: 0.0,
+                    },
                     cpu_run: cpu,
                     cpu_settled: cpu,
                 })

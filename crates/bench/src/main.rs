@@ -1,7 +1,8 @@
 //! Benchmarks of Hindcast beside its peers.
 //!
 //! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine, interleaved, because an absolute
-//! figure from a shared machine says little; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
+//! figure from a shared machine says little; `snapshots` what snapshots cost it
+//! and its peers; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
 //! error when a bound is missed, so that a script can rely on it.
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ mod report;
 mod samples;
 mod scratch;
 mod server;
+mod snapshots;
 mod targets;
 mod units;
 
@@ -53,6 +55,8 @@ enum Command {
     Targets(targets::Args),
     /// Hindcast and tgt side by side over iSCSI, driven by iscsi-perf and qemu-img.
     Iscsi(iscsi::Args),
+    /// What snapshots cost: Hindcast, qcow2 under qemu-nbd, and a reflink copy on XFS under nbdkit.
+    Snapshots(snapshots::Args),
     /// Peak resident memory with a huge thin volume and scattered small writes.
     Memory(memory::Args),
     /// Time from a start after SIGKILL until NBD answers, per GiB of journal in use.
@@ -64,6 +68,7 @@ fn main() -> anyhow::Result<()> {
     match cli.command {
         Command::Targets(args) => targets::run(&cli.common, &args),
         Command::Iscsi(args) => iscsi::run(&cli.common, &args),
+        Command::Snapshots(args) => snapshots::run(&cli.common, &args),
         Command::Memory(args) => memory::run(&cli.common, &args),
         Command::Recovery(args) => recovery::run(&cli.common, &args),
     }

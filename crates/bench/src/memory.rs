@@ -47,8 +47,16 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     server.wait_ready()?;
     let idle = process::memory(server.pid())?;
     let amount = Amount::Bytes(args.written);
-    let job =
-        Job { rw: "randwrite", block: 4096, depth: 32, amount, flush: Flush::AtEnd, seed: 4, once: false };
+    let job = Job {
+        rw: "randwrite",
+        block: 4096,
+        depth: 32,
+        amount,
+        flush: Flush::AtEnd,
+        seed: 4,
+        once: false,
+        rate: None,
+    };
     let mut anonymous = idle.anonymous;
     let outcome = fio::spawn(&job, &server.uri, &dir)?
         .wait(Duration::from_millis(200), || {

@@ -76,7 +76,16 @@ fn fill_journal(
     seed: u64,
 ) -> Result<(u64, Running)> {
     let amount = Amount::Seconds(args.patience + 60);
-    let job = Job { rw: "randwrite", block: 4096, depth: 32, amount, flush: Flush::Never, seed, once: false };
+    let job = Job {
+        rw: "randwrite",
+        block: 4096,
+        depth: 32,
+        amount,
+        flush: Flush::Never,
+        seed,
+        once: false,
+        rate: None,
+    };
     let mut load = fio::spawn(&job, uri, dir)?;
     let start = Instant::now();
     let patience = Duration::from_secs(args.patience);

@@ -185,7 +185,7 @@ fn verdict_table(verdicts: &[Verdict]) -> String {
 }
 
 /// Kernel and cores: what a reader needs to judge the figures.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let uname = rustix::system::uname();
     format!("{cores} cores, Linux {}", uname.release().to_string_lossy())

@@ -5,6 +5,8 @@ use crate::Common;
 use crate::fio::{self, Amount, Flush, Job};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,6 +38,14 @@ impl Server {
     /// Ends it as a power cut of the process would.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill().context("kill the server")?;
+        self.child.wait().context("reap the server")?;
+        Ok(())
+    }
+
+    /// Ends it as an operator would, and waits.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).context("stop the server")?;
         self.child.wait().context("reap the server")?;
         Ok(())
     }
@@ -84,10 +94,15 @@ fn uri(socket: &Path, export: &str) -> String {
 
 /// `nbdkit file` on a new sparse file.
 pub(crate) fn nbdkit(dir: &Path, size: u64) -> Result<Server> {
-    let (file, socket) = (dir.join("nbdkit.raw"), dir.join("nbdkit.sock"));
-    sparse_file(&file, size)?;
+    nbdkit_on(&dir.join("nbdkit.raw"), size, dir)
+}
+
+/// The same on a file elsewhere.
+pub(crate) fn nbdkit_on(file: &Path, size: u64, dir: &Path) -> Result<Server> {
+    let socket = dir.join("nbdkit.sock");
+    sparse_file(file, size)?;
     let mut command = Command::new("nbdkit");
-    command.arg("-f").arg("-U").arg(&socket).arg("file").arg(&file);
+    command.arg("-f").arg("-U").arg(&socket).arg("file").arg(file);
     let mut server = Server::start("nbdkit file", &mut command, uri(&socket, ""))?;
     server.wait_ready()?;
     Ok(server)
@@ -95,10 +110,16 @@ pub(crate) fn nbdkit(dir: &Path, size: u64) -> Result<Server> {
 
 /// `qemu-nbd` on a new image of `format` (raw, qcow2).
 pub(crate) fn qemu_nbd(dir: &Path, size: u64, format: &'static str) -> Result<Server> {
-    let (file, socket) = (dir.join(format!("qemu.{format}")), dir.join(format!("qemu-{format}.sock")));
-    run(Command::new("qemu-img").args(["create", "-q", "-f", format]).arg(&file).arg(size.to_string()))?;
+    let file = dir.join(format!("qemu.{format}"));
+    execute(Command::new("qemu-img").args(["create", "-q", "-f", format]).arg(&file).arg(size.to_string()))?;
+    qemu_nbd_on(&file, dir, format)
+}
+
+/// The same on an image that is there.
+pub(crate) fn qemu_nbd_on(file: &Path, dir: &Path, format: &'static str) -> Result<Server> {
+    let socket = dir.join(format!("qemu-{format}.sock"));
     let mut command = Command::new("qemu-nbd");
-    command.args(["-t", "-e", "8", "-f", format, "-k"]).arg(&socket).arg(&file);
+    command.args(["-t", "-e", "8", "-f", format, "-k"]).arg(&socket).arg(file);
     let name = if format == "raw" { "qemu-nbd raw" } else { "qemu-nbd qcow2" };
     let mut server = Server::start(name, &mut command, uri(&socket, ""))?;
     server.wait_ready()?;
@@ -125,7 +146,7 @@ pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<S
     let url = format!("iscsi://127.0.0.1:{port}/{TARGET}/1");
     let mut server = Server::start(name, &mut command, url).context("is tgt installed?")?;
     let admin =
-        |args: &[&str]| run(Command::new("tgtadm").args(["-C", &control, "--lld", "iscsi"]).args(args));
+        |args: &[&str]| execute(Command::new("tgtadm").args(["-C", &control, "--lld", "iscsi"]).args(args));
     let start = Instant::now();
     while let Err(error) = admin(&["--op", "show", "--mode", "system"]) {
         if let Some(status) = server.child.try_wait().context("look after tgtd")? {
@@ -150,12 +171,14 @@ pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<S
     Ok(server)
 }
 
-fn sparse_file(path: &Path, size: u64) -> Result<()> {
+/// Creates an empty file of `size` bytes that takes no space.
+pub(crate) fn sparse_file(path: &Path, size: u64) -> Result<()> {
     let file = std::fs::File::create(path).with_context(|| format!("create {}", path.display()))?;
     file.set_len(size).with_context(|| format!("size {}", path.display()))
 }
 
-fn run(command: &mut Command) -> Result<Vec<u8>> {
+/// Runs a command to its end; its output.
+pub(crate) fn execute(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     if !output.status.success() {
         bail!("{command:?} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -165,18 +188,39 @@ fn run(command: &mut Command) -> Result<Vec<u8>> {
 
 /// Writes every block of an export once, with data that does not compress, and flushes.
 pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
+    fill_export(&server.uri, size, scratch).with_context(|| format!("fill the volume of {}", server.name))
+}
+
+/// The same for one export of a server that has several.
+pub(crate) fn fill_export(uri: &str, size: u64, scratch: &Path) -> Result<()> {
     let amount = Amount::Bytes(size);
-    let job =
-        Job { rw: "write", block: 1 << 20, depth: 8, amount, flush: Flush::AtEnd, seed: 1, once: false };
-    fio::run(&job, &server.uri, scratch).with_context(|| format!("fill the volume of {}", server.name))?;
+    let job = Job {
+        rw: "write",
+        block: 1 << 20,
+        depth: 8,
+        amount,
+        flush: Flush::AtEnd,
+        seed: 1,
+        once: false,
+        rate: None,
+    };
+    fio::run(&job, uri, scratch)?;
     Ok(())
 }
 
 /// Reads every block of an export once in random order, which leaves it cached in small folios.
 pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
     let amount = Amount::Bytes(size);
-    let job =
-        Job { rw: "randread", block: 4096, depth: 32, amount, flush: Flush::Never, seed: 2, once: true };
+    let job = Job {
+        rw: "randread",
+        block: 4096,
+        depth: 32,
+        amount,
+        flush: Flush::Never,
+        seed: 2,
+        once: true,
+        rate: None,
+    };
     fio::run(&job, &server.uri, scratch).with_context(|| format!("read the volume of {}", server.name))?;
     Ok(())
 }
@@ -272,7 +316,8 @@ impl Hindcast {
         let socket = self.data.join("hindcast.sock");
         let mut command = Command::new(&self.binary);
         command.args(args).args(["-o", "json"]).env("HINDCAST_SOCKET", &socket);
-        serde_json::from_slice(&run(&mut command)?).with_context(|| format!("parse the output of {args:?}"))
+        serde_json::from_slice(&execute(&mut command)?)
+            .with_context(|| format!("parse the output of {args:?}"))
     }
 
     /// `hindcast status`.
@@ -287,6 +332,36 @@ impl Hindcast {
             pool["journal"][key].as_u64().with_context(|| format!("no journal.{key} in `pool show`"))
         };
         Ok((bytes("used")?, bytes("capacity")?))
+    }
+
+    /// What a client connects to, for a volume or a snapshot (`VOLUME@NAME`).
+    pub(crate) fn export(&self, name: &str) -> String {
+        uri(&self.data.join("nbd.sock"), name)
+    }
+
+    /// One request to the admin API, without a process and its start in between; how long the answer took.
+    pub(crate) fn api(&self, method: &str, path: &str, body: &Value) -> Result<(Value, Duration)> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = format!(
+            "{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let start = Instant::now();
+        let mut answer = String::new();
+        UnixStream::connect(self.data.join("hindcast.sock"))
+            .and_then(|mut stream| {
+                stream.write_all(request.as_bytes())?;
+                stream.read_to_string(&mut answer)
+            })
+            .with_context(|| format!("{method} {path}"))?;
+        let took = start.elapsed();
+        let (head, text) =
+            answer.split_once("\r\n\r\n").with_context(|| format!("{method} {path}: no answer"))?;
+        ensure!(head.starts_with("HTTP/1.1 2"), "{method} {path}: {head} {text}");
+        let value =
+            if text.is_empty() { Value::Null } else { serde_json::from_str(text).context("parse it")? };
+        Ok((value, took))
     }
 
     /// Creates a volume.

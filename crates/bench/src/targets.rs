@@ -93,7 +93,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         .filter(|(name, ..)| wanted(name))
         .map(|(name, rw, block, depth, extent, flush)| Workload {
             name,
-            job: Job { rw, block, depth, amount: amount(extent), flush, seed: 0, once: false },
+            job: Job { rw, block, depth, amount: amount(extent), flush, seed: 0, once: false, rate: None },
             pair_only: matches!(extent, Extent::Sustained | Extent::Twice),
         })
         .collect()

@@ -4,16 +4,21 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod clone;
 mod extras;
 mod failure;
 mod output;
 mod pool;
+mod schedule;
+mod select;
 mod serve;
 mod session;
+mod snapshot;
 mod status;
 mod target;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod volume;
 
 use clap::error::ErrorKind as ClapKind;
@@ -40,7 +45,9 @@ First steps:
   export HINDCAST_SOCKET=./pool/hindcast.sock    in another terminal
   hindcast volume create db --size 10G           create a thin volume
   nbdinfo nbd://127.0.0.1/db                     reach it over NBD
-  iscsi-ls -s iscsi://127.0.0.1                  reach it over iSCSI";
+  iscsi-ls -s iscsi://127.0.0.1                  reach it over iSCSI
+  hindcast snapshot create db@first              keep what it is now
+  hindcast snapshot rollback db@first            be back there";
 
 /// Block storage with a memory: thin volumes over iSCSI and NBD, from one program
 #[derive(Debug, Parser)]
@@ -63,6 +70,18 @@ enum Command {
     /// Volumes: create, list, show, resize, rename, set, delete, stats
     #[command(subcommand)]
     Volume(volume::Command),
+    /// Snapshots: create, list, show, rename, label, protect, delete, rollback
+    #[command(subcommand)]
+    Snapshot(snapshot::Command),
+    /// Clones, writable volumes that begin as a snapshot: create, list
+    #[command(subcommand)]
+    Clone(clone::Command),
+    Diff(transfer::Diff),
+    Export(transfer::Export),
+    Import(transfer::Import),
+    /// Schedules, which take and delete snapshots by time: create, list, show, pause, resume, set, delete
+    #[command(subcommand)]
+    Schedule(schedule::Command),
     /// iSCSI targets: create, list, show, delete, set, LUNs, access rules, CHAP
     #[command(subcommand)]
     Target(target::Command),
@@ -101,6 +120,12 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status => status::run(&global.session()?),
         Command::Pool(command) => pool::run(command, &global.session()?),
         Command::Volume(command) => volume::run(command, &global.session()?),
+        Command::Snapshot(command) => snapshot::run(command, &global.session()?),
+        Command::Clone(command) => clone::run(command, &global.session()?),
+        Command::Diff(args) => transfer::diff(&args, &global.session()?),
+        Command::Export(args) => transfer::export(&args, &global.session()?),
+        Command::Import(args) => transfer::import(&args, &global.session()?),
+        Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Check(args) => check::run(&args, global.output()),
         Command::Completions(args) => extras::completions(&args),

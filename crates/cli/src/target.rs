@@ -22,10 +22,11 @@ A volume needs none of this: it has a target of its own, with its name, and is L
 const ADD_LUN_EXAMPLES: &str = "\
 Examples:
   hindcast target add-lun cluster --volume db
+  hindcast target add-lun cluster db@before      a snapshot; writes are refused
   hindcast target add-lun cluster --lun 7 --file /srv/images/cd.iso --read-only
   hindcast target add-lun cluster --device /dev/vdb --block 4096
 
-A volume keeps its LUN when it is renamed, and can't be deleted without --force while it is one. A file or block device
+A volume or snapshot keeps its LUN when it is renamed, and can't be deleted without --force while it is one. A file or block device
 is exported as it is; it must not be used by anybody else.";
 
 const ALLOW_EXAMPLES: &str = "\
@@ -91,14 +92,17 @@ pub(crate) enum Command {
         #[arg(long, value_name = "TEXT", group = "property")]
         alias: Option<String>,
     },
-    /// Add a LUN: a volume, a file, or a block device
+    /// Add a LUN: a volume, a snapshot, a file, or a block device
     #[command(after_help = ADD_LUN_EXAMPLES, group = ArgGroup::new("backing").required(true))]
     AddLun {
         name: String,
         /// Its number, 0 to 16383 [default: the lowest that is free]
         #[arg(long, value_name = "N")]
         lun: Option<u16>,
-        /// A volume
+        /// A volume, or a snapshot: VOLUME@NAME
+        #[arg(value_name = "ADDRESS", group = "backing")]
+        address: Option<String>,
+        /// The same
         #[arg(long, value_name = "NAME", group = "backing")]
         volume: Option<String>,
         /// A plain file on the server
@@ -108,10 +112,11 @@ pub(crate) enum Command {
         #[arg(long, value_name = "PATH", group = "backing")]
         device: Option<String>,
         /// Refuse writes to the file or device
-        #[arg(long, conflicts_with = "volume")]
+        #[arg(long, conflicts_with_all = ["volume", "address"])]
         read_only: bool,
         /// Logical block size of the file or device, 512 or 4096 [default: 512]
-        #[arg(long, value_name = "SIZE", value_parser = crate::volume::block_size, conflicts_with = "volume")]
+        #[arg(long, value_name = "SIZE", value_parser = crate::volume::block_size,
+            conflicts_with_all = ["volume", "address"])]
         block: Option<u32>,
     },
     /// Remove a LUN; the volume or file stays
@@ -237,7 +242,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchTarget { enabled: (enabled || disabled).then_some(enabled), alias };
             output.show(&client.patch_target(&name, &patch)?, |t| format!("{} is {}", t.name, state(t)))
         }
-        Command::AddLun { name, lun, volume, file, device, read_only, block } => {
+        Command::AddLun { name, lun, address, volume, file, device, read_only, block } => {
+            let volume = volume.or(address);
             let source = volume.clone().or_else(|| file.clone()).or_else(|| device.clone());
             let new = AddLun { lun, volume, file, device, read_only, block_size: block };
             let before = lun;

@@ -14,15 +14,37 @@ fn the_description_is_consistent() {
     Cli::command().debug_assert();
 }
 
+/// The words of an example as a shell would see them, up to what is not the command's: an explanation, a pipe.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec!["hindcast".to_owned()];
+    // What is quoted has every other place.
+    for (n, part) in line.split('\'').enumerate() {
+        if n % 2 == 1 {
+            words.last_mut().unwrap().push_str(part);
+            continue;
+        }
+        let command = part.split("  ").next().unwrap().split(['|', '>', '&']).next().unwrap();
+        for (n, word) in command.split(' ').enumerate() {
+            match n {
+                0 => words.last_mut().unwrap().push_str(word),
+                _ => words.push(word.to_owned()),
+            }
+        }
+        if command.len() < part.len() {
+            break;
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 /// Every example in every help text that is a plain `hindcast` command has to parse.
 #[test]
 fn examples_in_the_help_parse() {
     fn walk(command: &clap::Command, seen: &mut usize) {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        for line in help.lines().filter_map(|l| l.strip_prefix("  hindcast ")) {
-            let line = line.split("  ").next().unwrap_or(line);
-            let line = line.split(['|', '>', '&']).next().unwrap_or(line);
-            let words: Vec<&str> = std::iter::once("hindcast").chain(line.split_whitespace()).collect();
+        for line in help.lines().filter_map(|l| l.strip_prefix("  hindcast")) {
+            let words = words(line);
             if let Err(error) = Cli::try_parse_from(&words) {
                 panic!("{words:?}: {error}");
             }
@@ -54,6 +76,18 @@ fn usage_errors_are_one_line_and_say_what_is_wrong() {
         (&["hindcast", "target", "set", "db", "--enabled", "--disabled"], "cannot be used with"),
         (&["hindcast", "pool", "set", "--placement", "somewhere"], "anywhere or contiguous"),
         (&["hindcast", "volume", "stats", "--watch", "0"], "0.1 to 86400"),
+        (&["hindcast", "volume", "set", "db", "--method", "x"], "cow or row"),
+        (&["hindcast", "snapshot", "create"], "VOLUME[@NAME]"),
+        (&["hindcast", "snapshot", "create", "db@"], "VOLUME@NAME"),
+        (&["hindcast", "snapshot", "create", "db", "--before", "x"], "--after"),
+        (&["hindcast", "snapshot", "create", "db", "--after", "x", "--freeze-timeout", "1h"], "1s to 5m"),
+        (&["hindcast", "snapshot", "delete", "db"], "db@*"),
+        (&["hindcast", "snapshot", "delete", "db@*", "--older-than", "1y"], "7d or 4w"),
+        (&["hindcast", "snapshot", "label", "db@a", "x"], "KEY=VALUE"),
+        (&["hindcast", "snapshot", "rollback", "db"], "VOLUME@NAME"),
+        (&["hindcast", "clone", "create", "db", "x"], "VOLUME@NAME"),
+        (&["hindcast", "schedule", "create", "a", "db", "--every", "5s"], "10s to 31d"),
+        (&["hindcast", "schedule", "set", "a"], "--every"),
     ] {
         let message = refused(args);
         assert!(message.contains(part), "{args:?}: {message}");

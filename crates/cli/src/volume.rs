@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::{line, list, properties};
 use crate::session::Session;
 use clap::{ArgGroup, Subcommand};
-use hindcast_api::{CreateVolume, PatchVolume, Size, Volume, VolumeStats};
+use hindcast_api::{CreateVolume, Method, PatchVolume, Size, Volume, VolumeStats};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,15 @@ const RESIZE_EXAMPLES: &str = "\
 Examples:
   hindcast volume resize db --size 20G
   hindcast volume resize db --size 5G --force    what lies past 5G is lost";
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  hindcast volume set db --read-only
+  hindcast volume set db --method cow            for volumes that are read in long runs
+  hindcast volume set db --snapshot-reserve 25 --auto-delete yes
+
+With row a chunk that a snapshot needs stays where it is, and what is written goes elsewhere: little is moved. With cow
+it is copied away and overwritten where it was: the volume keeps its order on disk. What was written before stays as it is.";
 
 const STATS_EXAMPLES: &str = "\
 Examples:
@@ -46,6 +55,9 @@ pub(crate) enum Command {
         /// Refuse writes from the start
         #[arg(long)]
         read_only: bool,
+        /// How to preserve what snapshots need: row (redirect-on-write) or cow (copy-on-write) [default: row]
+        #[arg(long)]
+        method: Option<Method>,
     },
     /// List volumes
     List,
@@ -65,20 +77,29 @@ pub(crate) enum Command {
     /// Rename a volume, and with it its export and its target
     Rename { name: String, new_name: String },
     /// Change properties of a volume
-    #[command(group = ArgGroup::new("property").required(true))]
+    #[command(after_help = SET_EXAMPLES, group = ArgGroup::new("property").required(true).multiple(true))]
     Set {
         name: String,
         /// Refuse writes
-        #[arg(long, group = "property")]
+        #[arg(long, group = "property", conflicts_with = "writable")]
         read_only: bool,
         /// Accept writes
         #[arg(long, group = "property")]
         writable: bool,
+        /// How to preserve what snapshots need, from now on: row (redirect-on-write) or cow (copy-on-write)
+        #[arg(long, group = "property")]
+        method: Option<Method>,
+        /// What its snapshots are expected to take, in per cent of its size; taking more is a warning
+        #[arg(long, group = "property", value_name = "PERCENT")]
+        snapshot_reserve: Option<u8>,
+        /// Delete the oldest unprotected snapshots while they take more than the reserve, or space is low
+        #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
+        auto_delete: Option<bool>,
     },
     /// Delete a volume; its space comes back in the background
     Delete {
         name: String,
-        /// Also when clients are connected to it, or a target has it as a LUN
+        /// Also when it has snapshots, clients are connected to it, or a target has it as a LUN
         #[arg(long)]
         force: bool,
     },
@@ -110,16 +131,25 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn yes_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("say yes or no".into()),
+    }
+}
+
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
-        Command::Create { name, size, chunk, block, read_only } => {
+        Command::Create { name, size, chunk, block, read_only, method } => {
             let new = CreateVolume {
                 name,
                 size: size.0,
                 chunk_size: chunk.map(|s| s.0),
                 block_size: block,
                 read_only,
+                method,
             };
             output.show(&client.create_volume(&new)?, |v| format!("created {}, {}", v.name, Size(v.size)))
         }
@@ -134,9 +164,13 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set { name, read_only, writable: _ } => {
-            let patch = PatchVolume { read_only: Some(read_only), ..PatchVolume::default() };
-            output.show(&client.patch_volume(&name, &patch)?, |v| format!("{} is now {}", v.name, access(v)))
+        Command::Set { name, read_only, writable, method, snapshot_reserve, auto_delete } => {
+            let read_only = (read_only || writable).then_some(read_only);
+            let patch =
+                PatchVolume { read_only, method, snapshot_reserve, auto_delete, ..PatchVolume::default() };
+            output.show(&client.patch_volume(&name, &patch)?, |v| {
+                format!("{} is now {}, {}", v.name, access(v), v.method.name())
+            })
         }
         Command::Delete { name, force } => {
             client.delete_volume(&name, force)?;
@@ -163,11 +197,16 @@ fn table(volumes: &[Volume]) -> String {
             Size(v.allocated).to_string(),
             Size(v.chunk_size).to_string(),
             v.block_size.to_string(),
+            v.method.name().to_owned(),
             access(v).to_owned(),
             v.handles.to_string(),
         ]
     });
-    list(&["NAME", "SIZE", "ALLOCATED", "CHUNK", "BLOCK", "ACCESS", "HANDLES"], &[1, 2, 3, 4, 6], rows)
+    list(
+        &["NAME", "SIZE", "ALLOCATED", "CHUNK", "BLOCK", "METHOD", "ACCESS", "HANDLES"],
+        &[1, 2, 3, 4, 7],
+        rows,
+    )
 }
 
 fn details(v: &Volume) -> String {
@@ -178,6 +217,12 @@ fn details(v: &Volume) -> String {
         ("chunk size", Size(v.chunk_size).to_string()),
         ("block size", v.block_size.to_string()),
         ("access", access(v).into()),
+        ("method", v.method.name().into()),
+        (
+            "snapshot reserve",
+            format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", kept by deletion" } else { "" }),
+        ),
+        ("origin", v.origin.clone().unwrap_or_else(|| "-".into())),
         ("handles", v.handles.to_string()),
         ("created", v.created.to_string()),
         ("uuid", v.uuid.clone()),

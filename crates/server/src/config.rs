@@ -2,8 +2,10 @@
 //!
 //! [`Settings`] is what was said; [`Config`] is what it comes to.
 
+use crate::freeze::{DEFAULT_TIMEOUT, Hooks};
 use crate::listen::Address;
-use crate::settings::{Digests, LogFormat, Settings, TlsWhen};
+use crate::settings::{Digests, Hook, LogFormat, Settings, TlsWhen};
+use crate::snapshots::VolumeHooks;
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
 use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
@@ -11,6 +13,9 @@ use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The longest that the commands around a snapshot may keep something frozen.
+const MAX_FREEZE: Duration = Duration::from_secs(300);
 
 /// What the settings come to.
 #[derive(Debug, Clone)]
@@ -23,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) creation: Creation,
     pub(crate) options: PoolOptions,
     pub(crate) chunk: u64,
+    pub(crate) hooks: VolumeHooks,
     pub(crate) stop_timeout: Duration,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
@@ -80,11 +86,32 @@ impl Settings {
             creation: said.creation()?,
             options: said.options()?,
             chunk: said.chunk.map_or(pool::DEFAULT_CHUNK_SIZE, |s| s.0),
+            hooks: said.hooks()?,
             stop_timeout: Duration::from_secs(said.stop_timeout.unwrap_or(10).into()),
             log: said.log.unwrap_or_else(|| "info".into()),
             log_format: said.log_format.unwrap_or_else(default_log_format),
             data,
         })
+    }
+
+    /// The commands around snapshots.
+    fn hooks(&self) -> Result<VolumeHooks, ErrorBody> {
+        let said = self.hooks.iter().flatten();
+        said.map(|(volume, said)| {
+            let wrong = |why: &str| invalid(format!("hooks.{volume}: {why}"));
+            if said.before.is_some() && said.after.is_none() {
+                return Err(wrong(
+                    "there is a command before, but none after; what is frozen has to be thawed",
+                ));
+            }
+            let timeout = said.timeout.map_or(DEFAULT_TIMEOUT, |s| Duration::from_secs(s.into()));
+            if timeout.is_zero() || timeout > MAX_FREEZE {
+                return Err(wrong("a timeout is 1 to 300 seconds"));
+            }
+            let Hook { before, after, .. } = said.clone();
+            Ok((volume.clone(), Hooks { before, after, timeout }))
+        })
+        .collect()
     }
 
     fn nbd(&self) -> Result<NbdConfig, ErrorBody> {
@@ -343,6 +370,30 @@ mod tests {
         assert_eq!(config.creation.placement, pool::Placement::Contiguous);
         assert_eq!(config.creation.given, ["--placement"]);
         assert_eq!(config.log_format, LogFormat::Json);
+    }
+
+    #[test]
+    fn hooks_come_from_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("h.toml");
+        let file = path.to_str().unwrap();
+        let with = |text: &str| {
+            std::fs::write(&path, format!("data = '/a'\n[hooks.db]\n{text}")).unwrap();
+            parse(&["--config", file]).resolve()
+        };
+        let config = with("before = 'fsfreeze -f /x'\nafter = 'fsfreeze -u /x'\n").unwrap();
+        assert_eq!(config.hooks["db"].before.as_deref(), Some("fsfreeze -f /x"));
+        assert_eq!(config.hooks["db"].timeout, DEFAULT_TIMEOUT);
+        assert_eq!(with("after = 'x'\ntimeout = 3\n").unwrap().hooks["db"].timeout, Duration::from_secs(3));
+        for (bad, part) in [
+            ("before = 'x'\n", "thawed"),
+            ("after = 'x'\ntimeout = 0\n", "1 to 300"),
+            ("after = 'x'\ntimeout = 301\n", "1 to 300"),
+            ("afer = 'x'\n", "line 3"),
+        ] {
+            let message = with(bad).unwrap_err().message;
+            assert!(message.contains(part), "{message}");
+        }
     }
 
     #[test]

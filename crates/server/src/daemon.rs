@@ -7,6 +7,7 @@ use crate::listen::Listener;
 use crate::maintenance::Maintenance;
 use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
+use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
 use crate::{logging, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
@@ -15,9 +16,12 @@ use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 
 /// Threads that wait for the engine on behalf of admin requests.
 const ADMIN_THREADS: usize = 8;
+/// Exports and imports that may go on at the same time: each has a thread, and reads or writes as fast as it can.
+const MAX_TRANSFERS: usize = 8;
 /// Between refreshes of what the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -59,7 +63,12 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         started: Timestamp::now(),
         data: config.data.display().to_string(),
         chunk: config.chunk,
+        hooks: config.hooks.clone(),
+        transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
+        schedules: Schedules::open(&config.data).map_err(http::error_body)?,
     });
+    let scheduler =
+        Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref());
 
     let notifier = Notifier::from_env();
@@ -77,7 +86,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
     }
     notifier.stopping();
     tokio::select! {
-        result = stop(app, api, maintenance, config.stop_timeout) => result,
+        result = stop(app, api, (scheduler, maintenance), config.stop_timeout) => result,
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
@@ -90,7 +99,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
-    maintenance: Maintenance,
+    (scheduler, maintenance): (Scheduler, Maintenance),
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();
@@ -101,6 +110,7 @@ async fn stop(
     nbd.await.map_err(|e| io_error("stop the NBD target", &e))?;
     iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
     let closed = tokio::task::spawn_blocking(move || {
+        scheduler.stop();
         maintenance.stop();
         app.pool.close()
     });

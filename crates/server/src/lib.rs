@@ -7,6 +7,7 @@
 mod config;
 mod daemon;
 mod durable;
+pub mod freeze;
 mod http;
 mod iscsi;
 mod listen;
@@ -16,7 +17,9 @@ mod metrics;
 mod nbd;
 mod notify;
 mod passthrough;
+mod schedule;
 mod settings;
+mod snapshots;
 mod storage;
 mod world;
 

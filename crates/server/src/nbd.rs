@@ -1,30 +1,39 @@
 //! The pool's volumes as exports of the NBD target, and the target's life.
 
+use crate::http::convert;
 use hindcast_api::Size;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
-use hindcast_engine::{Error, ErrorKind as EngineKind, Result};
+use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result};
 use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
-use hindcast_target::{ExportEntry, Exports};
+use hindcast_target::{Changes, ExportEntry, Exports};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// Every volume under its own name; the empty name is the only volume where there is exactly one.
+/// Every volume under its own name, and every snapshot under its address, `VOLUME@NAME`; the empty name is the only
+/// volume where there is exactly one.
 struct PoolExports(Arc<Pool>);
 
 impl Exports for PoolExports {
     fn list(&self) -> Vec<ExportEntry> {
-        self.0
-            .volumes()
-            .into_iter()
-            .map(|v| ExportEntry {
-                description: format!("{}{}", Size(v.size), if v.read_only { ", read-only" } else { "" }),
-                name: v.name,
-            })
-            .collect()
+        let mut snapshots = self.0.all_snapshots().into_iter().peekable();
+        let mut entries = Vec::new();
+        // Both are in the order of volumes' names.
+        for v in self.0.volumes() {
+            while snapshots.next_if(|s| s.volume < v.name).is_some() {}
+            let access = if v.read_only { ", read-only" } else { "" };
+            let theirs = std::iter::from_fn(|| snapshots.next_if(|s| s.volume == v.name));
+            entries
+                .push(ExportEntry { description: format!("{}{access}", Size(v.size)), name: v.name.clone() });
+            entries.extend(theirs.map(|s| ExportEntry {
+                description: format!("{}, snapshot of {}", Size(s.size), convert::time(s.created)),
+                name: format!("{}@{}", s.volume, s.name),
+            }));
+        }
+        entries
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
@@ -35,7 +44,10 @@ impl Exports for PoolExports {
                 "open the default export: there is not exactly one volume",
             ));
         }
-        // `vol@moment` names the past of a volume, which nobody keeps yet; no volume has an @ in its name.
+        // No volume has an @ in its name.
+        if let Some((volume, snapshot)) = name.split_once('@') {
+            return Ok(self.0.open_snapshot(volume, snapshot)?);
+        }
         let read_only = self.0.volume(&name)?.read_only;
         Ok(self.0.open_volume(&name, read_only)?)
     }
@@ -47,6 +59,35 @@ impl Exports for PoolExports {
             return only.name.clone();
         }
         name.to_owned()
+    }
+
+    fn snapshots(&self, name: &str) -> Vec<String> {
+        let name = self.canonical(name);
+        let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
+        let all = self.0.snapshots(volume).unwrap_or_default();
+        all.into_iter().map(|s| s.name).filter(|s| Some(s.as_str()) != own).collect()
+    }
+
+    /// A snapshot of the same volume by its name, or of any by its address: a clone differs from the snapshot that it was
+    /// made of in what was written to it.
+    fn changed_since(&self, name: &str, snapshot: &str) -> Result<Arc<dyn Changes>> {
+        let name = self.canonical(name);
+        let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
+        let (from_volume, from) = snapshot.split_once('@').unwrap_or((volume, snapshot));
+        let from = self.0.open_snapshot(from_volume, from)?;
+        let to = match own {
+            Some(own) => self.0.open_snapshot(volume, own)?,
+            None => self.0.watch_volume(volume)?,
+        };
+        Ok(Arc::new(Compared(Difference::new(from, to)?)))
+    }
+}
+
+struct Compared(Difference);
+
+impl Changes for Compared {
+    fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>> {
+        Ok(self.0.runs(offset, len, max_runs)?.into_iter().map(|run| (run.length, run.changed)).collect())
     }
 }
 
@@ -72,11 +113,12 @@ impl NbdTarget {
         self.0.stats()
     }
 
-    /// Ends the connections of a volume that is gone: their devices would only answer with errors.
-    pub(crate) fn disconnect(&self, volume: &str) {
-        let (connections, all) = self.0.disconnect(volume, DISCONNECT_WAIT);
+    /// Ends the connections of an export that is gone, or shows something else now: their devices would only answer with
+    /// errors.
+    pub(crate) fn disconnect(&self, export: &str) {
+        let (connections, all) = self.0.disconnect(export, DISCONNECT_WAIT);
         if connections > 0 {
-            tracing::info!(volume, connections, all, "NBD connections ended");
+            tracing::info!(export, connections, all, "NBD connections ended");
         }
     }
 

@@ -6,6 +6,7 @@ use clap::Args;
 use hindcast_api::{Placement, Size};
 use hindcast_engine::pool::CachePolicy;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -21,6 +22,10 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
+
+    /// Commands around snapshots, by volume; in the file only
+    #[arg(skip)]
+    pub hooks: Option<BTreeMap<String, Hook>>,
 
     /// Admin API listener, HOST:PORT or unix:PATH; repeatable, replaces the default [default: unix:DIR/hindcast.sock]
     #[arg(
@@ -276,6 +281,18 @@ impl FromStr for LogFormat {
     }
 }
 
+/// Commands around the snapshots of one volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Hook {
+    /// Run by `sh -c` first; if it fails there is no snapshot.
+    pub before: Option<String>,
+    /// Run by `sh -c` last, whatever happened.
+    pub after: Option<String>,
+    /// Seconds from the start of `before` until `after` is run come what may. Default: 10.
+    pub timeout: Option<u16>,
+}
+
 /// Replacement in the map cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -312,6 +329,7 @@ impl Settings {
         merge!(
             data,
             config,
+            hooks,
             api,
             api_token_file,
             nbd,

@@ -33,7 +33,7 @@ const KINDS: [(Kind, u64); 20] = [
 
 /// The same for what has to do with snapshots. They come after the others: without them a seed draws as it did before
 /// there were any.
-const SNAPSHOT_KINDS: [(Kind, u64); 8] = [
+const SNAPSHOT_KINDS: [(Kind, u64); 9] = [
     (Kind::Snapshot, 7),
     (Kind::DeleteSnapshots, 4),
     (Kind::RenameSnapshot, 1),
@@ -42,6 +42,7 @@ const SNAPSHOT_KINDS: [(Kind, u64); 8] = [
     (Kind::Method, 2),
     (Kind::ReadSnapshot, 6),
     (Kind::ReleaseSnapshots, 1),
+    (Kind::Relocate, 2),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,7 @@ enum Kind {
     Method,
     ReadSnapshot,
     ReleaseSnapshots,
+    Relocate,
 }
 
 /// Draws operations.
@@ -197,6 +199,7 @@ impl Generator {
             Kind::Method => Op::Method(vol, self.rand.pick(&[Method::Redirect, Method::Copy])),
             Kind::Snapshot if state.snapshots.len() as u64 >= self.max_snapshots => return None,
             Kind::Snapshot => self.snapshot(state),
+            Kind::Relocate => Op::Relocate(vol),
             Kind::ReleaseSnapshots => Op::ReleaseSnapshots,
             Kind::DeleteSnapshots => self.delete_snapshots(state)?,
             Kind::RenameSnapshot | Kind::Clone | Kind::RollBack | Kind::ReadSnapshot => {

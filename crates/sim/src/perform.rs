@@ -79,6 +79,7 @@ impl Run {
             Op::RenameSnapshot(snap, name) => self.rename_snapshot(*snap, name),
             Op::Clone(snap, name) => self.clone_volume(*snap, name),
             Op::RollBack { snap, undo, force } => self.roll_back(*snap, undo, *force),
+            Op::Relocate(vol) => self.relocate(*vol),
             Op::Method(vol, method) => self.set_method(*vol, *method),
             Op::ReadSnapshot { snap, offset, len, try_first } => {
                 self.read_snapshot(*snap, *offset, *len, *try_first)

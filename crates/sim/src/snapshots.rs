@@ -224,6 +224,13 @@ impl Run {
         self.control(Effect::Method(vol), &[], |pool| pool.set_method(&name, method).map(drop)).map(drop)
     }
 
+    /// Nothing that anybody reads changes, and no space is lost.
+    pub(crate) fn relocate(&mut self, vol: VolId) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        let result = self.pool()?.relocate_volume(&name, 0);
+        self.sort(result, &[]).map(drop)
+    }
+
     /// A handle of a snapshot; none when it can't be opened because of a planned fault.
     fn snapshot_handle(&mut self, snap: SnapId) -> Outcome<Option<Arc<Volume>>> {
         if let Some(handle) = self.snapshot_handles.get(&snap) {

@@ -130,6 +130,8 @@ pub enum Op {
     },
     /// Another way to preserve.
     Method(VolId, Method),
+    /// Begin to bring chunks back into their order.
+    Relocate(VolId),
     /// A read of a snapshot, compared with the model.
     ReadSnapshot {
         /// Snapshot.
@@ -212,6 +214,7 @@ impl Op {
             | Op::ReadOnly(vol, _)
             | Op::Release(vol)
             | Op::Method(vol, _)
+            | Op::Relocate(vol)
             | Op::Fill(vol) => vec![*vol],
             Op::Snapshot(wanted) => wanted.iter().map(|w| w.0).collect(),
             _ => Vec::new(),

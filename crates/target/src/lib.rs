@@ -22,6 +22,13 @@ pub struct ExportEntry {
     pub description: String,
 }
 
+/// What differs between an export and an earlier state of it. May name too much, never too little.
+pub trait Changes: Send + Sync {
+    /// Describes `offset..offset+len` as runs in order, `(length in bytes, whether it may differ)`; stops early, at a
+    /// run's end, once `max_runs` were reported.
+    fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>>;
+}
+
 /// The names that clients may connect to, and the devices behind them. Called from connection threads; may block.
 pub trait Exports: Send + Sync {
     /// Everything a client may see, in the order to show it.
@@ -40,5 +47,16 @@ pub trait Exports: Send + Sync {
     fn describe(&self, name: &str) -> Option<String> {
         let name = self.canonical(name);
         self.list().into_iter().find(|e| e.name == name).map(|e| e.description).filter(|d| !d.is_empty())
+    }
+
+    /// The snapshots that an export can be compared with.
+    fn snapshots(&self, _name: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What differs between an export and a snapshot. Holds both.
+    fn changed_since(&self, _name: &str, snapshot: &str) -> Result<Arc<dyn Changes>> {
+        let text = format!("find snapshot {snapshot}: this export has none");
+        Err(hindcast_engine::Error::new(hindcast_engine::ErrorKind::NotFound, text))
     }
 }

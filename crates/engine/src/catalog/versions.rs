@@ -60,6 +60,19 @@ impl Catalog {
         })
     }
 
+    /// All versions of one chunk of `branch`, oldest first.
+    pub(crate) fn versions_of(&self, branch: u64, chunk: u64) -> Result<Vec<Version>> {
+        self.store.read("read versions", |txn| {
+            let table = db!("read versions", txn.open_table(VERSIONS));
+            let rows = db!("read versions", table.range((branch, chunk, 0)..=(branch, chunk, u32::MAX)));
+            rows.map(|row| {
+                let (key, value) = db!("read versions", row);
+                version(key.value(), value.value())
+            })
+            .collect()
+        })
+    }
+
     /// The first chunk of `branch` at or after `chunk` that has any version.
     pub(crate) fn next_version(&self, branch: u64, chunk: u64) -> Result<Option<u64>> {
         self.store.read("read versions", |txn| {

@@ -29,7 +29,7 @@ impl Pool {
     }
 
     fn evacuate_step(&self, m: &mut Maintenance) -> Result<bool> {
-        let mut moves = Moves { budget: BYTES_PER_STEP, ..Moves::default() };
+        let mut moves = Moves::new(BYTES_PER_STEP);
         let next = match m.evacuate_from {
             EvacuateFrom::Map(from) => self.evacuate_maps(m, from, &mut moves)?,
             EvacuateFrom::Versions(from) => self.evacuate_versions(m, from, &mut moves)?,
@@ -96,12 +96,12 @@ impl Pool {
     }
 
     /// The branch, unless its slots are about to be freed anyway.
-    fn movable(&self, m: &Maintenance, id: u64) -> Option<Arc<Branch>> {
+    pub(super) fn movable(&self, m: &Maintenance, id: u64) -> Option<Arc<Branch>> {
         self.names.read().branches.get(&id).filter(|b| !m.dead.contains_key(&b.id)).cloned()
     }
 
     /// Moves one chunk; `None` when this step has done enough, or when there is no space: a move takes space like a write.
-    fn move_one(
+    pub(super) fn move_one(
         &self,
         m: &mut Maintenance,
         branch: &Branch,
@@ -115,15 +115,20 @@ impl Pool {
             moves.short = true;
             return Ok(None);
         }
-        let slot = self.move_chunk(m, branch, from)?;
-        moves.released.push((branch.slot_log2, 1));
-        moves.written.insert(slot.pv());
-        moves.budget = moves.budget.saturating_sub(1 << branch.chunk_log2);
-        Ok(Some(slot))
+        let to = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
+        self.copy_chunk(m, branch, from, to)?;
+        moves.note(branch, to, 1);
+        Ok(Some(to))
     }
 
-    fn move_chunk(&self, m: &mut Maintenance, branch: &Branch, from: Slot) -> Result<Slot> {
-        let to = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
+    /// Copies a chunk to a slot that was allocated for it, and frees the one where it was.
+    pub(super) fn copy_chunk(
+        &self,
+        m: &mut Maintenance,
+        branch: &Branch,
+        from: Slot,
+        to: Slot,
+    ) -> Result<()> {
         let (source, target) = (self.pvs.get(from.pv())?, self.pvs.get(to.pv())?);
         let size = 1u64 << branch.chunk_log2;
         let mut buffer = vec![0u8; size.min(1 << 20) as usize];
@@ -134,10 +139,10 @@ impl Pool {
         }
         m.allocator.free(from, branch.slot_log2)?;
         self.positions.bytes.fetch_add(size, Ordering::Relaxed);
-        Ok(to)
+        Ok(())
     }
 
-    fn commit_moves(&self, m: &mut Maintenance, moves: Moves) -> Result<()> {
+    pub(super) fn commit_moves(&self, m: &mut Maintenance, moves: Moves) -> Result<()> {
         if moves.written.is_empty() {
             return Ok(());
         }
@@ -161,16 +166,42 @@ impl Pool {
 
 /// What one step has moved.
 #[derive(Default)]
-struct Moves {
+pub(super) struct Moves {
     /// Bytes that may still be moved.
     budget: u64,
+    /// Bytes that were moved.
+    bytes: u64,
     /// There was no space for more.
-    short: bool,
-    pages: Vec<(PageKey, MapPage)>,
-    versions: Vec<Version>,
+    pub(super) short: bool,
+    pub(super) pages: Vec<(PageKey, MapPage)>,
+    pub(super) versions: Vec<Version>,
     released: Vec<(u8, u64)>,
     /// Physical volumes that were written to.
     written: BTreeSet<u32>,
+}
+
+impl Moves {
+    /// Nothing yet, and `budget` bytes to move (at least one chunk).
+    pub(super) fn new(budget: u64) -> Moves {
+        Moves { budget, ..Moves::default() }
+    }
+
+    /// Takes note of `chunks` that were copied to `to` and what follows it.
+    pub(super) fn note(&mut self, branch: &Branch, to: Slot, chunks: u64) {
+        self.released.push((branch.slot_log2, chunks));
+        self.written.insert(to.pv());
+        self.bytes += chunks << branch.chunk_log2;
+        self.budget = self.budget.saturating_sub(chunks << branch.chunk_log2);
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has this step done enough?
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget == 0
+    }
 }
 
 fn leaves(m: &Maintenance, entry: Entry) -> bool {

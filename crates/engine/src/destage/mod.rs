@@ -16,6 +16,7 @@ mod dissolve;
 mod evacuate;
 mod plan;
 mod reclaim;
+mod relocate;
 
 use crate::disk::SyncPurpose;
 use crate::error::Result;
@@ -25,6 +26,7 @@ use crate::pool::{Maintenance, Pool};
 use apply::Placed;
 use collect::{Batch, Collected};
 use plan::Plan;
+pub(crate) use relocate::Relocation;
 use std::sync::atomic::Ordering;
 
 impl Pool {

@@ -112,8 +112,8 @@ struct Target<'a> {
     epoch: u32,
     chunk: u64,
     current: Option<Entry>,
-    /// The slot next to which a new one is wished for.
-    neighbour: Option<Slot>,
+    /// The chunk before it.
+    neighbour: Option<Entry>,
 }
 
 impl Source {
@@ -142,13 +142,13 @@ impl Pool {
                 let before = page.as_ref().unwrap_or(&*stored);
                 let chunk = of_chunk[0].chunk;
                 let (_, at) = MapPage::locate(chunk);
-                let neighbour = at.checked_sub(1).and_then(|i| before.get(i)).map(|e| e.slot);
+                let neighbour = at.checked_sub(1).and_then(|i| before.get(i));
                 let target = Target {
                     branch,
                     epoch: batch.epochs[index as usize],
                     chunk,
                     current: before.get(at),
-                    neighbour: neighbour.filter(|s| *s != Slot::HOLE),
+                    neighbour: neighbour.filter(|e| e.slot != Slot::HOLE),
                 };
                 let overlay = Overlay::of(of_chunk, 1 << branch.chunk_log2);
                 let slots = &mut plan.slots[index as usize];
@@ -217,7 +217,11 @@ impl Pool {
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
             return Ok((Change::None, 0));
         }
-        let slot = m.allocator.allocate(&self.space, branch.slot_log2, target.neighbour)?;
+        // What is preserved or redirected leaves the order anyway: packed densely it is written in few runs. Only behind a
+        // neighbour that was redirected before it, it keeps that order.
+        let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
+        let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
+        let slot = m.allocator.allocate(&self.space, branch.slot_log2, wish)?;
         self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         if let (Some(old), Some(last), Method::Copy) = (old, kept_for, branch.method()) {
             let born = target.current.map_or(epoch, |e| e.born);

@@ -30,6 +30,9 @@ pub(crate) struct Allocator {
     change: Change,
 }
 
+/// Open extents in which a run of slots is looked for.
+const MAX_SEARCHED: usize = 64;
+
 /// A slot that was freed: (slot, log2 of its size).
 pub(crate) type FreedSlot = (Slot, u8);
 
@@ -238,11 +241,67 @@ impl Allocator {
 
     fn take_slot(&mut self, id: ExtentId, slot_log2: u8, after: u32) -> Result<Slot> {
         let slots = self.slots_per_extent(slot_log2);
-        let (extent, mut bits) = self.loaded(id)?;
+        let (extent, bits) = self.loaded(id)?;
         let index = first_zero(&bits.busy, after, slots).or_else(|| first_zero(&bits.busy, 0, slots));
+        extent.bits = Some(bits);
         let Some(index) = index else {
             return Err(corrupt(format!("allocate in extent {} of PV {}: it is full", id.1, id.0)));
         };
+        self.take_index(id, slot_log2, index)
+    }
+
+    /// Takes this very slot, if it is free and of this size, and its PV takes data.
+    pub(crate) fn take_at(&mut self, slot: Slot, slot_log2: u8) -> Result<bool> {
+        let Ok((id, index)) = self.locate(slot, slot_log2) else { return Ok(false) };
+        let slots = self.slots_per_extent(slot_log2);
+        let takes = |s: &PvState| {
+            let extent = s.extents.get(id.1 as usize);
+            !s.draining && extent.is_some_and(|e| e.slot_log2 == slot_log2 && e.busy < slots)
+        };
+        if !self.pvs.get(&id.0).is_some_and(takes) {
+            return Ok(false);
+        }
+        let (extent, bits) = self.loaded(id)?;
+        let free = !get(&bits.busy, index);
+        extent.bits = Some(bits);
+        if free {
+            self.take_index(id, slot_log2, index)?;
+        }
+        Ok(free)
+    }
+
+    /// Takes `count` slots in a row, in an extent that is open or in a free one that no promise needs; the first of them.
+    pub(crate) fn take_run(&mut self, space: &Space, slot_log2: u8, count: u32) -> Result<Option<Slot>> {
+        let slots = self.slots_per_extent(slot_log2);
+        let open: Vec<ExtentId> =
+            self.index.open.get(&slot_log2).into_iter().flatten().rev().take(MAX_SEARCHED).copied().collect();
+        let mut found = None;
+        for id in open {
+            let (extent, bits) = self.loaded(id)?;
+            found = zeros(&bits.busy, count, slots).map(|index| (id, index));
+            extent.bits = Some(bits);
+            if found.is_some() {
+                break;
+            }
+        }
+        if found.is_none()
+            && count <= slots
+            && let Some(id) = self.index.next_free((0, 0))
+            && space.open_extent(slot_log2, false)
+            && self.open_extent(id, slot_log2)?
+        {
+            found = Some((id, 0));
+        }
+        let Some((id, first)) = found else { return Ok(None) };
+        for index in first..first + count {
+            self.take_index(id, slot_log2, index)?;
+        }
+        Ok(Some(self.slot_at(id, first, slot_log2)))
+    }
+
+    fn take_index(&mut self, id: ExtentId, slot_log2: u8, index: u32) -> Result<Slot> {
+        let slots = self.slots_per_extent(slot_log2);
+        let (extent, mut bits) = self.loaded(id)?;
         set(&mut bits.live, index);
         set(&mut bits.busy, index);
         extent.bits = Some(bits);
@@ -447,6 +506,22 @@ fn set(words: &mut [u64], bit: u32) {
 }
 fn clear(words: &mut [u64], bit: u32) {
     words[bit as usize / 64] &= !(1 << (bit % 64));
+}
+
+/// The first of `count` zero bits in a row, below `end`.
+fn zeros(words: &[u64], count: u32, end: u32) -> Option<u32> {
+    let mut from = 0;
+    loop {
+        let first = first_zero(words, from, end)?;
+        let last = first.checked_add(count)?;
+        if last > end {
+            return None;
+        }
+        match (first..last).find(|bit| get(words, *bit)) {
+            None => return Some(first),
+            Some(taken) => from = taken + 1,
+        }
+    }
 }
 
 /// The first zero bit at or after `from`, below `end`.

@@ -154,6 +154,8 @@ pub struct VolumeInfo {
     pub created: u64,
     /// The branch it writes to.
     pub branch: u64,
+    /// How it preserves what its snapshots need.
+    pub method: Method,
     /// How much space its snapshots may take.
     pub policy: SnapshotPolicy,
     /// It is being filled from a stream, and takes no other writes.
@@ -340,6 +342,26 @@ pub struct PoolStats {
     pub catalog_commits: u64,
     /// Completed syncs by purpose, in the order of [`SyncPurpose::ALL`].
     pub syncs: [u64; SyncPurpose::ALL.len()],
+}
+
+/// How a volume's own chunks lie on physical volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// Chunks that have a slot.
+    pub chunks: u64,
+    /// Runs of chunks that lie one after another: reading the whole volume jumps so often.
+    pub runs: u64,
+}
+
+/// How far bringing a volume's chunks back into order is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RelocationInfo {
+    /// The first pass is 1; what could not be moved in one is tried again in the next.
+    pub pass: u32,
+    /// Byte of the volume that this pass has come to.
+    pub position: u64,
+    /// Bytes moved so far, in all passes.
+    pub moved_bytes: u64,
 }
 
 /// What one call of [`super::Pool::maintain`] did.

@@ -149,6 +149,7 @@ impl VolumeState {
             read_only: self.read_only.load(Ordering::Relaxed),
             created: self.created,
             branch: self.line.branch.id,
+            method: self.line.branch.method(),
             policy: *self.policy.read(),
             importing: self.importing.load(Ordering::Relaxed),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,

@@ -3,6 +3,7 @@
 use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
+use crate::destage::Relocation;
 use crate::error::{Result, no_space};
 use crate::grace::Retired;
 use crate::journal::{Cursor, Room, SegmentFile};
@@ -51,6 +52,8 @@ pub(crate) struct Maintenance {
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
     pub(crate) evacuated: bool,
+    /// Branches whose chunks are being brought home.
+    pub(crate) relocating: BTreeMap<u64, Relocation>,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     seen_written: u64,
@@ -73,6 +76,7 @@ impl Maintenance {
             deleted,
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
+            relocating: BTreeMap::new(),
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen_written: 0,
@@ -92,7 +96,7 @@ impl Pool {
         if self.wants_destage(m) && self.destage(m)? {
             return Ok(Progress::Worked);
         }
-        if self.reclaim(m)? || self.evacuate(m)? {
+        if self.reclaim(m)? || self.evacuate(m)? || self.relocate(m)? {
             return Ok(Progress::Worked);
         }
         if m.committed.destaged_lsn < m.destaged {
@@ -222,7 +226,7 @@ impl Pool {
 
     /// Reuses what no reader can hold any more, and measures the backing space.
     /// True when there was anything.
-    fn poll_retired(&self, m: &mut Maintenance) -> Result<bool> {
+    pub(crate) fn poll_retired(&self, m: &mut Maintenance) -> Result<bool> {
         let files = m.retired_files.poll(&self.readers);
         let mut any = !files.is_empty();
         for file in files {

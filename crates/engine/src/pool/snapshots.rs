@@ -1,6 +1,6 @@
 //! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
 
-use super::line::{HEAD, VolumeState};
+use super::line::{Branch, HEAD, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
@@ -65,6 +65,24 @@ impl Pool {
         let names = self.names.read();
         let state = names.volume(volume)?;
         Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&names, s)).collect())
+    }
+
+    /// The snapshots of all volumes: by volume name, and of each oldest first.
+    pub fn all_snapshots(&self) -> Vec<SnapshotInfo> {
+        let names = self.names.read();
+        let of = |volume: &Arc<VolumeState>| names.snapshots_of(volume.id);
+        names.by_name.values().flat_map(of).map(|s| info(&names, s)).collect()
+    }
+
+    /// The frozen state (branch, epoch) that a branch rests on, for those that rest on one: clones, and what volumes
+    /// that were rolled back write to.
+    pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
+        let names = self.names.read();
+        let base = |(id, branch): (&u64, &Arc<Branch>)| {
+            let of = branch.base.as_ref()?.frozen();
+            Some((*id, (of.branch, of.epoch)))
+        };
+        names.branches.iter().filter_map(base).collect()
     }
 
     /// One snapshot.

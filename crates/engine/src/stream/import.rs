@@ -116,6 +116,11 @@ impl Import {
         Ok(())
     }
 
+    /// All of the stream has arrived: it can be ended.
+    pub fn is_complete(&self) -> bool {
+        self.decoder.is_complete()
+    }
+
     /// Keeps the position durably, so that the import goes on from here whatever happens; done by itself now and then.
     pub fn keep(&mut self) -> Result<()> {
         self.target.as_mut().map_or(Ok(()), |target| target.keep(&self.pool))

@@ -1,9 +1,12 @@
 //! The engine's plain data as the API's.
 
 use hindcast_api as api;
-use hindcast_engine::pool::{self, Health, Placement, PoolInfo, PoolStats, PvInfo, VolumeInfo};
+use hindcast_engine::pool::{
+    self, Health, Method, Placement, Pool, PoolInfo, PoolStats, PvInfo, SnapshotInfo, VolumeInfo,
+};
 use hindcast_engine::world::uuid_text;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 
 pub(crate) fn health(health: &Health) -> api::Health {
     match health {
@@ -78,7 +81,84 @@ pub(super) fn pv(info: &PvInfo) -> api::Pv {
     }
 }
 
-pub(super) fn volume(info: &VolumeInfo) -> api::Volume {
+/// Nanoseconds since 1970.
+pub(crate) fn time(nanos: u64) -> Timestamp {
+    Timestamp::from_nanosecond(nanos.into()).unwrap_or_default()
+}
+
+pub(super) fn method(method: api::Method) -> Method {
+    match method {
+        api::Method::Cow => Method::Copy,
+        api::Method::Row => Method::Redirect,
+    }
+}
+
+/// What rests on what, to tell where volumes and snapshots come from.
+pub(crate) struct Lineage {
+    /// Snapshots in sight, by what they froze.
+    snapshots: BTreeMap<(u64, u32), SnapshotInfo>,
+    /// What branches rest on.
+    bases: BTreeMap<u64, (u64, u32)>,
+    /// Volumes by what they rest on.
+    clones: BTreeMap<(u64, u32), Vec<String>>,
+}
+
+impl Lineage {
+    pub(crate) fn new(pool: &Pool) -> Lineage {
+        let bases = pool.branch_bases();
+        let mut clones: BTreeMap<_, Vec<String>> = BTreeMap::new();
+        for volume in pool.volumes() {
+            if let Some(of) = bases.get(&volume.branch) {
+                clones.entry(*of).or_default().push(volume.name);
+            }
+        }
+        let snapshots = pool.all_snapshots().into_iter().map(|s| (s.of, s)).collect();
+        Lineage { snapshots, bases, clones }
+    }
+
+    /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
+    fn before(&self, branch: u64, epoch: u32) -> Option<&SnapshotInfo> {
+        let (mut branch, mut end) = (branch, epoch);
+        loop {
+            if let Some((_, found)) = self.snapshots.range((branch, 0)..(branch, end)).next_back() {
+                return Some(found);
+            }
+            let base = self.bases.get(&branch)?;
+            (branch, end) = (base.0, base.1.checked_add(1)?);
+        }
+    }
+
+    /// Where a volume's current line of history begins.
+    fn origin(&self, branch: u64) -> Option<String> {
+        self.bases.get(&branch).and_then(|of| self.snapshots.get(of)).map(address)
+    }
+
+    pub(crate) fn snapshot(&self, info: &SnapshotInfo) -> api::Snapshot {
+        api::Snapshot {
+            volume: info.volume.clone(),
+            name: info.name.clone(),
+            uuid: uuid_text(&info.uuid),
+            size: info.size,
+            created: time(info.created),
+            labels: info.labels.clone(),
+            protected: info.protected,
+            parent: self.before(info.of.0, info.of.1).map(address),
+            clones: self.clones.get(&info.of).cloned().unwrap_or_default(),
+            handles: info.handles,
+        }
+    }
+
+    pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
+        let parent = self.before(info.branch, u32::MAX).map(address);
+        api::Volume { origin: self.origin(info.branch), parent, ..volume(info) }
+    }
+}
+
+fn address(snapshot: &SnapshotInfo) -> String {
+    format!("{}@{}", snapshot.volume, snapshot.name)
+}
+
+fn volume(info: &VolumeInfo) -> api::Volume {
     let pool::VolumeStats {
         reads,
         read_bytes,
@@ -97,7 +177,16 @@ pub(super) fn volume(info: &VolumeInfo) -> api::Volume {
         chunk_size: info.chunk_size,
         block_size: info.block_size,
         read_only: info.read_only,
-        created: Timestamp::from_nanosecond(info.created.into()).unwrap_or_default(),
+        method: match info.method {
+            Method::Copy => api::Method::Cow,
+            Method::Redirect => api::Method::Row,
+        },
+        snapshot_reserve: info.policy.reserve_percent,
+        auto_delete: info.policy.auto_delete,
+        importing: info.importing,
+        origin: None,
+        parent: None,
+        created: time(info.created),
         allocated: info.allocated,
         handles: info.handles,
         stats: api::VolumeStats {

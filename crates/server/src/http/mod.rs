@@ -3,19 +3,25 @@
 pub(crate) mod convert;
 mod error;
 mod routes;
+mod schedules;
 mod serve;
+mod snapshots;
 mod targets;
+mod transfer;
 
 pub use error::error_body;
 pub(crate) use serve::{ApiServer, addresses, serve};
 
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
+use crate::schedule::Schedules;
+use crate::snapshots::VolumeHooks;
 use error::ApiError;
 use hindcast_api::{Listeners, Status};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// What handlers work on.
 pub(crate) struct App {
@@ -27,6 +33,11 @@ pub(crate) struct App {
     pub(crate) listeners: Listeners,
     /// Chunk size of volumes that are created without one.
     pub(crate) chunk: u64,
+    /// Commands around snapshots.
+    pub(crate) hooks: VolumeHooks,
+    pub(crate) schedules: Schedules,
+    /// Exports and imports that may go on at the same time.
+    pub(crate) transfers: Arc<Semaphore>,
 }
 
 impl App {

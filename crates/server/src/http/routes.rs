@@ -1,7 +1,8 @@
 //! The routes of `/api/v1`, with their OpenAPI descriptions, and `/healthz` and `/metrics`.
 
+use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, convert, targets};
+use super::{App, blocking, convert, schedules, snapshots, targets, transfer};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -13,7 +14,7 @@ use hindcast_api::{
     API_V1, AddPv, CreateVolume, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv, PatchVolume,
     Pool, Pv, Status, Volume,
 };
-use hindcast_engine::pool::{NewVolume, PvSpec};
+use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::OpenApi;
@@ -43,6 +44,9 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(patch_pv, remove_pv))
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
+        .merge(snapshots::router())
+        .merge(transfer::router())
+        .merge(schedules::router())
         .merge(targets::router());
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .nest(API_V1, api)
@@ -193,7 +197,11 @@ async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusC
 /// All volumes, by name.
 #[utoipa::path(get, path = "/volumes", responses((status = OK, body = Vec<Volume>)))]
 async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
-    blocking(&app, |app| Ok(Json(app.pool.volumes().iter().map(convert::volume).collect()))).await
+    blocking(&app, |app| {
+        let lineage = Lineage::new(&app.pool);
+        Ok(Json(app.pool.volumes().iter().map(|v| lineage.volume(v)).collect()))
+    })
+    .await
 }
 
 /// Creates a volume.
@@ -203,7 +211,8 @@ async fn create_volume(
     Json(new): Json<CreateVolume>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     blocking(&app, move |app| {
-        let info = app.pool.create_volume(&NewVolume {
+        let method = new.method.map(convert::method).unwrap_or_default();
+        let mut info = app.pool.create_volume(&NewVolume {
             name: new.name,
             size: new.size,
             chunk_size: new.chunk_size.unwrap_or(app.chunk),
@@ -211,7 +220,10 @@ async fn create_volume(
             read_only: new.read_only,
         })?;
         tracing::info!(volume = info.name, size = info.size, "volume created");
-        Ok((StatusCode::CREATED, Json(convert::volume(&info))))
+        if method != info.method {
+            info = app.pool.set_method(&info.name, method)?;
+        }
+        Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).volume(&info))))
     })
     .await
 }
@@ -219,10 +231,10 @@ async fn create_volume(
 /// One volume.
 #[utoipa::path(get, path = "/volumes/{name}", params(("name" = String, Path)), responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Volume>, ApiError> {
-    blocking(&app, move |app| Ok(Json(convert::volume(&app.pool.volume(&name)?)))).await
+    blocking(&app, move |app| Ok(Json(Lineage::new(&app.pool).volume(&app.pool.volume(&name)?)))).await
 }
 
-/// Changes a volume: read_only, then size, then name; the first that fails ends the request.
+/// Changes a volume: read_only, then method, policy of snapshots, size, name; the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -235,6 +247,19 @@ async fn patch_volume(
             info = app.iscsi.change_volume(&name, |pool| pool.set_read_only(&name, read_only))?;
             tracing::info!(volume = name, read_only, "volume");
         }
+        if let Some(method) = patch.method {
+            info = app.pool.set_method(&name, convert::method(method))?;
+            tracing::info!(volume = name, method = method.name(), "volume");
+        }
+        if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
+            let old = info.policy;
+            let policy = SnapshotPolicy {
+                reserve_percent: patch.snapshot_reserve.unwrap_or(old.reserve_percent),
+                auto_delete: patch.auto_delete.unwrap_or(old.auto_delete),
+            };
+            info = app.pool.set_snapshot_policy(&name, policy)?;
+            tracing::info!(volume = name, ?policy, "volume");
+        }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;
             tracing::info!(volume = name, size, "volume resized");
@@ -243,7 +268,7 @@ async fn patch_volume(
             info = app.pool.rename_volume(&name, &new_name)?;
             tracing::info!(volume = name, new_name, "volume renamed");
         }
-        Ok(Json(convert::volume(&info)))
+        Ok(Json(Lineage::new(&app.pool).volume(&info)))
     })
     .await
 }
@@ -255,7 +280,7 @@ pub(super) struct DeleteQuery {
     pub(super) force: bool,
 }
 
-/// Deletes a volume; with `force` also one that clients use. Its space comes back in the background.
+/// Deletes a volume; with `force` also one that clients use, and its snapshots. Its space comes back in the background.
 #[utoipa::path(delete, path = "/volumes/{name}", params(("name" = String, Path), ("force" = Option<bool>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_volume(
     State(app): Shared,
@@ -263,9 +288,7 @@ async fn delete_volume(
     Query(query): Query<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
-        app.iscsi.delete_volume(&name, query.force)?;
-        app.nbd.disconnect(&name);
-        tracing::info!(volume = name, "volume deleted");
+        app.delete_volume(&name, query.force)?;
         Ok(StatusCode::NO_CONTENT)
     })
     .await

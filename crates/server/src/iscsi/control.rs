@@ -124,7 +124,12 @@ impl IscsiTarget {
                         "add a LUN: a volume has its own block size, and its own read-only property",
                     ));
                 }
-                (self.exports.pool.volume(volume)?.uuid, None)
+                let pool = &self.exports.pool;
+                let backing = match volume.split_once('@') {
+                    Some((volume, snapshot)) => pool.snapshot(volume, snapshot)?.uuid,
+                    None => pool.volume(volume)?.uuid,
+                };
+                (backing, None)
             }
             (None, Some(path), None) => self.file(path, false, new)?,
             (None, None, Some(path)) => self.file(path, true, new)?,

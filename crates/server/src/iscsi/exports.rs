@@ -4,14 +4,14 @@
 //! A logical unit is made once for each volume or file, when it is first needed, and shared by all targets that map it;
 //! it stays as long as the volume does, since reservations outlive the sessions that made them.
 
-use super::names;
+use super::names::{self, SnapshotPart};
 use super::registry::{Guard, Named, Registry, Scope, Settings, Store, Uuid};
 use crate::durable::DurableFile;
 use crate::passthrough::FileDevice;
 use hindcast_engine::disk::Dir;
-use hindcast_engine::pool::{Pool, VolumeInfo};
+use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text as uuid;
-use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_engine::{Error, ErrorKind, Result, Volume};
 use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, decide};
 use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, TargetEntry, Targets};
 use hindcast_target::scsi::{Access, LogicalUnit, LuOptions, LuStore, Space, Target};
@@ -47,6 +47,8 @@ struct Live {
 
 struct Unit {
     lu: Arc<LogicalUnit>,
+    /// It keeps a snapshot from being reclaimed, and goes when no target has it.
+    snapshot: bool,
     /// Set where it is not a volume.
     file: Option<Arc<FileDevice>>,
 }
@@ -54,6 +56,8 @@ struct Unit {
 struct LiveTarget {
     target: Arc<Target>,
     scope: Scope,
+    /// It shows a snapshot, and goes with its last session.
+    on_demand: bool,
 }
 
 /// A target that exists.
@@ -63,14 +67,34 @@ pub(crate) struct Found {
     pub(crate) scope: Scope,
     /// The volume whose target it is by default.
     pub(crate) volume: Option<VolumeInfo>,
+    /// The snapshot of that volume that it shows.
+    pub(crate) snapshot: Option<SnapshotInfo>,
+}
+
+/// What of the pool a logical unit shows.
+pub(crate) enum Source {
+    Volume(VolumeInfo),
+    /// With its volume.
+    Snapshot(SnapshotInfo, VolumeInfo),
+}
+
+impl Source {
+    /// Its address.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Source::Volume(volume) => volume.name.clone(),
+            Source::Snapshot(snapshot, _) => format!("{}@{}", snapshot.volume, snapshot.name),
+        }
+    }
 }
 
 impl Found {
     /// What is mapped where.
     pub(crate) fn luns(&self, registry: &Registry) -> BTreeMap<u16, Uuid> {
-        match (&self.volume, registry.named.get(&self.name)) {
-            (Some(volume), _) => BTreeMap::from([(0, volume.uuid)]),
-            (None, named) => named.map(|t| t.luns.clone()).unwrap_or_default(),
+        match (&self.snapshot, &self.volume, registry.named.get(&self.name)) {
+            (Some(snapshot), _, _) => BTreeMap::from([(0, snapshot.uuid)]),
+            (None, Some(volume), _) => BTreeMap::from([(0, volume.uuid)]),
+            (None, None, named) => named.map(|t| t.luns.clone()).unwrap_or_default(),
         }
     }
 }
@@ -107,8 +131,9 @@ impl Exports {
     /// missing should be noticed when the server starts, not when an initiator does.
     pub(crate) fn begin(&self) -> Result<()> {
         let volumes: HashSet<Uuid> = self.pool.volumes().iter().map(|v| v.uuid).collect();
+        let snapshots: HashSet<Uuid> = self.pool.all_snapshots().iter().map(|s| s.uuid).collect();
         self.store.update(|registry| {
-            registry.forget_volumes(|uuid| volumes.contains(uuid));
+            registry.forget_volumes(|uuid| volumes.contains(uuid) || snapshots.contains(uuid));
             Ok(())
         })?;
         let registry = self.store.get();
@@ -127,14 +152,21 @@ impl Exports {
 
     /// The target that a name means: an iSCSI name, a short one, or a volume's.
     pub(crate) fn find(&self, text: &str) -> Result<Found> {
+        if let Some((volume, snapshot)) = text.split_once('@') {
+            let snapshot = self.pool.snapshot(volume, snapshot)?;
+            return Ok(Found::of_snapshot(snapshot, self.pool.volume(volume)?));
+        }
         let registry = self.store.get();
         let name = names::target_name(text);
         if let Ok(name) = &name {
             if registry.named.contains_key(name) {
-                return Ok(Found { name: name.clone(), scope: Scope::Named(name.clone()), volume: None });
+                return Ok(Found::named(name.clone()));
             }
             if let Some(volume) = self.volume_called(name) {
                 return Ok(Found::of_volume(volume));
+            }
+            if let Some((snapshot, volume)) = self.snapshot_called(name) {
+                return Ok(Found::of_snapshot(snapshot, volume));
             }
         }
         // A volume's name as it is written, where an iSCSI name can't be written like that.
@@ -158,17 +190,28 @@ impl Exports {
         })
     }
 
-    /// All targets, by name.
+    fn snapshot_called(&self, target: &str) -> Option<(SnapshotInfo, VolumeInfo)> {
+        let snapshot = match names::snapshot_part(target)? {
+            SnapshotPart::Named(volume, snapshot) => self.pool.snapshot(volume, snapshot).ok()?,
+            SnapshotPart::Identified(id) => self.pool.all_snapshots().into_iter().find(|s| s.uuid == id)?,
+        };
+        let volume = self.pool.volume(&snapshot.volume).ok()?;
+        (names::of_snapshot(&snapshot) == target).then_some((snapshot, volume))
+    }
+
+    /// All targets, by name. Those of snapshots exist as soon as somebody asks for them: they are told only while they are
+    /// in use.
     pub(crate) fn all(&self) -> Vec<Found> {
         let registry = self.store.get();
-        let named = registry.named.keys().map(|name| Found {
-            name: name.clone(),
-            scope: Scope::Named(name.clone()),
-            volume: None,
-        });
+        let named = registry.named.keys().cloned().map(Found::named);
         let volumes = self.pool.volumes().into_iter().map(Found::of_volume);
         let mut all: Vec<Found> =
             named.chain(volumes.filter(|v| !registry.named.contains_key(&v.name))).collect();
+        let live: Vec<String> = {
+            let live = self.live.lock();
+            live.targets.iter().filter(|(_, t)| t.on_demand).map(|(name, _)| name.clone()).collect()
+        };
+        all.extend(live.iter().filter_map(|name| self.find(name).ok().filter(|f| f.snapshot.is_some())));
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -203,17 +246,28 @@ impl Exports {
                 let device = FileDevice::open(spec.clone())?;
                 let options = LuOptions { product: "FILE".into(), ..LuOptions::default() };
                 let lu = LogicalUnit::new(device.clone(), options, Some(store))?;
-                Unit { lu, file: Some(device) }
+                Unit { lu, snapshot: false, file: Some(device) }
             }
-            None => Unit { lu: self.volume_unit(id, store)?, file: None },
+            None => match self.source(id)? {
+                Source::Volume(info) => {
+                    let (volume, options) = self.volume_device(&info)?;
+                    Unit { lu: LogicalUnit::new(volume, options, Some(store))?, snapshot: false, file: None }
+                }
+                Source::Snapshot(info, _) => {
+                    let snapshot = self.pool.open_snapshot(&info.volume, &info.name)?;
+                    let options = LuOptions { product: "SNAPSHOT".into(), ..LuOptions::default() };
+                    // Nothing of it outlives its sessions: it is read-only, and may go at any time.
+                    Unit { lu: LogicalUnit::new(snapshot, options, None)?, snapshot: true, file: None }
+                }
+            },
         };
         let lu = unit.lu.clone();
         live.units.insert(*id, unit);
         Ok(lu)
     }
 
-    fn volume_unit(&self, id: &Uuid, store: Arc<dyn LuStore>) -> Result<Arc<LogicalUnit>> {
-        let info = self.volume(id)?;
+    /// The device of a volume, and how it presents itself.
+    fn volume_device(&self, info: &VolumeInfo) -> Result<(Arc<Volume>, LuOptions)> {
         let volume = self.pool.watch_volume(&info.name)?;
         let (pool, watched) = (self.pool.clone(), volume.clone());
         let space = move || Space {
@@ -223,13 +277,19 @@ impl Exports {
         // What fits a journal record is there as a whole after a crash, or not at all.
         let atomic_bytes = u32::try_from(self.pool.max_record_bytes()).unwrap_or(0);
         let options = LuOptions { space: Some(Arc::new(space)), atomic_bytes, ..LuOptions::default() };
-        LogicalUnit::new(volume, options, Some(store))
+        Ok((volume, options))
     }
 
-    /// A volume by its identity.
-    pub(crate) fn volume(&self, id: &Uuid) -> Result<VolumeInfo> {
-        let found = self.pool.volumes().into_iter().find(|v| v.uuid == *id);
-        found.ok_or_else(|| Error::new(ErrorKind::NotFound, "find the volume: it was deleted"))
+    /// A volume or snapshot by its identity.
+    pub(crate) fn source(&self, id: &Uuid) -> Result<Source> {
+        if let Some(volume) = self.pool.volumes().into_iter().find(|v| v.uuid == *id) {
+            return Ok(Source::Volume(volume));
+        }
+        let found = self.pool.all_snapshots().into_iter().find(|s| s.uuid == *id);
+        let found = found
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, "find the volume or snapshot: it was deleted"))?;
+        let volume = self.pool.volume(&found.volume)?;
+        Ok(Source::Snapshot(found, volume))
     }
 
     /// The target as the device server has it, with its logical units as they are mapped now. One that can't be opened is
@@ -259,7 +319,8 @@ impl Exports {
             Some(known) => known.target.clone(),
             None => {
                 let target = Target::new(&found.name, &self.groups);
-                let known = LiveTarget { target: target.clone(), scope: found.scope.clone() };
+                let on_demand = found.snapshot.is_some();
+                let known = LiveTarget { target: target.clone(), scope: found.scope.clone(), on_demand };
                 live.targets.insert(found.name.clone(), known);
                 target
             }
@@ -295,7 +356,7 @@ impl Exports {
 
     /// Brings a target that was created in line with what is mapped now; its initiators learn of it.
     pub(crate) fn realign(&self, name: &str) {
-        let found = Found { name: name.to_owned(), scope: Scope::Named(name.to_owned()), volume: None };
+        let found = Found::named(name.to_owned());
         if let Err(error) = self.target(&found) {
             tracing::warn!(target = name, %error, "a target can't be opened");
         }
@@ -378,9 +439,54 @@ impl Exports {
         }
     }
 
-    /// Looks for what nobody tells: that an exported file has another length now, that space has become scarce. Tells
-    /// initiators.
+    /// A volume has another content from one moment to the next: it was rolled back. Its logical unit is replaced by one
+    /// that shows it as it is now, and initiators learn of that before anything else.
+    pub(crate) fn volume_replaced(&self, info: &VolumeInfo) {
+        let live = &mut *self.live.lock();
+        let Some(old) = live.units.get(&info.uuid).map(|unit| unit.lu.clone()) else {
+            return;
+        };
+        old.retire();
+        let new = self.volume_device(info).and_then(|(volume, options)| old.successor(volume, options));
+        let new = new.inspect_err(|error| {
+            tracing::warn!(volume = info.name, %error, "initiators lose a volume that was rolled back");
+        });
+        let new = new.ok();
+        match &new {
+            Some(lu) => {
+                let unit = Unit { lu: lu.clone(), snapshot: false, file: None };
+                live.units.insert(info.uuid, unit);
+            }
+            None => drop(live.units.remove(&info.uuid)),
+        }
+        for known in live.targets.values() {
+            let inventory = known.target.inventory();
+            let luns = inventory.iter().filter(|(_, lu)| Arc::ptr_eq(lu, &old));
+            luns.for_each(|(lun, _)| known.target.set_lun(*lun, new.clone()));
+        }
+        if let Some(lu) = new {
+            lu.notify_replaced(lu.info().size != old.info().size);
+        }
+    }
+
+    /// Lets go of snapshots that nobody uses any more, so that deleted ones give their space back.
+    fn let_go(&self) {
+        let live = &mut *self.live.lock();
+        // A login holds the target before its session does.
+        live.targets.retain(|_, t| {
+            !t.on_demand || Arc::strong_count(&t.target) > 1 || !t.target.nexuses().is_empty()
+        });
+        let inventories: Vec<_> = live.targets.values().map(|t| t.target.inventory()).collect();
+        let mapped = |lu: &Arc<LogicalUnit>| {
+            inventories.iter().any(|inventory| inventory.values().any(|known| Arc::ptr_eq(known, lu)))
+        };
+        live.units.retain(|_, unit| !unit.snapshot || mapped(&unit.lu));
+    }
+
+    /// Looks for what nobody tells: that an exported file has another length now, that space has become scarce, that a
+    /// snapshot is not used any more. Tells initiators.
     pub(crate) fn look_around(&self) {
+        self.let_go();
         let units: Vec<(Arc<LogicalUnit>, Option<Arc<FileDevice>>)> = {
             let live = self.live.lock();
             live.units.values().map(|unit| (unit.lu.clone(), unit.file.clone())).collect()
@@ -397,8 +503,19 @@ impl Exports {
 }
 
 impl Found {
+    fn named(name: String) -> Found {
+        Found { scope: Scope::Named(name.clone()), name, volume: None, snapshot: None }
+    }
+
     fn of_volume(volume: VolumeInfo) -> Found {
-        Found { name: names::of_volume(&volume), scope: Scope::Volume(volume.uuid), volume: Some(volume) }
+        let (name, scope) = (names::of_volume(&volume), Scope::Volume(volume.uuid));
+        Found { name, scope, volume: Some(volume), snapshot: None }
+    }
+
+    /// Who may see a volume may see its past: the rules of its target count here too.
+    fn of_snapshot(snapshot: SnapshotInfo, volume: VolumeInfo) -> Found {
+        let (name, scope) = (names::of_snapshot(&snapshot), Scope::Volume(volume.uuid));
+        Found { name, scope, volume: Some(volume), snapshot: Some(snapshot) }
     }
 }
 
@@ -426,9 +543,12 @@ impl Targets for Exports {
                 Scope::Volume(id) => Some(registry.volumes.get(id).unwrap_or(&default)),
                 Scope::All => None,
             };
-            settings.is_some_and(|s| {
-                s.enabled && self.permit(&registry, &s.guard, initiator.name, initiator.peer.ip()).is_some()
-            })
+            // With thousands of snapshots, a list of them would be of no use.
+            found.snapshot.is_none()
+                && settings.is_some_and(|s| {
+                    s.enabled
+                        && self.permit(&registry, &s.guard, initiator.name, initiator.peer.ip()).is_some()
+                })
         };
         let entry = |found: Found| TargetEntry { name: found.name, portal_groups: Vec::new() };
         self.all().into_iter().filter(visible).map(entry).collect()

@@ -14,11 +14,11 @@ use crate::durable::DurableFile;
 use exports::Exports;
 use hindcast_engine::disk::FileDir;
 use hindcast_engine::pool::{Pool, VolumeInfo};
-use hindcast_engine::{Error, Result};
+use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Otherwise;
 use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
 use parking_lot::Mutex;
-use registry::{Scope, Store};
+use registry::{Scope, Store, Uuid};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -124,23 +124,83 @@ impl IscsiTarget {
         deleted
     }
 
-    fn delete_unless_used(&self, name: &str, id: &registry::Uuid, force: bool) -> Result<()> {
+    fn delete_unless_used(&self, name: &str, id: &Uuid, force: bool) -> Result<()> {
         if !force {
             self.check_unused(name, id)?;
         }
+        let snapshots: Vec<Uuid> = self.exports.pool.snapshots(name)?.iter().map(|s| s.uuid).collect();
         self.exports.pool.delete_volume(name, force)?;
-        // It is gone; what is left to do must not make the deletion fail, and is done at the next start otherwise.
-        let forgotten = self.exports.store.update(|registry| {
-            registry.forget_volumes(|uuid| uuid != id);
-            Ok(())
-        });
-        if let Err(error) = forgotten {
-            tracing::warn!(volume = name, %error, "the LUNs of a deleted volume stay until the next start");
-        }
-        for target in self.exports.forget_unit(id) {
+        self.forget(|uuid| uuid == id || snapshots.contains(uuid));
+        for target in snapshots.iter().chain([id]).flat_map(|id| self.exports.forget_unit(id)) {
             self.disconnect(&target, None);
         }
         Ok(())
+    }
+
+    /// Forgets the LUNs of what is gone. That must not make its deletion fail, and is done at the next start otherwise.
+    fn forget(&self, gone: impl Fn(&Uuid) -> bool) {
+        let forgotten = self.exports.store.update(|registry| {
+            registry.forget_volumes(|uuid| !gone(uuid));
+            Ok(())
+        });
+        if let Err(error) = forgotten {
+            tracing::warn!(%error, "the LUNs of something deleted stay until the next start");
+        }
+    }
+
+    /// Deletes snapshots of a volume. Without `force` it is refused when one of them is mapped explicitly; who has just
+    /// found one by its name goes on to read it.
+    pub(crate) fn delete_snapshots(&self, volume: &str, names: &[&str], force: bool) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        let pool = &self.exports.pool;
+        let found = names.iter().map(|name| Ok((*name, pool.snapshot(volume, name)?.uuid)));
+        let found = found.collect::<Result<Vec<(&str, Uuid)>>>()?;
+        let registry = self.exports.store.get();
+        let mapped: Vec<Uuid> =
+            found.iter().map(|(_, id)| *id).filter(|id| !registry.mappings(id).is_empty()).collect();
+        if !force {
+            for (name, id) in &found {
+                if let Some((target, lun)) = registry.mappings(id).first() {
+                    let text = format!(
+                        "delete snapshot {volume}@{name}: it is LUN {lun} of {target}; remove that, or force to do both"
+                    );
+                    return Err(Error::new(ErrorKind::Conflict, text));
+                }
+            }
+        }
+        pool.delete_snapshots(volume, names)?;
+        if !mapped.is_empty() {
+            self.forget(|uuid| mapped.contains(uuid));
+            mapped.iter().for_each(|id| drop(self.exports.forget_unit(id)));
+        }
+        Ok(())
+    }
+
+    /// Takes a volume back by `roll`. Without `force` it is refused while initiators use the volume; with it they find a
+    /// logical unit that has been switched off and on, and what they had begun never reaches what it shows now.
+    pub(crate) fn roll_back<T>(
+        &self,
+        name: &str,
+        force: bool,
+        roll: impl FnOnce(&Pool) -> Result<T>,
+    ) -> Result<T> {
+        let _one_at_a_time = self.changing.lock();
+        let pool = &self.exports.pool;
+        let id = pool.volume(name)?.uuid;
+        self.exports.set_going(&id, true);
+        let busy = !force && self.exports.in_use(&id);
+        let rolled = match busy {
+            true => Err(Error::new(
+                ErrorKind::Busy,
+                format!("roll back volume {name}: iSCSI initiators use it; force to do it under them"),
+            )),
+            false => roll(pool),
+        };
+        self.exports.set_going(&id, false);
+        if rolled.is_ok() {
+            self.exports.volume_replaced(&pool.volume(name)?);
+        }
+        rolled
     }
 
     /// Ends sessions with a target: their logical units would only answer with errors, or they have no business there.

@@ -1,11 +1,15 @@
 //! The names of targets: iSCSI names, and the short forms that people type.
 
-use hindcast_engine::pool::VolumeInfo;
+use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, fold};
 
 /// The naming authority of targets that get no other name.
 const AUTHORITY: &str = "iqn.2026-11.io.hindcast";
+/// Between a volume and its snapshot: neither has a colon in its name.
+const SNAPSHOT: &str = ":snap:";
+/// Bytes of the longest iSCSI name (RFC 7143 4.2.7.1).
+const MAX_NAME: usize = 223;
 
 /// A target's name from what a person typed: an iSCSI name, or what follows the authority's colon.
 pub(crate) fn target_name(text: &str) -> Result<String> {
@@ -34,6 +38,38 @@ pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
     format!("{AUTHORITY}:{folded}:{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
+/// The name of the target that shows a snapshot: after the volume's, `:snap:` and the snapshot's. iSCSI names have no `@`,
+/// no capitals and no underscores; where that, or the length, is in the way the snapshot's identity takes the place of both
+/// names.
+pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
+    let name = format!("{AUTHORITY}:{}{SNAPSHOT}{}", snapshot.volume, snapshot.name);
+    if is_plain(&snapshot.volume) && is_plain(&snapshot.name) && name.len() <= MAX_NAME {
+        return name;
+    }
+    let id: String = snapshot.uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!("{AUTHORITY}{SNAPSHOT}{id}")
+}
+
+/// What a target's name says of a snapshot.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotPart<'a> {
+    Named(&'a str, &'a str),
+    Identified([u8; 16]),
+}
+
+/// The snapshot that a target's name could mean.
+pub(crate) fn snapshot_part(target: &str) -> Option<SnapshotPart<'_>> {
+    let part = target.strip_prefix(AUTHORITY)?;
+    let (volume, snapshot) = part.split_once(SNAPSHOT)?;
+    match volume.strip_prefix(':') {
+        Some(volume) => Some(SnapshotPart::Named(volume, snapshot)),
+        None if volume.is_empty() && snapshot.len() == 32 => {
+            Some(SnapshotPart::Identified(u128::from_str_radix(snapshot, 16).ok()?.to_be_bytes()))
+        }
+        None => None,
+    }
+}
+
 /// Says the same in an iSCSI name.
 fn is_plain(volume: &str) -> bool {
     volume.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
@@ -48,7 +84,7 @@ pub(crate) fn volume_part(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_engine::pool::VolumeStats;
+    use hindcast_engine::pool::{Method, SnapshotPolicy, VolumeStats};
 
     fn volume(name: &str) -> VolumeInfo {
         VolumeInfo {
@@ -60,6 +96,9 @@ mod tests {
             read_only: false,
             created: 0,
             branch: 1,
+            method: Method::Redirect,
+            policy: SnapshotPolicy::default(),
+            importing: false,
             allocated: 0,
             handles: 0,
             stats: VolumeStats::default(),
@@ -95,6 +134,45 @@ mod tests {
         }
         let longest = of_volume(&volume(&"X".repeat(128)));
         assert_eq!(longest.parse::<IscsiName>().unwrap().as_str(), longest);
+    }
+
+    fn snapshot(volume: &str, name: &str) -> SnapshotInfo {
+        SnapshotInfo {
+            volume: volume.into(),
+            name: name.into(),
+            uuid: [0xcd; 16],
+            size: 1,
+            created: 0,
+            of: (1, 1),
+            pinned: false,
+            handles: 0,
+            protected: false,
+            labels: Default::default(),
+            content: [0xcd; 16],
+        }
+    }
+
+    #[test]
+    fn a_snapshot_has_a_name_that_leads_back() {
+        let identified = format!("iqn.2026-11.io.hindcast:snap:{}", "cd".repeat(16));
+        let long = "x".repeat(128);
+        for (volume, name, iqn) in [
+            ("db", "before-1.2", "iqn.2026-11.io.hindcast:db:snap:before-1.2"),
+            ("db", "20261122T031415Z", identified.as_str()),
+            ("db_1", "a", identified.as_str()),
+            (long.as_str(), long.as_str(), identified.as_str()),
+        ] {
+            assert_eq!(of_snapshot(&snapshot(volume, name)), iqn);
+            assert_eq!(iqn.parse::<IscsiName>().unwrap().as_str(), iqn);
+            let part = match iqn == identified {
+                true => SnapshotPart::Identified([0xcd; 16]),
+                false => SnapshotPart::Named(volume, name),
+            };
+            assert_eq!(snapshot_part(iqn), Some(part));
+        }
+        for none in ["iqn.2026-11.io.hindcast:db", "iqn.2026-11.io.hindcast:snap:x", "db:snap:a", ":snap:"] {
+            assert_eq!(snapshot_part(none), None, "{none}");
+        }
     }
 
     #[test]

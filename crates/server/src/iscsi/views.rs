@@ -1,6 +1,6 @@
 //! Targets as the API shows and takes them.
 
-use super::exports::{Exports, Found};
+use super::exports::{Exports, Found, Source};
 use super::registry::{Guard, Registry, Uuid};
 use hindcast_api as api;
 use hindcast_engine::device::DeviceInfo;
@@ -65,20 +65,25 @@ fn chap(guard: &Guard) -> Option<api::Chap> {
 }
 
 fn view_lun(exports: &Exports, registry: &Registry, lun: u16, id: &Uuid) -> api::Lun {
-    let (backing, source) = match registry.files.get(id) {
+    let source = exports.source(id);
+    let address = |source: &Result<Source>| source.as_ref().map_or_else(|_| "?".into(), Source::address);
+    let (backing, name) = match registry.files.get(id) {
         Some(file) if Path::new(&file.path).is_file() => (api::Backing::File, file.path.clone()),
         Some(file) => (api::Backing::Device, file.path.clone()),
-        None => (api::Backing::Volume, exports.volume(id).map_or_else(|_| "?".into(), |v| v.name)),
+        None => match &source {
+            Ok(Source::Snapshot(..)) => (api::Backing::Snapshot, address(&source)),
+            _ => (api::Backing::Volume, address(&source)),
+        },
     };
     let info = match registry.files.contains_key(id) {
         true => exports.unit(id).map(|lu| lu.info()),
         // Not opened only because somebody looks.
-        false => exports.volume(id).map(|v| DeviceInfo {
-            size: v.size,
-            block_size: v.block_size,
-            preferred_size: 0,
-            read_only: v.read_only,
-            uuid: v.uuid,
+        false => source.map(|source| {
+            let (size, read_only, volume) = match source {
+                Source::Volume(v) => (v.size, v.read_only, v),
+                Source::Snapshot(s, v) => (s.size, true, v),
+            };
+            DeviceInfo { size, block_size: volume.block_size, preferred_size: 0, read_only, uuid: *id }
         }),
     };
     let (info, error) = match info {
@@ -88,7 +93,7 @@ fn view_lun(exports: &Exports, registry: &Registry, lun: u16, id: &Uuid) -> api:
     api::Lun {
         lun,
         backing,
-        source,
+        source: name,
         uuid: uuid(id),
         size: info.as_ref().map(|i| i.size),
         block_size: info.as_ref().map(|i| i.block_size),

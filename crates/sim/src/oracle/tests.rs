@@ -153,7 +153,8 @@ fn snapshots_count() {
     cloned.snapshots.remove(0);
     done.recover(&cloned, Promise::Acknowledged, 9).unwrap();
     assert_eq!(done.state().snapshots.keys().collect::<Vec<_>>(), [&2]);
-    assert!(done.state().has_base(1) && done.state().has_base(2));
+    let depth = |vol| done.state().lines.depth(done.state().volumes[&vol].line);
+    assert_eq!((depth(1), depth(2)), (2, 2), "each rests on the old line");
     // The old line with its one slot twice over (12 and 20), of 4 KiB each; nothing of their own on the new lines.
     assert_eq!(done.state().lines.total_bytes(512), 2 * 4096);
 }

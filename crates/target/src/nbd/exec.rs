@@ -4,7 +4,7 @@
 //! may wait.
 
 use super::codec::{self, Command, Errno, Request, chunk, cmd_flag};
-use super::meta_context::{ALLOCATION_ID, extents};
+use super::meta_context::Context;
 use super::options::MAX_STRING;
 use crate::net::buffers::ReplyBuf;
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
@@ -35,7 +35,7 @@ fn refuse(errno: Errno, message: &'static str) -> Result<Command, Refusal> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) structured: bool,
-    pub(super) allocation: bool,
+    pub(super) contexts: bool,
     pub(super) max_request: u32,
 }
 
@@ -62,7 +62,7 @@ impl Rules {
                 return refuse(Errno::Inval, "FLUSH takes no range");
             }
             Command::Flush => return Ok(command),
-            Command::BlockStatus if !self.allocation => {
+            Command::BlockStatus if !self.contexts => {
                 return refuse(Errno::Inval, "no metadata context was selected");
             }
             Command::Write | Command::Trim | Command::WriteZeroes if info.read_only => {
@@ -136,6 +136,8 @@ pub(super) enum Wait {
 pub(super) struct Executor {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) structured: bool,
+    /// What BLOCK_STATUS reports; without any it is refused.
+    pub(super) contexts: Vec<Context>,
 }
 
 impl Executor {
@@ -277,26 +279,25 @@ impl Executor {
         self.finish(command, req.cookie, &result, out)
     }
 
+    /// A chunk for each context.
     fn block_status(&self, req: &Request, out: &mut ReplyBuf) -> bool {
         let max = if req.flags & cmd_flag::REQ_ONE != 0 { 1 } else { MAX_EXTENTS };
-        let runs = match self.device.block_status(req.offset, u64::from(req.length), max) {
-            Ok(runs) => runs,
-            Err(e) => {
-                self.fail(req.cookie, errno(&e, Command::BlockStatus), &e.to_string(), out);
-                return false;
+        for (n, context) in self.contexts.iter().enumerate() {
+            let extents = match context.extents(&*self.device, req.offset, req.length, max) {
+                Ok(extents) => extents,
+                Err(e) => {
+                    self.fail(req.cookie, errno(&e, Command::BlockStatus), &e.to_string(), out);
+                    return false;
+                }
+            };
+            let flags = if n + 1 == self.contexts.len() { chunk::DONE } else { 0 };
+            let length = wire_len(4 + 8 * extents.len());
+            out.put(&codec::chunk_header(flags, chunk::BLOCK_STATUS, req.cookie, length));
+            out.put(&context.id().to_be_bytes());
+            for (length, flags) in extents {
+                out.put(&length.to_be_bytes());
+                out.put(&flags.to_be_bytes());
             }
-        };
-        let mut extents = extents(&runs, req.length);
-        extents.truncate(max);
-        if extents.is_empty() {
-            extents.push((req.length, 0)); // "allocated, content unknown" is always true
-        }
-        let length = wire_len(4 + 8 * extents.len());
-        out.put(&codec::chunk_header(chunk::DONE, chunk::BLOCK_STATUS, req.cookie, length));
-        out.put(&ALLOCATION_ID.to_be_bytes());
-        for (length, flags) in extents {
-            out.put(&length.to_be_bytes());
-            out.put(&flags.to_be_bytes());
         }
         true
     }
@@ -334,7 +335,7 @@ mod tests {
 
     const INFO: DeviceInfo =
         DeviceInfo { size: 64 << 20, block_size: 512, preferred_size: 4096, read_only: false, uuid: [0; 16] };
-    const RULES: Rules = Rules { structured: true, allocation: true, max_request: 32 << 20 };
+    const RULES: Rules = Rules { structured: true, contexts: true, max_request: 32 << 20 };
 
     fn check(kind: Command, flags: u16, offset: u64, length: u32) -> Option<Errno> {
         let req = Request { flags, kind: kind as u16, cookie: 1, offset, length };
@@ -396,7 +397,7 @@ mod tests {
             }
         }
         assert_eq!(check(WriteZeroes, NO_HOLE | FAST_ZERO, 0, 4096), Some(Errno::NotSup));
-        let simple = Rules { structured: false, allocation: false, ..RULES };
+        let simple = Rules { structured: false, contexts: false, ..RULES };
         let df = Request { flags: DF, kind: 0, cookie: 1, offset: 0, length: 512 };
         assert_eq!(simple.check(&df, &INFO).unwrap_err().errno, Errno::Inval);
         let status = Request { flags: 0, kind: 7, cookie: 1, offset: 0, length: 512 };

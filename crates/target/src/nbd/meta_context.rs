@@ -1,12 +1,69 @@
-//! Metadata contexts: the options that select them and the extents they report. One exists: `base:allocation`.
+//! Metadata contexts: the options that select them and the extents they report. There is `base:allocation`, and
+//! `hindcast:changed-since:SNAPSHOT` for each snapshot that an export can be compared with.
 
 use super::options::{OptionError, Reader, rep};
-use hindcast_engine::device::StatusRun;
+use crate::Changes;
+use hindcast_engine::Result;
+use hindcast_engine::device::{BlockDevice, StatusRun};
+use std::sync::Arc;
 
-/// The one context there is.
+/// What is allocated, and what reads as zeros.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Its id on the wire once it is selected; any number will do.
 pub const ALLOCATION_ID: u32 = 1;
+
+/// The namespace of the contexts that are not in the protocol's own.
+pub const NAMESPACE: &str = "hindcast:";
+/// What may differ from a snapshot, whose name follows.
+pub const CHANGED_SINCE: &str = "hindcast:changed-since:";
+/// Extent flag of [`CHANGED_SINCE`]: the content may differ. Without it, it does not.
+pub const STATE_CHANGED: u32 = 1;
+/// Snapshots that one connection compares with.
+pub const MAX_COMPARED: usize = 16;
+
+/// A context that was selected.
+#[derive(Clone)]
+pub enum Context {
+    /// [`BASE_ALLOCATION`].
+    Allocation,
+    /// [`CHANGED_SINCE`] a snapshot, with its id on the wire.
+    Changes(u32, Arc<dyn Changes>),
+}
+
+impl Context {
+    /// Its id on the wire.
+    pub fn id(&self) -> u32 {
+        match self {
+            Context::Allocation => ALLOCATION_ID,
+            Context::Changes(id, _) => *id,
+        }
+    }
+
+    /// Describes a range of a device as `(length, flags)` extents, `max` at most; neighbours of one kind may be apart.
+    pub fn extents(
+        &self,
+        device: &dyn BlockDevice,
+        offset: u64,
+        length: u32,
+        max: usize,
+    ) -> Result<Vec<(u32, u32)>> {
+        let mut extents = match self {
+            Context::Allocation => extents(&device.block_status(offset, u64::from(length), max)?, length),
+            Context::Changes(_, changes) => {
+                let flag = |changed| if changed { STATE_CHANGED } else { 0 };
+                let runs = changes.runs(offset, u64::from(length), max)?;
+                merged(runs.into_iter().map(|(length, changed)| (length, flag(changed))), length)
+            }
+        };
+        extents.truncate(max);
+        if extents.is_empty() {
+            // What is always true: allocated, content unknown; and: may have changed.
+            let unknown = if matches!(self, Context::Allocation) { 0 } else { STATE_CHANGED };
+            extents.push((length, unknown));
+        }
+        Ok(extents)
+    }
+}
 
 /// Extent flag: not allocated.
 pub const STATE_HOLE: u32 = 1;
@@ -27,14 +84,14 @@ pub struct MetaRequest<'a> {
 
 impl<'a> MetaRequest<'a> {
     /// Decodes the option's data.
-    pub fn decode(data: &'a [u8]) -> Result<MetaRequest<'a>, OptionError> {
+    pub fn decode(data: &'a [u8]) -> std::result::Result<MetaRequest<'a>, OptionError> {
         let mut reader = Reader::new(data);
         let export = reader.string()?;
         let count = reader.u32()?;
         if count > MAX_QUERIES {
             return Err(OptionError::new(rep::ERR_TOO_BIG, "too many queries"));
         }
-        let queries = (0..count).map(|_| reader.string()).collect::<Result<_, _>>()?;
+        let queries = (0..count).map(|_| reader.string()).collect::<std::result::Result<_, _>>()?;
         reader.end()?;
         Ok(MetaRequest { export, queries })
     }
@@ -48,24 +105,46 @@ impl<'a> MetaRequest<'a> {
     pub fn selects_allocation(&self) -> bool {
         self.queries.contains(&BASE_ALLOCATION)
     }
+
+    /// The snapshots that the queries name, each once.
+    pub fn compared(&self) -> Vec<&'a str> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.queries.iter().filter_map(|q| q.strip_prefix(CHANGED_SINCE)) {
+            if !name.is_empty() && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Whether LIST_META_CONTEXT shows all snapshots: asked for everything, or for the namespace.
+    pub fn lists_snapshots(&self) -> bool {
+        self.queries.is_empty() || self.queries.iter().any(|q| *q == NAMESPACE || *q == CHANGED_SINCE)
+    }
 }
 
 /// Turns a device's runs into `(length, flags)` extents: neighbours of one kind merged, `limit` bytes at most in all.
 /// Lengths fit the wire because `limit` does. Empty if the device reported nothing.
 pub fn extents(runs: &[StatusRun], limit: u32) -> Vec<(u32, u32)> {
+    let flags = |run: &StatusRun| {
+        let hole = if run.allocated { 0 } else { STATE_HOLE };
+        hole | if run.zero { STATE_ZERO } else { 0 }
+    };
+    merged(runs.iter().map(|run| (run.length, flags(run))), limit)
+}
+
+fn merged(runs: impl Iterator<Item = (u64, u32)>, limit: u32) -> Vec<(u32, u32)> {
     let mut left = limit;
-    let mut extents: Vec<(u32, u32)> = Vec::with_capacity(runs.len());
-    for run in runs {
-        let length = u32::try_from(run.length).map_or(left, |l| l.min(left));
+    let mut extents: Vec<(u32, u32)> = Vec::new();
+    for (length, kind) in runs {
+        let length = u32::try_from(length).map_or(left, |l| l.min(left));
         if length == 0 {
             continue;
         }
         left -= length;
-        let hole = if run.allocated { 0 } else { STATE_HOLE };
-        let zero = if run.zero { STATE_ZERO } else { 0 };
         match extents.last_mut() {
-            Some((last, flags)) if *flags == hole | zero => *last += length,
-            _ => extents.push((length, hole | zero)),
+            Some((last, flags)) if *flags == kind => *last += length,
+            _ => extents.push((length, kind)),
         }
     }
     extents
@@ -109,6 +188,23 @@ mod tests {
                 (lists, selects),
                 "{queries:?}"
             );
+        }
+    }
+
+    #[test]
+    fn snapshots_are_named_or_listed() {
+        let cases: [(&[&str], bool, &[&str]); 6] = [
+            (&[], true, &[]),
+            (&["hindcast:"], true, &[]),
+            (&["hindcast:changed-since:"], true, &[]),
+            (&["hindcast:changed-since:a", "base:allocation", "hindcast:changed-since:a"], false, &["a"]),
+            (&["hindcast:changed-since:b", "hindcast:changed-since:db@a"], false, &["b", "db@a"]),
+            (&["hindcast:else", "base:"], false, &[]),
+        ];
+        for (queries, lists, compared) in cases {
+            let data = encode("vol", queries);
+            let request = MetaRequest::decode(&data).unwrap();
+            assert_eq!((request.lists_snapshots(), request.compared().as_slice()), (lists, compared));
         }
     }
 

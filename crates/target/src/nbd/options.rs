@@ -4,7 +4,9 @@
 //! sends what that puts out, until a step leads elsewhere: to TLS, to the transmission phase, or to the end.
 
 use super::codec::export_flag;
-use super::meta_context::{ALLOCATION_ID, BASE_ALLOCATION, MetaRequest};
+use super::meta_context::{
+    ALLOCATION_ID, BASE_ALLOCATION, CHANGED_SINCE, Context, MAX_COMPARED, MetaRequest,
+};
 use crate::Exports;
 use hindcast_engine::device::{BlockDevice, DeviceInfo};
 use hindcast_engine::{Error, ErrorKind};
@@ -189,8 +191,8 @@ pub struct Negotiated {
     pub device: Arc<dyn BlockDevice>,
     /// READ is answered by structured replies.
     pub structured: bool,
-    /// BLOCK_STATUS reports `base:allocation`.
-    pub allocation: bool,
+    /// What BLOCK_STATUS reports.
+    pub contexts: Vec<Context>,
 }
 
 /// Where a step leads. Whatever it put out is sent first, in every case.
@@ -227,8 +229,8 @@ pub struct Negotiator<'a> {
     secure: bool,
     shutting_down: bool,
     structured: bool,
-    /// The export for which `base:allocation` is selected.
-    allocation_of: Option<String>,
+    /// What is selected, and for which export.
+    selected: Option<(String, Vec<Context>)>,
     options: u32,
 }
 
@@ -244,7 +246,7 @@ impl<'a> Negotiator<'a> {
             secure: false,
             shutting_down: false,
             structured: false,
-            allocation_of: None,
+            selected: None,
             options: 0,
         }
     }
@@ -253,7 +255,7 @@ impl<'a> Negotiator<'a> {
     pub fn secured(&mut self) {
         self.secure = true;
         self.structured = false;
-        self.allocation_of = None;
+        self.selected = None;
     }
 
     /// From now on options are refused.
@@ -410,12 +412,9 @@ impl<'a> Negotiator<'a> {
     }
 
     fn negotiated(&self, name: &str, device: Arc<dyn BlockDevice>) -> Negotiated {
-        Negotiated {
-            export: name.to_owned(),
-            device,
-            structured: self.structured,
-            allocation: self.structured && self.allocation_of.as_deref() == Some(name),
-        }
+        let selected = self.selected.as_ref().filter(|(export, _)| self.structured && export == name);
+        let contexts = selected.map(|(_, contexts)| contexts.clone()).unwrap_or_default();
+        Negotiated { export: name.to_owned(), device, structured: self.structured, contexts }
     }
 
     fn list(&self, out: &mut Vec<u8>) {
@@ -489,21 +488,44 @@ impl<'a> Negotiator<'a> {
     }
 
     fn list_meta_context(&self, data: &[u8], out: &mut Vec<u8>) -> Result<Step, OptionError> {
-        if self.meta_request(data)?.lists_allocation() {
-            let parts: [&[u8]; 2] = [&0u32.to_be_bytes(), BASE_ALLOCATION.as_bytes()];
+        let request = self.meta_request(data)?;
+        let mut put = |name: &str| {
+            let parts: [&[u8]; 2] = [&0u32.to_be_bytes(), name.as_bytes()];
             put_option_reply(out, opt::LIST_META_CONTEXT, rep::META_CONTEXT, &parts);
+        };
+        if request.lists_allocation() {
+            put(BASE_ALLOCATION);
+        }
+        let all = request.lists_snapshots();
+        let (snapshots, named) = (self.exports.snapshots(request.export), request.compared());
+        for snapshot in snapshots.iter().filter(|s| all || named.contains(&s.as_str())) {
+            put(&format!("{CHANGED_SINCE}{snapshot}"));
         }
         Ok(Step::Next)
     }
 
     fn set_meta_context(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<Step, OptionError> {
-        self.allocation_of = None; // replaced even when this fails
+        self.selected = None; // replaced even when this fails
         let request = self.meta_request(data)?;
-        if request.selects_allocation() {
-            let parts: [&[u8]; 2] = [&ALLOCATION_ID.to_be_bytes(), BASE_ALLOCATION.as_bytes()];
+        let mut contexts = Vec::new();
+        let mut put = |id: u32, name: &str| {
+            let parts: [&[u8]; 2] = [&id.to_be_bytes(), name.as_bytes()];
             put_option_reply(out, opt::SET_META_CONTEXT, rep::META_CONTEXT, &parts);
-            self.allocation_of = Some(request.export.to_owned());
+        };
+        if request.selects_allocation() {
+            put(ALLOCATION_ID, BASE_ALLOCATION);
+            contexts.push(Context::Allocation);
         }
+        let mut id = ALLOCATION_ID;
+        for snapshot in request.compared().into_iter().take(MAX_COMPARED) {
+            // What can't be compared is left out, like any name that is unknown.
+            if let Ok(changes) = self.exports.changed_since(request.export, snapshot) {
+                id += 1;
+                put(id, &format!("{CHANGED_SINCE}{snapshot}"));
+                contexts.push(Context::Changes(id, changes));
+            }
+        }
+        self.selected = Some((request.export.to_owned(), contexts));
         Ok(Step::Next)
     }
 }

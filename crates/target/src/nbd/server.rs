@@ -287,15 +287,22 @@ fn serve(
     received: &[u8],
 ) -> io::Result<()> {
     transport.set_timeouts(TICK, config.stall_timeout)?;
-    let Negotiated { export, device, structured, allocation } = negotiated;
-    tracing::debug!(export, structured, allocation, "serving");
-    let rules = Rules { structured, allocation, max_request: config.max_request };
+    let Negotiated { export, device, structured, contexts } = negotiated;
+    tracing::debug!(export, structured, contexts = contexts.len(), "serving");
+    let rules = Rules { structured, contexts: !contexts.is_empty(), max_request: config.max_request };
     let flight = Flight::new(
         shared.reply_budget.clone(),
         config.max_jobs_per_connection,
         config.max_in_flight_per_connection,
     );
-    let conn = Conn::new(transport, Executor { device, structured }, rules, shared.clone(), flight, record);
+    let conn = Conn::new(
+        transport,
+        Executor { device, structured, contexts },
+        rules,
+        shared.clone(),
+        flight,
+        record,
+    );
     session::serve(&conn, received, config.stall_timeout)
 }
 
@@ -342,5 +349,13 @@ impl Exports for Watched<'_> {
 
     fn describe(&self, name: &str) -> Option<String> {
         self.exports.describe(name)
+    }
+
+    fn snapshots(&self, name: &str) -> Vec<String> {
+        self.exports.snapshots(name)
+    }
+
+    fn changed_since(&self, name: &str, snapshot: &str) -> Result<Arc<dyn crate::Changes>> {
+        self.exports.changed_since(name, snapshot)
     }
 }

@@ -136,6 +136,8 @@ pub struct LogicalUnit {
     saved: Mutex<Saved>,
     /// The threshold of available space has been passed and reported.
     low_space: AtomicBool,
+    /// It is being put in the place of another: whoever finds it has to be told.
+    replacing: AtomicBool,
 }
 
 impl fmt::Debug for LogicalUnit {
@@ -172,6 +174,7 @@ impl LogicalUnit {
             copies: Mutex::default(),
             port_groups: RwLock::default(),
             low_space: AtomicBool::new(false),
+            replacing: AtomicBool::new(false),
             saved: Mutex::new(saved.clone()),
             reservations: Mutex::default(),
         };
@@ -180,6 +183,24 @@ impl LogicalUnit {
         *lu.reservations.lock() = reservations;
         lu.apply_modes(&modes);
         Ok(Arc::new(lu))
+    }
+
+    /// The same logical unit with another device behind it, of another content: what a volume is after it was rolled
+    /// back. It keeps reservations and mode parameters; for initiators it has been switched off and on. A command that
+    /// this one has let in never reaches the new device. To be put in its place by [`super::Target::set_lun`] wherever this
+    /// one is, and then told by [`LogicalUnit::notify_replaced`].
+    pub fn successor(&self, device: Arc<dyn BlockDevice>, options: LuOptions) -> Result<Arc<LogicalUnit>> {
+        let lu = LogicalUnit::new(device, options, self.store.clone())?;
+        lu.replacing.store(true, Ordering::Release);
+        let reservations = self.reservations.lock().clone();
+        lu.set_gate(gate::PERSISTENT, self.gates() & gate::PERSISTENT != 0);
+        *lu.reservations.lock() = reservations;
+        let modes = self.modes.lock().clone();
+        lu.apply_modes(&modes);
+        *lu.modes.lock() = modes;
+        *lu.port_groups.write() = self.port_groups.read().clone();
+        lu.set_gate(gate::PORT_GROUPS, self.gates() & gate::PORT_GROUPS != 0);
+        Ok(lu)
     }
 
     /// The device behind it. Read through it; write by [`LogicalUnit::write`].
@@ -368,6 +389,7 @@ impl LogicalUnit {
             }
             let news = match known.insert(acquaintance(path), false) {
                 None => Some(Asc::POWER_ON_OR_RESET),
+                Some(_) if self.replacing.load(Ordering::Acquire) => Some(Asc::POWER_ON_OR_RESET),
                 Some(lost) => lost.then_some(Asc::NEXUS_LOSS),
             };
             if let Some(asc) = news {
@@ -414,6 +436,16 @@ impl LogicalUnit {
     /// The identity, or read-only, changed: INQUIRY DATA HAS CHANGED for everybody.
     pub fn notify_inquiry_changed(&self) {
         self.establish(Asc::INQUIRY_DATA_CHANGED, |_| true);
+    }
+
+    /// It is in the place of the one that it succeeds: who was there knows since its first moment that it was switched off
+    /// and on, and learns what else may have changed.
+    pub fn notify_replaced(&self, resized: bool) {
+        self.replacing.store(false, Ordering::Release);
+        self.notify_inquiry_changed();
+        if resized {
+            self.notify_resized();
+        }
     }
 
     /// LOGICAL UNIT RESET, or a target reset (SAM-5 6.3.3): everybody learns of it, and the tasks of all but `by` are

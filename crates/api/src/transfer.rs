@@ -1,0 +1,136 @@
+//! What differs between two states, and snapshots as streams of bytes: requests and responses.
+
+use crate::Snapshot;
+use crate::client::{Client, ClientError, segment};
+use hyper::Method;
+use hyper::body::{Body, Bytes, Frame};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+
+/// Bytes that an import reads at once.
+const PIECE: usize = 256 << 10;
+/// Pieces between the thread that reads and the connection.
+const PIECES: usize = 4;
+
+/// A range of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ByteRange {
+    /// Where it begins.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+}
+
+/// A part of the difference between two states.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Difference {
+    /// Size of the later state, bytes.
+    pub size: u64,
+    /// What may differ, in order. It can be too much (whole chunks, what was written again as it was), never too little.
+    pub ranges: Vec<ByteRange>,
+    /// Where to go on; absent when this is all.
+    pub next: Option<u64>,
+}
+
+/// An import that was begun and did not end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UnfinishedImport {
+    /// The volume that it fills.
+    pub volume: String,
+    /// Where an export that goes on with it has to start, a byte of the volume.
+    pub position: u64,
+    /// Identity of the content that it builds upon; absent: it is a whole snapshot.
+    pub from: Option<String>,
+    /// Identity of the content that results.
+    pub to: String,
+}
+
+/// A body that arrives piece by piece.
+#[derive(Debug)]
+pub struct ChannelBody(pub mpsc::Receiver<io::Result<Bytes>>);
+
+impl Body for ChannelBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+}
+
+type Result<T, E = ClientError> = std::result::Result<T, E>;
+
+/// Differences and streams.
+impl Client {
+    /// A part of what differs between a snapshot and a later one of the same volume, or the volume as it is now, from byte
+    /// `offset` on.
+    pub fn difference(&self, volume: &str, from: &str, to: Option<&str>, offset: u64) -> Result<Difference> {
+        let to = to.map(|to| format!("&to={}", segment(to))).unwrap_or_default();
+        let snapshot = format!("/volumes/{}/snapshots/{}", segment(volume), segment(from));
+        self.get(&format!("{snapshot}/difference?offset={offset}{to}"))
+    }
+
+    /// Writes a snapshot to `out`, or what differs from the snapshot `from`, beginning at byte `start` of the volume. Tells
+    /// how many bytes that were.
+    pub fn export(
+        &self,
+        (volume, snapshot): (&str, &str),
+        from: Option<&str>,
+        start: u64,
+        out: &mut dyn Write,
+    ) -> Result<u64> {
+        let from = from.map(|from| format!("&from={}", segment(from))).unwrap_or_default();
+        let path = format!(
+            "/volumes/{}/snapshots/{}/export?start={start}{from}",
+            segment(volume),
+            segment(snapshot)
+        );
+        self.download(&path, out)
+    }
+
+    /// Takes a stream in, into the volume `name` or the one that it names. Returns the snapshot that it brought.
+    pub fn import(&self, name: Option<&str>, mut input: impl Read + Send + 'static) -> Result<Snapshot> {
+        let (pieces, receiver) = mpsc::channel(PIECES);
+        let read = move || {
+            loop {
+                let mut piece = vec![0; PIECE];
+                let read = match input.read(&mut piece) {
+                    Ok(0) => return,
+                    Ok(len) => {
+                        piece.truncate(len);
+                        Ok(piece.into())
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => Err(error),
+                };
+                let failed = read.is_err();
+                if pieces.blocking_send(read).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("import".into())
+            .spawn(read)
+            .map_err(|e| ClientError::Protocol(format!("start a thread: {e}")))?;
+        let name = name.map(|name| format!("?name={}", segment(name))).unwrap_or_default();
+        self.upload(Method::POST, &format!("/imports{name}"), ChannelBody(receiver))
+    }
+
+    /// The import into a volume that did not end, if there is one.
+    pub fn unfinished_import(&self, volume: &str) -> Result<Option<UnfinishedImport>> {
+        self.get(&format!("/volumes/{}/import", segment(volume)))
+    }
+
+    /// Gives an import up: the volume takes writes again, with what has arrived so far.
+    pub fn cancel_import(&self, volume: &str) -> Result<()> {
+        self.delete(&format!("/volumes/{}/import", segment(volume)))
+    }
+}

@@ -1,0 +1,319 @@
+//! What snapshots cost: how long one takes to create, how writes fare after it, with one and with ten thousand, reading,
+//! rolling back, deleting; and the first writes after a snapshot of the peers in the same run.
+//!
+//! Every ratio is of runs on the same volume, alternating, each from a settled state, the final flush inside the time.
+
+mod figures;
+mod many;
+mod peers;
+
+use crate::fio::{self, Amount, Flush, Job};
+use crate::process;
+use crate::samples::{Outcome, median};
+use crate::scratch::Scratch;
+use crate::server::{self, Hindcast, Server};
+use crate::{Common, units};
+use anyhow::{Context, Result};
+use figures::{Figures, Goal};
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+
+const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+const KIB: u64 = 1 << 10;
+/// Time between creations in the latency measurement.
+const BETWEEN_CREATIONS: Duration = Duration::from_millis(5);
+/// (chunk in bytes, least ratio of a sustained load to the same without a snapshot)
+const CHUNKS: [(u64, f64); 3] = [(4 * KIB, 0.7), (16 * KIB, 0.5), (64 * KIB, 0.25)];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Short runs, one round, no goals: to see that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; at least 3 for figures worth keeping.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Size of the volumes, fully written before the first run.
+    #[arg(long, default_value = "2G", value_parser = units::parse_size)]
+    size: u64,
+    /// Journal of Hindcast.
+    #[arg(long, default_value = "1G", value_parser = units::parse_size)]
+    journal: u64,
+    /// Snapshots in the largest history.
+    #[arg(long, default_value_t = 10_000)]
+    most: usize,
+    /// Only sections whose name contains this: create, burst, sustained, many, rollback, peers.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+impl Args {
+    fn wants(&self, section: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| section.contains(only.as_str()))
+    }
+
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 3 }).max(1)
+    }
+
+    /// Bytes of a burst: it fits the journal.
+    fn burst(&self) -> u64 {
+        self.journal / if self.quick { 8 } else { 2 }
+    }
+
+    fn sustained(&self) -> u64 {
+        self.journal * if self.quick { 1 } else { 4 }
+    }
+}
+
+/// The server under test, and where it is.
+struct Rig<'a> {
+    args: &'a Args,
+    hindcast: Hindcast,
+    server: Server,
+    scratch: &'a Scratch,
+}
+
+impl Rig<'_> {
+    fn dir(&self) -> std::path::PathBuf {
+        self.scratch.join("")
+    }
+
+    fn settle(&self) -> Result<()> {
+        process::settle(self.server.pid(), SETTLE_LIMIT)
+    }
+
+    /// A fully written volume in its everyday state of caching.
+    fn filled(&self, name: &str, chunk: u64, method: &str) -> Result<()> {
+        self.hindcast.create_volume(name, self.args.size, chunk)?;
+        self.hindcast.api("PATCH", &format!("/volumes/{name}"), &json!({ "method": method }))?;
+        server::fill_export(&self.hindcast.export(name), self.args.size, &self.dir())
+            .with_context(|| format!("fill {name}"))?;
+        self.settle()?;
+        self.scratch.forget_cached()
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.hindcast.api("DELETE", &format!("/volumes/{name}?force=true"), &json!(null))?;
+        self.settle()
+    }
+
+    fn snapshot(&self, volume: &str, name: &str) -> Result<Duration> {
+        let body = json!({ "snapshots": [{ "volume": volume, "name": name }] });
+        Ok(self.hindcast.api("POST", "/snapshots", &body)?.1)
+    }
+
+    fn delete(&self, volume: &str, names: &[String]) -> Result<Duration> {
+        let body = json!({ "names": names });
+        Ok(self.hindcast.api("POST", &format!("/volumes/{volume}/snapshots/delete"), &body)?.1)
+    }
+
+    /// Random writes of 4 KiB with 32 in flight, and their flush.
+    fn writes(&self, volume: &str, bytes: u64, seed: u64) -> Result<Outcome> {
+        fio::run(&random_writes(bytes, seed), &self.hindcast.export(volume), &self.dir())
+    }
+
+    /// The ratio of a load's speed right after a snapshot to the same without one, over the rounds; and the speeds.
+    fn first_writes(&self, volume: &str, bytes: u64, rounds: usize) -> Result<FirstWrites> {
+        let mut all = FirstWrites::default();
+        for round in 0..rounds {
+            let plain = self.writes(volume, bytes, 100 + round as u64)?;
+            self.settle()?;
+            let name = format!("round{round}");
+            self.snapshot(volume, &name)?;
+            let after = self.writes(volume, bytes, 200 + round as u64)?;
+            self.settle()?;
+            self.delete(volume, &[name])?;
+            self.settle()?;
+            all.take(plain.iops, after.iops);
+        }
+        Ok(all)
+    }
+}
+
+/// Speeds without and right after a snapshot, round by round.
+#[derive(Default)]
+struct FirstWrites {
+    plain: Vec<f64>,
+    after: Vec<f64>,
+}
+
+impl FirstWrites {
+    fn take(&mut self, plain: f64, after: f64) {
+        self.plain.push(plain);
+        self.after.push(after);
+    }
+
+    fn report(self, figures: &mut Figures, section: &'static str, what: &str, goal: Goal) {
+        let ratio = median(self.plain.iter().zip(&self.after).map(|(p, a)| a / p).collect());
+        figures.add(section, format!("{what}: without"), median(self.plain), "IOPS", Goal::None);
+        figures.add(
+            section,
+            format!("{what}: right after a snapshot"),
+            median(self.after),
+            "IOPS",
+            Goal::None,
+        );
+        figures.add(section, format!("{what}: ratio"), ratio, "×", goal);
+    }
+}
+
+fn random_writes(bytes: u64, seed: u64) -> Job {
+    Job {
+        rw: "randwrite",
+        block: 4 * KIB,
+        depth: 32,
+        amount: Amount::Bytes(bytes),
+        flush: Flush::AtEnd,
+        seed,
+        once: false,
+        rate: None,
+    }
+}
+
+/// Runs the benchmark and writes the report.
+pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
+    let scratch = Scratch::new(&common.dir)?;
+    let dir = scratch.join("");
+    let mut figures = Figures::default();
+    // Room for a second copy of every chunk, and for what is freed only after a commit.
+    let hindcast = Hindcast::new(common, &dir, args.size * 5, args.journal)?;
+    let server = hindcast.start("")?;
+    let rig = Rig { args, hindcast, server, scratch: &scratch };
+    if args.wants("create") {
+        create(&rig, &mut figures)?;
+    }
+    for (chunk, least) in CHUNKS {
+        if args.quick && chunk != 16 * KIB {
+            continue;
+        }
+        for method in ["row", "cow"] {
+            first_writes(&rig, &mut figures, chunk, method, least)?;
+        }
+    }
+    if args.wants("many") {
+        many::run(&rig, &mut figures)?;
+    }
+    if args.wants("rollback") {
+        roll_back(&rig, &mut figures)?;
+    }
+    drop(rig);
+    if args.wants("peers") {
+        peers::run(args, &scratch, &mut figures)?;
+    }
+    let title = format!(
+        "{} volumes, journal {}, rounds: {}",
+        units::mib(args.size),
+        units::mib(args.journal),
+        args.rounds()
+    );
+    figures.write(common.out.as_deref(), &title, !args.quick)
+}
+
+/// Creation while 32 writes are in flight, and the longest that a write took then.
+fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    const SECTION: &str = "create";
+    rig.filled("create", 16 * KIB, "row")?;
+    let mut times = Vec::new();
+    let mut longest = [0f64; 2];
+    for round in 0..rig.args.rounds() * 2 {
+        let mut names = Vec::new();
+        let load = fio::spawn(
+            &random_writes(rig.args.burst(), round as u64),
+            &rig.hindcast.export("create"),
+            &rig.dir(),
+        )?;
+        let with = round % 2 == 1;
+        let outcome = load.wait(BETWEEN_CREATIONS, || {
+            if with {
+                let name = format!("s{round}-{}", names.len());
+                times.push(rig.snapshot("create", &name)?.as_secs_f64() * 1000.0);
+                names.push(name);
+            }
+            Ok(())
+        })?;
+        let longest = &mut longest[usize::from(with)];
+        *longest = longest.max(outcome.max_us.unwrap_or(f64::NAN) / 1000.0);
+        rig.settle()?;
+        for some in names.chunks(many::AT_ONCE) {
+            rig.delete("create", some)?;
+        }
+        rig.settle()?;
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN);
+    figures.add(
+        SECTION,
+        format!("median of {} creations, 32 writes in flight", times.len()),
+        at(0.5),
+        "ms",
+        Goal::None,
+    );
+    figures.add(SECTION, "99th percentile".into(), at(0.99), "ms", Goal::AtMost(2.0));
+    figures.add(SECTION, "longest write without creations".into(), longest[0], "ms", Goal::None);
+    figures.add(
+        SECTION,
+        "longest write with creations".into(),
+        longest[1],
+        "ms",
+        Goal::AtMost(longest[0].max(5.0)),
+    );
+    rig.remove("create")
+}
+
+fn first_writes(
+    rig: &Rig<'_>,
+    figures: &mut Figures,
+    chunk: u64,
+    method: &str,
+    sustained: f64,
+) -> Result<()> {
+    let args = rig.args;
+    if !args.wants("burst") && !args.wants("sustained") {
+        return Ok(());
+    }
+    let volume = format!("{method}-{}", chunk / KIB);
+    let what = format!("{method}, {} KiB chunks", chunk / KIB);
+    rig.filled(&volume, chunk, method)?;
+    if args.wants("burst") {
+        let measured = rig.first_writes(&volume, args.burst(), args.rounds())?;
+        measured.report(figures, "burst", &what, Goal::AtLeast(0.9));
+    }
+    if args.wants("sustained") {
+        let measured = rig.first_writes(&volume, args.sustained(), args.rounds().min(2))?;
+        measured.report(figures, "sustained", &what, Goal::AtLeast(sustained));
+    }
+    rig.remove(&volume)
+}
+
+/// Rollback does not depend on the size.
+fn roll_back(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    rig.filled("roll-written", 16 * KIB, "row")?;
+    rig.hindcast.create_volume("roll-huge", 16 << 40, 16 * KIB)?;
+    for (volume, what) in [("roll-written", "fully written volume"), ("roll-huge", "thin volume of 16 TiB")] {
+        rig.writes(volume, rig.args.burst() / 4, 1)?;
+        rig.snapshot(volume, "before")?;
+        rig.writes(volume, rig.args.burst() / 4, 2)?;
+        let mut times = Vec::new();
+        for n in 0..10 {
+            let how = json!({ "undo": format!("undo{n}"), "force": true });
+            let (_, took) =
+                rig.hindcast.api("POST", &format!("/volumes/{volume}/snapshots/before/rollback"), &how)?;
+            times.push(took.as_secs_f64() * 1000.0);
+        }
+        figures.add("rollback", what.into(), median(times), "ms", Goal::AtMost(10.0));
+        rig.remove(volume)?;
+    }
+    Ok(())
+}
+
+/// Where fio leaves its files.
+fn fio_dir(scratch: &Scratch) -> std::path::PathBuf {
+    scratch.join("")
+}
+
+/// Random writes of 4 KiB on any NBD server.
+fn peer_writes(uri: &str, bytes: u64, seed: u64, dir: &Path) -> Result<f64> {
+    Ok(fio::run(&random_writes(bytes, seed), uri, dir)?.iops)
+}

@@ -1,0 +1,123 @@
+//! Histories of up to ten thousand snapshots: the speed of writes as they grow, reading the oldest and the newest, and
+//! deleting a thousand while a client writes.
+
+use super::figures::{Figures, Goal};
+use super::{KIB, Rig, random_writes};
+use crate::fio::{self, Amount, Flush, Job};
+use crate::samples::median;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const SECTION: &str = "many";
+const VOLUME: &str = "many";
+/// Snapshots that one request deletes.
+pub(super) const AT_ONCE: usize = 200;
+/// Random writes per second while a history is made, so that its snapshots differ.
+const TRICKLE: u64 = 4000;
+/// Snapshots deleted while a client writes.
+const DELETED: usize = 1000;
+
+fn name(n: usize) -> String {
+    format!("s{n:05}")
+}
+
+/// See the module.
+pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    rig.filled(VOLUME, 4 * KIB, "row")?;
+    let most = if rig.args.quick { rig.args.most.min(100) } else { rig.args.most };
+    let mut made = 0;
+    let mut first = None;
+    let mut target = 1;
+    while target <= most {
+        let took = grow(rig, made, target)?;
+        made = target;
+        let mut speeds = Vec::new();
+        for round in 0..rig.args.rounds() {
+            rig.settle()?;
+            speeds.push(rig.writes(VOLUME, rig.args.burst(), (target + round) as u64)?.iops);
+        }
+        rig.settle()?;
+        let speed = median(speeds);
+        let goal = if first.is_some() { Goal::AtLeast(0.95) } else { Goal::None };
+        let ratio = speed / *first.get_or_insert(speed);
+        figures.add(SECTION, format!("random writes, {target} snapshots"), speed, "IOPS", Goal::None);
+        figures.add(SECTION, format!("… to one snapshot, {target} snapshots"), ratio, "×", goal);
+        eprintln!("  grown to {target} in {took:.1?}");
+        target *= 10;
+    }
+    read(rig, figures, made)?;
+    delete(rig, figures, made)?;
+    rig.remove(VOLUME)
+}
+
+/// Snapshots `made..target`, with a few writes between one and the next.
+fn grow(rig: &Rig<'_>, made: usize, target: usize) -> Result<Duration> {
+    let trickle =
+        Job { rate: Some(TRICKLE), amount: Amount::Seconds(3600), ..random_writes(0, target as u64) };
+    let load = fio::spawn(&trickle, &rig.hindcast.export(VOLUME), &rig.dir())?;
+    std::thread::sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    for n in made..target {
+        rig.snapshot(VOLUME, &name(n))?;
+    }
+    let took = start.elapsed();
+    drop(load);
+    rig.settle()?;
+    Ok(took)
+}
+
+fn read(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
+    let job = Job {
+        rw: "randread",
+        block: 4 * KIB,
+        depth: 32,
+        amount: Amount::Bytes(rig.args.size),
+        flush: Flush::Never,
+        seed: 5,
+        once: true,
+        rate: None,
+    };
+    let mut speeds = Vec::new();
+    for (what, n) in [("newest", made - 1), ("oldest", 0)] {
+        let uri = rig.hindcast.export(&format!("{VOLUME}@{}", name(n)));
+        let cold = fio::run(&job, &uri, &rig.dir())?.iops;
+        let timed =
+            Job { amount: Amount::Seconds(if rig.args.quick { 1 } else { 5 }), once: false, ..job.clone() };
+        let warm = fio::run(&timed, &uri, &rig.dir())?.iops;
+        figures.add(SECTION, format!("first random read of the {what} of {made}"), cold, "IOPS", Goal::None);
+        figures.add(SECTION, format!("random read of the {what} of {made}"), warm, "IOPS", Goal::None);
+        speeds.push(warm);
+    }
+    let ratio = speeds[1] / speeds[0];
+    figures.add(SECTION, "reading the oldest to the newest".into(), ratio, "×", Goal::AtLeast(0.7));
+    Ok(())
+}
+
+fn delete(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
+    let bytes = rig.args.journal * if rig.args.quick { 1 } else { 2 };
+    let plain = rig.writes(VOLUME, bytes, 71)?.iops;
+    rig.settle()?;
+    let count = made.min(DELETED);
+    let names: Vec<String> = (0..count).map(name).collect();
+    let used = used(rig)?;
+    for some in names.chunks(AT_ONCE) {
+        rig.delete(VOLUME, some)?;
+    }
+    let start = Instant::now();
+    let during = rig.writes(VOLUME, bytes, 72)?.iops;
+    let during_load = start.elapsed();
+    rig.settle()?;
+    let freed = used.saturating_sub(self::used(rig)?);
+    figures.add(SECTION, "client without a deletion".into(), plain, "IOPS", Goal::None);
+    figures.add(SECTION, format!("client while {count} snapshots are deleted"), during, "IOPS", Goal::None);
+    figures.add(SECTION, "… to without".into(), during / plain, "×", Goal::AtLeast(0.85));
+    figures.add(SECTION, "time until all was freed".into(), start.elapsed().as_secs_f64(), "s", Goal::None);
+    eprintln!("  {freed} bytes fewer in use; the load itself took {during_load:.1?}");
+    Ok(())
+}
+
+fn used(rig: &Rig<'_>) -> Result<u64> {
+    let (pool, _) = rig.hindcast.api("GET", "/pool", &Value::Null)?;
+    pool["used"].as_u64().context("no `used` in the pool's state")
+}

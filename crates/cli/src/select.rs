@@ -1,0 +1,242 @@
+//! Choosing snapshots by pattern and age, and drawing them as a tree: pure functions of lists.
+
+use hindcast_api::{Snapshot, Volume};
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// `90s`, `30m`, `12h`, `7d`, `4w`; a bare number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time: write for example 90s, 30m, 12h, 7d or 4w");
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        "w" => 7 * 24 * 3600,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    seconds.filter(|s| *s <= 1000 * 366 * 24 * 3600).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// `VOLUME@NAME`, either of which may be a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    volume: String,
+    name: String,
+}
+
+impl Pattern {
+    pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
+        match hindcast_api::split_address(text) {
+            Some((volume, name)) => Ok(Pattern { volume: volume.into(), name: name.into() }),
+            None => Err("snapshots are named VOLUME@NAME; db@* is all of db's".into()),
+        }
+    }
+
+    fn is_exact(&self) -> bool {
+        !self.volume.contains(['*', '?']) && !self.name.contains(['*', '?'])
+    }
+
+    fn matches(&self, s: &Snapshot) -> bool {
+        glob(self.volume.as_bytes(), s.volume.as_bytes()) && glob(self.name.as_bytes(), s.name.as_bytes())
+    }
+}
+
+/// `*` is any text, `?` any one character.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    // The last star, and where it began to match: to go back to when the rest fails.
+    let (mut p, mut t, mut star) = (0, 0, None);
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || *c == text[t] => (p, t) = (p + 1, t + 1),
+            _ => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    (p, t) = (at + 1, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+/// The snapshots that are meant; or the first exact name that nothing has. What is protected is meant only by name.
+pub(crate) fn choose<'a>(
+    all: &'a [Snapshot],
+    patterns: &[Pattern],
+    older_than: Option<Duration>,
+) -> Result<Vec<&'a Snapshot>, String> {
+    for pattern in patterns.iter().filter(|p| p.is_exact()) {
+        if !all.iter().any(|s| pattern.matches(s)) {
+            return Err(format!("{}@{}", pattern.volume, pattern.name));
+        }
+    }
+    let now = Timestamp::now();
+    let old = |s: &Snapshot| {
+        older_than
+            .is_none_or(|age| Duration::try_from(now.duration_since(s.created)).is_ok_and(|its| its >= age))
+    };
+    let meant = |s: &Snapshot| patterns.iter().any(|p| p.matches(s) && (p.is_exact() || !s.protected));
+    Ok(all.iter().filter(|s| meant(s) && old(s)).collect())
+}
+
+/// A line of the tree.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Branch<'a> {
+    pub(crate) depth: usize,
+    /// The address.
+    pub(crate) label: String,
+    /// None for a volume as it is now.
+    pub(crate) snapshot: Option<&'a Snapshot>,
+}
+
+/// Puts everything below what it comes after. The eldest child goes on at its parent's depth, if it is of the same
+/// volume: a long line of history is not a long slope.
+pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &[Volume]) -> Vec<Branch<'a>> {
+    let known: BTreeSet<String> = snapshots.iter().map(Snapshot::address).collect();
+    let mut children: BTreeMap<Option<String>, Vec<Branch>> = BTreeMap::new();
+    let mut put = |parent: Option<&String>, label, snapshot| {
+        let parent = parent.filter(|p| known.contains(*p)).cloned();
+        children.entry(parent).or_default().push(Branch { depth: 0, label, snapshot });
+    };
+    snapshots.iter().for_each(|s| put(s.parent.as_ref(), s.address(), Some(s)));
+    for v in volumes {
+        put(v.parent.as_ref(), v.name.clone(), None);
+    }
+    let mut drawn = Vec::new();
+    let mut next: Vec<Branch> = children.remove(&None).unwrap_or_default();
+    next.sort_by(|a, b| volume_of(b).cmp(volume_of(a)));
+    while let Some(branch) = next.pop() {
+        if let Some(mut below) = children.remove(&Some(branch.label.clone())) {
+            // Last in is first out: the line of the same volume comes last, after what branches off.
+            let same = |b: &Branch| volume_of(b) == volume_of(&branch);
+            let on = below.iter().rposition(|b| same(b));
+            let mut line = on.map(|at| below.remove(at));
+            below.iter_mut().for_each(|b| b.depth = branch.depth + 1);
+            line.iter_mut().for_each(|b| b.depth = branch.depth);
+            below.reverse();
+            next.extend(line);
+            next.extend(below);
+        }
+        drawn.push(branch);
+    }
+    drawn
+}
+
+fn volume_of<'a>(branch: &'a Branch) -> &'a str {
+    branch.label.split_once('@').map_or(&branch.label, |(volume, _)| volume)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(address: &str, parent: Option<&str>) -> Snapshot {
+        let (volume, name) = hindcast_api::split_address(address).unwrap();
+        Snapshot {
+            volume: volume.into(),
+            name: name.into(),
+            uuid: String::new(),
+            size: 1,
+            created: Timestamp::UNIX_EPOCH,
+            labels: BTreeMap::new(),
+            protected: false,
+            parent: parent.map(str::to_owned),
+            clones: Vec::new(),
+            handles: 0,
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, seconds) in
+            [("90s", 90), ("30m", 1800), ("12h", 43200), ("7d", 604_800), ("2w", 1_209_600), ("5", 5)]
+        {
+            assert_eq!(duration(text).unwrap().as_secs(), seconds);
+        }
+        for bad in ["", "s", "1.5h", "-1s", "1y", "99999999999999999999s", "99999999999999d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, text, matches) in [
+            ("*", "", true),
+            ("a*", "abc", true),
+            ("*c", "abcbc", true),
+            ("a*b*c", "axxbyyc", true),
+            ("a*b*c", "axxbyy", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("abc", "abcd", false),
+            ("**", "x", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), matches, "{pattern} {text}");
+        }
+    }
+
+    fn volume(name: &str, parent: Option<&str>) -> Volume {
+        let json = format!(
+            r#"{{"name":"{name}","uuid":"","size":1,"chunk_size":1,"block_size":512,"read_only":false,"method":"row",
+                "snapshot_reserve":10,"auto_delete":false,"importing":false,
+                "created":"1970-01-01T00:00:00Z","allocated":0,"handles":0,"stats":{{"reads":0,"read_bytes":0,
+                "writes":0,"write_bytes":0,"flushes":0,"discards":0,"discard_bytes":0,"staged_read_bytes":0,"errors":0}}}}"#
+        );
+        let volume: Volume = serde_json::from_str(&json).unwrap();
+        Volume { parent: parent.map(str::to_owned), ..volume }
+    }
+
+    #[test]
+    fn a_line_of_history_is_drawn_straight_and_branches_deeper() {
+        let snapshots = [
+            snapshot("db@a", None),
+            snapshot("db@b", Some("db@a")),
+            snapshot("db@undo", Some("db@b")),
+            snapshot("db@c", Some("db@a")),
+            snapshot("test@x", Some("db@b")),
+        ];
+        let volumes = [volume("db", Some("db@c")), volume("new", None), volume("test", Some("test@x"))];
+        let drawn: Vec<String> = tree(&snapshots, &volumes)
+            .iter()
+            .map(|b| format!("{}{}", "-".repeat(b.depth), b.label))
+            .collect();
+        // The rollback to a began the line that the volume is on.
+        let expected = ["db@a", "-db@b", "--test@x", "--test", "-db@undo", "db@c", "db", "new"];
+        assert_eq!(drawn, expected);
+        // Shown alone, a clone begins at the margin.
+        let alone = tree(&snapshots[4..], &volumes[2..]);
+        assert_eq!(alone.iter().map(|b| b.depth).collect::<Vec<_>>(), [0, 0]);
+    }
+
+    #[test]
+    fn names_must_exist_and_patterns_spare_the_protected() {
+        let mut all = [snapshot("db@a", None), snapshot("db@b", None), snapshot("log@a", None)];
+        all[1].protected = true;
+        let chosen = |patterns: &[&str], age| {
+            let patterns: Vec<Pattern> = patterns.iter().map(|p| Pattern::parse(p).unwrap()).collect();
+            let chosen = choose(&all, &patterns, age)?;
+            Ok::<_, String>(chosen.iter().map(|s| s.address()).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&["db@*"], None).unwrap(), ["db@a"]);
+        assert_eq!(chosen(&["db@b"], None).unwrap(), ["db@b"], "the server will say why not");
+        assert_eq!(chosen(&["*@a", "db@a"], None).unwrap(), ["db@a", "log@a"]);
+        assert_eq!(chosen(&["*@c*"], None).unwrap(), Vec::<String>::new());
+        assert_eq!(chosen(&["*@a", "db@c"], None).unwrap_err(), "db@c");
+        assert_eq!(chosen(&["*@a"], Some(Duration::from_secs(3600))).unwrap().len(), 2);
+        let young = snapshot("db@a", None);
+        let young = [Snapshot { created: Timestamp::now(), ..young }];
+        let pattern = [Pattern::parse("db@a").unwrap()];
+        assert!(choose(&young, &pattern, Some(Duration::from_secs(3600))).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,365 @@
+//! `hindcast snapshot`.
+
+use crate::failure::Failure;
+use crate::output::{list, properties, yes_no};
+use crate::select::{self, Pattern};
+use crate::session::Session;
+use clap::{ArgGroup, Args, Subcommand};
+use hindcast_api::{
+    CreateSnapshots, DeleteSnapshots, NewSnapshot, PatchSnapshot, RollBack, Size, Snapshot, Volume,
+    split_address,
+};
+use hindcast_server::freeze::{DEFAULT_TIMEOUT, FreezeError, Hooks, frozen};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The server deletes so many at once.
+const DELETE_AT_ONCE: usize = 200;
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  hindcast snapshot create db                        db@20261122T031415Z, by the time (UTC)
+  hindcast snapshot create db@before-upgrade
+  hindcast snapshot create db@v1 log@v1 wal@v1       all three at one instant
+  hindcast snapshot create db --label why=upgrade
+  hindcast snapshot create db@clean --before 'fsfreeze -f /mnt/db' --after 'fsfreeze -u /mnt/db'
+
+A snapshot is taken between two writes, without holding up clients, and is durable when the command returns. Without hooks
+it is what a power cut would have left: journaling file systems and databases recover from it.
+
+Hooks make it better than that. --before is run first (if it fails there is no snapshot), --after last: always, also when
+this command is killed, and no later than --freeze-timeout after --before was started. A snapshot that was not taken in
+that time is not kept. Both are run here, by sh, which is where the file system is mounted, or on the server, if its
+configuration has hooks for the volume.";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  hindcast snapshot list
+  hindcast snapshot list db
+  hindcast snapshot list db -o json | jq -r '.[].name'
+
+Snapshots are drawn below what they come after: a volume's line of history goes on at the same depth, a clone, or the line
+that a rollback began, goes deeper. The volume itself is at the end of its line.";
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  hindcast snapshot delete db@old
+  hindcast snapshot delete db@a db@b log@a
+  hindcast snapshot delete 'db@auto-*' --older-than 30d
+  hindcast snapshot delete 'test-*@*' --dry-run
+
+In a pattern * is any text and ? any one character; quote it from the shell. Protected snapshots are in the way when they
+are named, and left out when a pattern matches them. Deleted snapshots are gone from sight at once; their space comes back
+in the background, when nobody reads them and no clone rests on them any more.";
+
+const ROLLBACK_EXAMPLES: &str = "\
+Examples:
+  hindcast snapshot rollback db@before-upgrade
+  hindcast snapshot rollback db@before-upgrade --undo-name broken
+  hindcast snapshot rollback db@broken               undoes the one above
+
+It takes a moment, whatever the size. Newer snapshots stay. What the volume was is kept as a snapshot of its own, so that
+a rollback can be undone. While clients use the volume it is refused: unmount first. With --force NBD clients are
+disconnected and iSCSI initiators find a unit that was switched off and on; a file system that is still mounted there
+does not survive that.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Take snapshots of volumes, all at one instant
+    #[command(after_help = CREATE_EXAMPLES)]
+    Create(Create),
+    /// List snapshots, as a tree
+    #[command(after_help = LIST_EXAMPLES)]
+    List {
+        /// Only of this volume
+        volume: Option<String>,
+    },
+    /// Show one snapshot
+    Show {
+        /// VOLUME@NAME
+        #[arg(value_name = "VOLUME@NAME", value_parser = address)]
+        snapshot: Address,
+    },
+    /// Rename a snapshot, and with it its exports
+    Rename {
+        #[arg(value_name = "VOLUME@NAME", value_parser = address)]
+        snapshot: Address,
+        /// New name, without the volume
+        new_name: String,
+    },
+    /// Note something about a snapshot
+    #[command(
+        after_help = "Examples:\n  hindcast snapshot label db@v1 ticket=4711 why='before the upgrade'\n  hindcast snapshot label db@v1 ticket=          removes it"
+    )]
+    Label {
+        #[arg(value_name = "VOLUME@NAME", value_parser = address)]
+        snapshot: Address,
+        /// KEY=VALUE; with nothing after the = it is removed
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = label)]
+        labels: Vec<(String, String)>,
+    },
+    /// Keep snapshots from being deleted: by request, by a schedule, or to make room
+    Protect {
+        #[arg(required = true, value_name = "VOLUME@NAME", value_parser = address)]
+        snapshots: Vec<Address>,
+    },
+    /// Let snapshots be deleted again
+    Unprotect {
+        #[arg(required = true, value_name = "VOLUME@NAME", value_parser = address)]
+        snapshots: Vec<Address>,
+    },
+    /// Delete snapshots
+    #[command(after_help = DELETE_EXAMPLES)]
+    Delete {
+        /// VOLUME@NAME, or patterns in either part
+        #[arg(required = true, value_name = "VOLUME@NAME", value_parser = Pattern::parse)]
+        snapshots: Vec<Pattern>,
+        /// Only those older than so long: 90s, 30m, 12h, 7d, 4w
+        #[arg(long, value_name = "AGE", value_parser = select::duration)]
+        older_than: Option<Duration>,
+        /// Also those that are LUNs of targets
+        #[arg(long)]
+        force: bool,
+        /// Only tell which
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Take a volume back to a snapshot
+    #[command(after_help = ROLLBACK_EXAMPLES)]
+    Rollback {
+        #[arg(value_name = "VOLUME@NAME", value_parser = address)]
+        snapshot: Address,
+        /// Also while clients use the volume, which are cut off
+        #[arg(long)]
+        force: bool,
+        /// Name of the snapshot that keeps what the volume is now [default: before-rollback- and the time]
+        #[arg(long, value_name = "NAME")]
+        undo_name: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("hook").multiple(true))]
+pub(crate) struct Create {
+    /// VOLUME, or VOLUME@NAME [default name: the time]
+    #[arg(required = true, value_name = "VOLUME[@NAME]", value_parser = new_snapshot)]
+    snapshots: Vec<NewSnapshot>,
+    /// KEY=VALUE to note about them; repeatable
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// Command to run before, by sh -c
+    #[arg(long, value_name = "COMMAND", group = "hook", requires = "after")]
+    before: Option<String>,
+    /// Command to run after, whatever happened
+    #[arg(long, value_name = "COMMAND", group = "hook")]
+    after: Option<String>,
+    /// How long after the start of --before to run --after, come what may: up to 5m [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = freeze_timeout, requires = "hook")]
+    freeze_timeout: Option<Duration>,
+    /// Leave out the commands that the server's configuration has for these volumes
+    #[arg(long)]
+    no_hooks: bool,
+}
+
+/// A snapshot that was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) volume: String,
+    pub(crate) name: String,
+}
+
+/// `VOLUME@NAME`.
+pub(crate) fn address(text: &str) -> Result<Address, String> {
+    match split_address(text) {
+        Some((volume, name)) => Ok(Address { volume: volume.into(), name: name.into() }),
+        None => Err("a snapshot is named VOLUME@NAME".into()),
+    }
+}
+
+fn new_snapshot(text: &str) -> Result<NewSnapshot, String> {
+    match text.split_once('@') {
+        None if !text.is_empty() => Ok(NewSnapshot { volume: text.into(), name: None }),
+        _ => address(text).map(|a| NewSnapshot { volume: a.volume, name: Some(a.name) }),
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err("a label is KEY=VALUE".into()),
+    }
+}
+
+fn freeze_timeout(text: &str) -> Result<Duration, String> {
+    match select::duration(text)? {
+        time if (1..=300).contains(&time.as_secs()) => Ok(time),
+        _ => Err("a freeze lasts 1s to 5m".into()),
+    }
+}
+
+pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    match command {
+        Command::Create(create) => run_create(create, session),
+        Command::List { volume } => {
+            let snapshots = client.snapshots(volume.as_deref())?;
+            let volumes = match &volume {
+                Some(name) => vec![client.volume(name)?],
+                None => client.volumes()?,
+            };
+            output.show(&snapshots, |s| tree(s, &volumes))
+        }
+        Command::Show { snapshot: at } => output.show(&client.snapshot(&at.volume, &at.name)?, details),
+        Command::Rename { snapshot: at, new_name } => {
+            let patch = PatchSnapshot { name: Some(new_name), ..PatchSnapshot::default() };
+            let renamed = client.patch_snapshot(&at.volume, &at.name, &patch)?;
+            output.show(&renamed, |s| format!("{}@{} is now {}", at.volume, at.name, s.address()))
+        }
+        Command::Label { snapshot: at, labels } => {
+            let set = |(key, value): (String, String)| (key, (!value.is_empty()).then_some(value));
+            let patch =
+                PatchSnapshot { labels: labels.into_iter().map(set).collect(), ..PatchSnapshot::default() };
+            let labelled = client.patch_snapshot(&at.volume, &at.name, &patch)?;
+            output.show(&labelled, |s| format!("{}: {}", s.address(), labels_of(s)))
+        }
+        Command::Protect { snapshots } => protect(session, &snapshots, true),
+        Command::Unprotect { snapshots } => protect(session, &snapshots, false),
+        Command::Delete { snapshots, older_than, force, dry_run } => {
+            delete(session, &snapshots, older_than, (force, dry_run))
+        }
+        Command::Rollback { snapshot: at, force, undo_name } => {
+            let rolled = client.roll_back(&at.volume, &at.name, &RollBack { undo: undo_name, force })?;
+            output.show(&rolled, |r| {
+                let undo = r.undo.address();
+                format!(
+                    "{0} is what {0}@{1} was; what it was before is {undo}\nto undo: hindcast snapshot rollback {undo}",
+                    at.volume, at.name
+                )
+            })
+        }
+    }
+}
+
+fn run_create(create: Create, session: &Session) -> Result<(), Failure> {
+    let new = CreateSnapshots {
+        snapshots: create.snapshots,
+        labels: create.labels.into_iter().collect(),
+        no_hooks: create.no_hooks,
+    };
+    let take = || session.client.create_snapshots(&new);
+    let created = if create.before.is_none() && create.after.is_none() {
+        take()?
+    } else {
+        let timeout = create.freeze_timeout.unwrap_or(DEFAULT_TIMEOUT);
+        match frozen(&Hooks { before: create.before, after: create.after, timeout }, take) {
+            Ok(created) => created,
+            Err(FreezeError::Work(error)) => return Err(error.into()),
+            Err(FreezeError::Before(why)) => {
+                return Err(Failure::Failed(format!("{why}; no snapshot was taken")));
+            }
+            Err(FreezeError::Late(created)) => {
+                for s in &created {
+                    let one = DeleteSnapshots { names: vec![s.name.clone()], force: false };
+                    session.client.delete_snapshots(&s.volume, &one)?;
+                }
+                let why = "take snapshots: the freeze had to end before they were taken; they were not kept";
+                return Err(Failure::Failed(why.into()));
+            }
+            Err(FreezeError::After(created, why)) => {
+                return Err(Failure::Failed(format!("{why}; {} was taken", addresses(&created))));
+            }
+        }
+    };
+    session.output.show(&created, |created| format!("created {}", addresses(created)))
+}
+
+fn addresses(snapshots: &[Snapshot]) -> String {
+    snapshots.iter().map(Snapshot::address).collect::<Vec<_>>().join(" ")
+}
+
+fn protect(session: &Session, snapshots: &[Address], protected: bool) -> Result<(), Failure> {
+    let patch = PatchSnapshot { protected: Some(protected), ..PatchSnapshot::default() };
+    let changed = snapshots.iter().map(|at| session.client.patch_snapshot(&at.volume, &at.name, &patch));
+    let changed = changed.collect::<Result<Vec<Snapshot>, _>>()?;
+    let verb = if protected { "protected" } else { "not protected any more:" };
+    session.output.show(&changed, |changed| format!("{verb} {}", addresses(changed)))
+}
+
+fn delete(
+    session: &Session,
+    patterns: &[Pattern],
+    older_than: Option<Duration>,
+    (force, dry_run): (bool, bool),
+) -> Result<(), Failure> {
+    let all = session.client.snapshots(None)?;
+    let chosen = select::choose(&all, patterns, older_than).map_err(|missing| {
+        let message = format!("find snapshot {missing}: there is none");
+        Failure::from(hindcast_api::ErrorBody { kind: hindcast_api::ErrorKind::NotFound, message })
+    })?;
+    if !dry_run {
+        let mut by_volume: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for s in &chosen {
+            by_volume.entry(&s.volume).or_default().push(s.name.clone());
+        }
+        for (volume, names) in by_volume {
+            for batch in names.chunks(DELETE_AT_ONCE) {
+                session.client.delete_snapshots(volume, &DeleteSnapshots { names: batch.to_vec(), force })?;
+            }
+        }
+    }
+    let verb = if dry_run { "would delete" } else { "deleted" };
+    session.output.show(&chosen, |chosen| match chosen.as_slice() {
+        [] => "nothing matches".to_owned(),
+        chosen if chosen.len() <= 10 => {
+            let names: Vec<String> = chosen.iter().map(|s| s.address()).collect();
+            format!("{verb} {}", names.join(" "))
+        }
+        chosen => format!("{verb} {} snapshots", chosen.len()),
+    })
+}
+
+fn labels_of(s: &Snapshot) -> String {
+    let labels: Vec<String> = s.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    if labels.is_empty() { "-".into() } else { labels.join(" ") }
+}
+
+fn details(s: &Snapshot) -> String {
+    properties([
+        ("snapshot", s.address()),
+        ("created", s.created.to_string()),
+        ("size", format!("{} ({} bytes)", Size(s.size), s.size)),
+        ("after", s.parent.clone().unwrap_or_else(|| "-".into())),
+        ("clones", if s.clones.is_empty() { "-".into() } else { s.clones.join(" ") }),
+        ("protected", yes_no(s.protected)),
+        ("labels", labels_of(s)),
+        ("handles", s.handles.to_string()),
+        ("uuid", s.uuid.clone()),
+    ])
+}
+
+/// Each snapshot below the one that it comes after.
+fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
+    let rows = select::tree(snapshots, volumes).into_iter().map(|branch| {
+        let name = format!("{}{}", "  ".repeat(branch.depth), branch.label);
+        match branch.snapshot {
+            None => vec![name, String::new(), String::new(), "now".into()],
+            Some(s) => {
+                let mut notes = Vec::new();
+                if s.protected {
+                    notes.push("protected".to_owned());
+                }
+                if s.handles > 0 {
+                    notes.push(format!("{} handles", s.handles));
+                }
+                notes.extend(s.labels.iter().map(|(key, value)| format!("{key}={value}")));
+                vec![
+                    name,
+                    s.created.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+                    Size(s.size).to_string(),
+                    notes.join(", "),
+                ]
+            }
+        }
+    });
+    list(&["SNAPSHOT", "CREATED", "SIZE", "NOTES"], &[2], rows)
+}

@@ -1,0 +1,234 @@
+//! Commands run before and after a snapshot, to have a file system or database be in good order in it: `fsfreeze`, a
+//! backup mode.
+//!
+//! What was frozen is always thawed: a guardian process runs the command that does it when told, at a deadline, and
+//! also when this process is gone, however it ended.
+
+use std::fmt;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How long something may stay frozen where nothing else is said.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads process groups, one a line, until its input ends; then kills the last one, if it is not empty, and becomes the
+/// command that thaws.
+const GUARDIAN: &str = r#"while read -r line; do group=$line; done
+[ -n "$group" ] && kill -s KILL -- "-$group" 2>/dev/null
+exec sh -c "$1" </dev/null"#;
+/// Waits until the guardian knows of it.
+const GUARDED: &str = r#"read -r go || exit 1
+exec sh -c "$1" </dev/null"#;
+
+/// What to run around a snapshot, by `sh -c`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hooks {
+    /// Run first; if it fails there is no snapshot.
+    pub before: Option<String>,
+    /// Run last, whatever happened, but for `before` to have been started.
+    pub after: Option<String>,
+    /// From the start of `before`: when it has passed, `after` is run, come what may.
+    pub timeout: Duration,
+}
+
+/// Why there is no result, or none that counts.
+#[derive(Debug)]
+pub enum FreezeError<T, E> {
+    /// The command before could not be run, failed, or took too long. The work was not done.
+    Before(String),
+    /// The work failed.
+    Work(E),
+    /// The work was done, but the deadline had passed meanwhile: what it did is not of a frozen state.
+    Late(T),
+    /// The work was done, and then the command after failed.
+    After(T, String),
+}
+
+/// Does `work` between the two commands.
+pub fn frozen<T, E>(hooks: &Hooks, work: impl FnOnce() -> Result<T, E>) -> Result<T, FreezeError<T, E>> {
+    let end = Instant::now() + hooks.timeout;
+    let mut guardian = Guardian::start(hooks.after.as_deref()).map_err(FreezeError::Before)?;
+    if let Some(Err(why)) = hooks.before.as_deref().map(|command| guardian.run_before(command, end)) {
+        return Err(FreezeError::Before(match guardian.thaw(hooks.timeout) {
+            Ok(()) => why,
+            Err(after) => format!("{why}; {after}"),
+        }));
+    }
+    let (done, when_done) = mpsc::channel::<()>();
+    let timed = move || {
+        let left = end.saturating_duration_since(Instant::now());
+        let late = matches!(when_done.recv_timeout(left), Err(RecvTimeoutError::Timeout));
+        (late, guardian.thaw(hooks.timeout))
+    };
+    std::thread::scope(|scope| {
+        let timer = scope.spawn(timed);
+        let result = work();
+        drop(done);
+        let thawed = timer.join().unwrap_or_else(|_| (true, Err("run the command after: a defect".into())));
+        match (result, thawed) {
+            (Err(error), _) => Err(FreezeError::Work(error)),
+            (Ok(done), (true, _)) => Err(FreezeError::Late(done)),
+            (Ok(done), (false, Err(why))) => Err(FreezeError::After(done, why)),
+            (Ok(done), (false, Ok(()))) => Ok(done),
+        }
+    })
+}
+
+/// The process that thaws.
+struct Guardian {
+    process: Child,
+    /// Its end is the sign to thaw, and comes by itself when this process ends.
+    orders: ChildStdin,
+}
+
+impl Guardian {
+    fn start(after: Option<&str>) -> Result<Guardian, String> {
+        let fail = |e: &dyn fmt::Display| format!("start the guardian of the freeze: {e}");
+        let (process, orders) = shell(GUARDIAN, after.unwrap_or(":")).map_err(|e| fail(&e))?;
+        Ok(Guardian { process, orders })
+    }
+
+    /// Runs the command before, which has to end well before `end`.
+    fn run_before(&mut self, command: &str, end: Instant) -> Result<(), String> {
+        let fail = |e: &dyn fmt::Display| format!("run {command:?} before the snapshot: {e}");
+        let (mut process, mut go) = shell(GUARDED, command).map_err(|e| fail(&e))?;
+        // Known to the guardian first: from its beginning on somebody can end it.
+        let told = writeln!(self.orders, "{}", process.id()).and_then(|()| go.write_all(b"go\n"));
+        drop(go);
+        let waited = told.map_err(|e| fail(&e)).and_then(|()| match wait(&mut process, end) {
+            Ok(Some(status)) if status.success() => Ok(()),
+            Ok(Some(status)) => Err(fail(&status)),
+            Ok(None) => Err(fail(&"it was not done in time")),
+            Err(e) => Err(fail(&e)),
+        });
+        match waited {
+            Ok(()) => writeln!(self.orders).map_err(|e| fail(&e)),
+            Err(why) => {
+                // Its group is the guardian's to kill; what is left of it here is reaped.
+                std::thread::spawn(move || process.wait());
+                Err(why)
+            }
+        }
+    }
+
+    /// Has the command after run now; waits for it, but not for ever.
+    fn thaw(mut self, patience: Duration) -> Result<(), String> {
+        drop(self.orders);
+        match wait(&mut self.process, Instant::now() + patience) {
+            Ok(Some(status)) if status.success() => Ok(()),
+            Ok(Some(status)) => Err(format!("run the command after the snapshot: {status}")),
+            Ok(None) => {
+                std::thread::spawn(move || self.process.wait());
+                Err("run the command after the snapshot: it goes on and on".into())
+            }
+            Err(e) => Err(format!("wait for the command after the snapshot: {e}")),
+        }
+    }
+}
+
+/// A shell with a process group of its own, so that what a terminal sends to the group of this process does not reach
+/// it. What commands print goes to standard error: standard output is for results.
+fn shell(script: &str, command: &str) -> std::io::Result<(Child, ChildStdin)> {
+    let mut process = Command::new("sh")
+        .args(["-c", script, "hindcast-hook", command])
+        .stdin(Stdio::piped())
+        .process_group(0)
+        .spawn()?;
+    match process.stdin.take() {
+        Some(stdin) => Ok((process, stdin)),
+        None => Err(std::io::Error::other("no pipe")),
+    }
+}
+
+/// `None` when it has not ended by `end`.
+fn wait(process: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = process.try_wait()? {
+            return Ok(Some(status));
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn hooks(before: &str, after: &str, millis: u64) -> Hooks {
+        let timeout = Duration::from_millis(millis);
+        Hooks { before: Some(before.into()), after: Some(after.into()), timeout }
+    }
+
+    fn lines(path: &Path) -> String {
+        std::fs::read_to_string(path).unwrap_or_default().replace('\n', " ")
+    }
+
+    fn note(path: &Path, what: &str) -> String {
+        format!("echo {what} >>{}", path.display())
+    }
+
+    #[test]
+    fn work_is_done_in_between() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let hooks = hooks(&note(&log, "before"), &note(&log, "after"), 20_000);
+        let seen = frozen(&hooks, || Ok::<_, ()>(lines(&log))).unwrap();
+        assert_eq!(seen, "before ");
+        assert_eq!(lines(&log), "before after ");
+    }
+
+    #[test]
+    fn what_fails_is_thawed_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let failing = hooks("exit 7", &note(&log, "after"), 20_000);
+        let error = frozen(&failing, || -> Result<(), ()> { panic!("was run") }).unwrap_err();
+        assert!(matches!(&error, FreezeError::Before(why) if why.contains('7')), "{error:?}");
+        assert_eq!(lines(&log), "after ");
+
+        let working = hooks("true", &note(&log, "again"), 20_000);
+        assert!(matches!(frozen(&working, || Err::<(), _>("no")), Err(FreezeError::Work("no"))));
+        assert_eq!(lines(&log), "after again ");
+
+        let broken = hooks("true", "exit 3", 20_000);
+        assert!(matches!(frozen(&broken, || Ok::<_, ()>(1)), Err(FreezeError::After(1, _))));
+    }
+
+    #[test]
+    fn at_the_deadline_it_is_thawed_under_the_work() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let hooks = hooks("true", &note(&log, "after"), 300);
+        let work = || {
+            let end = Instant::now() + Duration::from_secs(20);
+            while lines(&log).is_empty() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Ok::<_, ()>(lines(&log))
+        };
+        assert!(matches!(frozen(&hooks, work), Err(FreezeError::Late(seen)) if seen == "after "));
+    }
+
+    /// A command before that hangs is killed, with all that it started, before the one after runs.
+    #[test]
+    fn a_hanging_command_is_killed_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let slow = format!("{}; sleep 3 & sleep 3; {}", note(&log, "frozen"), note(&log, "too-late"));
+        let error =
+            frozen(&hooks(&slow, &note(&log, "after"), 1000), || -> Result<(), ()> { panic!("was run") });
+        assert!(matches!(&error, Err(FreezeError::Before(why)) if why.contains("in time")), "{error:?}");
+        std::thread::sleep(Duration::from_millis(3000));
+        assert_eq!(lines(&log), "frozen after ");
+    }
+}

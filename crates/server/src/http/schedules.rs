@@ -1,0 +1,71 @@
+//! The routes of schedules.
+
+use super::error::{ApiError, Json, Path};
+use super::routes::Shared;
+use super::{App, blocking};
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{CreateSchedule, ErrorBody, PatchSchedule, Schedule};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(schedules, create_schedule)).routes(routes!(
+        schedule,
+        patch_schedule,
+        delete_schedule
+    ))
+}
+
+/// All schedules, by name.
+#[utoipa::path(get, path = "/schedules", responses((status = OK, body = Vec<Schedule>)))]
+async fn schedules(State(app): Shared) -> Result<Json<Vec<Schedule>>, ApiError> {
+    blocking(&app, |app| Ok(Json(app.list_schedules()))).await
+}
+
+/// Creates a schedule: snapshots are taken at fixed times, and deleted when they have served theirs.
+#[utoipa::path(post, path = "/schedules", request_body = CreateSchedule, responses((status = CREATED, body = Schedule), (status = "default", body = ErrorBody)))]
+async fn create_schedule(
+    State(app): Shared,
+    Json(new): Json<CreateSchedule>,
+) -> Result<(StatusCode, Json<Schedule>), ApiError> {
+    blocking(&app, move |app| {
+        let schedule = app.create_schedule(&new)?;
+        tracing::info!(schedule = schedule.name, every = schedule.every, "schedule created");
+        Ok((StatusCode::CREATED, Json(schedule)))
+    })
+    .await
+}
+
+/// One schedule.
+#[utoipa::path(get, path = "/schedules/{name}", params(("name" = String, Path)), responses((status = OK, body = Schedule), (status = "default", body = ErrorBody)))]
+async fn schedule(State(app): Shared, Path(name): Path<String>) -> Result<Json<Schedule>, ApiError> {
+    blocking(&app, move |app| Ok(Json(app.schedule(&name)?))).await
+}
+
+/// Changes a schedule, pauses or resumes it.
+#[utoipa::path(patch, path = "/schedules/{name}", params(("name" = String, Path)), request_body = PatchSchedule, responses((status = OK, body = Schedule), (status = "default", body = ErrorBody)))]
+async fn patch_schedule(
+    State(app): Shared,
+    Path(name): Path<String>,
+    Json(patch): Json<PatchSchedule>,
+) -> Result<Json<Schedule>, ApiError> {
+    blocking(&app, move |app| {
+        let schedule = app.patch_schedule(&name, &patch)?;
+        tracing::info!(schedule = name, paused = schedule.paused, every = schedule.every, "schedule");
+        Ok(Json(schedule))
+    })
+    .await
+}
+
+/// Deletes a schedule; its snapshots stay.
+#[utoipa::path(delete, path = "/schedules/{name}", params(("name" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn delete_schedule(State(app): Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.delete_schedule(&name)?;
+        tracing::info!(schedule = name, "schedule deleted");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}

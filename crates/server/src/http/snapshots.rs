@@ -1,0 +1,149 @@
+//! The routes of snapshots, clones and rollback.
+
+use super::convert::{self, Lineage};
+use super::error::{ApiError, Json, Path};
+use super::routes::Shared;
+use super::{App, blocking};
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{
+    CreateClone, CreateSnapshots, DeleteSnapshots, ErrorBody, PatchSnapshot, RollBack, RolledBack, Snapshot,
+    Volume,
+};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(all_snapshots, create_snapshots))
+        .routes(routes!(snapshots))
+        .routes(routes!(snapshot, patch_snapshot))
+        .routes(routes!(delete_snapshots))
+        .routes(routes!(roll_back))
+        .routes(routes!(create_clone))
+}
+
+/// The snapshots of all volumes: by volume, and of each oldest first.
+#[utoipa::path(get, path = "/snapshots", responses((status = OK, body = Vec<Snapshot>)))]
+async fn all_snapshots(State(app): Shared) -> Result<Json<Vec<Snapshot>>, ApiError> {
+    blocking(&app, |app| {
+        let lineage = Lineage::new(&app.pool);
+        Ok(Json(app.pool.all_snapshots().iter().map(|s| lineage.snapshot(s)).collect()))
+    })
+    .await
+}
+
+/// Takes snapshots of volumes, all at one instant, without holding up their clients. Durable when it answers.
+#[utoipa::path(post, path = "/snapshots", request_body = CreateSnapshots, responses((status = CREATED, body = Vec<Snapshot>), (status = "default", body = ErrorBody)))]
+async fn create_snapshots(
+    State(app): Shared,
+    Json(new): Json<CreateSnapshots>,
+) -> Result<(StatusCode, Json<Vec<Snapshot>>), ApiError> {
+    blocking(&app, move |app| {
+        let created = app.create_snapshots(&new)?;
+        let lineage = Lineage::new(&app.pool);
+        Ok((StatusCode::CREATED, Json(created.iter().map(|s| lineage.snapshot(s)).collect())))
+    })
+    .await
+}
+
+/// The snapshots of a volume, oldest first.
+#[utoipa::path(get, path = "/volumes/{volume}/snapshots", params(("volume" = String, Path)), responses((status = OK, body = Vec<Snapshot>), (status = "default", body = ErrorBody)))]
+async fn snapshots(State(app): Shared, Path(volume): Path<String>) -> Result<Json<Vec<Snapshot>>, ApiError> {
+    blocking(&app, move |app| {
+        let found = app.pool.snapshots(&volume)?;
+        let lineage = Lineage::new(&app.pool);
+        Ok(Json(found.iter().map(|s| lineage.snapshot(s)).collect()))
+    })
+    .await
+}
+
+/// One snapshot.
+#[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)), responses((status = OK, body = Snapshot), (status = "default", body = ErrorBody)))]
+async fn snapshot(
+    State(app): Shared,
+    Path((volume, snapshot)): Path<(String, String)>,
+) -> Result<Json<Snapshot>, ApiError> {
+    blocking(&app, move |app| {
+        let found = app.pool.snapshot(&volume, &snapshot)?;
+        Ok(Json(Lineage::new(&app.pool).snapshot(&found)))
+    })
+    .await
+}
+
+/// Changes a snapshot: labels, then protection, then name; the first that fails ends the request.
+#[utoipa::path(patch, path = "/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = PatchSnapshot, responses((status = OK, body = Snapshot), (status = "default", body = ErrorBody)))]
+async fn patch_snapshot(
+    State(app): Shared,
+    Path((volume, snapshot)): Path<(String, String)>,
+    Json(patch): Json<PatchSnapshot>,
+) -> Result<Json<Snapshot>, ApiError> {
+    blocking(&app, move |app| {
+        let mut found = app.pool.snapshot(&volume, &snapshot)?;
+        if !patch.labels.is_empty() {
+            let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
+            found = app.pool.label_snapshot(&volume, &snapshot, &changes)?;
+        }
+        if let Some(protected) = patch.protected {
+            found = app.pool.protect_snapshot(&volume, &snapshot, protected)?;
+            tracing::info!(volume, snapshot, protected, "snapshot");
+        }
+        if let Some(name) = patch.name {
+            found = app.pool.rename_snapshot(&volume, &snapshot, &name)?;
+            tracing::info!(volume, snapshot, name, "snapshot renamed");
+        }
+        Ok(Json(Lineage::new(&app.pool).snapshot(&found)))
+    })
+    .await
+}
+
+/// Deletes snapshots of a volume, all of them or none. They are gone from sight at once; their space comes back in the
+/// background, once nobody reads them.
+#[utoipa::path(post, path = "/volumes/{volume}/snapshots/delete", params(("volume" = String, Path)), request_body = DeleteSnapshots, responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn delete_snapshots(
+    State(app): Shared,
+    Path(volume): Path<String>,
+    Json(which): Json<DeleteSnapshots>,
+) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        let names: Vec<&str> = which.names.iter().map(String::as_str).collect();
+        app.delete_snapshots(&volume, &names, which.force)?;
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+/// Takes a volume back to a snapshot, at once whatever its size. Newer snapshots stay, and what the volume was is kept as a
+/// snapshot too.
+#[utoipa::path(post, path = "/volumes/{volume}/snapshots/{snapshot}/rollback", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = RollBack, responses((status = OK, body = RolledBack), (status = "default", body = ErrorBody)))]
+async fn roll_back(
+    State(app): Shared,
+    Path((volume, snapshot)): Path<(String, String)>,
+    Json(how): Json<RollBack>,
+) -> Result<Json<RolledBack>, ApiError> {
+    blocking(&app, move |app| {
+        let (volume, undo) = app.roll_back(&volume, &snapshot, &how)?;
+        let lineage = Lineage::new(&app.pool);
+        Ok(Json(RolledBack { volume: lineage.volume(&volume), undo: lineage.snapshot(&undo) }))
+    })
+    .await
+}
+
+/// Makes a writable volume of a snapshot. It takes no space until it is written to.
+#[utoipa::path(post, path = "/volumes/{volume}/snapshots/{snapshot}/clones", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = CreateClone, responses((status = CREATED, body = Volume), (status = "default", body = ErrorBody)))]
+async fn create_clone(
+    State(app): Shared,
+    Path((volume, snapshot)): Path<(String, String)>,
+    Json(new): Json<CreateClone>,
+) -> Result<(StatusCode, Json<Volume>), ApiError> {
+    blocking(&app, move |app| {
+        let mut clone = app.pool.clone_volume(&volume, &snapshot, &new.name)?;
+        tracing::info!(volume, snapshot, clone = clone.name, "clone created");
+        if let Some(method) = new.method {
+            clone = app.pool.set_method(&new.name, convert::method(method))?;
+        }
+        Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).volume(&clone))))
+    })
+    .await
+}

@@ -1,0 +1,236 @@
+//! The routes of differences, exports and imports. Streams are moved by threads of their own: nothing else waits for them.
+
+use super::error::{ApiError, Json, Path, Query};
+use super::routes::Shared;
+use super::{App, blocking, convert::Lineage};
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hindcast_api::{ByteRange, ChannelBody, Difference, ErrorBody, ErrorKind, Snapshot, UnfinishedImport};
+use hindcast_engine::pool::{Pool, SnapshotInfo};
+use hindcast_engine::world::uuid_text;
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Ranges of one answer.
+const MAX_RANGES: usize = 10_000;
+/// Pieces between a thread and its connection.
+const PIECES: usize = 4;
+/// Of a stream that was refused, so much is read before the client is told: one that still sends might not listen.
+const DRAINED: usize = 256 << 20;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(difference))
+        .routes(routes!(export))
+        .routes(routes!(import))
+        .routes(routes!(unfinished_import, cancel_import))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DifferenceQuery {
+    to: Option<String>,
+    #[serde(default)]
+    offset: u64,
+}
+
+/// What may differ between a snapshot and a later one, or the volume as it is now; in parts.
+#[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}/difference", params(("volume" = String, Path), ("snapshot" = String, Path), ("to" = Option<String>, Query), ("offset" = Option<u64>, Query)), responses((status = OK, body = Difference), (status = "default", body = ErrorBody)))]
+async fn difference(
+    State(app): Shared,
+    Path((volume, snapshot)): Path<(String, String)>,
+    Query(query): Query<DifferenceQuery>,
+) -> Result<Json<Difference>, ApiError> {
+    blocking(&app, move |app| {
+        let difference = app.pool.difference(&volume, &snapshot, query.to.as_deref())?;
+        let size = difference.size();
+        let mut at = query.offset;
+        let mut ranges: Vec<ByteRange> = Vec::new();
+        while at < size && ranges.len() < MAX_RANGES {
+            let (found, end) = difference.step(at, size - at)?;
+            for range in found {
+                let length = range.end - range.start;
+                match ranges.last_mut() {
+                    Some(last) if last.offset + last.length == range.start => last.length += length,
+                    _ => ranges.push(ByteRange { offset: range.start, length }),
+                }
+            }
+            at = end;
+        }
+        Ok(Json(Difference { size, ranges, next: (at < size).then_some(at) }))
+    })
+    .await
+}
+
+fn permit(app: &App) -> Result<OwnedSemaphorePermit, ApiError> {
+    let busy = |_| ApiError::new(ErrorKind::Busy, "begin a transfer: there are too many; try again later");
+    app.transfers.clone().try_acquire_owned().map_err(busy)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ApiError> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    thread.map(|_| ()).map_err(|e| ApiError::internal(format!("start a thread: {e}")))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportQuery {
+    from: Option<String>,
+    #[serde(default)]
+    start: u64,
+}
+
+/// A snapshot as a stream, or what differs from an older one (`from`), beginning at a byte of the volume (`start`).
+#[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}/export", params(("volume" = String, Path), ("snapshot" = String, Path), ("from" = Option<String>, Query), ("start" = Option<u64>, Query)), responses((status = OK, body = Vec<u8>, content_type = "application/octet-stream"), (status = "default", body = ErrorBody)))]
+async fn export(
+    State(app): Shared,
+    Path((volume, snapshot)): Path<(String, String)>,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, ApiError> {
+    let permit = permit(&app)?;
+    let address = format!("{volume}@{snapshot}");
+    let begin =
+        move |app: &App| Ok(app.pool.export(&volume, &snapshot, query.from.as_deref(), query.start)?);
+    let mut export = blocking(&app, begin).await?;
+    let (pieces, receiver) = mpsc::channel(PIECES);
+    spawn("export", move || {
+        let _permit = permit;
+        loop {
+            match export.next_piece() {
+                Ok(None) => return tracing::info!(address, "exported"),
+                Ok(Some(piece)) => {
+                    if pieces.blocking_send(Ok(piece.into())).is_err() {
+                        return; // the connection is gone
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(address, %error, "an export broke off");
+                    // Without its trailer the stream is known to be incomplete.
+                    let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
+                    return;
+                }
+            }
+        }
+    })?;
+    let body = Body::new(ChannelBody(receiver));
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImportQuery {
+    name: Option<String>,
+}
+
+/// Takes a stream in, into the volume `name` or the one that it names. One that breaks off can be gone on with.
+#[utoipa::path(post, path = "/imports", params(("name" = Option<String>, Query)), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = CREATED, body = Snapshot), (status = "default", body = ErrorBody)))]
+async fn import(
+    State(app): Shared,
+    Query(query): Query<ImportQuery>,
+    mut body: Body,
+) -> Result<(StatusCode, Json<Snapshot>), ApiError> {
+    let permit = permit(&app)?;
+    let (pieces, receiver) = mpsc::channel(PIECES);
+    let (tell, told) = oneshot::channel();
+    let pool = app.pool.clone();
+    spawn("import", move || {
+        let _permit = permit;
+        let _ = tell.send(take_in(&pool, query.name.as_deref(), receiver));
+    })?;
+    let mut broke_off = None;
+    let mut drained = 0;
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => {
+                let Ok(data) = frame.into_data() else { continue };
+                let len = data.len();
+                if pieces.send(Some(data)).await.is_err() {
+                    drained += len;
+                    if drained > DRAINED {
+                        break;
+                    }
+                }
+            }
+            Err(error) => {
+                broke_off = Some(error);
+                break;
+            }
+        }
+    }
+    if broke_off.is_none() {
+        let _ = pieces.send(None).await;
+    }
+    drop(pieces);
+    let result = told.await.map_err(|_| ApiError::internal("the import ended by a defect"))?;
+    if let Some(error) = broke_off {
+        return Err(ApiError::new(ErrorKind::Io, format!("receive the stream: {error}")));
+    }
+    let snapshot = result?;
+    tracing::info!(volume = snapshot.volume, name = snapshot.name, "imported");
+    blocking(&app, move |app| Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).snapshot(&snapshot)))))
+        .await
+}
+
+/// `None` ends a stream that came to its end; one that ends without it was cut short.
+fn take_in(
+    pool: &Arc<Pool>,
+    name: Option<&str>,
+    mut pieces: mpsc::Receiver<Option<Bytes>>,
+) -> hindcast_engine::Result<SnapshotInfo> {
+    let mut import = pool.import(name);
+    let result = loop {
+        match pieces.blocking_recv() {
+            Some(Some(bytes)) => {
+                if let Err(error) = import.push(&bytes) {
+                    break Err(error);
+                }
+            }
+            Some(None) if import.is_complete() => return import.finish(),
+            Some(None) | None => {
+                let text =
+                    format!("take the stream in: it broke off at byte {} of the volume", import.position());
+                break Err(hindcast_engine::Error::new(hindcast_engine::ErrorKind::Io, text));
+            }
+        }
+    };
+    if let Err(error) = import.keep() {
+        tracing::debug!(%error, "an import goes on from an earlier position");
+    }
+    result
+}
+
+/// The import into a volume that was begun and did not end; null when there is none.
+#[utoipa::path(get, path = "/volumes/{volume}/import", params(("volume" = String, Path)), responses((status = OK, body = Option<UnfinishedImport>), (status = "default", body = ErrorBody)))]
+async fn unfinished_import(
+    State(app): Shared,
+    Path(volume): Path<String>,
+) -> Result<Json<Option<UnfinishedImport>>, ApiError> {
+    blocking(&app, move |app| {
+        let found = app.pool.unfinished_import(&volume)?;
+        Ok(Json(found.map(|i| UnfinishedImport {
+            volume,
+            position: i.position,
+            from: i.from.as_ref().map(uuid_text),
+            to: uuid_text(&i.to),
+        })))
+    })
+    .await
+}
+
+/// Gives an import up: the volume takes writes again, with what has arrived so far.
+#[utoipa::path(delete, path = "/volumes/{volume}/import", params(("volume" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn cancel_import(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.pool.cancel_import(&volume)?;
+        tracing::info!(volume, "import cancelled");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}

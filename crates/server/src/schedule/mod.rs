@@ -1,0 +1,376 @@
+//! Schedules: snapshots taken and deleted by time.
+//!
+//! What is to be done is kept in the data directory; what was done is told by the snapshots themselves, which are named
+//! after their schedule. So nothing has to be written when one runs, and after a crash the next run is due when it would
+//! have been anyway.
+
+mod stored;
+mod when;
+
+use crate::durable::DurableFile;
+use crate::http::App;
+use crate::snapshots::{MAX_AT_ONCE, taken, time_name};
+use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Retention, Schedule};
+use hindcast_engine::disk::FileDir;
+use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
+use hindcast_engine::{Error, ErrorKind, Result};
+use jiff::Timestamp;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Seconds between the snapshots of one schedule.
+const EVERY: std::ops::RangeInclusive<u64> = 10..=31 * 24 * 3600;
+/// A snapshot's name has to hold a schedule's and a time.
+const MAX_NAME: usize = 64;
+const MAX_SCHEDULES: usize = 1000;
+/// Volumes of one schedule: what one operation can take snapshots of.
+const MAX_VOLUMES: usize = MAX_AT_ONCE;
+/// The wall clock may be set meanwhile.
+const LONGEST_NAP: Duration = Duration::from_secs(5);
+
+type Uuid = [u8; 16];
+
+/// A schedule, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Plan {
+    volumes: Vec<Uuid>,
+    every: u64,
+    keep: Retention,
+    paused: bool,
+    /// Created or resumed: what would have been due before was not missed.
+    since: Timestamp,
+}
+
+/// What became of a schedule since the server was started.
+#[derive(Debug, Clone, Default)]
+struct Run {
+    tried: Option<Timestamp>,
+    done: Option<Timestamp>,
+    error: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    plans: BTreeMap<String, Plan>,
+    runs: BTreeMap<String, Run>,
+    stopping: bool,
+}
+
+/// All schedules.
+pub(crate) struct Schedules {
+    file: DurableFile,
+    state: Mutex<State>,
+    /// A schedule was changed, or the thread is to end.
+    changed: Condvar,
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let first = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+    if first && name.len() <= MAX_NAME && name.bytes().all(ok) {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "use the schedule name {name:?}: it has 1 to {MAX_NAME} letters, digits, dots, underscores and hyphens, and starts with a letter or digit"
+    )))
+}
+
+fn check_every(every: u64) -> Result<()> {
+    if EVERY.contains(&every) {
+        return Ok(());
+    }
+    Err(invalid(format!("take snapshots every {every} seconds: it can be 10 seconds to 31 days")))
+}
+
+/// Whether a schedule took a snapshot: it is named after the schedule and a time. One that was renamed is nobody's.
+fn is_of(schedule: &str, snapshot: &str) -> bool {
+    let time = snapshot.strip_prefix(schedule).and_then(|rest| rest.strip_prefix('-'));
+    time.is_some_and(|time| {
+        let pattern = |(i, b): (usize, u8)| match i {
+            8 => b == b'T',
+            15 => b == b'Z',
+            _ => b.is_ascii_digit(),
+        };
+        time.len() == 16 && time.bytes().enumerate().all(pattern)
+    })
+}
+
+impl Schedules {
+    /// Reads what was kept in the data directory.
+    pub(crate) fn open(data: &Path) -> Result<Schedules> {
+        let dir = Arc::new(FileDir::new(data));
+        let file = DurableFile::new(dir, stored::FILE, stored::KIND, stored::VERSION);
+        let plans = file.load()?.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes))?;
+        let state = Mutex::new(State { plans, ..State::default() });
+        Ok(Schedules { file, state, changed: Condvar::new() })
+    }
+
+    /// Changes them. The change counts, and survives power loss, when this returns.
+    fn update(&self, change: impl FnOnce(&mut BTreeMap<String, Plan>) -> Result<()>) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut next = state.plans.clone();
+        change(&mut next)?;
+        self.file.save(&stored::encode(&next)?)?;
+        let State { plans, runs, .. } = &mut *state;
+        *plans = next;
+        runs.retain(|name, _| plans.contains_key(name));
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn get(&self, name: &str) -> Result<(Plan, Run)> {
+        let state = self.state.lock();
+        let plan = state.plans.get(name).cloned().ok_or_else(|| not_found(name))?;
+        Ok((plan, state.runs.get(name).cloned().unwrap_or_default()))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.state.lock().plans.keys().cloned().collect()
+    }
+}
+
+fn not_found(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("find schedule {name}: there is none"))
+}
+
+impl App {
+    /// All schedules, by name.
+    pub(crate) fn list_schedules(&self) -> Vec<Schedule> {
+        self.schedules.names().iter().filter_map(|name| self.schedule(name).ok()).collect()
+    }
+
+    /// One schedule.
+    pub(crate) fn schedule(&self, name: &str) -> Result<Schedule> {
+        let (plan, run) = self.schedules.get(name)?;
+        let volumes = self.volumes_of(&plan);
+        let snapshots = self.snapshots_of(name, &volumes);
+        let next = when::due(last(&plan, &run, &snapshots), plan.every, Timestamp::now());
+        Ok(Schedule {
+            name: name.to_owned(),
+            volumes: volumes.into_iter().map(|v| v.name).collect(),
+            every: plan.every,
+            keep: plan.keep,
+            paused: plan.paused,
+            since: plan.since,
+            next: (!plan.paused).then_some(next),
+            last_run: run.done,
+            error: run.error,
+            snapshots: snapshots.len() as u64,
+        })
+    }
+
+    /// The volumes that are still there.
+    fn volumes_of(&self, plan: &Plan) -> Vec<VolumeInfo> {
+        let mut all: BTreeMap<Uuid, VolumeInfo> =
+            self.pool.volumes().into_iter().map(|v| (v.uuid, v)).collect();
+        plan.volumes.iter().filter_map(|id| all.remove(id)).collect()
+    }
+
+    /// A schedule's snapshots of volumes.
+    fn snapshots_of(&self, schedule: &str, volumes: &[VolumeInfo]) -> Vec<SnapshotInfo> {
+        let of = |v: &VolumeInfo| self.pool.snapshots(&v.name).unwrap_or_default();
+        volumes.iter().flat_map(of).filter(|s| is_of(schedule, &s.name)).collect()
+    }
+
+    /// Creates a schedule; it runs when it is due the first time.
+    pub(crate) fn create_schedule(&self, new: &CreateSchedule) -> Result<Schedule> {
+        check_name(&new.name)?;
+        check_every(new.every)?;
+        if new.volumes.is_empty() || new.volumes.len() > MAX_VOLUMES {
+            return Err(invalid(format!(
+                "create schedule {}: it needs 1 to {MAX_VOLUMES} volumes",
+                new.name
+            )));
+        }
+        let mut volumes: Vec<Uuid> = Vec::new();
+        for name in &new.volumes {
+            let id = self.pool.volume(name)?.uuid;
+            if volumes.contains(&id) {
+                return Err(invalid(format!("create schedule {}: {name} is named twice", new.name)));
+            }
+            volumes.push(id);
+        }
+        self.schedules.update(|plans| {
+            if plans.contains_key(&new.name) {
+                let text = format!("create schedule {}: the name is taken", new.name);
+                return Err(Error::new(ErrorKind::Conflict, text));
+            }
+            if plans.len() >= MAX_SCHEDULES {
+                return Err(invalid(format!("create a schedule: there are {MAX_SCHEDULES} already")));
+            }
+            let since = Timestamp::now();
+            let plan = Plan { volumes, every: new.every, keep: new.keep, paused: false, since };
+            plans.insert(new.name.clone(), plan);
+            Ok(())
+        })?;
+        self.schedule(&new.name)
+    }
+
+    /// Changes a schedule.
+    pub(crate) fn patch_schedule(&self, name: &str, patch: &PatchSchedule) -> Result<Schedule> {
+        patch.every.map_or(Ok(()), check_every)?;
+        self.schedules.update(|plans| {
+            let plan = plans.get_mut(name).ok_or_else(|| not_found(name))?;
+            if plan.paused && patch.paused == Some(false) {
+                plan.since = Timestamp::now();
+            }
+            plan.paused = patch.paused.unwrap_or(plan.paused);
+            plan.every = patch.every.unwrap_or(plan.every);
+            plan.keep = patch.keep.unwrap_or(plan.keep);
+            Ok(())
+        })?;
+        self.schedule(name)
+    }
+
+    /// Deletes a schedule; its snapshots stay.
+    pub(crate) fn delete_schedule(&self, name: &str) -> Result<()> {
+        self.schedules.update(|plans| plans.remove(name).map(|_| ()).ok_or_else(|| not_found(name)))
+    }
+
+    /// Runs what is due. Tells how long until something else is.
+    fn run_due(&self) -> Duration {
+        let mut nap = LONGEST_NAP;
+        for name in self.schedules.names() {
+            let Ok((plan, run)) = self.schedules.get(&name) else { continue };
+            if plan.paused {
+                continue;
+            }
+            let volumes = self.volumes_of(&plan);
+            let now = Timestamp::now();
+            let due = when::due(last(&plan, &run, &self.snapshots_of(&name, &volumes)), plan.every, now);
+            if due > now {
+                let left = Duration::try_from(due.duration_since(now)).unwrap_or(LONGEST_NAP);
+                nap = nap.min(left);
+                continue;
+            }
+            nap = Duration::ZERO;
+            let result = self.run_schedule(&name, &plan, &volumes, now);
+            if let Err(error) = &result {
+                tracing::warn!(schedule = name, %error, "a schedule failed");
+            }
+            let mut state = self.schedules.state.lock();
+            let run = state.runs.entry(name).or_default();
+            run.tried = Some(now);
+            run.done = result.is_ok().then_some(now).or(run.done);
+            run.error = result.err().map(|e| e.to_string());
+        }
+        nap
+    }
+
+    fn run_schedule(&self, name: &str, plan: &Plan, volumes: &[VolumeInfo], now: Timestamp) -> Result<()> {
+        if volumes.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "take snapshots: its volumes were deleted"));
+        }
+        let snapshot = format!("{name}-{}", time_name(now));
+        let new = |v: &VolumeInfo| NewSnapshot { volume: v.name.clone(), name: Some(snapshot.clone()) };
+        let snapshots = volumes.iter().map(new).collect();
+        self.create_snapshots(&CreateSnapshots { snapshots, ..CreateSnapshots::default() })?;
+        for volume in volumes {
+            self.prune(name, plan, &volume.name)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what is kept no more. What may not be deleted stays until it may.
+    fn prune(&self, schedule: &str, plan: &Plan, volume: &str) -> Result<()> {
+        let mut theirs = self.pool.snapshots(volume)?;
+        theirs.retain(|s| is_of(schedule, &s.name));
+        let times: Vec<Timestamp> = theirs.iter().map(taken).collect();
+        let gone = when::expired(&times, &plan.keep);
+        let names: Vec<&str> = gone.iter().map(|i| theirs[*i].name.as_str()).collect();
+        for batch in names.chunks(MAX_AT_ONCE) {
+            match self.delete_snapshots(volume, batch, false) {
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    for name in batch {
+                        if let Err(error) = self.delete_snapshots(volume, &[name], false) {
+                            tracing::debug!(volume, name, %error, "a snapshot stays longer than scheduled");
+                        }
+                    }
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When a schedule ran last, or was created; a failure counts too, and is not tried again before it is due.
+fn last(plan: &Plan, run: &Run, snapshots: &[SnapshotInfo]) -> Timestamp {
+    let newest = snapshots.iter().map(taken).max();
+    [newest, run.tried].into_iter().flatten().fold(plan.since, Timestamp::max)
+}
+
+/// The thread that runs schedules.
+pub(crate) struct Scheduler {
+    app: Arc<App>,
+    thread: JoinHandle<()>,
+}
+
+impl Scheduler {
+    /// Starts it.
+    pub(crate) fn start(app: Arc<App>) -> std::io::Result<Scheduler> {
+        let theirs = app.clone();
+        let thread = std::thread::Builder::new().name("schedules".into()).spawn(move || run(&theirs))?;
+        Ok(Scheduler { app, thread })
+    }
+
+    /// Ends it after the run that it is in.
+    pub(crate) fn stop(self) {
+        self.app.schedules.state.lock().stopping = true;
+        self.app.schedules.changed.notify_all();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of schedules had ended by a defect");
+        }
+    }
+}
+
+fn run(app: &App) {
+    while !app.schedules.state.lock().stopping {
+        let nap = app.run_due();
+        let mut state = app.schedules.state.lock();
+        if !state.stopping && !nap.is_zero() {
+            app.schedules.changed.wait_for(&mut state, nap);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_told_by_their_names() {
+        assert!(is_of("auto", "auto-20261122T031400Z"));
+        assert!(is_of("a-b", "a-b-20261122T031400Z"));
+        for other in [
+            "auto-20261122T031400",
+            "auto20261122T031400Z",
+            "aut-20261122T031400Z",
+            "auto-2026112xT031400Z",
+            "auto-",
+        ] {
+            assert!(!is_of("auto", other), "{other}");
+        }
+        assert!(!is_of("a", "a-b-20261122T031400Z"), "of another schedule");
+    }
+
+    #[test]
+    fn names_and_intervals_are_checked() {
+        for name in ["a", "Hourly_1.x-y"] {
+            check_name(name).unwrap();
+        }
+        for name in ["", "-a", "a b", "a@b", &"x".repeat(65)] {
+            assert_eq!(check_name(name).unwrap_err().kind(), ErrorKind::Invalid, "{name}");
+        }
+        assert!(check_every(9).is_err() && check_every(10).is_ok() && check_every(u64::MAX).is_err());
+    }
+}

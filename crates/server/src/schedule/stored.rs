@@ -1,0 +1,121 @@
+//! Schedules as they are kept, in JSON behind the header of a [`crate::durable::DurableFile`].
+//!
+//! What is read is checked as if somebody had just typed it; what a check refuses is damage, because only checked values
+//! are ever written.
+
+use super::{MAX_VOLUMES, Plan, check_every, check_name};
+use hindcast_api::Retention;
+use hindcast_engine::world::uuid_text;
+use hindcast_engine::{Error, ErrorKind, Result};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Name in the data directory.
+pub(super) const FILE: &str = "schedules.json";
+/// What the file's header calls it.
+pub(super) const KIND: &str = "schedules";
+/// Version of the format.
+pub(super) const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    name: String,
+    /// Identities: a volume may be renamed.
+    volumes: Vec<String>,
+    every: u64,
+    keep: Retention,
+    paused: bool,
+    since: Timestamp,
+}
+
+/// The file's content.
+pub(super) fn encode(plans: &BTreeMap<String, Plan>) -> Result<Vec<u8>> {
+    let stored = plans.iter().map(|(name, plan)| Stored {
+        name: name.clone(),
+        volumes: plan.volumes.iter().map(uuid_text).collect(),
+        every: plan.every,
+        keep: plan.keep,
+        paused: plan.paused,
+        since: plan.since,
+    });
+    serde_json::to_vec_pretty(&stored.collect::<Vec<_>>())
+        .map_err(|e| Error::with_source(ErrorKind::Invalid, format!("write {FILE}"), e))
+}
+
+/// What the file's content means.
+pub(super) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Plan>> {
+    let damaged = |why: String| Error::new(ErrorKind::Corrupt, format!("read {FILE}: {why}"));
+    let stored: Vec<Stored> = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
+    let mut plans = BTreeMap::new();
+    for stored in stored {
+        let name = stored.name.clone();
+        let plan = plan(stored).map_err(|e| damaged(e.to_string()))?;
+        if plans.insert(name.clone(), plan).is_some() {
+            return Err(damaged(format!("there are two schedules {name}")));
+        }
+    }
+    Ok(plans)
+}
+
+fn plan(stored: Stored) -> Result<Plan> {
+    check_name(&stored.name)?;
+    check_every(stored.every)?;
+    let volumes = stored.volumes.iter().map(|text| {
+        let digits: String = text.chars().filter(|c| *c != '-').collect();
+        let id = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
+        id.map(u128::to_be_bytes)
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{text:?} is no identity")))
+    });
+    let volumes = volumes.collect::<Result<Vec<_>>>()?;
+    if volumes.is_empty() || volumes.len() > MAX_VOLUMES {
+        return Err(Error::new(ErrorKind::Corrupt, "a schedule has a wrong number of volumes"));
+    }
+    let Stored { every, keep, paused, since, .. } = stored;
+    Ok(Plan { volumes, every, keep, paused, since })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_kept_is_read_and_damage_is_not() {
+        let plan = Plan {
+            volumes: vec![[7; 16], [0xab; 16]],
+            every: 3600,
+            keep: Retention { last: 3, daily: 7, ..Retention::default() },
+            paused: true,
+            since: "2026-11-22T03:14:15Z".parse().unwrap(),
+        };
+        let plans = BTreeMap::from([("auto".to_owned(), plan)]);
+        let bytes = encode(&plans).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), plans);
+        let text = String::from_utf8(bytes).unwrap();
+        for (old, new) in [
+            ("3600", "3"),
+            ("\"auto\"", "\"a b\""),
+            ("07070707-", "0707070-"),
+            ("\"every\"", "\"ever\""),
+            ("\"paused\": true", "\"paused\": 1"),
+        ] {
+            let damaged = text.replacen(old, new, 1);
+            assert_ne!(damaged, text, "{old}");
+            assert_eq!(decode(damaged.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt, "{new}");
+        }
+        let twice = format!("[{0},{0}]", text.trim().trim_start_matches('[').trim_end_matches(']'));
+        assert!(decode(twice.as_bytes()).unwrap_err().to_string().contains("two schedules"));
+    }
+
+    /// The format of the file, for ever.
+    #[test]
+    fn golden_text() {
+        let text = r#"[{"name":"auto","volumes":["07070707-0707-0707-0707-070707070707"],"every":60,
+            "keep":{"last":1,"hourly":2,"daily":3,"weekly":4,"monthly":5},"paused":false,"since":"2026-11-22T03:14:15Z"}]"#;
+        let plans = decode(text.as_bytes()).unwrap();
+        let plan = &plans["auto"];
+        assert_eq!((plan.volumes.as_slice(), plan.every, plan.paused), (&[[7; 16]][..], 60, false));
+        assert_eq!(plan.keep, Retention { last: 1, hourly: 2, daily: 3, weekly: 4, monthly: 5 });
+    }
+}

@@ -1,0 +1,143 @@
+//! Taking snapshots, deleting them, rolling back: what requests and schedules have in common.
+
+use crate::freeze::{FreezeError, Hooks, frozen};
+use crate::http::{App, convert::time};
+use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
+use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
+use hindcast_engine::{Error, ErrorKind, Result};
+use jiff::{Timestamp, tz::TimeZone};
+use std::collections::BTreeMap;
+
+/// Snapshots that the engine deletes in one operation.
+pub(crate) const MAX_AT_ONCE: usize = 200;
+
+/// The commands around snapshots, by volume.
+pub(crate) type VolumeHooks = BTreeMap<String, Hooks>;
+
+/// A time as it appears in names: `20261122T031415Z`.
+pub(crate) fn time_name(at: Timestamp) -> String {
+    at.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ").to_string()
+}
+
+impl App {
+    /// Takes snapshots at one instant, between the commands that are configured for the volumes.
+    pub(crate) fn create_snapshots(&self, new: &CreateSnapshots) -> Result<Vec<SnapshotInfo>> {
+        let hooks = match new.no_hooks {
+            true => Vec::new(),
+            false => new.snapshots.iter().filter_map(|s| self.hooks.get(&s.volume)).collect(),
+        };
+        let mut created = self.create_within(&hooks, &new.snapshots)?;
+        let labels: Vec<_> =
+            new.labels.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).collect();
+        if !labels.is_empty() {
+            for snapshot in &mut created {
+                *snapshot = self.pool.label_snapshot(&snapshot.volume, &snapshot.name, &labels)?;
+            }
+        }
+        Ok(created)
+    }
+
+    /// The first volume's commands are outermost.
+    fn create_within(&self, hooks: &[&Hooks], new: &[NewSnapshot]) -> Result<Vec<SnapshotInfo>> {
+        let Some((outer, inner)) = hooks.split_first() else {
+            return self.create_now(new);
+        };
+        match frozen(outer, || self.create_within(inner, new)) {
+            Ok(created) => Ok(created),
+            Err(FreezeError::Work(error)) => Err(error),
+            Err(FreezeError::Before(why)) => Err(Error::new(ErrorKind::Io, why)),
+            Err(FreezeError::Late(created)) => {
+                self.take_back(&created);
+                let why = "create snapshots: they were not taken before the freeze had to end";
+                Err(Error::new(ErrorKind::Busy, why))
+            }
+            Err(FreezeError::After(created, why)) => {
+                // The snapshots are good; what did not go well is told all the same.
+                let names: Vec<String> = created.iter().map(|s| format!("{}@{}", s.volume, s.name)).collect();
+                Err(Error::new(ErrorKind::Io, format!("{why}; {} was taken", names.join(" "))))
+            }
+        }
+    }
+
+    /// Deletes what nobody is told of.
+    fn take_back(&self, created: &[SnapshotInfo]) {
+        for snapshot in created {
+            if let Err(error) = self.pool.delete_snapshots(&snapshot.volume, &[&snapshot.name]) {
+                tracing::warn!(volume = snapshot.volume, name = snapshot.name, %error, "a snapshot too many");
+            }
+        }
+    }
+
+    fn create_now(&self, new: &[NewSnapshot]) -> Result<Vec<SnapshotInfo>> {
+        let now = Timestamp::now();
+        // Finer where one of this second exists already.
+        let taken = |name: &str| {
+            let unnamed = new.iter().filter(|s| s.name.is_none());
+            unnamed.into_iter().any(|s| self.pool.snapshot(&s.volume, name).is_ok())
+        };
+        let mut by_time = time_name(now);
+        if taken(&by_time) {
+            by_time = now.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%S.%6fZ").to_string();
+        }
+        let name = |s: &NewSnapshot| s.name.clone().unwrap_or_else(|| by_time.clone());
+        let named: Vec<(&str, String)> = new.iter().map(|s| (s.volume.as_str(), name(s))).collect();
+        let wanted: Vec<(&str, &str)> = named.iter().map(|(volume, name)| (*volume, name.as_str())).collect();
+        let created = self.pool.create_snapshots(&wanted)?;
+        for snapshot in &created {
+            tracing::info!(volume = snapshot.volume, name = snapshot.name, "snapshot created");
+        }
+        Ok(created)
+    }
+
+    /// Deletes snapshots of a volume, all or none.
+    pub(crate) fn delete_snapshots(&self, volume: &str, names: &[&str], force: bool) -> Result<()> {
+        self.iscsi.delete_snapshots(volume, names, force)?;
+        tracing::info!(volume, count = names.len(), first = names.first(), "snapshots deleted");
+        Ok(())
+    }
+
+    /// Takes a volume back to a snapshot. Clients that use it are in the way, or are told.
+    pub(crate) fn roll_back(
+        &self,
+        volume: &str,
+        snapshot: &str,
+        how: &RollBack,
+    ) -> Result<(VolumeInfo, SnapshotInfo)> {
+        let undo = how.undo.clone().unwrap_or_else(|| {
+            let at = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%S.%3fZ").to_string();
+            format!("before-rollback-{at}")
+        });
+        let roll = |pool: &hindcast_engine::pool::Pool| pool.roll_back(volume, snapshot, &undo, how.force);
+        let undo = self.iscsi.roll_back(volume, how.force, roll)?;
+        // Their devices answer with errors since; new connections find the volume as it is now.
+        self.nbd.disconnect(volume);
+        tracing::info!(volume, snapshot, undo = undo.name, force = how.force, "volume rolled back");
+        Ok((self.pool.volume(volume)?, undo))
+    }
+
+    /// Deletes a volume, and its snapshots with it.
+    pub(crate) fn delete_volume(&self, volume: &str, force: bool) -> Result<()> {
+        let snapshots = self.pool.snapshots(volume)?;
+        self.iscsi.delete_volume(volume, force)?;
+        self.nbd.disconnect(volume);
+        snapshots.iter().for_each(|s| self.nbd.disconnect(&format!("{volume}@{}", s.name)));
+        tracing::info!(volume, snapshots = snapshots.len(), "volume deleted");
+        Ok(())
+    }
+}
+
+/// When a snapshot was taken.
+pub(crate) fn taken(snapshot: &SnapshotInfo) -> Timestamp {
+    time(snapshot.created)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_names_are_plain() {
+        let at: Timestamp = "2026-11-22T03:14:15.999Z".parse().unwrap();
+        assert_eq!(time_name(at), "20261122T031415Z");
+    }
+}
