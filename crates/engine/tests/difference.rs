@@ -183,6 +183,20 @@ fn a_long_discard_of_a_clone_is_looked_at_as_one() {
     let clone = Difference::new(pool.open_snapshot("v", "a").unwrap(), c.clone()).unwrap();
     assert_eq!(ranges(&clone), [MIB..(8 << 40) - MIB]);
     assert_eq!(ranges(&pool.difference("c", "b", None).unwrap()), [4 << 40..(4 << 40) + 512]);
+    // Over the hole, and before it was made.
+    pool.clone_volume("c", "b", "d").unwrap();
+    let d = pool.open_volume("d", false).unwrap();
+    write(&d, 5 << 40, 1, 512);
+    idle(&pool);
+    let over = Difference::new(pool.open_snapshot("c", "b").unwrap(), d.clone()).unwrap();
+    assert_eq!(ranges(&over), [5 << 40..(5 << 40) + 512]);
+    pool.create_snapshots(&[("d", "e")]).unwrap();
+    pool.clone_volume("d", "e", "f").unwrap();
+    d.discard(0, 8 << 40, false).unwrap();
+    idle(&pool);
+    let f = pool.open_volume("f", false).unwrap();
+    let before = Difference::new(pool.open_snapshot("c", "b").unwrap(), f).unwrap();
+    assert_eq!(ranges(&before), [5 << 40..(5 << 40) + 512]);
 }
 
 /// More staged pieces and more scattered changes than one step takes.

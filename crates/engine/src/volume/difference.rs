@@ -5,7 +5,6 @@
 //! name too much (whole chunks; what was written again with the same bytes), but never misses a change.
 
 use super::Volume;
-use crate::catalog::HoleRecord;
 use crate::error::{Result, invalid};
 use crate::map::page::{CHUNKS, Entry, MapPage};
 use crate::pool::line::{HEAD, Line};
@@ -179,49 +178,65 @@ impl Difference {
                 break;
             }
             looked += 1;
-            let Some(number) = self.next_page(chunk / CHUNKS, (chunks.end - 1) / CHUNKS)? else { break };
-            let first = chunk.max(number * CHUNKS);
-            if let Some((end, differs)) = self.long_hole(number)? {
-                chunk = chunks.end.min(end.saturating_mul(CHUNKS));
-                if differs {
-                    ranges = add(first..chunk);
+            let (number, first) = (chunk / CHUNKS, chunk);
+            let (end, verdict) = self.span(number, (chunks.end - 1) / CHUNKS)?;
+            chunk = chunks.end.min(end.saturating_mul(CHUNKS));
+            match verdict {
+                Some(true) => ranges = add(first..chunk),
+                Some(false) => {}
+                None => {
+                    let pages = self.pages(number)?;
+                    for differs in (first..chunk).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
+                        ranges = add(differs..differs + 1);
+                    }
                 }
-                continue;
-            }
-            chunk = chunks.end.min((number + 1) * CHUNKS);
-            let pages = self.pages(number)?;
-            for differs in (first..chunk).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
-                ranges = add(differs..differs + 1);
             }
         }
         Ok(found)
     }
 
-    /// If a hole of whole pages at page `number` decides: where it ends, and whether it is a difference.
-    fn long_hole(&self, number: u64) -> Result<Option<(u64, bool)>> {
-        let of = |line: &Line| -> Result<Option<HoleRecord>> {
-            let hole = self.to.pool.catalog.hole_at(line.branch.id, number)?;
-            Ok(hole.filter(|hole| hole.born <= line.epoch))
-        };
+    /// Do the states differ in page `number`, and in those up to the end of the span that is returned? `None`: its chunks
+    /// decide, the span is that page alone.
+    fn span(&self, number: u64, last: u64) -> Result<(u64, Option<bool>)> {
+        let (mut end, mut differs) = (last + 1, false);
         for line in &self.apart {
-            if let Some(hole) = of(line)? {
-                return Ok(Some((hole.end, true)));
+            match self.held(line, number, &mut end)? {
+                Held::Page => return Ok((number + 1, None)),
+                Held::Hole(_) => differs = true,
+                Held::Nothing => {}
             }
         }
-        match &self.common {
-            // Without lines apart nothing else decides.
-            Some((earlier, later)) if self.apart.is_empty() => {
-                Ok(of(later)?.map(|hole| (hole.end, hole.born > earlier.epoch)))
-            }
-            _ => Ok(None),
+        if let Some((earlier, later)) = self.common.as_ref().filter(|(a, b)| a.epoch != b.epoch) {
+            let held = (self.held(earlier, number, &mut end)?, self.held(later, number, &mut end)?);
+            differs |= match held {
+                (Held::Page, _) | (_, Held::Page) => return Ok((number + 1, None)),
+                (_, Held::Hole(born)) => born > earlier.epoch,
+                (was, Held::Nothing) => was != Held::Nothing,
+            };
         }
+        Ok((end, Some(differs)))
     }
 
-    /// The first page in `first..=last` in which the states may differ.
-    fn next_page(&self, first: u64, last: u64) -> Result<Option<u64>> {
-        let common = self.common.iter().filter(|(a, b)| a.epoch != b.epoch).flat_map(|(a, b)| [a, b]);
-        let pages = self.apart.iter().chain(common).map(|line| self.to.next_page(line, first, last));
-        Ok(pages.collect::<Result<Vec<_>>>()?.into_iter().flatten().min())
+    /// What a line holds at page `number`; shortens the span behind it that is all alike, `number..end`.
+    fn held(&self, line: &Line, number: u64, end: &mut u64) -> Result<Held> {
+        let hole = self.to.pool.catalog.hole_at(line.branch.id, number)?;
+        let next = match hole {
+            Some(hole) => {
+                *end = hole.end.min(*end);
+                if hole.born <= line.epoch {
+                    return Ok(Held::Hole(hole.born));
+                }
+                // It came later: the line sees what was there before.
+                let version = self.to.pool.catalog.next_version(line.branch.id, number * CHUNKS)?;
+                version.map(|chunk| chunk / CHUNKS)
+            }
+            None => self.to.next_page(line, number, *end - 1)?,
+        };
+        if next == Some(number) {
+            return Ok(Held::Page);
+        }
+        *end = next.map_or(*end, |next| next.min(*end));
+        Ok(Held::Nothing)
     }
 
     fn pages(&self, number: u64) -> Result<Pages> {
@@ -237,6 +252,17 @@ impl Difference {
         };
         Ok(Pages { apart, common })
     }
+}
+
+/// What a line itself has of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// What was there before, in its base.
+    Nothing,
+    /// A long hole, and when it was born.
+    Hole(u32),
+    /// Perhaps chunks.
+    Page,
 }
 
 /// One page of every line that decides.
