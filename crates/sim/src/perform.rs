@@ -74,6 +74,22 @@ impl Run {
                 self.plan_crash(CrashPoint::Op(self.dir.counts().ops + ops), *how);
                 Ok(())
             }
+            Op::BadReads => self.bad_reads(),
+            Op::FailSync(purpose) => {
+                self.faults = true;
+                self.dir.fail_next_sync(*purpose);
+                Ok(())
+            }
+            Op::ClearFaults => {
+                self.dir.clear_faults();
+                Ok(())
+            }
+            of_snapshots => self.perform_on_snapshots(of_snapshots),
+        }
+    }
+
+    fn perform_on_snapshots(&mut self, op: &Op) -> Outcome<()> {
+        match op {
             Op::Snapshot(wanted) => self.create_snapshots(wanted),
             Op::DeleteSnapshots(snaps) => self.delete_snapshots(snaps),
             Op::RenameSnapshot(snap, name) => self.rename_snapshot(*snap, name),
@@ -93,16 +109,7 @@ impl Run {
                 self.gone.clear();
                 Ok(())
             }
-            Op::BadReads => self.bad_reads(),
-            Op::FailSync(purpose) => {
-                self.faults = true;
-                self.dir.fail_next_sync(*purpose);
-                Ok(())
-            }
-            Op::ClearFaults => {
-                self.dir.clear_faults();
-                Ok(())
-            }
+            other => Err(format!("nobody performs {other:?}")),
         }
     }
 
