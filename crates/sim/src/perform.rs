@@ -109,7 +109,7 @@ impl Run {
                 self.gone.clear();
                 Ok(())
             }
-            other => Err(format!("nobody performs {other:?}")),
+            other => Err(format!("{other:?} has nothing to do with snapshots")),
         }
     }
 

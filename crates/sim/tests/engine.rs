@@ -52,3 +52,16 @@ fn a_script_survives_every_cut() {
 fn a_missing_journal_sync_is_noticed() {
     assert!(!matches!(mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2), Caught::Never));
 }
+
+/// I5: what a snapshot needs is durable where it went, and the catalog says so durably, before it is overwritten. Without
+/// any of these syncs the scripts of snapshots alone notice.
+#[test]
+fn a_missing_preservation_is_noticed() {
+    for name in ["snapshot-redirect", "snapshot-copy", "clone"] {
+        let script = scripts().into_iter().find(|s| s.name == name).unwrap();
+        for purpose in [SyncPurpose::Preserve, SyncPurpose::Catalog, SyncPurpose::Apply] {
+            let done = enumerate(&script, Some(purpose), 1, 2).unwrap();
+            assert!(!done.failed.is_empty(), "{name} without {} syncs", purpose.name());
+        }
+    }
+}

@@ -92,17 +92,17 @@ impl Found {
             return 0;
         }
         let zones = self.zones.range(start / ZONE..=(end - 1) / ZONE);
-        let count = |(number, zone): (&u64, &Box<Zone>)| {
-            let range = inside(*number, start, end);
+        let count = |number: u64, zone: &Zone| {
+            let range = inside(number, start, end);
             let found = &zone[range.clone()];
-            match expected.zones.get(number) {
+            match expected.zones.get(&number) {
                 Some(zone) => {
                     found.iter().zip(&zone[range]).filter(|(f, e)| **f != UNREAD && f != e).count() as i64
                 }
                 None => found.iter().filter(|f| **f != UNREAD && **f != 0).count() as i64,
             }
         };
-        zones.map(count).sum()
+        zones.map(|(number, zone)| count(*number, zone)).sum()
     }
 
     /// The first sector that holds something else than `expected` says: (sector, expected, found).
