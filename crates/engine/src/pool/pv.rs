@@ -5,8 +5,8 @@ use super::label::{Found, Label, extents_on};
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use arc_swap::{ArcSwapOption, Guard};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 /// PV numbers a pool can ever use; they fit a slot address, and the table below stays small.
 pub(crate) const MAX_PVS: u32 = 4096;
@@ -28,8 +28,14 @@ impl Pv {
     }
 }
 
-/// Open PVs by number, read without a lock. Numbers are never used twice.
-pub(crate) struct PvTable(Box<[ArcSwapOption<Pv>]>);
+/// Open PVs by number, read without a lock. Numbers are never used twice. Groups are made when a number of theirs is used
+/// first: a pool mostly has a few PVs, and a place costs something when the table goes.
+pub(crate) struct PvTable([OnceLock<Group>; MAX_PVS as usize / GROUP]);
+
+const GROUP: usize = 64;
+const _: () = assert!((MAX_PVS as usize).is_multiple_of(GROUP));
+
+type Group = Box<[ArcSwapOption<Pv>; GROUP]>;
 
 /// A PV found in the table; it stays open as long as this lives.
 pub(crate) struct PvRef(Guard<Option<Arc<Pv>>>);
@@ -44,11 +50,16 @@ impl std::ops::Deref for PvRef {
 
 impl PvTable {
     pub(crate) fn new() -> Self {
-        PvTable((0..MAX_PVS).map(|_| ArcSwapOption::empty()).collect())
+        PvTable(std::array::from_fn(|_| OnceLock::new()))
+    }
+
+    #[inline]
+    fn place(&self, id: u32) -> Option<&ArcSwapOption<Pv>> {
+        Some(&self.0.get(id as usize / GROUP)?.get()?[id as usize % GROUP])
     }
 
     pub(crate) fn get(&self, id: u32) -> Result<PvRef> {
-        let found = self.0.get(id as usize).map(ArcSwapOption::load).filter(|pv| pv.is_some());
+        let found = self.place(id).map(ArcSwapOption::load).filter(|pv| pv.is_some());
         let found =
             found.ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but there is none")));
         Ok(PvRef(found?))
@@ -56,18 +67,19 @@ impl PvTable {
 
     /// The PV to hold for longer, if it is open.
     pub(crate) fn held(&self, id: u32) -> Option<Arc<Pv>> {
-        self.0.get(id as usize)?.load_full()
+        self.place(id)?.load_full()
     }
 
     pub(crate) fn insert(&self, pv: Arc<Pv>) {
-        if let Some(place) = self.0.get(pv.id as usize) {
-            place.store(Some(pv));
+        if let Some(group) = self.0.get(pv.id as usize / GROUP) {
+            let group = group.get_or_init(|| Box::new(std::array::from_fn(|_| ArcSwapOption::empty())));
+            group[pv.id as usize % GROUP].store(Some(pv));
         }
     }
 
     /// Takes a PV out; its disk is closed with its last reader.
     pub(crate) fn take(&self, id: u32) -> Option<Arc<Pv>> {
-        self.0.get(id as usize)?.swap(None)
+        self.place(id)?.swap(None)
     }
 }
 
