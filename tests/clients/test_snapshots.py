@@ -119,9 +119,15 @@ def thousands_at_once(t):
     for i in (0, 10, count - 10):
         expected = struct.pack("<Q", i) * 512
         assert get(server, f"db@s{i}", 4096, i % 100 * 4096) == expected, i
+    server.drained()
+    listed = server.cli("snapshot", "list", "db")
+    kept = server.show("db")["snapshot_space"]
+    assert sum(s["unique"] for s in listed) <= kept and kept > 0, (kept, listed[:2])
+    assert listed[-1]["unique"] + listed[-1]["shared"] >= 100 * 16 * KIB // 4, listed[-1]
     server.cli("snapshot", "delete", "db@*")
     assert names(server) == []
     server.drained()
+    wait_for("the space of the snapshots", lambda: server.show("db")["snapshot_space"] == 0, limit=60)
     assert get(server, "db", 4096, (count - 1) % 100 * 4096) == struct.pack("<Q", count - 1) * 512
     server.check()
 

@@ -31,6 +31,10 @@ pub struct Snapshot {
     pub clones: Vec<String>,
     /// Open handles: exports of it that somebody uses.
     pub handles: u64,
+    /// Bytes that it holds alone: what its deletion gives back. As of the last destage; absent right after it was taken.
+    pub unique: Option<u64>,
+    /// Bytes that it shares with other snapshots, or with the volume as it is now.
+    pub shared: Option<u64>,
 }
 
 impl Snapshot {

@@ -274,6 +274,8 @@ pub struct Volume {
     pub read_only: bool,
     /// How it preserves what its snapshots need.
     pub method: Method,
+    /// Bytes that are kept for its snapshots only. As of the last destage; absent in lists.
+    pub snapshot_space: Option<u64>,
     /// What its snapshots are expected to take, in per cent of its size; taking more is a warning.
     pub snapshot_reserve: u8,
     /// The oldest unprotected snapshots are deleted while they take more than that, or the pool is low on space.

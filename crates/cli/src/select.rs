@@ -119,7 +119,7 @@ pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &[Volume]) -> Vec<Bra
         if let Some(mut below) = children.remove(&Some(branch.label.clone())) {
             // Last in is first out: the line of the same volume comes last, after what branches off.
             let same = |b: &Branch| volume_of(b) == volume_of(&branch);
-            let on = below.iter().rposition(|b| same(b));
+            let on = below.iter().rposition(same);
             let mut line = on.map(|at| below.remove(at));
             below.iter_mut().for_each(|b| b.depth = branch.depth + 1);
             line.iter_mut().for_each(|b| b.depth = branch.depth);
@@ -153,6 +153,8 @@ mod tests {
             parent: parent.map(str::to_owned),
             clones: Vec::new(),
             handles: 0,
+            unique: None,
+            shared: None,
         }
     }
 

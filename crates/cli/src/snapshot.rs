@@ -39,7 +39,8 @@ Examples:
   hindcast snapshot list db -o json | jq -r '.[].name'
 
 Snapshots are drawn below what they come after: a volume's line of history goes on at the same depth, a clone, or the line
-that a rollback began, goes deeper. The volume itself is at the end of its line.";
+that a rollback began, goes deeper. The volume itself is at the end of its line. UNIQUE is what a snapshot holds alone, and
+its deletion would give back; SHARED it has in common with others, or with the volume.";
 
 const DELETE_EXAMPLES: &str = "\
 Examples:
@@ -332,9 +333,15 @@ fn details(s: &Snapshot) -> String {
         ("clones", if s.clones.is_empty() { "-".into() } else { s.clones.join(" ") }),
         ("protected", yes_no(s.protected)),
         ("labels", labels_of(s)),
+        ("unique", bytes(s.unique)),
+        ("shared", bytes(s.shared)),
         ("handles", s.handles.to_string()),
         ("uuid", s.uuid.clone()),
     ])
+}
+
+fn bytes(size: Option<u64>) -> String {
+    size.map_or_else(|| "-".into(), |size| Size(size).to_string())
 }
 
 /// Each snapshot below the one that it comes after.
@@ -342,7 +349,7 @@ fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
     let rows = select::tree(snapshots, volumes).into_iter().map(|branch| {
         let name = format!("{}{}", "  ".repeat(branch.depth), branch.label);
         match branch.snapshot {
-            None => vec![name, String::new(), String::new(), "now".into()],
+            None => vec![name, String::new(), String::new(), String::new(), String::new(), "now".into()],
             Some(s) => {
                 let mut notes = Vec::new();
                 if s.protected {
@@ -356,10 +363,12 @@ fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
                     name,
                     s.created.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
                     Size(s.size).to_string(),
+                    bytes(s.unique),
+                    bytes(s.shared),
                     notes.join(", "),
                 ]
             }
         }
     });
-    list(&["SNAPSHOT", "CREATED", "SIZE", "NOTES"], &[2], rows)
+    list(&["SNAPSHOT", "CREATED", "SIZE", "UNIQUE", "SHARED", "NOTES"], &[2, 3, 4], rows)
 }

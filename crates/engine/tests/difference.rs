@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
 const SIZE: u64 = 3 << 20;
 
 fn pool() -> Arc<Pool> {
@@ -114,8 +115,6 @@ fn names_what_was_written_since_staged_or_in_place() {
     }
 }
 
-const MIB: u64 = 1 << 20;
-
 #[test]
 fn clones_and_rollbacks_are_compared_through_their_bases() {
     let pool = pool();
@@ -165,6 +164,39 @@ fn a_deletion_waits_for_a_difference() {
     v.discard(0, 64 * KIB, false).unwrap();
     idle(&pool);
     assert_eq!(ranges(&since), [0..64 * KIB], "the later has nothing any more");
+}
+
+#[test]
+fn a_long_discard_of_a_clone_is_looked_at_as_one() {
+    let pool = pool();
+    let new =
+        NewVolume { name: "v".into(), size: 8 << 40, chunk_size: 512, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    pool.create_snapshots(&[("v", "a")]).unwrap();
+    pool.clone_volume("v", "a", "c").unwrap();
+    let c = pool.open_volume("c", false).unwrap();
+    c.discard(MIB, (8 << 40) - 2 * MIB, false).unwrap();
+    idle(&pool);
+    pool.create_snapshots(&[("c", "b")]).unwrap();
+    write(&c, 4 << 40, 1, 512);
+    idle(&pool);
+    let clone = Difference::new(pool.open_snapshot("v", "a").unwrap(), c.clone()).unwrap();
+    assert_eq!(ranges(&clone), [MIB..(8 << 40) - MIB]);
+    assert_eq!(ranges(&pool.difference("c", "b", None).unwrap()), [4 << 40..(4 << 40) + 512]);
+    // Over the hole, and before it was made.
+    pool.clone_volume("c", "b", "d").unwrap();
+    let d = pool.open_volume("d", false).unwrap();
+    write(&d, 5 << 40, 1, 512);
+    idle(&pool);
+    let over = Difference::new(pool.open_snapshot("c", "b").unwrap(), d.clone()).unwrap();
+    assert_eq!(ranges(&over), [5 << 40..(5 << 40) + 512]);
+    pool.create_snapshots(&[("d", "e")]).unwrap();
+    pool.clone_volume("d", "e", "f").unwrap();
+    d.discard(0, 8 << 40, false).unwrap();
+    idle(&pool);
+    let f = pool.open_volume("f", false).unwrap();
+    let before = Difference::new(pool.open_snapshot("c", "b").unwrap(), f).unwrap();
+    assert_eq!(ranges(&before), [5 << 40..(5 << 40) + 512]);
 }
 
 /// More staged pieces and more scattered changes than one step takes.

@@ -12,6 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ impl Collector for ServerCollector {
         physical_volumes(&mut out, &app.pool.pvs())?;
         engine(&mut out, &app.pool.stats())?;
         volumes(&mut out, &app.pool.volumes())?;
+        snapshots(&mut out, app)?;
         nbd(&mut out, &app.nbd.stats())?;
         iscsi(&mut out, &app.iscsi.stats())
     }
@@ -189,6 +191,44 @@ fn volumes(out: &mut Out<'_>, volumes: &[VolumeInfo]) -> fmt::Result {
         each(|v| v.stats.staged_read_bytes),
     )?;
     out.counters("hindcast_volume_errors", "Requests that failed.", each(|v| v.stats.errors))
+}
+
+fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
+    // By volume: with thousands of snapshots, a line for each would be of no use.
+    let mut of: BTreeMap<String, (u64, u64, u64)> =
+        app.pool.volumes().into_iter().map(|v| (v.name, (0, 0, 0))).collect();
+    for snapshot in app.pool.all_snapshots() {
+        let (count, handles, newest) = of.entry(snapshot.volume).or_default();
+        (*count, *handles) = (*count + 1, *handles + snapshot.handles);
+        *newest = (*newest).max(snapshot.created / 1_000_000_000);
+    }
+    let each = |value: fn(&(u64, u64, u64)) -> u64| {
+        of.iter().map(move |(name, counts)| ([("volume", name.clone())], value(counts)))
+    };
+    out.gauges("hindcast_snapshots", "Snapshots of a volume.", each(|c| c.0))?;
+    out.gauges("hindcast_snapshot_handles", "Open handles of a volume's snapshots.", each(|c| c.1))?;
+    out.gauges(
+        "hindcast_snapshot_newest_time_seconds",
+        "When the newest snapshot of a volume was taken, Unix time; 0 without one.",
+        each(|c| c.2),
+    )?;
+    out.counter(
+        "hindcast_snapshots_auto_deleted",
+        "Snapshots deleted by the policy of their volume.",
+        app.pool.stats().snapshots_auto_deleted,
+    )?;
+    let schedules = app.list_schedules();
+    let last = schedules.iter().map(|s| {
+        let at = s.last_run.map_or(0, |at| u64::try_from(at.as_second()).unwrap_or(0));
+        ([("schedule", s.name.clone())], at)
+    });
+    out.gauges(
+        "hindcast_schedule_last_run_time_seconds",
+        "When a schedule last took snapshots, Unix time; 0 if it did not since the start.",
+        last,
+    )?;
+    let failed = schedules.iter().map(|s| ([("schedule", s.name.clone())], u64::from(s.error.is_some())));
+    out.gauges("hindcast_schedule_failed", "1 when the last run of a schedule failed.", failed)
 }
 
 fn nbd(out: &mut Out<'_>, stats: &NbdStats) -> fmt::Result {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod damage;
+mod differences;
 mod disk;
 mod enumerate;
 mod fate;

@@ -266,6 +266,7 @@ impl Run {
         if !self.oracle.state().snapshots.is_empty() {
             self.step(&Op::Settle)?;
             self.verify(usize::MAX)?;
+            self.verify_space()?;
         }
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
@@ -386,7 +387,8 @@ impl Run {
                 self.oracle.check_read(View::Snapshot(id), offset, &data)?;
             }
         }
-        self.verify_gone()
+        self.verify_gone()?;
+        self.verify_differences()
     }
 
     pub(crate) fn volume_name(&self, vol: VolId) -> Outcome<String> {

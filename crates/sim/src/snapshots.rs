@@ -15,7 +15,7 @@ const MAX_GONE: usize = 4;
 const DEEP: usize = 250;
 
 impl Run {
-    fn snapshot_model(&self, snap: SnapId) -> Outcome<&SnapshotModel> {
+    pub(crate) fn snapshot_model(&self, snap: SnapId) -> Outcome<&SnapshotModel> {
         self.oracle.state().snapshots.get(&snap).ok_or_else(|| format!("snapshot {snap} is gone"))
     }
 

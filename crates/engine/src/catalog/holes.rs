@@ -113,6 +113,15 @@ impl Catalog {
         })
     }
 
+    /// The hole that a page lies in: where it ends and when it was born.
+    pub(crate) fn hole_at(&self, branch: u64, page: u64) -> Result<Option<HoleRecord>> {
+        self.store.read("read the holes", |txn| {
+            let table = db!("read the holes", txn.open_table(HOLES));
+            let hole = at_or_before(&table, branch, page)?.map(|(_, hole)| hole);
+            Ok(hole.filter(|hole| page < hole.end))
+        })
+    }
+
     /// Visits all holes in order: branch, pages, the epoch of the discard.
     pub(crate) fn visit_holes(
         &self,

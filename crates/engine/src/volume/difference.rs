@@ -12,8 +12,8 @@ use crate::staging::union;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Chunks looked at by one step.
-const CHUNKS_PER_STEP: u64 = 1 << 18;
+/// Map pages (of every line that decides) and long holes looked at by one step.
+const PAGES_PER_STEP: usize = 1024;
 /// Ranges found by one step, of each kind (staged, mapped): bounds its memory.
 const RANGES_PER_STEP: usize = 4096;
 
@@ -100,21 +100,27 @@ impl Difference {
 
     /// The same from `offset` on, a multiple of the block size.
     pub fn ranges_from(&self, offset: u64) -> impl Iterator<Item = Result<Range<u64>>> + '_ {
-        let (mut at, mut found) = (offset, Vec::new().into_iter());
-        let mut failed = false;
+        let (mut at, mut found) = (offset, Vec::<Range<u64>>::new().into_iter());
+        // The last one found: the next step may have more of it.
+        let mut last: Option<Range<u64>> = None;
         let mut next = move || -> Result<Option<Range<u64>>> {
             loop {
-                if let Some(range) = found.next() {
-                    return Ok(Some(range));
+                match (found.next(), &mut last) {
+                    (Some(range), Some(last)) if last.end == range.start => last.end = range.end,
+                    (Some(range), last) => {
+                        if let Some(complete) = last.replace(range) {
+                            return Ok(Some(complete));
+                        }
+                    }
+                    (None, last) if at >= self.size() => return Ok(last.take()),
+                    (None, _) => {
+                        let (changed, end) = self.step(at, self.size().saturating_sub(at))?;
+                        (at, found) = (end, changed.into_iter());
+                    }
                 }
-                let left = self.size().saturating_sub(at);
-                if left == 0 {
-                    return Ok(None);
-                }
-                let (changed, end) = self.step(at, left)?;
-                (at, found) = (end, changed.into_iter());
             }
         };
+        let mut failed = false;
         std::iter::from_fn(move || {
             let item = if failed { None } else { next().transpose() };
             failed = matches!(item, Some(Err(_)));
@@ -126,10 +132,7 @@ impl Difference {
     /// says nothing of what follows. A bounded piece of work; the catalog is read a page at a time.
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
-        let chunk_log2 = self.to.branch().chunk_log2;
-        let bound = (offset >> chunk_log2).saturating_add(CHUNKS_PER_STEP);
-        let bound = bound.saturating_mul(1 << chunk_log2);
-        let mut bytes = offset..(offset + len).min(bound);
+        let mut bytes = offset..offset + len;
         // Staging is asked before the map: a record leaves the one only after it has entered the other.
         let mut found = self.staged(&mut bytes);
         found.extend(self.mapped(&mut bytes)?);
@@ -156,36 +159,84 @@ impl Difference {
     /// Ranges of chunks that the maps give different contents. Shortens `bytes` to what the answer covers.
     fn mapped(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let chunk_log2 = self.to.branch().chunk_log2;
-        let clamp = |chunk: u64| chunk.saturating_mul(1 << chunk_log2).clamp(bytes.start, bytes.end);
-        let chunks = bytes.start >> chunk_log2..bytes.end.div_ceil(1 << chunk_log2);
+        let asked = bytes.clone();
+        let clamp = |chunk: u64| chunk.saturating_mul(1 << chunk_log2).clamp(asked.start, asked.end);
+        let chunks = asked.start >> chunk_log2..asked.end.div_ceil(1 << chunk_log2);
         let mut found: Vec<Range<u64>> = Vec::new();
-        let mut chunk = chunks.start;
-        while chunk < chunks.end {
-            let Some(number) = self.next_page(chunk / CHUNKS, (chunks.end - 1) / CHUNKS)? else { break };
-            let first = chunk.max(number * CHUNKS);
-            let last = chunks.end.min((number + 1) * CHUNKS);
-            let pages = self.pages(number)?;
-            for chunk in (first..last).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
-                let range = clamp(chunk)..clamp(chunk + 1);
-                match found.last_mut() {
-                    Some(run) if run.end == range.start => run.end = range.end,
-                    _ => found.push(range),
-                }
+        let mut add = |chunks: Range<u64>| {
+            let range = clamp(chunks.start)..clamp(chunks.end);
+            match found.last_mut() {
+                Some(run) if run.end == range.start => run.end = range.end,
+                _ => found.push(range),
             }
-            chunk = last;
-            if found.len() >= RANGES_PER_STEP {
+            found.len()
+        };
+        let (mut chunk, mut ranges, mut looked) = (chunks.start, 0, 0);
+        while chunk < chunks.end {
+            if ranges >= RANGES_PER_STEP || looked == PAGES_PER_STEP {
                 bytes.end = clamp(chunk);
                 break;
+            }
+            looked += 1;
+            let (number, first) = (chunk / CHUNKS, chunk);
+            let (end, verdict) = self.span(number, (chunks.end - 1) / CHUNKS)?;
+            chunk = chunks.end.min(end.saturating_mul(CHUNKS));
+            match verdict {
+                Some(true) => ranges = add(first..chunk),
+                Some(false) => {}
+                None => {
+                    let pages = self.pages(number)?;
+                    for differs in (first..chunk).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
+                        ranges = add(differs..differs + 1);
+                    }
+                }
             }
         }
         Ok(found)
     }
 
-    /// The first page in `first..=last` in which the states may differ.
-    fn next_page(&self, first: u64, last: u64) -> Result<Option<u64>> {
-        let common = self.common.iter().filter(|(a, b)| a.epoch != b.epoch).flat_map(|(a, b)| [a, b]);
-        let pages = self.apart.iter().chain(common).map(|line| self.to.next_page(line, first, last));
-        Ok(pages.collect::<Result<Vec<_>>>()?.into_iter().flatten().min())
+    /// Do the states differ in page `number`, and in those up to the end of the span that is returned? `None`: its chunks
+    /// decide, the span is that page alone.
+    fn span(&self, number: u64, last: u64) -> Result<(u64, Option<bool>)> {
+        let (mut end, mut differs) = (last + 1, false);
+        for line in &self.apart {
+            match self.held(line, number, &mut end)? {
+                Held::Page => return Ok((number + 1, None)),
+                Held::Hole(_) => differs = true,
+                Held::Nothing => {}
+            }
+        }
+        if let Some((earlier, later)) = self.common.as_ref().filter(|(a, b)| a.epoch != b.epoch) {
+            let held = (self.held(earlier, number, &mut end)?, self.held(later, number, &mut end)?);
+            differs |= match held {
+                (Held::Page, _) | (_, Held::Page) => return Ok((number + 1, None)),
+                (_, Held::Hole(born)) => born > earlier.epoch,
+                (was, Held::Nothing) => was != Held::Nothing,
+            };
+        }
+        Ok((end, Some(differs)))
+    }
+
+    /// What a line holds at page `number`; shortens the span behind it that is all alike, `number..end`.
+    fn held(&self, line: &Line, number: u64, end: &mut u64) -> Result<Held> {
+        let hole = self.to.pool.catalog.hole_at(line.branch.id, number)?;
+        let next = match hole {
+            Some(hole) => {
+                *end = hole.end.min(*end);
+                if hole.born <= line.epoch {
+                    return Ok(Held::Hole(hole.born));
+                }
+                // It came later: the line sees what was there before.
+                let version = self.to.pool.catalog.next_version(line.branch.id, number * CHUNKS)?;
+                version.map(|chunk| chunk / CHUNKS)
+            }
+            None => self.to.next_page(line, number, *end - 1)?,
+        };
+        if next == Some(number) {
+            return Ok(Held::Page);
+        }
+        *end = next.map_or(*end, |next| next.min(*end));
+        Ok(Held::Nothing)
     }
 
     fn pages(&self, number: u64) -> Result<Pages> {
@@ -201,6 +252,17 @@ impl Difference {
         };
         Ok(Pages { apart, common })
     }
+}
+
+/// What a line itself has of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// What was there before, in its base.
+    Nothing,
+    /// A long hole, and when it was born.
+    Hole(u32),
+    /// Perhaps chunks.
+    Page,
 }
 
 /// One page of every line that decides.

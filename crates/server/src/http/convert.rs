@@ -2,7 +2,8 @@
 
 use hindcast_api as api;
 use hindcast_engine::pool::{
-    self, Health, Method, Placement, Pool, PoolInfo, PoolStats, PvInfo, SnapshotInfo, VolumeInfo,
+    self, Health, Method, Placement, Pool, PoolInfo, PoolStats, PvInfo, SnapshotInfo, SnapshotSpace,
+    VolumeInfo,
 };
 use hindcast_engine::world::uuid_text;
 use jiff::Timestamp;
@@ -145,12 +146,28 @@ impl Lineage {
             parent: self.before(info.of.0, info.of.1).map(address),
             clones: self.clones.get(&info.of).cloned().unwrap_or_default(),
             handles: info.handles,
+            unique: None,
+            shared: None,
         }
     }
 
     pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
         let parent = self.before(info.branch, u32::MAX).map(address);
         api::Volume { origin: self.origin(info.branch), parent, ..volume(info) }
+    }
+}
+
+/// Adds what snapshots of one volume take.
+pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapshot]) {
+    let usage = match pool.space_usage(volume) {
+        Ok(usage) => usage.of,
+        Err(error) => return tracing::debug!(volume, %error, "the space of snapshots is not known"),
+    };
+    let of: BTreeMap<&str, &SnapshotSpace> = usage.iter().map(|s| (s.name.as_str(), s)).collect();
+    for snapshot in snapshots {
+        let space = of.get(snapshot.name.as_str());
+        snapshot.unique = space.map(|s| s.unique);
+        snapshot.shared = space.map(|s| s.shared);
     }
 }
 
@@ -181,6 +198,7 @@ fn volume(info: &VolumeInfo) -> api::Volume {
             Method::Copy => api::Method::Cow,
             Method::Redirect => api::Method::Row,
         },
+        snapshot_space: None,
         snapshot_reserve: info.policy.reserve_percent,
         auto_delete: info.policy.auto_delete,
         importing: info.importing,

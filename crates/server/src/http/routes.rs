@@ -231,7 +231,12 @@ async fn create_volume(
 /// One volume.
 #[utoipa::path(get, path = "/volumes/{name}", params(("name" = String, Path)), responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Volume>, ApiError> {
-    blocking(&app, move |app| Ok(Json(Lineage::new(&app.pool).volume(&app.pool.volume(&name)?)))).await
+    blocking(&app, move |app| {
+        let volume = Lineage::new(&app.pool).volume(&app.pool.volume(&name)?);
+        let snapshot_space = app.pool.space_usage(&name).ok().map(|usage| usage.snapshots);
+        Ok(Json(Volume { snapshot_space, ..volume }))
+    })
+    .await
 }
 
 /// Changes a volume: read_only, then method, policy of snapshots, size, name; the first that fails ends the request.

@@ -29,7 +29,12 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 async fn all_snapshots(State(app): Shared) -> Result<Json<Vec<Snapshot>>, ApiError> {
     blocking(&app, |app| {
         let lineage = Lineage::new(&app.pool);
-        Ok(Json(app.pool.all_snapshots().iter().map(|s| lineage.snapshot(s)).collect()))
+        let mut all: Vec<Snapshot> = app.pool.all_snapshots().iter().map(|s| lineage.snapshot(s)).collect();
+        for of_one in all.chunk_by_mut(|a, b| a.volume == b.volume) {
+            let volume = of_one.first().map(|s| s.volume.clone()).unwrap_or_default();
+            convert::add_space(&app.pool, &volume, of_one);
+        }
+        Ok(Json(all))
     })
     .await
 }
@@ -54,7 +59,9 @@ async fn snapshots(State(app): Shared, Path(volume): Path<String>) -> Result<Jso
     blocking(&app, move |app| {
         let found = app.pool.snapshots(&volume)?;
         let lineage = Lineage::new(&app.pool);
-        Ok(Json(found.iter().map(|s| lineage.snapshot(s)).collect()))
+        let mut found: Vec<Snapshot> = found.iter().map(|s| lineage.snapshot(s)).collect();
+        convert::add_space(&app.pool, &volume, &mut found);
+        Ok(Json(found))
     })
     .await
 }
@@ -67,7 +74,9 @@ async fn snapshot(
 ) -> Result<Json<Snapshot>, ApiError> {
     blocking(&app, move |app| {
         let found = app.pool.snapshot(&volume, &snapshot)?;
-        Ok(Json(Lineage::new(&app.pool).snapshot(&found)))
+        let mut found = Lineage::new(&app.pool).snapshot(&found);
+        convert::add_space(&app.pool, &volume, std::slice::from_mut(&mut found));
+        Ok(Json(found))
     })
     .await
 }

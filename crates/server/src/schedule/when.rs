@@ -9,6 +9,9 @@ const DAY: i64 = 24 * HOUR;
 /// 1970-01-01 was a Thursday; weeks begin on Monday.
 const MONDAY: i64 = 3 * DAY;
 
+/// The number of the hour, day, … that a time is in.
+type Period = fn(Timestamp) -> i64;
+
 /// The first instant after `after` that is a multiple of `every` seconds since 1970.
 pub(super) fn next(after: Timestamp, every: u64) -> Timestamp {
     let every = i64::try_from(every).unwrap_or(i64::MAX).max(1);
@@ -32,7 +35,7 @@ pub(super) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
     newest_first.sort_by_key(|i| std::cmp::Reverse((times[*i], *i)));
     let mut kept = BTreeSet::new();
     kept.extend(newest_first.iter().take(keep.last as usize));
-    let kinds: [(u32, fn(Timestamp) -> i64); 4] =
+    let kinds: [(u32, Period); 4] =
         [(keep.hourly, hour), (keep.daily, day), (keep.weekly, week), (keep.monthly, month)];
     for (count, period) in kinds {
         let mut periods = BTreeSet::new();
