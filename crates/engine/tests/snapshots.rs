@@ -5,7 +5,9 @@ use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::MemDir;
-use hindcast_engine::pool::{Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
+use hindcast_engine::pool::{
+    Method, NewVolume, Order, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec,
+};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
@@ -359,5 +361,83 @@ fn a_long_discard_of_a_clone_is_cheap() {
     }
     f.idle();
     assert_eq!(f.pool.info().used, 0);
+    f.reopen();
+}
+
+/// The independent order: a write costs a copy for each snapshot that lacks the chunk, and each copy goes with its own.
+#[test]
+fn in_the_independent_order_each_snapshot_has_its_own_copy() {
+    for method in [Method::Redirect, Method::Copy] {
+        let f = Fixture::new();
+        let v = f.volume("a", 4 * KIB);
+        f.pool.set_method("a", method).unwrap();
+        assert_eq!(f.pool.set_order("a", Order::Independent).unwrap().order, Order::Independent);
+        write(&v, 0, 1, 4 * KIB);
+        f.pool.drain().unwrap();
+        ["one", "two", "three"].into_iter().for_each(|name| f.snap("a", name));
+        let held = f.pool.open_snapshot("a", "one").unwrap();
+        assert_bytes(&held, 0, 1, 4 * KIB);
+        write(&v, 512, 2, 512);
+        f.pool.drain().unwrap();
+        let allocated = |f: &Fixture| f.pool.volume("a").unwrap().allocated / (4 * KIB);
+        assert_eq!(allocated(&f), 4, "{method:?}: three copies and the new content");
+        write(&v, 1024, 3, 512);
+        f.pool.drain().unwrap();
+        assert_eq!(allocated(&f), 4, "only the first write after a snapshot");
+        let views = |f: &Fixture, names: &[&str]| {
+            for name in names {
+                assert_bytes(&f.pool.open_snapshot("a", name).unwrap(), 0, 1, 4 * KIB);
+            }
+            let head = f.pool.open_volume("a", false).unwrap();
+            assert_bytes(&head, 512, 2, 512);
+            assert_bytes(&head, 1024, 3, 512);
+        };
+        views(&f, &["one", "two", "three"]);
+        // What was cached of the older snapshots named the slot that is now the newest one's alone.
+        f.pool.delete_snapshots("a", &["three"]).unwrap();
+        f.idle();
+        assert_eq!(allocated(&f), 3);
+        write(&f.volume("b", 4 * KIB), 0, 9, 64 * KIB);
+        f.pool.drain().unwrap();
+        assert_bytes(&held, 0, 1, 4 * KIB);
+        drop((v, held));
+        let f = f.reopen();
+        views(&f, &["one", "two"]);
+        assert_eq!(f.pool.volume("a").unwrap().order, Order::Independent);
+        f.pool.set_order("a", Order::Dependent).unwrap();
+        ["four", "five"].into_iter().for_each(|name| f.snap("a", name));
+        write(&f.pool.open_volume("a", false).unwrap(), 0, 4, 512);
+        f.pool.drain().unwrap();
+        assert_eq!(allocated(&f), 4, "one version for two snapshots");
+        f.pool.delete_snapshots("a", &["one", "two", "four", "five"]).unwrap();
+        f.idle();
+        assert_eq!(allocated(&f), 1);
+        f.reopen();
+    }
+}
+
+/// Copies of their own never take what was promised to writes: the snapshots share when space is short.
+#[test]
+fn the_independent_order_shares_where_space_is_short() {
+    let f = Fixture::new();
+    let v = f.volume("a", 4 * KIB);
+    f.pool.set_order("a", Order::Independent).unwrap();
+    write(&v, 0, 1, MIB);
+    f.pool.drain().unwrap();
+    let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+    names.iter().for_each(|name| f.snap("a", name));
+    // 40 copies of 1 MiB would be more than the 16 MiB that there are.
+    write(&v, 0, 2, MIB);
+    f.pool.drain().unwrap();
+    assert_bytes(&v, 0, 2, MIB);
+    for name in &names {
+        assert_bytes(&f.pool.open_snapshot("a", name).unwrap(), 0, 1, MIB);
+    }
+    drop(v);
+    let f = f.reopen();
+    let names: Vec<&str> = names.iter().map(|n| &n[..]).collect();
+    f.pool.delete_snapshots("a", &names).unwrap();
+    f.idle();
+    assert_eq!(f.pool.volume("a").unwrap().allocated, MIB);
     f.reopen();
 }

@@ -5,7 +5,7 @@ use crate::oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 use crate::rand::Rand;
 use crate::workload::{Crash, KIB, MIB, Op, Plan};
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_engine::pool::Method;
+use hindcast_engine::pool::{Method, Order};
 
 /// Kinds of operations and their usual weight.
 const KINDS: [(Kind, u64); 20] = [
@@ -33,7 +33,7 @@ const KINDS: [(Kind, u64); 20] = [
 
 /// The same for what has to do with snapshots. They come after the others: without them a seed draws as it did before
 /// there were any.
-const SNAPSHOT_KINDS: [(Kind, u64); 9] = [
+const SNAPSHOT_KINDS: [(Kind, u64); 10] = [
     (Kind::Snapshot, 7),
     (Kind::DeleteSnapshots, 4),
     (Kind::RenameSnapshot, 1),
@@ -43,6 +43,7 @@ const SNAPSHOT_KINDS: [(Kind, u64); 9] = [
     (Kind::ReadSnapshot, 6),
     (Kind::ReleaseSnapshots, 1),
     (Kind::Relocate, 2),
+    (Kind::Order, 1),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +77,7 @@ enum Kind {
     ReadSnapshot,
     ReleaseSnapshots,
     Relocate,
+    Order,
 }
 
 /// Draws operations.
@@ -200,6 +202,7 @@ impl Generator {
             Kind::Snapshot if state.snapshots.len() as u64 >= self.max_snapshots => return None,
             Kind::Snapshot => self.snapshot(state),
             Kind::Relocate => Op::Relocate(vol),
+            Kind::Order => Op::Order(vol, self.rand.pick(&[Order::Independent, Order::Dependent])),
             Kind::ReleaseSnapshots => Op::ReleaseSnapshots,
             Kind::DeleteSnapshots => self.delete_snapshots(state)?,
             Kind::RenameSnapshot | Kind::Clone | Kind::RollBack | Kind::ReadSnapshot => {

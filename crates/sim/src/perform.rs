@@ -95,6 +95,7 @@ impl Run {
             Op::RenameSnapshot(snap, name) => self.rename_snapshot(*snap, name),
             Op::Clone(snap, name) => self.clone_volume(*snap, name),
             Op::RollBack { snap, undo, force } => self.roll_back(*snap, undo, *force),
+            Op::Order(vol, order) => self.set_order(*vol, *order),
             Op::Relocate(vol) => self.relocate(*vol),
             Op::Method(vol, method) => self.set_method(*vol, *method),
             Op::ReadSnapshot { snap, offset, len, try_first } => {

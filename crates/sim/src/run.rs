@@ -97,6 +97,8 @@ pub struct Run {
     pub(crate) planned: Option<Crash>,
     pub(crate) trace: Trace,
     pub(crate) summary: Summary,
+    /// Some volume was told to give each snapshot a copy of its own.
+    pub(crate) independent: bool,
 }
 
 /// The journal must cope with media that destroy the rest of a block in whose middle they are interrupted. In place,
@@ -125,6 +127,7 @@ impl Run {
             pool: None,
             handles: BTreeMap::new(),
             snapshot_handles: BTreeMap::new(),
+            independent: false,
             gone: Vec::new(),
             ids: BTreeMap::new(),
             unborn: None,

@@ -5,7 +5,7 @@ use crate::perform::{Answer, check_runs};
 use crate::run::{Outcome, Run};
 use bytes::Bytes;
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::pool::{Method, SnapshotInfo};
+use hindcast_engine::pool::{Method, Order, SnapshotInfo};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
 
@@ -224,6 +224,12 @@ impl Run {
         self.control(Effect::Method(vol), &[], |pool| pool.set_method(&name, method).map(drop)).map(drop)
     }
 
+    pub(crate) fn set_order(&mut self, vol: VolId, order: Order) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        self.independent |= order == Order::Independent;
+        self.control(Effect::Method(vol), &[], |pool| pool.set_order(&name, order).map(drop)).map(drop)
+    }
+
     /// Nothing that anybody reads changes, and no space is lost.
     pub(crate) fn relocate(&mut self, vol: VolId) -> Outcome<()> {
         let name = self.volume_name(vol)?;
@@ -362,14 +368,14 @@ impl Run {
         }
         let (info, unit) = (pool.info(), self.plan.config.atomic_unit);
         let state = self.oracle.state();
-        let most = state.lines.total_bytes(unit);
+        let most = state.lines.total_bytes(unit, !self.independent);
         // Extents of a physical volume that is being left do not count as used.
         if info.used > most {
             return Err(format!("{} bytes are used, {most} at most are needed", info.used));
         }
         for (vol, volume) in &state.volumes {
             let allocated = pool.volume(&volume.name).map_err(|e| format!("volume {vol}: {e:?}"))?.allocated;
-            let most = state.lines.bytes(volume.line, unit);
+            let most = state.lines.bytes(volume.line, unit, !self.independent);
             if allocated > most {
                 return Err(format!(
                     "volume {vol} ({}): {allocated} bytes are allocated, {most} at most are needed",

@@ -7,7 +7,7 @@ use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, VolId, VolumeModel};
 use crate::rand::Rand;
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_engine::pool::{CachePolicy, Method, Placement, PoolConfig, PoolOptions};
+use hindcast_engine::pool::{CachePolicy, Method, Order, Placement, PoolConfig, PoolOptions};
 
 /// How a run ends a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +130,8 @@ pub enum Op {
     },
     /// Another way to preserve.
     Method(VolId, Method),
+    /// Whether snapshots share what is preserved.
+    Order(VolId, Order),
     /// Begin to bring chunks back into their order.
     Relocate(VolId),
     /// A read of a snapshot, compared with the model.
@@ -215,6 +217,7 @@ impl Op {
             | Op::Release(vol)
             | Op::Method(vol, _)
             | Op::Relocate(vol)
+            | Op::Order(vol, _)
             | Op::Fill(vol) => vec![*vol],
             Op::Snapshot(wanted) => wanted.iter().map(|w| w.0).collect(),
             _ => Vec::new(),

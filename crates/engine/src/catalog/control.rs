@@ -2,11 +2,12 @@
 
 use super::values::{
     Frozen, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
-    decode_method, decode_placement, encode_import, encode_labels, encode_method, encode_placement,
+    decode_method, decode_order, decode_placement, encode_import, encode_labels, encode_method, encode_order,
+    encode_placement,
 };
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;
-use crate::pool::{Method, Placement, SnapshotPolicy};
+use crate::pool::{Method, Order, Placement, SnapshotPolicy};
 
 /// A catalog value inside a control record, behind its length.
 trait Nested {
@@ -99,6 +100,10 @@ pub(crate) enum Control {
         id: u64,
         method: Method,
     },
+    SetOrder {
+        id: u64,
+        order: Order,
+    },
     /// What is noted about a snapshot, and whether it may be deleted.
     SetLabels {
         id: u64,
@@ -179,6 +184,9 @@ impl Control {
                 w.u8(14).u64(*id).u64(*branch).u64(base.branch).u32(base.epoch).u64(*size);
                 w.u64(*undo_id).value(undo);
             }
+            Control::SetOrder { id, order } => {
+                w.u8(23).u64(*id).u8(encode_order(*order));
+            }
             Control::SetMethod { id, method } => {
                 w.u8(15).u64(*id).u8(encode_method(*method));
             }
@@ -250,6 +258,7 @@ impl Control {
                 let (id, reserve_percent, auto_delete) = (r.u64()?, r.u8()?, r.u8()? != 0);
                 Control::SetPolicy { id, policy: SnapshotPolicy { reserve_percent, auto_delete } }
             }
+            23 => Control::SetOrder { id: r.u64()?, order: decode_order(r.u8()?)? },
             22 => Control::SetImport { id: r.u64()?, import: decode_import(&mut r)? },
             _ => return None,
         };
@@ -310,7 +319,7 @@ mod tests {
         Control::CloneVolume { id: 7, chunk_log2: 14, base, method: Method::Copy, volume }
     }
 
-    fn every_kind() -> [Control; 18] {
+    fn every_kind() -> [Control; 19] {
         let base = Frozen { branch: 2, epoch: 9 };
         [
             create_volume(),
@@ -328,6 +337,7 @@ mod tests {
             clone_volume(),
             Control::RollBack { id: 1, branch: 8, base, size: 512, undo_id: 7, undo: snapshot(2) },
             Control::SetMethod { id: 1, method: Method::Copy },
+            Control::SetOrder { id: 1, order: Order::Independent },
             Control::SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() },
             Control::SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } },
             Control::SetImport {
@@ -357,6 +367,7 @@ mod tests {
             "0d07000000000000000e02000000000000000900000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
             "0e0100000000000000080000000000000002000000000000000900000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
             "0f010000000000000001000000000000",
+            "17010000000000000001000000000000",
             "140500000000000000010100020062790300616e6e000000",
             "15010000000000000019010000000000",
             "1601000000000000000101010101010101010101010101010101020202020202020202020202020202020000010000000000000000000000",

@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Writer, crc32c};
 use crate::map::page::{Entry, Slot};
-use crate::pool::{Method, Placement, PoolConfig, SnapshotPolicy};
+use crate::pool::{Method, Order, Placement, PoolConfig, SnapshotPolicy};
 use std::collections::BTreeMap;
 
 /// Encodes a value: version, fields, sum.
@@ -252,12 +252,14 @@ pub(crate) struct BranchRecord {
     pub(crate) base: Option<Frozen>,
     /// How it preserves.
     pub(crate) method: Method,
+    /// Whether snapshots share what is preserved.
+    pub(crate) order: Order,
 }
 
 impl BranchRecord {
     /// A branch that begins, without content of its own.
     pub(crate) fn new(chunk_log2: u8, base: Option<Frozen>, method: Method) -> Self {
-        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, method }
+        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, method, order: Order::Dependent }
     }
 }
 
@@ -267,7 +269,7 @@ impl Value for BranchRecord {
         let base = self.base.unwrap_or(Frozen { branch: 0, epoch: 0 });
         seal(2, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
-            w.u64(base.branch).u32(base.epoch).u8(encode_method(self.method));
+            w.u64(base.branch).u32(base.epoch).u8(encode_method(self.method) | encode_order(self.order) << 4);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -281,7 +283,9 @@ impl Value for BranchRecord {
         if version == 2 {
             let base = Frozen { branch: r.u64()?, epoch: r.u32()? };
             value.base = (base.branch != 0).then_some(base);
-            value.method = decode_method(r.u8()?)?;
+            let how = r.u8()?;
+            value.method = decode_method(how & 15)?;
+            value.order = decode_order(how >> 4)?;
         }
         r.end(value)
     }
@@ -291,6 +295,21 @@ pub(crate) fn encode_method(method: Method) -> u8 {
     match method {
         Method::Redirect => 0,
         Method::Copy => 1,
+    }
+}
+
+pub(crate) fn encode_order(order: Order) -> u8 {
+    match order {
+        Order::Dependent => 0,
+        Order::Independent => 1,
+    }
+}
+
+pub(crate) fn decode_order(code: u8) -> Option<Order> {
+    match code {
+        0 => Some(Order::Dependent),
+        1 => Some(Order::Independent),
+        _ => None,
     }
 }
 
@@ -476,6 +495,14 @@ mod tests {
         let bytes = bytes("010e00010000004d000000000000003403f663");
         let expected = BranchRecord { slots: 77, ..BranchRecord::new(14, None, Method::Redirect) };
         assert_eq!(BranchRecord::decode(&bytes), Some(expected));
+    }
+
+    #[test]
+    fn a_branch_keeps_its_order() {
+        let value = BranchRecord { order: Order::Independent, ..BranchRecord::new(14, None, Method::Copy) };
+        let bytes = value.encode();
+        assert_eq!(bytes[bytes.len() - 5], 0x11, "method below, order above");
+        assert_eq!(BranchRecord::decode(&bytes), Some(value));
     }
 
     #[test]

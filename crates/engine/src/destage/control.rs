@@ -77,6 +77,10 @@ impl Pool {
                 self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
             }
             Control::RollBack { .. } => self.write_roll_back(txn, operation),
+            Control::SetOrder { id, order } => match self.catalog.volume(*id)? {
+                Some(volume) => self.put_branch(txn, volume.branch, |b| b.order = *order),
+                None => Ok(()),
+            },
             Control::SetMethod { id, method } => match self.catalog.volume(*id)? {
                 Some(volume) => self.put_branch(txn, volume.branch, |b| b.method = *method),
                 None => Ok(()),
@@ -113,7 +117,8 @@ impl Pool {
             b.epoch = undo.of.epoch + 1;
             b.dead = true;
         })?;
-        txn.put_branch(*branch, &BranchRecord::new(was.chunk_log2, Some(*base), was.method))?;
+        let new = BranchRecord::new(was.chunk_log2, Some(*base), was.method);
+        txn.put_branch(*branch, &BranchRecord { order: was.order, ..new })?;
         txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
         self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
     }
@@ -155,6 +160,7 @@ impl Pool {
             | Control::CloneVolume { .. }
             | Control::RollBack { .. }
             | Control::SetMethod { .. }
+            | Control::SetOrder { .. }
             | Control::SetLabels { .. }
             | Control::SetPolicy { .. }
             | Control::SetImport { .. } => {}

@@ -92,7 +92,8 @@ impl Pool {
                 self.put_branch_slots(&mut txn, branch, *slots)?;
             }
         }
-        self.commit(m, txn, preserved, destaged, &batch.released())?;
+        let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
+        self.commit(m, txn, preserved, destaged, &released)?;
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             branch
                 .slots

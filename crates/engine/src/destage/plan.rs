@@ -6,7 +6,7 @@ use crate::catalog::Version;
 use crate::error::{Result, corrupt};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
 use crate::pool::line::{Branch, HEAD, Line};
-use crate::pool::{Maintenance, Method, Pool};
+use crate::pool::{Maintenance, Method, Order, Pool};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -23,6 +23,8 @@ pub(super) struct Plan {
     pub(super) fresh: Vec<Placed>,
     /// Parts of chunks that have a slot: written after the commit.
     pub(super) in_place: Vec<Placed>,
+    /// Promises made for copies that no record stands for: (log2 of the slot size, slots).
+    pub(super) reserved: Vec<(u8, u64)>,
     /// Growth of each branch's count of slots.
     pub(super) slots: Vec<i64>,
 }
@@ -164,6 +166,7 @@ impl Pool {
                             fresh: &mut plan.fresh,
                             in_place: &mut plan.in_place,
                             copied: &mut plan.copied,
+                            reserved: &mut plan.reserved,
                         },
                     )?;
                     *slots += grown;
@@ -217,6 +220,13 @@ impl Pool {
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
             return Ok((Change::None, 0));
         }
+        let (current, copies) = match (target.current, kept_for, branch.order()) {
+            (Some(entry), Some(last), Order::Independent) => {
+                let (born, copies) = self.copy_for_each(m, target, entry, last, out)?;
+                (Some(Entry { born, ..entry }), copies)
+            }
+            (current, ..) => (current, 0),
+        };
         // What is preserved or redirected leaves the order anyway: packed densely it is written in few runs. Only behind a
         // neighbour that was redirected before it, it keeps that order.
         let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
@@ -224,19 +234,55 @@ impl Pool {
         let slot = m.allocator.allocate(&self.space, branch.slot_log2, wish)?;
         self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         if let (Some(old), Some(last), Method::Copy) = (old, kept_for, branch.method()) {
-            let born = target.current.map_or(epoch, |e| e.born);
+            let born = current.map_or(epoch, |e| e.born);
             out.version(target, last, Entry { slot, born });
             out.fresh.push(Placed::new(slot, 0, size as u32, Fill::Slot(old)));
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
             overlay.place(old, size, under, out.in_place);
             out.copied.insert(branch.id);
-            return Ok((Change::Set(Entry { slot: old, born: epoch }), 1));
+            return Ok((Change::Set(Entry { slot: old, born: epoch }), 1 + copies));
         }
-        if let (Some(entry), Some(last)) = (target.current, kept_for) {
+        if let (Some(entry), Some(last)) = (current, kept_for) {
             out.version(target, last, entry);
         }
         overlay.place(slot, size, under, out.fresh);
-        Ok((Change::Set(Entry { slot, born: epoch }), 1))
+        Ok((Change::Set(Entry { slot, born: epoch }), 1 + copies))
+    }
+
+    /// The independent order: each snapshot that sees what is there gets a copy of its own, but for the newest, which gets
+    /// the slot itself. They are a luxury: where there is no space the rest share what is left. The first epoch that the
+    /// newest has to serve, and the number of copies.
+    fn copy_for_each(
+        &self,
+        m: &mut Maintenance,
+        target: &Target<'_>,
+        current: Entry,
+        newest: u32,
+        out: &mut Outcome<'_>,
+    ) -> Result<(u32, i64)> {
+        let branch = target.branch;
+        let older: Vec<u32> = branch.frozen.read().range(current.born..newest).copied().collect();
+        let mut born = current.born;
+        let mut copies = 0;
+        for last in older {
+            let slot = if current.slot == Slot::HOLE {
+                Slot::HOLE
+            } else if self.space.try_reserve(branch.slot_log2, 1) {
+                out.reserved.push((branch.slot_log2, 1));
+                let slot = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
+                self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
+                out.fresh.push(Placed::new(slot, 0, 1 << branch.chunk_log2, Fill::Slot(current.slot)));
+                copies += 1;
+                slot
+            } else {
+                break;
+            };
+            out.version(target, last, Entry { slot, born: last });
+            born = last + 1;
+            // Readers that found the slot which is now another snapshot's alone look again.
+            out.copied.insert(branch.id);
+        }
+        Ok((born, copies))
     }
 
     /// A chunk becomes a hole as a whole.
@@ -280,6 +326,7 @@ struct Outcome<'a> {
     fresh: &'a mut Vec<Placed>,
     in_place: &'a mut Vec<Placed>,
     copied: &'a mut BTreeSet<u64>,
+    reserved: &'a mut Vec<(u8, u64)>,
 }
 
 impl Outcome<'_> {

@@ -104,6 +104,16 @@ impl Default for SnapshotPolicy {
     }
 }
 
+/// What a write preserves when several snapshots see what is there (V:Drive calls the orders horizontal and vertical).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Order {
+    /// One version serves all of them: a write costs the same however many snapshots there are.
+    #[default]
+    Dependent,
+    /// Each gets a copy of its own, as long as there is space to spare: for comparison. What is discarded is shared.
+    Independent,
+}
+
 /// A physical volume to create or take in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PvSpec {
@@ -156,6 +166,8 @@ pub struct VolumeInfo {
     pub branch: u64,
     /// How it preserves what its snapshots need.
     pub method: Method,
+    /// Whether snapshots share what is preserved.
+    pub order: Order,
     /// How much space its snapshots may take.
     pub policy: SnapshotPolicy,
     /// It is being filled from a stream, and takes no other writes.

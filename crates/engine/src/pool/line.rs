@@ -1,7 +1,7 @@
 //! Lines of history as the data path needs them: branches, and what reads them at an epoch.
 
-use super::Method;
 use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
+use super::{Method, Order};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::staging::Staging;
 use parking_lot::RwLock;
@@ -25,6 +25,7 @@ pub(crate) struct Branch {
     /// Epochs of snapshots that are there, or that something rests on: what they see is preserved.
     pub(crate) frozen: RwLock<BTreeSet<u32>>,
     method: AtomicU8,
+    independent: AtomicBool,
     /// Moves when a place that a snapshot was read from is about to be overwritten (copy-on-write).
     pub(crate) generation: AtomicU64,
     pub(crate) staging: Arc<Staging>,
@@ -51,6 +52,7 @@ impl Branch {
             epoch: AtomicU32::new(record.epoch),
             frozen: RwLock::new(BTreeSet::new()),
             method: AtomicU8::new(0),
+            independent: AtomicBool::new(record.order == Order::Independent),
             generation: AtomicU64::new(0),
             staging: Arc::new(Staging::new()),
             slots: AtomicU64::new(record.slots),
@@ -71,6 +73,14 @@ impl Branch {
             return None;
         }
         self.frozen.read().range(born..epoch).next_back().copied()
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        if self.independent.load(Ordering::Relaxed) { Order::Independent } else { Order::Dependent }
+    }
+
+    pub(crate) fn set_order(&self, order: Order) {
+        self.independent.store(order == Order::Independent, Ordering::Relaxed);
     }
 
     pub(crate) fn method(&self) -> Method {
@@ -150,6 +160,7 @@ impl VolumeState {
             created: self.created,
             branch: self.line.branch.id,
             method: self.line.branch.method(),
+            order: self.line.branch.order(),
             policy: *self.policy.read(),
             importing: self.importing.load(Ordering::Relaxed),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,

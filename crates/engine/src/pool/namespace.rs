@@ -244,6 +244,7 @@ impl Namespace {
             Control::RollBack { id, branch, base, size, undo_id, undo } => {
                 self.roll_back(*id, *branch, *base, *size, *undo_id, undo)?;
             }
+            Control::SetOrder { id, order } => self.on_volume(*id, |v| v.line.branch.set_order(*order)),
             Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
             Control::SetLabels { id, protected, labels } => {
                 if let Some(snapshot) = self.snapshots.get(id) {
@@ -312,7 +313,11 @@ impl Namespace {
         self.load_snapshot(undo_id, undo)?;
         old.line.branch.epoch.store(undo.of.epoch + 1, Ordering::Release);
         let was = &old.line.branch;
-        self.load_branch(branch, &BranchRecord::new(was.chunk_log2, Some(base), was.method()))?;
+        let record = BranchRecord {
+            order: was.order(),
+            ..BranchRecord::new(was.chunk_log2, Some(base), was.method())
+        };
+        self.load_branch(branch, &record)?;
         self.next_id = self.next_id.max(branch + 1);
         // Handles of what it was find it deleted: data never changes under a client without its knowledge.
         old.deleted.store(true, Ordering::Release);

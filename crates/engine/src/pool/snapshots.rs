@@ -2,7 +2,7 @@
 
 use super::line::{Branch, HEAD, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
-use super::{Method, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
+use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::world::uuid;
@@ -213,6 +213,12 @@ impl Pool {
             })
         })?;
         self.snapshot(volume, undo)
+    }
+
+    /// Chooses whether a volume's snapshots share what is preserved, from now on.
+    pub fn set_order(&self, volume: &str, order: Order) -> Result<VolumeInfo> {
+        self.submit(|names| Ok(Control::SetOrder { id: names.volume(volume)?.id, order }))?;
+        self.volume(volume)
     }
 
     /// Chooses how a volume preserves what its snapshots need, from now on.

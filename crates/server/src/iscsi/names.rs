@@ -84,7 +84,7 @@ pub(crate) fn volume_part(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_engine::pool::{Method, SnapshotPolicy, VolumeStats};
+    use hindcast_engine::pool::{Method, Order, SnapshotPolicy, VolumeStats};
 
     fn volume(name: &str) -> VolumeInfo {
         VolumeInfo {
@@ -97,6 +97,7 @@ mod tests {
             created: 0,
             branch: 1,
             method: Method::Redirect,
+            order: Order::Dependent,
             policy: SnapshotPolicy::default(),
             importing: false,
             allocated: 0,

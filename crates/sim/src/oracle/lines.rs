@@ -119,23 +119,27 @@ impl Lines {
         std::iter::successors(Some(line), base).count()
     }
 
-    /// The most bytes of slots that a line may own when nothing is pending.
-    pub(crate) fn bytes(&self, line: u32, atomic_unit: u32) -> u64 {
+    /// The most bytes of slots that a line may own when nothing is pending; `shared`: snapshots share what did not change
+    /// between them.
+    pub(crate) fn bytes(&self, line: u32, atomic_unit: u32, shared: bool) -> u64 {
         let Some(line) = self.lines.get(&line) else { return 0 };
         let mut seen = BTreeSet::new();
         let mut slots: BTreeSet<(u64, u64)> = BTreeSet::new();
+        let mut unshared = 0;
         let contents = line.frozen.values().map(|f| &f.slots).chain(line.written.then_some(&line.slots));
         for (number, zone) in contents.flat_map(Content::zones) {
-            if seen.insert(std::sync::Arc::as_ptr(zone)) {
+            if !shared {
+                unshared += zone.iter().filter(|born| **born != 0).count() as u64;
+            } else if seen.insert(std::sync::Arc::as_ptr(zone)) {
                 let chunks = zone.iter().enumerate().filter(|(_, born)| **born != 0);
                 slots.extend(chunks.map(|(at, born)| (number * zone.len() as u64 + at as u64, *born)));
             }
         }
-        slots.len() as u64 * line.chunk_size.max(atomic_unit.into())
+        (slots.len() as u64 + unshared) * line.chunk_size.max(atomic_unit.into())
     }
 
     /// The most bytes of slots in use when nothing is pending.
-    pub(crate) fn total_bytes(&self, atomic_unit: u32) -> u64 {
-        self.lines.keys().map(|line| self.bytes(*line, atomic_unit)).sum()
+    pub(crate) fn total_bytes(&self, atomic_unit: u32, shared: bool) -> u64 {
+        self.lines.keys().map(|line| self.bytes(*line, atomic_unit, shared)).sum()
     }
 }
