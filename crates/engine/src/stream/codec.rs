@@ -304,7 +304,8 @@ impl Decoder {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzzed(data: &[u8]) -> Vec<u8> {
     let mut w = Writer::default();
-    let (body, records) = data.split_at(data.len().min(data.first().map_or(0, |n| *n as usize)));
+    let (len, data) = data.split_first().map_or((0, data), |(len, rest)| (*len as usize, rest));
+    let (body, records) = data.split_at(len.min(data.len()));
     w.bytes(&MAGIC).u16(VERSION).u32(body.len() as u32).bytes(body);
     let crc = crc32c(&w.0);
     w.u32(crc);
