@@ -169,9 +169,7 @@ impl Control {
             }
             Control::DeleteSnapshots { ids } => {
                 w.u8(11).u16(ids.len() as u16);
-                for id in ids {
-                    w.u64(*id);
-                }
+                ids.iter().for_each(|id| _ = w.u64(*id));
             }
             Control::RenameSnapshot { id, name } => {
                 w.u8(12).u64(*id).string(name);
@@ -183,9 +181,6 @@ impl Control {
             Control::RollBack { id, branch, base, size, undo_id, undo } => {
                 w.u8(14).u64(*id).u64(*branch).u64(base.branch).u32(base.epoch).u64(*size);
                 w.u64(*undo_id).value(undo);
-            }
-            Control::SetOrder { id, order } => {
-                w.u8(23).u64(*id).u8(encode_order(*order));
             }
             Control::SetMethod { id, method } => {
                 w.u8(15).u64(*id).u8(encode_method(*method));
@@ -200,6 +195,9 @@ impl Control {
             Control::SetImport { id, import } => {
                 w.u8(22).u64(*id);
                 encode_import(w, import.as_ref());
+            }
+            Control::SetOrder { id, order } => {
+                w.u8(23).u64(*id).u8(encode_order(*order));
             }
         }
     }
@@ -258,8 +256,8 @@ impl Control {
                 let (id, reserve_percent, auto_delete) = (r.u64()?, r.u8()?, r.u8()? != 0);
                 Control::SetPolicy { id, policy: SnapshotPolicy { reserve_percent, auto_delete } }
             }
-            23 => Control::SetOrder { id: r.u64()?, order: decode_order(r.u8()?)? },
             22 => Control::SetImport { id: r.u64()?, import: decode_import(&mut r)? },
+            23 => Control::SetOrder { id: r.u64()?, order: decode_order(r.u8()?)? },
             _ => return None,
         };
         if matches!(&control, Control::CreateVolume { chunk_log2, .. } | Control::CloneVolume { chunk_log2, .. }
@@ -267,15 +265,20 @@ impl Control {
         {
             return None;
         }
-        let mut padding = 0;
-        while let Some(byte) = r.u8() {
-            padding += 1;
-            if byte != 0 {
-                return None;
-            }
-        }
-        (padding < RECORD_ALIGN).then_some(control)
+        is_padding(&mut r).then_some(control)
     }
+}
+
+/// Is what is left nothing but the zeros that align a record?
+fn is_padding(r: &mut Reader<'_>) -> bool {
+    let mut left = 0;
+    while let Some(byte) = r.u8() {
+        left += 1;
+        if byte != 0 {
+            return false;
+        }
+    }
+    left < RECORD_ALIGN
 }
 
 #[cfg(test)]
