@@ -1,0 +1,3 @@
+//! Continuous data protection: every write of a volume between two snapshots.
+
+pub mod model;
