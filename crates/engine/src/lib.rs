@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod catalog;
+pub mod cdp;
 pub mod check;
 mod codec;
 mod destage;

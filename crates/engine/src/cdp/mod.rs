@@ -4,11 +4,21 @@
 //! touches ([`record`], [`segment`]; Yang et al., "ST-CDP: Snapshots in TRAP for Continuous Data Protection"). *Anchors*
 //! are snapshots, mostly hidden ones, between which few records have to be applied to find a chunk as it was.
 
+pub(crate) mod append;
 mod codec;
+mod control;
+pub(crate) mod log;
+pub(crate) mod moment;
+mod rebuild;
+pub(crate) mod record;
+pub(crate) mod segment;
 
 pub use codec::{Compression, Encoding};
 
 use crate::error::{Result, invalid};
+
+/// A discard of more bytes than this is not recorded: it comes right behind an anchor.
+pub(crate) const LONG_DISCARD: u64 = 1 << 20;
 
 /// When anchors are inserted: a moment is found from the nearest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
