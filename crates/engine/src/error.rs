@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Io,
     /// Stored bytes do not verify: never served; run `hindcast check`.
     Corrupt,
+    /// A part of a volume's history can't be brought back: what leads there is damaged. What is served is right.
+    Lost,
     /// The pool stopped trusting itself after a failed write or sync (I7): restart the server to recover.
     Poisoned,
     /// Another process or an unfinished operation holds what is needed: retry later.

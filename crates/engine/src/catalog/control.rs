@@ -1,10 +1,12 @@
 //! Control operations: everything that changes meaning, as journal records.
 
+use super::cdp::{decode_settings, encode_settings};
 use super::values::{
     Frozen, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
     decode_method, decode_order, decode_placement, encode_import, encode_labels, encode_method, encode_order,
     encode_placement,
 };
+use crate::cdp::CdpSettings;
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;
 use crate::pool::{Method, Order, Placement, SnapshotPolicy};
@@ -84,6 +86,8 @@ pub(crate) enum Control {
         id: u64,
         chunk_log2: u8,
         base: Frozen,
+        /// The base is that branch right after the record with this LSN; 0: as its epoch shows it.
+        at: u64,
         method: Method,
         volume: VolumeRecord,
     },
@@ -92,6 +96,8 @@ pub(crate) enum Control {
         id: u64,
         branch: u64,
         base: Frozen,
+        /// As for a clone.
+        at: u64,
         size: u64,
         undo_id: u64,
         undo: SnapshotRecord,
@@ -118,6 +124,21 @@ pub(crate) enum Control {
     SetImport {
         id: u64,
         import: Option<ImportRecord>,
+    },
+    /// How the volume's history is kept, if it is.
+    SetCdp {
+        id: u64,
+        settings: Option<CdpSettings>,
+    },
+    /// This moment of the volume has a name.
+    Mark {
+        volume: u64,
+        name: String,
+    },
+    /// The mark with this LSN is forgotten.
+    Unmark {
+        volume: u64,
+        lsn: u64,
     },
 }
 
@@ -174,12 +195,14 @@ impl Control {
             Control::RenameSnapshot { id, name } => {
                 w.u8(12).u64(*id).string(name);
             }
-            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
-                w.u8(13).u64(*id).u8(*chunk_log2).u64(base.branch).u32(base.epoch);
+            Control::CloneVolume { id, chunk_log2, base, at, method, volume } => {
+                put_at(w, (13, 43), *at);
+                w.u64(*id).u8(*chunk_log2).u64(base.branch).u32(base.epoch);
                 w.u8(encode_method(*method)).value(volume);
             }
-            Control::RollBack { id, branch, base, size, undo_id, undo } => {
-                w.u8(14).u64(*id).u64(*branch).u64(base.branch).u32(base.epoch).u64(*size);
+            Control::RollBack { id, branch, base, at, size, undo_id, undo } => {
+                put_at(w, (14, 44), *at);
+                w.u64(*id).u64(*branch).u64(base.branch).u32(base.epoch).u64(*size);
                 w.u64(*undo_id).value(undo);
             }
             Control::SetMethod { id, method } => {
@@ -199,13 +222,26 @@ impl Control {
             Control::SetOrder { id, order } => {
                 w.u8(23).u64(*id).u8(encode_order(*order));
             }
+            Control::SetCdp { id, settings } => {
+                w.u8(40).u64(*id).u8(settings.is_some() as u8);
+                settings.iter().for_each(|settings| encode_settings(w, settings));
+            }
+            Control::Mark { volume, name } => {
+                w.u8(41).u64(*volume).string(name);
+            }
+            Control::Unmark { volume, lsn } => {
+                w.u8(42).u64(*volume).u64(*lsn);
+            }
         }
     }
 
     /// Decodes; `None` when it is no control operation of this version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Control> {
         let mut r = Reader::new(bytes);
-        let control = match r.u8()? {
+        let kind = r.u8()?;
+        // What may rest on a moment has another number when it does, and the moment comes first.
+        let at = if matches!(kind, 43 | 44) { Some(r.u64()?).filter(|at| *at != 0)? } else { 0 };
+        let control = match kind {
             1 => {
                 let (id, branch, uuid, name, size) = (r.u64()?, r.u64()?, r.array()?, r.string()?, r.u64()?);
                 let (chunk_log2, block_size, read_only) = (r.u8()?, r.u32()?, r.u8()? != 0);
@@ -233,17 +269,19 @@ impl Control {
                 Control::DeleteSnapshots { ids: (0..count).map(|_| r.u64()).collect::<Option<_>>()? }
             }
             12 => Control::RenameSnapshot { id: r.u64()?, name: r.string()? },
-            13 => Control::CloneVolume {
+            13 | 43 => Control::CloneVolume {
                 id: r.u64()?,
                 chunk_log2: r.u8()?,
                 base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+                at,
                 method: decode_method(r.u8()?)?,
                 volume: r.value()?,
             },
-            14 => Control::RollBack {
+            14 | 44 => Control::RollBack {
                 id: r.u64()?,
                 branch: r.u64()?,
                 base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+                at,
                 size: r.u64()?,
                 undo_id: r.u64()?,
                 undo: r.value()?,
@@ -258,6 +296,17 @@ impl Control {
             }
             22 => Control::SetImport { id: r.u64()?, import: decode_import(&mut r)? },
             23 => Control::SetOrder { id: r.u64()?, order: decode_order(r.u8()?)? },
+            40 => {
+                let (id, on) = (r.u64()?, r.u8()?);
+                let settings = match on {
+                    0 => None,
+                    1 => Some(decode_settings(&mut r)?),
+                    _ => return None,
+                };
+                Control::SetCdp { id, settings }
+            }
+            41 => Control::Mark { volume: r.u64()?, name: r.string()? },
+            42 => Control::Unmark { volume: r.u64()?, lsn: r.u64()? },
             _ => return None,
         };
         if matches!(&control, Control::CreateVolume { chunk_log2, .. } | Control::CloneVolume { chunk_log2, .. }
@@ -267,6 +316,14 @@ impl Control {
         }
         is_padding(&mut r).then_some(control)
     }
+}
+
+/// Puts the number of an operation that may rest on a moment, and the moment.
+fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: u64) {
+    match at {
+        0 => w.u8(plain),
+        at => w.u8(moment).u64(at),
+    };
 }
 
 /// Is what is left nothing but the zeros that align a record?
@@ -319,7 +376,7 @@ mod tests {
     fn clone_volume() -> Control {
         let Control::CreateVolume { volume, .. } = create_volume() else { unreachable!() };
         let base = Frozen { branch: 2, epoch: 9 };
-        Control::CloneVolume { id: 7, chunk_log2: 14, base, method: Method::Copy, volume }
+        Control::CloneVolume { id: 7, chunk_log2: 14, base, at: 0, method: Method::Copy, volume }
     }
 
     fn every_kind() -> [Control; 19] {
@@ -338,7 +395,7 @@ mod tests {
             Control::DeleteSnapshots { ids: vec![5, 6] },
             Control::RenameSnapshot { id: 5, name: "x".into() },
             clone_volume(),
-            Control::RollBack { id: 1, branch: 8, base, size: 512, undo_id: 7, undo: snapshot(2) },
+            Control::RollBack { id: 1, branch: 8, base, at: 0, size: 512, undo_id: 7, undo: snapshot(2) },
             Control::SetMethod { id: 1, method: Method::Copy },
             Control::SetOrder { id: 1, order: Order::Independent },
             Control::SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() },

@@ -5,6 +5,7 @@
 //! milliseconds.
 
 mod backend;
+mod cdp;
 mod control;
 mod holes;
 mod store;
@@ -12,6 +13,7 @@ mod usage;
 mod values;
 mod versions;
 
+pub(crate) use cdp::{Event, GroupRecord, LineRecord, SegmentRecord};
 pub(crate) use control::Control;
 pub(crate) use holes::HoleRecord;
 pub(crate) use usage::{CURRENT, UsageKey};
@@ -124,10 +126,17 @@ impl Catalog {
     /// Adds the tables that a catalog of an older build does not have.
     fn upgraded(self) -> Result<Catalog> {
         let known = self.store.read("read the catalog", |txn| {
-            let mut tables = db!("read the catalog", txn.list_tables());
-            Ok(tables.any(|t| redb::TableHandle::name(&t) == redb::TableHandle::name(&usage::USAGE)))
+            let tables = db!("read the catalog", txn.list_tables());
+            let names: Vec<String> = tables.map(|t| redb::TableHandle::name(&t).to_owned()).collect();
+            let has = |name: &str| names.iter().any(|n| n == name);
+            Ok((has(redb::TableHandle::name(&usage::USAGE)), has(redb::TableHandle::name(&cdp::EVENTS))))
         })?;
-        if !known {
+        if !known.1 {
+            let mut txn = self.begin()?;
+            txn.create_cdp_tables()?;
+            txn.commit()?;
+        }
+        if !known.0 {
             let mut txn = self.begin()?;
             txn.create_snapshot_tables()?;
             txn.commit()?;
@@ -347,6 +356,7 @@ impl Txn<'_> {
         db!("create the catalog", self.txn.get()?.open_table(BITMAPS));
         db!("create the catalog", self.txn.get()?.open_table(MAP));
         self.create_snapshot_tables()?;
+        self.create_cdp_tables()?;
         self.create_usage_table()
     }
 

@@ -250,6 +250,8 @@ pub(crate) struct BranchRecord {
     pub(crate) slots: u64,
     /// What lies under it: chunks without an entry have their content there.
     pub(crate) base: Option<Frozen>,
+    /// The base is that branch right after the record with this LSN; 0: as its epoch shows it.
+    pub(crate) base_at: u64,
     /// How it preserves.
     pub(crate) method: Method,
     /// Whether snapshots share what is preserved.
@@ -259,33 +261,38 @@ pub(crate) struct BranchRecord {
 impl BranchRecord {
     /// A branch that begins, without content of its own.
     pub(crate) fn new(chunk_log2: u8, base: Option<Frozen>, method: Method) -> Self {
-        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, method, order: Order::Dependent }
+        let (base_at, order) = (0, Order::Dependent);
+        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, base_at, method, order }
     }
 }
 
-/// Version 1 had neither base nor method.
+/// Version 1 had neither base nor method. Version 3, of a branch that rests on a moment, ends with the LSN of that.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
         let base = self.base.unwrap_or(Frozen { branch: 0, epoch: 0 });
-        seal(2, |w| {
+        seal(if self.base_at == 0 { 2 } else { 3 }, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
             w.u64(base.branch).u32(base.epoch).u8(encode_method(self.method) | encode_order(self.order) << 4);
+            if self.base_at != 0 {
+                w.u64(self.base_at);
+            }
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (mut r, version) = match unseal(bytes, 2) {
-            Some(r) => (r, 2),
-            None => (unseal(bytes, 1)?, 1),
-        };
+        let known = [3, 2, 1].into_iter().find_map(|version| Some((unseal(bytes, version)?, version)));
+        let (mut r, version) = known?;
         let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, r.u32()?, r.u64()?);
         let mut value =
             BranchRecord { dead, epoch, slots, ..BranchRecord::new(chunk_log2, None, Method::Redirect) };
-        if version == 2 {
+        if version >= 2 {
             let base = Frozen { branch: r.u64()?, epoch: r.u32()? };
             value.base = (base.branch != 0).then_some(base);
             let how = r.u8()?;
             value.method = decode_method(how & 15)?;
             value.order = decode_order(how >> 4)?;
+        }
+        if version == 3 {
+            value.base_at = Some(r.u64()?).filter(|at| *at != 0)?;
         }
         r.end(value)
     }

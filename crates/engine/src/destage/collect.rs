@@ -1,6 +1,7 @@
 //! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range of LSNs.
 
 use crate::catalog::Control;
+use crate::cdp;
 use crate::error::Result;
 use crate::journal::record::{BLOCK, Header, Kind};
 use crate::journal::{Cursor, Located};
@@ -19,9 +20,10 @@ const MAX_ITEMS: usize = 256 << 10;
 pub(super) enum Collected {
     Nothing,
     Records(Batch),
-    Control(u64, Control, Reserved),
-    /// (LSN, what is discarded)
-    LongDiscard(u64, DiscardRange, Reserved),
+    /// (LSN and time, what is to be done)
+    Control((u64, u64), Control, Reserved),
+    /// (LSN and time, what is discarded)
+    LongDiscard((u64, u64), DiscardRange, Reserved),
 }
 
 /// Reservations that end with a record: (log2 of the slot size, slots).
@@ -74,6 +76,8 @@ pub(super) struct Batch {
     pub(super) branches: Vec<Arc<Branch>>,
     /// The epoch of each branch's records: no batch crosses the marker of a snapshot.
     pub(super) epochs: Vec<u32>,
+    /// LSN and time of each record, by [`Item::order`]; empty where no record stands behind the batch.
+    pub(super) stamps: Vec<(u64, u64)>,
     /// By (branch, chunk, order) once collected.
     pub(super) items: Vec<Item>,
     pub(super) blocks: Vec<Blocks>,
@@ -132,9 +136,16 @@ impl Batch {
             }
         }
         *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
+        self.stamps.push((header.lsn, header.time));
         self.records += 1;
         self.bytes += header.space();
     }
+}
+
+/// Is a discard carried out alone? With CDP also when it came right behind an anchor, so that nothing need be recorded.
+fn is_long(header: &Header, branch: &Branch) -> bool {
+    whole_chunks(header, branch) > MAX_HOLES
+        || header.length > cdp::LONG_DISCARD && branch.cdp.log.read().settings.is_some()
 }
 
 /// Whole chunks that a discard frees.
@@ -163,18 +174,22 @@ impl Pool {
                 }
                 let control = crate::pool::decode_control(header.lsn, data)?;
                 let reserved = branches.get(&header.branch).map(|b| (b.slot_log2, header.slots.into()));
-                alone = Some(Collected::Control(header.lsn, control, reserved.into_iter().collect()));
+                alone = Some(Collected::Control(
+                    (header.lsn, header.time),
+                    control,
+                    reserved.into_iter().collect(),
+                ));
                 return Ok(true);
             }
             if let Some(branch) = branches.get(&header.branch) {
-                if header.kind == Kind::Discard && whole_chunks(header, branch) > MAX_HOLES {
+                if header.kind == Kind::Discard && is_long(header, branch) {
                     if begun {
                         return Ok(false);
                     }
                     let bytes = header.offset..header.offset + header.length;
                     let range = DiscardRange { branch: branch.clone(), epoch: header.epoch, bytes };
                     let reserved = vec![(branch.slot_log2, header.slots.into())];
-                    alone = Some(Collected::LongDiscard(header.lsn, range, reserved));
+                    alone = Some(Collected::LongDiscard((header.lsn, header.time), range, reserved));
                     return Ok(true);
                 }
                 batch.add(located, branch);

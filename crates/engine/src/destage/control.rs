@@ -12,7 +12,7 @@ impl Pool {
     pub(super) fn carry_out(
         &self,
         m: &mut Maintenance,
-        lsn: u64,
+        (lsn, time): (u64, u64),
         operation: &Control,
         reserved: &[(u8, u64)],
     ) -> Result<()> {
@@ -28,9 +28,12 @@ impl Pool {
             Control::RollBack { undo, .. } => Some(undo.of.branch),
             _ => None,
         };
+        let history = self.history_of(operation, time)?;
         let mut txn = self.catalog.begin()?;
         self.write_control(&mut txn, operation)?;
+        history.store(&mut txn, lsn)?;
         self.commit(m, txn, lsn, lsn, reserved)?;
+        self.remember(history, lsn);
         m.dead.extend(left.map(|branch| (branch, 0)));
         self.after_control(m, operation, lsn)
     }
@@ -71,8 +74,9 @@ impl Pool {
                 ids.iter().try_for_each(|id| self.put_snapshot(txn, *id, |s| s.deleted = true))
             }
             Control::RenameSnapshot { id, name } => self.put_snapshot(txn, *id, |s| s.name.clone_from(name)),
-            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
-                txn.put_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
+            Control::CloneVolume { id, chunk_log2, base, at, method, volume } => {
+                let record = BranchRecord::new(*chunk_log2, Some(*base), *method);
+                txn.put_branch(volume.branch, &BranchRecord { base_at: *at, ..record })?;
                 txn.put_volume(*id, volume)?;
                 self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
             }
@@ -91,6 +95,8 @@ impl Pool {
             }),
             Control::SetPolicy { id, policy } => self.put_volume(txn, *id, |v| v.policy = *policy),
             Control::SetImport { id, import } => self.put_volume(txn, *id, |v| v.import = *import),
+            // The volume's history has them.
+            Control::SetCdp { .. } | Control::Mark { .. } | Control::Unmark { .. } => Ok(()),
         }
     }
 
@@ -107,7 +113,9 @@ impl Pool {
     }
 
     fn write_roll_back(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
-        let Control::RollBack { id, branch, base, size, undo_id, undo } = operation else { return Ok(()) };
+        let Control::RollBack { id, branch, base, at, size, undo_id, undo } = operation else {
+            return Ok(());
+        };
         let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
         let Some(was) = self.catalog.branch(volume.branch)? else {
             return Err(corrupt(format!("roll back volume {}: its branch is missing", volume.name)));
@@ -118,7 +126,7 @@ impl Pool {
             b.dead = true;
         })?;
         let new = BranchRecord::new(was.chunk_log2, Some(*base), was.method);
-        txn.put_branch(*branch, &BranchRecord { order: was.order, ..new })?;
+        txn.put_branch(*branch, &BranchRecord { order: was.order, base_at: *at, ..new })?;
         txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
         self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
     }
@@ -133,8 +141,15 @@ impl Pool {
                     branch.staging.remove(std::iter::empty(), lsn);
                 }
             }
-            Control::DeleteVolume { .. } => self.note_deleted(m)?,
-            Control::DeleteSnapshots { ids } => m.deleted.extend(ids),
+            Control::DeleteVolume { id } => {
+                self.note_deleted(m)?;
+                m.ended.insert(*id);
+            }
+            Control::DeleteSnapshots { ids } => {
+                // An anchor is only hidden: it goes when its history does.
+                let kept = |id: &&u64| !self.is_anchor(**id);
+                m.deleted.extend(ids.iter().filter(kept));
+            }
             Control::AddPv { pv, extents, .. } => {
                 let handle = self.open_added(*pv)?;
                 let change = m.allocator.add_pv(handle, false);
@@ -163,7 +178,10 @@ impl Pool {
             | Control::SetOrder { .. }
             | Control::SetLabels { .. }
             | Control::SetPolicy { .. }
-            | Control::SetImport { .. } => {}
+            | Control::SetImport { .. }
+            | Control::SetCdp { .. }
+            | Control::Mark { .. }
+            | Control::Unmark { .. } => {}
         }
         Ok(())
     }

@@ -16,7 +16,9 @@ impl Pool {
     /// Takes note of every snapshot that the catalog calls deleted.
     pub(super) fn note_deleted(&self, m: &mut Maintenance) -> Result<()> {
         let snapshots = self.catalog.snapshots()?;
-        m.deleted.extend(snapshots.into_iter().filter(|(_, s)| s.deleted).map(|(id, _)| id));
+        let anchors = self.anchors();
+        let gone = snapshots.into_iter().filter(|(id, s)| s.deleted && !anchors.contains(id));
+        m.deleted.extend(gone.map(|(id, _)| id));
         Ok(())
     }
 

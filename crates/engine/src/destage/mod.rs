@@ -14,6 +14,7 @@ mod collect;
 mod control;
 mod dissolve;
 mod evacuate;
+mod history;
 mod plan;
 mod reclaim;
 mod relocate;
@@ -44,16 +45,29 @@ impl Pool {
             self.journal.sync_all()?;
         }
         let mut cursor = m.cursor;
-        match self.collect(&mut cursor, self.journal.synced(), self.options.batch_bytes)? {
+        let before = self.positions.settled_time.load(Ordering::Relaxed);
+        let time = match self.collect(&mut cursor, self.journal.synced(), self.options.batch_bytes)? {
             Collected::Nothing => {
                 m.cursor = cursor;
                 return Ok(false);
             }
-            Collected::Records(batch) => self.destage_batch(m, batch)?,
-            Collected::Control(lsn, operation, reserved) => self.carry_out(m, lsn, &operation, &reserved)?,
-            Collected::LongDiscard(lsn, range, reserved) => self.discard_long(m, lsn, &range, &reserved)?,
-        }
+            Collected::Records(batch) => {
+                let time = batch.stamps.last().map_or(before, |(_, time)| *time);
+                self.destage_batch(m, batch)?;
+                time
+            }
+            Collected::Control(at, operation, reserved) => {
+                self.carry_out(m, at, &operation, &reserved)?;
+                at.1
+            }
+            Collected::LongDiscard(at, range, reserved) => {
+                self.discard_long(m, at, &range, &reserved)?;
+                at.1
+            }
+        };
         m.cursor = cursor;
+        self.positions.settled_time.store(time, Ordering::Release);
+        self.positions.settled.store(m.destaged, Ordering::Release);
         self.positions.batches.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
@@ -69,6 +83,11 @@ impl Pool {
         self.sync_pvs(&in_place, SyncPurpose::Apply)?;
         m.destaged = batch.last_lsn;
         self.unstage(&batch);
+        for branch in &batch.branches {
+            if branch.cdp.log.read().applying.is_some() {
+                branch.cdp.change(|log| log.applying = None);
+            }
+        }
         Ok(())
     }
 
@@ -81,12 +100,14 @@ impl Pool {
         plan: Plan,
         positions: impl Fn(&Maintenance) -> (u64, u64),
     ) -> Result<Vec<Placed>> {
+        let recorded = self.log_batch(batch)?;
         self.write_placed(&plan.fresh)?;
         self.sync_pvs(&plan.fresh, SyncPurpose::Preserve)?;
         let (preserved, destaged) = positions(m);
         let mut txn = self.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(plan.versions.iter())?;
+        recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             if *slots != 0 {
                 self.put_branch_slots(&mut txn, branch, *slots)?;
@@ -101,6 +122,11 @@ impl Pool {
         }
         for (branch, epoch) in batch.branches.iter().zip(&batch.epochs) {
             self.forget_views(branch, *epoch, &plan.pages);
+        }
+        for appended in recorded {
+            // Before the map: what is found there from here on is known to be part of the log.
+            let applying = self.applying(batch, appended.branch());
+            appended.publish(applying);
         }
         self.publish(plan.pages);
         for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {

@@ -137,7 +137,7 @@ impl Pool {
             let (index, number) = page_of(&of_page[0]);
             let branch = &batch.branches[index as usize];
             let key = (branch.id, number);
-            let head = Line { branch: branch.clone(), epoch: HEAD };
+            let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
             let stored = self.map.cached(&head, number).map_or_else(|| self.map.read(key), Ok)?;
             let mut page = None;
             for of_chunk in of_page.chunk_by(|a, b| a.chunk == b.chunk) {

@@ -3,7 +3,7 @@
 
 use super::collect::{Batch, DiscardRange, Item, Source};
 use super::plan::{Change, hole};
-use crate::catalog::Version;
+use crate::catalog::{Event, Version};
 use crate::disk::SyncPurpose;
 use crate::error::Result;
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
@@ -34,13 +34,21 @@ impl Pool {
     pub(super) fn discard_long(
         &self,
         m: &mut Maintenance,
-        lsn: u64,
+        (lsn, time): (u64, u64),
         range: &DiscardRange,
         reserved: &[(u8, u64)],
     ) -> Result<()> {
         self.discard_in_steps(m, range)?;
-        let txn = self.catalog.begin()?;
+        let mut txn = self.catalog.begin()?;
+        let recorded = range.branch.cdp.log.read().settings.is_some();
+        let emptied = Event::Emptied { start: range.bytes.start, end: range.bytes.end, time };
+        if recorded {
+            txn.put_cdp_event(range.branch.id, lsn, &emptied)?;
+        }
         self.commit(m, txn, lsn, lsn, reserved)?;
+        if recorded {
+            range.branch.cdp.change(|log| _ = log.events.insert(lsn, emptied));
+        }
         range.branch.staging.remove(std::iter::empty(), lsn);
         Ok(())
     }
@@ -212,11 +220,13 @@ impl Pool {
     /// Frees a part of what nobody needs: of branches that no volume writes to, and of deleted snapshots. False when there
     /// is nothing that can be freed now.
     pub(crate) fn reclaim(&self, m: &mut Maintenance) -> Result<bool> {
-        let worked = match m.dead.first_key_value() {
-            Some((id, from)) => {
-                let (id, from) = (*id, *from);
-                self.trim_branch(m, id, from).map(|()| true)
-            }
+        let pinned = |id: &u64| {
+            let names = self.names.read();
+            names.branches.get(id).is_some_and(|branch| branch.cdp.oldest_pin().is_some())
+        };
+        let dead = m.dead.iter().find(|(id, _)| !pinned(id)).map(|(id, from)| (*id, *from));
+        let worked = match dead {
+            Some((id, from)) => self.trim_branch(m, id, from).map(|()| true),
             None => self.dissolve(m),
         };
         worked.map_err(|e| self.fault.poison(&e))

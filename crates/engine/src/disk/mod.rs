@@ -25,6 +25,8 @@ pub enum SyncPurpose {
     Preserve,
     /// Slots overwritten in place, before the commit that lets go of the journal.
     Apply,
+    /// CDP records, before the commit that makes them count.
+    Cdp,
     /// The catalog's own commits.
     Catalog,
     /// Labels of physical volumes.
@@ -35,11 +37,12 @@ pub enum SyncPurpose {
 
 impl SyncPurpose {
     /// All purposes, in declaration order.
-    pub const ALL: [SyncPurpose; 7] = [
+    pub const ALL: [SyncPurpose; 8] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
         SyncPurpose::Apply,
+        SyncPurpose::Cdp,
         SyncPurpose::Catalog,
         SyncPurpose::Label,
         SyncPurpose::Dir,
@@ -52,6 +55,7 @@ impl SyncPurpose {
             SyncPurpose::JournalOpen => "journal-open",
             SyncPurpose::Preserve => "preserve",
             SyncPurpose::Apply => "apply",
+            SyncPurpose::Cdp => "cdp",
             SyncPurpose::Catalog => "catalog",
             SyncPurpose::Label => "label",
             SyncPurpose::Dir => "dir",

@@ -350,6 +350,11 @@ impl Sequencing<'_> {
         self.state.last_lsn
     }
 
+    /// The time of the last LSN given out.
+    pub(crate) fn last_time(&self) -> u64 {
+        self.state.last_time
+    }
+
     /// Gives `record` its LSN, time and place; [`Sequencing::room`] must have said that there is one.
     pub(crate) fn push(&mut self, record: Record) -> Result<u64> {
         self.journal.fault.check()?;

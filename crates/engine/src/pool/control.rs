@@ -21,21 +21,36 @@ use std::sync::atomic::Ordering;
 impl Pool {
     /// Sequences the operation that `build` makes of the names as they are, and makes it durable.
     pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
-        self.submit_with(|names| Ok((build(names)?, None)))
+        self.submit_with(|names| Ok((vec![build(names)?], None)))
     }
 
-    /// The same for an operation that may need a slot of a branch: it is promised before the operation is sequenced.
-    fn submit_with(
+    /// The same for operations that follow one another without anything between them, the last of which may need a slot of
+    /// a branch: it is promised before they are sequenced.
+    pub(crate) fn submit_with(
         &self,
-        build: impl Fn(&Namespace) -> Result<(Control, Option<Arc<Branch>>)>,
+        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
+    ) -> Result<u64> {
+        let lsn = self.sequence_control(build, |_| Ok(None))?;
+        self.journal.sync_to(lsn)?;
+        self.kick();
+        Ok(lsn)
+    }
+
+    /// Sequences operations, and perhaps a record of data right behind them. Written and durable later.
+    pub(crate) fn sequence_control(
+        &self,
+        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
+        mut behind: impl FnMut(&Namespace) -> Result<Option<Record>>,
     ) -> Result<u64> {
         loop {
             self.check_usable()?;
             let mut names = self.names.write();
-            let (control, slot_of) = build(&names)?;
-            let data = control.encode();
+            let (controls, slot_of) = build(&names)?;
+            let encoded: Vec<Vec<u8>> = controls.iter().map(Control::encode).collect();
+            let space: u64 =
+                encoded.iter().map(|data| crate::journal::record::space(data.len() as u64)).sum();
             let mut sequencing = self.journal.sequence();
-            match sequencing.room(data.len() as u64, true) {
+            match sequencing.room(space, true) {
                 Room::Ready => {}
                 wait => {
                     drop(sequencing);
@@ -49,23 +64,17 @@ impl Pool {
             {
                 return Err(full());
             }
-            let lsn = sequencing.push(Record {
-                kind: Kind::Control,
-                branch: slot_of.as_ref().map_or(0, |b| b.id),
-                epoch: 0,
-                offset: 0,
-                length: data.len() as u64,
-                slots: slot_of.is_some() as u16,
-                crcs: PieceCrcs::of(0, &data),
-                data: Bytes::from(data),
-                staging: None,
-            })?;
-            names.apply(&control, lsn)?;
-            drop(sequencing);
-            drop(names);
-            self.journal.sync_to(lsn)?;
-            self.kick();
-            return Ok(lsn);
+            let mut last = 0;
+            let count = controls.len();
+            for (n, (control, data)) in controls.iter().zip(encoded).enumerate() {
+                let slot_of = slot_of.as_ref().filter(|_| n + 1 == count);
+                last = sequencing.push(control_record(data, slot_of))?;
+                names.apply(control, last, sequencing.last_time())?;
+            }
+            if let Some(record) = behind(&names)? {
+                last = sequencing.push(record)?;
+            }
+            return Ok(last);
         }
     }
 
@@ -91,8 +100,15 @@ impl Pool {
             // The part of a chunk that is cut off may have to be kept for a snapshot.
             let branch = &volume.line.branch;
             let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
-            let shared = branch.base.is_some() || !branch.frozen.read().is_empty();
-            Ok((Control::ResizeVolume { id: volume.id, size }, (cuts && shared).then(|| branch.clone())))
+            // What is cut off is not recorded: an anchor keeps it.
+            let anchored = size < old && branch.cdp.is_on();
+            let shared = branch.base.is_some() || anchored || !branch.frozen.read().is_empty();
+            let mut controls = Vec::new();
+            if anchored {
+                controls.push(names.anchor(volume, &*self.world.rng)?);
+            }
+            controls.push(Control::ResizeVolume { id: volume.id, size });
+            Ok((controls, (cuts && shared).then(|| branch.clone())))
         })?;
         self.volume(name)
     }
@@ -282,5 +298,20 @@ impl Pool {
         let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;
         self.destage_to(lsn)?;
         self.pvs.take(pv).map_or(Ok(()), |pv| wipe(&*pv.disk, &pv.path))
+    }
+}
+
+/// The journal's record of an operation; `slot_of`: a slot of that branch was promised for it.
+fn control_record(data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
+    Record {
+        kind: Kind::Control,
+        branch: slot_of.map_or(0, |b| b.id),
+        epoch: 0,
+        offset: 0,
+        length: data.len() as u64,
+        slots: slot_of.is_some() as u16,
+        crcs: PieceCrcs::of(0, &data),
+        data: Bytes::from(data),
+        staging: None,
     }
 }

@@ -172,6 +172,8 @@ pub struct VolumeInfo {
     pub policy: SnapshotPolicy,
     /// It is being filled from a stream, and takes no other writes.
     pub importing: bool,
+    /// How its history is kept, if it is.
+    pub cdp: Option<crate::cdp::CdpSettings>,
     /// Bytes of slots it owns (staged writes not included).
     pub allocated: u64,
     /// Open handles (exports, connections).

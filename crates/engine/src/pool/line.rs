@@ -3,9 +3,11 @@
 use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
 use super::{Method, Order};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
+use crate::cdp::log::BranchCdp;
+use crate::cdp::moment::At;
 use crate::staging::Staging;
-use parking_lot::RwLock;
-use std::collections::BTreeSet;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -33,13 +35,17 @@ pub(crate) struct Branch {
     pub(crate) slots: AtomicU64,
     /// Of them, slots that only its versions point to.
     pub(crate) kept: AtomicU64,
+    /// What is kept of every single write.
+    pub(crate) cdp: BranchCdp,
 }
 
-/// A branch as of an epoch.
+/// A branch as of an epoch, or as of a moment.
 #[derive(Clone)]
 pub(crate) struct Line {
     pub(crate) branch: Arc<Branch>,
     pub(crate) epoch: u32,
+    /// A moment between snapshots; the epoch says nothing then.
+    pub(crate) at: Option<Arc<At>>,
 }
 
 impl Branch {
@@ -57,9 +63,15 @@ impl Branch {
             staging: Arc::new(Staging::new()),
             slots: AtomicU64::new(record.slots),
             kept: AtomicU64::new(0),
+            cdp: BranchCdp::default(),
         };
         branch.set_method(record.method);
         branch
+    }
+
+    /// In bytes.
+    pub(crate) fn chunk_size(&self) -> u64 {
+        1 << self.chunk_log2
     }
 
     /// Chunks that `offset..offset+len` touches.
@@ -122,6 +134,8 @@ pub(crate) struct VolumeState {
     pub(crate) import: RwLock<Option<ImportRecord>>,
     /// Is there an import? For the path of writes.
     pub(crate) importing: AtomicBool,
+    /// Consistency points by FLUSH, the newest ones: (LSN, time).
+    pub(crate) flushes: Mutex<VecDeque<(u64, u64)>>,
     pub(crate) counters: VolumeCounters,
 }
 
@@ -140,7 +154,22 @@ pub(crate) struct VolumeCounters {
     pub(crate) errors: AtomicU64,
 }
 
+/// Flushes that a volume remembers.
+const MAX_FLUSHES: usize = 4096;
+
 impl VolumeState {
+    /// A flush that began at `time`, with everything up to `lsn` sequenced, has succeeded.
+    pub(crate) fn flushed(&self, lsn: u64, time: u64) {
+        let mut flushes = self.flushes.lock();
+        if flushes.back().is_some_and(|(last, _)| *last >= lsn) {
+            return;
+        }
+        if flushes.len() == MAX_FLUSHES {
+            flushes.pop_front();
+        }
+        flushes.push_back((lsn, time));
+    }
+
     pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
         let mut held = self.import.write();
         self.importing.store(import.is_some(), Ordering::Release);
@@ -163,6 +192,7 @@ impl VolumeState {
             order: self.line.branch.order(),
             policy: *self.policy.read(),
             importing: self.importing.load(Ordering::Relaxed),
+            cdp: self.line.branch.cdp.wanted(),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
             stats: VolumeStats {

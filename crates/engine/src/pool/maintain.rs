@@ -48,6 +48,8 @@ pub(crate) struct Maintenance {
     pub(crate) dead: BTreeMap<u64, u64>,
     /// Snapshots that were deleted and wait for what rests on them, or are being dissolved.
     pub(crate) deleted: BTreeSet<u64>,
+    /// Deleted volumes that have a history, which goes when nothing rests on it.
+    pub(crate) ended: BTreeSet<u64>,
     /// Where moving data off draining PVs goes on.
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
@@ -74,6 +76,7 @@ impl Maintenance {
             committed,
             dead,
             deleted,
+            ended: BTreeSet::new(),
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),

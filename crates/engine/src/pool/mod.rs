@@ -17,13 +17,15 @@ mod usage;
 
 pub use info::*;
 
+pub(crate) use snapshots::{check_depth, record as snapshot_record};
+
 pub(crate) use allocator::{Allocator, FreedSlot};
 pub(crate) use maintain::full;
 pub(crate) use maintain::{EvacuateFrom, Maintenance};
 pub(crate) use open::{decode_control, lock};
 pub(crate) use space::Space;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, LineRecord};
 use crate::disk::{CountingDir, SyncPurpose};
 
 use crate::error::{ErrorKind, Result};
@@ -36,6 +38,7 @@ use crate::world::World;
 use namespace::Namespace;
 use parking_lot::{Condvar, Mutex, RwLock};
 use pv::PvTable;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,6 +60,8 @@ pub struct Pool {
     pub(crate) names: RwLock<Namespace>,
     pub(crate) maintenance: Mutex<Maintenance>,
     pub(crate) positions: SharedPositions,
+    /// What happened to volumes: volume, LSN.
+    pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
     /// Physical volumes are added, drained and removed one at a time.
     pub(crate) pv_operations: Mutex<()>,
     work: Work,
@@ -68,6 +73,10 @@ pub struct Pool {
 pub(crate) struct SharedPositions {
     pub(crate) preserved: AtomicU64,
     pub(crate) destaged: AtomicU64,
+    /// Everything up to here is in place and to be found, though the catalog may not say so yet; and a time before which
+    /// nothing is sequenced that is not.
+    pub(crate) settled: AtomicU64,
+    pub(crate) settled_time: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) allocated: AtomicU64,
@@ -204,6 +213,11 @@ impl Pool {
     /// The largest data of one journal record: a longer write may survive a crash in part.
     pub fn max_record_bytes(&self) -> u64 {
         crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)
+    }
+
+    /// The time, as the next record would have it at least.
+    pub(crate) fn now(&self) -> u64 {
+        self.world.clock.now().max(self.journal.last().1)
     }
 
     /// Tells the maintenance thread that there is work.

@@ -5,9 +5,10 @@ use super::info::NewVolume;
 use super::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
 use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
 use crate::catalog::{BranchRecord, Control, Frozen, Labels, PvRecord, SnapshotRecord, VolumeRecord};
+use crate::cdp::moment::At;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::staging::Range;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,6 +44,8 @@ pub(crate) struct Namespace {
     snapshot_names: BTreeMap<(u64, String), u64>,
     /// How many branches rest on a frozen state.
     children: HashMap<Frozen, u32>,
+    /// Marks: (volume, name) and the LSN.
+    pub(crate) marks: BTreeMap<(u64, String), u64>,
     /// Physical volumes that were added and not removed.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
@@ -60,6 +63,7 @@ impl Namespace {
             snapshots: BTreeMap::new(),
             snapshot_names: BTreeMap::new(),
             children: HashMap::new(),
+            marks: BTreeMap::new(),
             pvs: BTreeMap::new(),
             placement,
             next_id,
@@ -69,7 +73,11 @@ impl Namespace {
 
     /// Branches come in the order of their ids, so a base comes before what rests on it.
     pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
-        let base = record.base.map(|of| self.line(of)).transpose()?;
+        let mut base = record.base.map(|of| self.line(of)).transpose()?;
+        if let Some(line) = base.as_mut().filter(|_| record.base_at != 0) {
+            // Nothing of that moment expires as long as the branch is there.
+            line.at = Some(At::new(&line.branch, record.base_at));
+        }
         if let Some(of) = record.base {
             *self.children.entry(of).or_insert(0) += 1;
         }
@@ -104,7 +112,7 @@ impl Namespace {
     fn line(&self, of: Frozen) -> Result<Line> {
         let branch = self.branches.get(&of.branch).cloned();
         let branch = branch.ok_or_else(|| corrupt(format!("find branch {}: it is missing", of.branch)))?;
-        Ok(Line { branch, epoch: of.epoch })
+        Ok(Line { branch, epoch: of.epoch, at: None })
     }
 
     pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
@@ -123,6 +131,7 @@ impl Namespace {
             policy: RwLock::new(record.policy),
             import: RwLock::new(record.import),
             importing: AtomicBool::new(record.import.is_some()),
+            flushes: Mutex::default(),
             counters: VolumeCounters::default(),
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
@@ -149,6 +158,7 @@ impl Namespace {
             policy: RwLock::new(SnapshotPolicy::default()),
             import: RwLock::new(None),
             importing: AtomicBool::new(false),
+            flushes: Mutex::default(),
             counters: VolumeCounters::default(),
         });
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
@@ -204,7 +214,7 @@ impl Namespace {
 
     /// Gives a control operation its meaning, at its place in the order: called under the sequencing lock right after
     /// its record was pushed, and for every such record at recovery.
-    pub(crate) fn apply(&mut self, control: &Control, lsn: u64) -> Result<()> {
+    pub(crate) fn apply(&mut self, control: &Control, lsn: u64, time: u64) -> Result<()> {
         match control {
             Control::CreateVolume { id, chunk_log2, volume } => {
                 self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
@@ -232,17 +242,18 @@ impl Namespace {
             }
             Control::SetPlacement(placement) => self.placement = *placement,
             Control::CreateSnapshots { snapshots } => {
-                snapshots.iter().try_for_each(|(id, record)| self.create_snapshot(*id, record))?;
+                snapshots.iter().try_for_each(|(id, record)| self.create_snapshot(*id, record, time))?;
             }
             Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
             Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
-            Control::CloneVolume { id, chunk_log2, base, method, volume } => {
-                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
+            Control::CloneVolume { id, chunk_log2, base, at, method, volume } => {
+                let record = BranchRecord::new(*chunk_log2, Some(*base), *method);
+                self.load_branch(volume.branch, &BranchRecord { base_at: *at, ..record })?;
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
                 self.load_volume(*id, volume.clone())?;
             }
-            Control::RollBack { id, branch, base, size, undo_id, undo } => {
-                self.roll_back(*id, *branch, *base, *size, *undo_id, undo)?;
+            Control::RollBack { id, branch, base, at, size, undo_id, undo } => {
+                self.roll_back(*id, *branch, (*base, *at), *size, (*undo_id, undo), time)?;
             }
             Control::SetOrder { id, order } => self.on_volume(*id, |v| v.line.branch.set_order(*order)),
             Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
@@ -254,6 +265,13 @@ impl Namespace {
             }
             Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
             Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
+            Control::SetCdp { id, settings } => self.on_volume(*id, |v| {
+                v.line.branch.cdp.want(*settings);
+            }),
+            Control::Mark { volume, name } => {
+                self.marks.insert((*volume, name.clone()), lsn);
+            }
+            Control::Unmark { volume, lsn } => self.marks.retain(|(of, _), at| (*of, *at) != (*volume, *lsn)),
         }
         Ok(())
     }
@@ -279,12 +297,15 @@ impl Namespace {
             self.by_name.remove(&*volume.name.read());
             let snapshots: Vec<u64> = self.snapshots_of(id).iter().map(|s| s.state.id).collect();
             snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
+            self.marks.retain(|(of, _), _| *of != id);
         }
     }
 
-    fn create_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+    fn create_snapshot(&mut self, id: u64, record: &SnapshotRecord, time: u64) -> Result<()> {
         self.load_snapshot(id, record)?;
-        self.snapshots[&id].state.line.branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+        let branch = &self.snapshots[&id].state.line.branch;
+        branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+        branch.cdp.anchored(time);
         if record.origin != [0; 16] {
             // The stream has arrived.
             self.on_volume(record.volume, |v| v.set_import(None));
@@ -304,10 +325,10 @@ impl Namespace {
         &mut self,
         id: u64,
         branch: u64,
-        base: Frozen,
+        (base, at): (Frozen, u64),
         size: u64,
-        undo_id: u64,
-        undo: &SnapshotRecord,
+        (undo_id, undo): (u64, &SnapshotRecord),
+        time: u64,
     ) -> Result<()> {
         let Some(old) = self.by_id.get(&id).cloned() else { return Ok(()) };
         self.load_snapshot(undo_id, undo)?;
@@ -315,9 +336,13 @@ impl Namespace {
         let was = &old.line.branch;
         let record = BranchRecord {
             order: was.order(),
+            base_at: at,
             ..BranchRecord::new(was.chunk_log2, Some(base), was.method())
         };
-        self.load_branch(branch, &record)?;
+        let new = self.load_branch(branch, &record)?;
+        new.cdp.want(was.cdp.wanted());
+        new.cdp.model.store(was.cdp.model.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.cdp.anchored(time);
         self.next_id = self.next_id.max(branch + 1);
         // Handles of what it was find it deleted: data never changes under a client without its knowledge.
         old.deleted.store(true, Ordering::Release);
@@ -334,7 +359,11 @@ impl Namespace {
             policy: *old.policy.read(),
             import: None,
         };
-        self.load_volume(id, record)
+        self.load_volume(id, record)?;
+        if let Some(new) = self.by_id.get(&id) {
+            new.flushes.lock().clone_from(&old.flushes.lock());
+        }
+        Ok(())
     }
 
     /// The number of the PV that `wanted` names: by path, UUID (as hex digits) or number.

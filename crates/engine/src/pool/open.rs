@@ -7,7 +7,10 @@ use super::namespace::{Namespace, check_name};
 use super::pv::{PvTable, open_known, open_new};
 use super::space::Space;
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
-use crate::catalog::{self, CURRENT, Catalog, Control, Positions, PvRecord, Superblock};
+use crate::catalog::{
+    self, CURRENT, Catalog, Control, LineRecord, Positions, PvRecord, SnapshotRecord, Superblock,
+};
+use crate::cdp::log::load_segments;
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::Fault;
@@ -20,7 +23,7 @@ use crate::journal::{
 use crate::map::Map;
 use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -130,8 +133,14 @@ impl Pool {
             scanned,
         );
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
+        // Branches that the journal began have nothing in the catalog.
+        load_segments(&*dir, &catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
         let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| (id, 0)).collect();
-        let deleted = catalog.snapshots()?.into_iter().filter(|(_, s)| s.deleted).map(|(id, _)| id).collect();
+        let anchors: BTreeSet<u64> =
+            names.branches.values().flat_map(|b| b.cdp.log.read().anchors().collect::<Vec<_>>()).collect();
+        let gone = |(id, s): &(u64, SnapshotRecord)| s.deleted && !anchors.contains(id);
+        let deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
+        let (lines, ended) = load_lines(&catalog)?;
         open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let pool = Arc::new(Pool {
@@ -150,10 +159,12 @@ impl Pool {
             names: RwLock::new(names),
             maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted)),
             positions: SharedPositions::default(),
+            lines: RwLock::new(lines),
             pv_operations: Mutex::new(()),
             work: Work::default(),
             _lock: lock,
         });
+        pool.maintenance.lock().ended = ended;
         pool.finish_interrupted_batch()?;
         Ok(pool)
     }
@@ -199,6 +210,16 @@ fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
             return Err(corrupt(format!("load branch {id}: its chunk size makes no sense")));
         }
         names.load_branch(id, &record)?;
+    }
+    for ((branch, lsn), event) in catalog.cdp_events()? {
+        if let Some(branch) = names.branches.get(&branch) {
+            branch.cdp.load_event(lsn, event);
+        }
+    }
+    for ((volume, lsn), line) in catalog.cdp_lines()? {
+        if let LineRecord::Mark { name, .. } = line {
+            names.marks.insert((volume, name), lsn);
+        }
     }
     for (id, record) in catalog.volumes()? {
         check_name(&record.name).map_err(|e| corrupt(format!("load volume {id}: {e}")))?;
@@ -259,6 +280,20 @@ fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space)
     }
 }
 
+/// What happened to each volume, by LSN.
+type Lines = BTreeMap<u64, BTreeMap<u64, LineRecord>>;
+
+/// The lines of all volumes, and those of them that are gone.
+fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
+    let mut lines = Lines::new();
+    for ((volume, lsn), line) in catalog.cdp_lines()? {
+        lines.entry(volume).or_default().insert(lsn, line);
+    }
+    let volumes: BTreeSet<u64> = catalog.volumes()?.into_iter().map(|(id, _)| id).collect();
+    let ended = lines.keys().filter(|id| !volumes.contains(id)).copied().collect();
+    Ok((lines, ended))
+}
+
 /// Scans the journal into staging and names, and sums up the reservations of what is staged.
 fn recover_journal(
     dir: &dyn Dir,
@@ -284,7 +319,7 @@ fn recover_journal(
             if let Some(branch) = names.branches.get(&header.branch) {
                 *reserved.entry(branch.slot_log2).or_insert(0) += header.slots as i64;
             }
-            return names.apply(&control, header.lsn);
+            return names.apply(&control, header.lsn, header.time);
         }
         // A record of a branch that is gone is skipped.
         if let Some(branch) = names.branches.get(&header.branch) {

@@ -1,11 +1,11 @@
 //! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
 
-use super::line::{Branch, HEAD, VolumeState};
+use super::line::{Branch, HEAD, Line, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
-use crate::world::uuid;
+use crate::world::{Rng, uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -163,7 +163,7 @@ impl Pool {
                 return Err(conflict(format!("create volume {new_name}: the name is taken")));
             }
             let origin = &names.snapshot(names.volume(volume)?, snapshot)?.state;
-            check_depth(origin)?;
+            check_depth(&origin.line)?;
             let branch = &origin.line.branch;
             let clone = VolumeRecord {
                 uuid: identity,
@@ -180,6 +180,7 @@ impl Pool {
                 id: names.next_id,
                 chunk_log2: branch.chunk_log2,
                 base: origin.line.frozen(),
+                at: 0,
                 method: branch.method(),
                 volume: clone,
             })
@@ -202,11 +203,12 @@ impl Pool {
                     format!("roll back volume {volume}: {handles} clients use it; force to cut them off");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
-            check_depth(target)?;
+            check_depth(&target.line)?;
             Ok(Control::RollBack {
                 id: state.id,
                 branch: names.next_id + 1,
                 base: target.line.frozen(),
+                at: 0,
                 size: target.size.load(Ordering::Acquire),
                 undo_id: names.next_id,
                 undo: record(names, state, undo, identity, created)?,
@@ -246,8 +248,21 @@ fn info(names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
     }
 }
 
+impl Namespace {
+    /// The operation that takes an anchor: a snapshot that nobody sees, kept for the history.
+    pub(crate) fn anchor(&self, volume: &VolumeState, rng: &dyn Rng) -> Result<Control> {
+        let record = frozen_now(volume, ANCHOR, uuid(rng), 0)?;
+        Ok(Control::CreateSnapshots {
+            snapshots: vec![(self.next_id, SnapshotRecord { deleted: true, ..record })],
+        })
+    }
+}
+
+/// The name of anchors; it is in nobody's way.
+const ANCHOR: &str = "anchor";
+
 /// The record of a snapshot of `volume` as it is now.
-fn record(
+pub(crate) fn record(
     names: &Namespace,
     volume: &VolumeState,
     name: &str,
@@ -255,6 +270,10 @@ fn record(
     created: u64,
 ) -> Result<SnapshotRecord> {
     check_free(names, volume, name)?;
+    frozen_now(volume, name, uuid, created)
+}
+
+fn frozen_now(volume: &VolumeState, name: &str, uuid: [u8; 16], created: u64) -> Result<SnapshotRecord> {
     let branch = &volume.line.branch;
     let epoch = branch.epoch.load(Ordering::Acquire);
     if epoch >= HEAD - 1 {
@@ -304,8 +323,8 @@ fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()>
     }
 }
 
-fn check_depth(state: &VolumeState) -> Result<()> {
-    if state.line.levels().count() >= MAX_DEPTH {
+pub(crate) fn check_depth(line: &Line) -> Result<()> {
+    if line.levels().count() >= MAX_DEPTH {
         return Err(conflict(format!(
             "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"
         )));

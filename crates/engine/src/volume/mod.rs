@@ -144,7 +144,12 @@ impl BlockDevice for Volume {
 
     fn flush(&self) -> Result<()> {
         self.count(&self.state.counters.flushes, 1);
-        let flushed = self.pool.check_usable().and_then(|()| self.pool.journal.sync_all().map(|_| ()));
+        let flushed = self.pool.check_usable().and_then(|()| {
+            let recorded = self.branch().cdp.is_on().then(|| self.pool.now());
+            let lsn = self.pool.journal.sync_all()?;
+            recorded.into_iter().for_each(|time| self.state.flushed(lsn, time));
+            Ok(())
+        });
         self.counted(flushed)
     }
 

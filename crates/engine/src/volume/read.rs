@@ -1,6 +1,7 @@
 //! The life of a read: staging first, then the map.
 
 use super::Volume;
+use crate::cdp::moment::At;
 use crate::codec::crc32c;
 use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
@@ -81,6 +82,9 @@ impl Volume {
     /// A place that a snapshot is read from may be overwritten meanwhile, after its content was copied away
     /// (copy-on-write). The branch's generation moves before that happens: what was read under another one is read again.
     fn read_line(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        if let Some(at) = &line.at {
+            return self.read_moment(line, at, offset, buf, may_block);
+        }
         loop {
             let generation = line.branch.generation.load(Ordering::SeqCst);
             let done = if line.branch.staging.is_empty() {
@@ -92,6 +96,32 @@ impl Volume {
                 return done;
             }
         }
+    }
+
+    /// Reads a moment between snapshots, chunk by chunk.
+    fn read_moment(
+        &self,
+        line: &Line,
+        at: &At,
+        offset: u64,
+        buf: &mut [u8],
+        may_block: bool,
+    ) -> Result<bool> {
+        let size = line.branch.chunk_size();
+        let mut done = 0;
+        while done < buf.len() {
+            let place = offset + done as u64;
+            let inside = (place % size) as usize;
+            let len = (size as usize - inside).min(buf.len() - done);
+            let content = match at.cached(place / size) {
+                Some(content) => content,
+                None if may_block => at.chunk(&self.pool, place / size)?,
+                None => return Ok(false),
+            };
+            buf[done..done + len].copy_from_slice(&content[inside..inside + len]);
+            done += len;
+        }
+        Ok(true)
     }
 
     /// Reads from staging what is there, and the rest from below it.

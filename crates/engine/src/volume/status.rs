@@ -52,6 +52,10 @@ impl Volume {
 
     /// The runs of a range of a line; false when the list is full.
     fn line_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
+        if line.at.is_some() {
+            // Whether a moment had nothing there is not known without reading it.
+            return Ok(runs.push(bytes.end - bytes.start, DATA));
+        }
         let mut walk = Walk { volume: self, line, runs, gap: bytes.start..bytes.start };
         // Asked once, before any page: what was acknowledged before is staged, or in every page looked at from here on.
         let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };

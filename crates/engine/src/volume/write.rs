@@ -1,6 +1,7 @@
 //! The life of a write, as far as its acknowledgement: checks, reservation, sequencing, journal.
 
 use super::Volume;
+use crate::cdp::LONG_DISCARD;
 use crate::device::WriteOp;
 use crate::error::Result;
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
@@ -23,6 +24,11 @@ enum Change<'a> {
     Data(&'a Bytes),
     Discard,
     Zeros,
+}
+
+/// Is a record so long a discard that, with CDP, it is not recorded but comes behind an anchor?
+fn needs_anchor(record: &Record) -> bool {
+    record.kind == Kind::Discard && record.length > LONG_DISCARD
 }
 
 /// One request, cut into records.
@@ -63,14 +69,56 @@ impl Volume {
 
     pub(super) fn zero_range(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
         let change = if may_unmap { Change::Discard } else { Change::Zeros };
-        let request = self.request(offset, len, change)?;
-        let last = self.sequence(&mut None, request)?;
-        self.finish(last, fua)
+        loop {
+            let request = self.request(offset, len, change)?;
+            let last = if self.branch().cdp.is_on() && request.records.iter().any(needs_anchor) {
+                self.sequence_long_discard(request)?
+            } else {
+                self.sequence(&mut None, request)?
+            };
+            // CDP has just been switched on: once more.
+            if last > 0 || len == 0 {
+                return self.finish(last, fua);
+            }
+        }
+    }
+
+    /// Sequences a discard that is not recorded as such, behind an anchor that keeps what was there. It is one record.
+    fn sequence_long_discard(&self, mut request: Request) -> Result<u64> {
+        let branch = self.branch();
+        if self.reserve(&mut None, &mut request)?.is_some() {
+            // After the anchor what had a slot of its own may need another.
+            for record in &mut request.records {
+                let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
+                if !self.pool.space.try_reserve(branch.slot_log2, more.into()) {
+                    self.pool.space.adjust_reserved(branch.slot_log2, -i64::from(record.slots));
+                    return Err(full());
+                }
+                record.slots += more;
+            }
+        }
+        let (offset, len) = (request.offset, request.len);
+        let slots: u64 = request.records.iter().map(|r| r.slots as u64).sum();
+        let mut record = request.records.pop();
+        let sequenced = self.pool.discard_behind_anchor(&self.state, || {
+            self.check_writable()?;
+            self.check_range(offset, len)?;
+            let mut record = record.take().ok_or_else(full)?;
+            record.epoch = branch.epoch.load(Ordering::Acquire);
+            Ok(record)
+        });
+        if sequenced.is_err() {
+            self.pool.space.adjust_reserved(branch.slot_log2, -(slots as i64));
+        }
+        sequenced
     }
 
     /// Waits until everything up to `lsn` is written, and with `fua` durable.
     fn finish(&self, lsn: u64, fua: bool) -> Result<()> {
         self.pool.journal.write_out(lsn)?;
+        if self.branch().cdp.is_on() {
+            self.pool.anchor_if_due(&self.state)?;
+        }
         if fua { self.pool.journal.sync_to(lsn) } else { Ok(()) }
     }
 
@@ -130,7 +178,7 @@ impl Volume {
     }
 
     /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go of only to wait for
-    /// room. The LSN of the last record, which may still have to be written.
+    /// room. The LSN of the last record, which may still have to be written; 0 when it turned out to need an anchor.
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
         let journal = &self.pool.journal;
         let branch = self.branch();
@@ -142,6 +190,12 @@ impl Volume {
             loop {
                 let fresh = held.is_none();
                 let sequencing = held.get_or_insert_with(|| journal.sequence());
+                if needs_anchor(&record) && branch.cdp.is_on() {
+                    // It is the only record of its request: nothing is sequenced.
+                    self.pool.space.adjust_reserved(branch.slot_log2, -(record.slots as i64));
+                    unsequenced -= record.slots as u64;
+                    return Ok(());
+                }
                 if fresh || !checked {
                     // The size, and whether the volume may be written to at all, count at this instant.
                     self.check_writable()?;
@@ -167,6 +221,7 @@ impl Volume {
                     record.epoch = branch.epoch.load(Ordering::Acquire);
                     last = sequencing.push(record)?;
                     unsequenced -= slots;
+                    branch.cdp.writes.fetch_add(u64::from(branch.cdp.is_on()), Ordering::Relaxed);
                     return Ok(());
                 }
                 let sequenced = sequencing.last_lsn();

@@ -1,0 +1,304 @@
+//! What the catalog knows of histories: segments of CDP logs, what happened to a branch that the log's records don't tell,
+//! and the lines and marks of each volume.
+
+use super::store::db;
+use super::values::{Value, seal, unseal};
+use super::{Bytes, Catalog, Txn, decode};
+use crate::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
+use crate::codec::{Reader, Writer};
+use crate::error::Result;
+use redb::{ReadableTable, TableDefinition};
+
+/// (branch, number)
+const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");
+/// (branch, number of the segment, number of the group)
+const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> = TableDefinition::new("cdp_groups");
+/// (volume, LSN)
+const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
+/// (branch, LSN); the last table that an older build lacks.
+pub(super) const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
+
+/// A segment of a branch's log, as far as it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentRecord {
+    /// Another file each time that it is written anew.
+    pub(crate) edition: u32,
+    /// Nothing is appended any more.
+    pub(crate) sealed: bool,
+    /// Was written anew, compressed harder.
+    pub(crate) compact: bool,
+    /// Bytes that count; what lies behind is nobody's.
+    pub(crate) end: u64,
+    /// Where the index of all records is, once it is sealed.
+    pub(crate) index_at: u64,
+    pub(crate) records: u64,
+    /// Bytes that the host wrote.
+    pub(crate) written: u64,
+    /// Bytes of payload.
+    pub(crate) payload: u64,
+    /// (first, last)
+    pub(crate) lsns: (u64, u64),
+    pub(crate) times: (u64, u64),
+    pub(crate) chunks: (u64, u64),
+}
+
+impl Value for SegmentRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u32(self.edition).u8(self.sealed as u8).u8(self.compact as u8).u64(self.end).u64(self.index_at);
+            w.u64(self.records).u64(self.written).u64(self.payload);
+            for (first, last) in [self.lsns, self.times, self.chunks] {
+                w.u64(first).u64(last);
+            }
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = SegmentRecord {
+            edition: r.u32()?,
+            sealed: r.u8()? != 0,
+            compact: r.u8()? != 0,
+            end: r.u64()?,
+            index_at: r.u64()?,
+            records: r.u64()?,
+            written: r.u64()?,
+            payload: r.u64()?,
+            lsns: (r.u64()?, r.u64()?),
+            times: (r.u64()?, r.u64()?),
+            chunks: (r.u64()?, r.u64()?),
+        };
+        r.end(value)
+    }
+}
+
+/// Records of an open segment that were committed together, and where their index is: right behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupRecord {
+    pub(crate) start: u64,
+    pub(crate) index_at: u64,
+    pub(crate) records: u64,
+}
+
+impl Value for GroupRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.start).u64(self.index_at).u64(self.records);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = GroupRecord { start: r.u64()?, index_at: r.u64()?, records: r.u64()? };
+        r.end(value)
+    }
+}
+
+/// What happened to a branch at an LSN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// At LSN 0: moments before it (LSN, time) are gone.
+    Floor { lsn: u64, time: u64 },
+    /// From here on all is recorded, in this way. `begins`: it was not before, and the volume had this size; the content of
+    /// that moment is that of an anchor at the same LSN, or, for a new branch, of its base.
+    On { settings: CdpSettings, begins: bool, size: u64, time: u64 },
+    /// Nothing is recorded any more.
+    Off { time: u64 },
+    /// A snapshot.
+    Anchor { epoch: u32, snapshot: u64, time: u64 },
+    /// Another size. If it is less, everything from there to `end` became zeros; an anchor comes right before it.
+    Resized { size: u64, end: u64, time: u64 },
+    /// These bytes became zeros as a whole; an anchor comes right before it.
+    Emptied { start: u64, end: u64, time: u64 },
+}
+
+impl Event {
+    /// The bytes that became zeros.
+    pub(crate) fn emptied(&self) -> Option<std::ops::Range<u64>> {
+        match *self {
+            Event::Emptied { start, end, .. } => Some(start..end),
+            Event::Resized { size, end, .. } if end > size => Some(size..end),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn time(&self) -> u64 {
+        match *self {
+            Event::Floor { time, .. }
+            | Event::On { time, .. }
+            | Event::Off { time }
+            | Event::Anchor { time, .. }
+            | Event::Resized { time, .. }
+            | Event::Emptied { time, .. } => time,
+        }
+    }
+}
+
+impl Value for Event {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| match self {
+            Event::Floor { lsn, time } => _ = w.u8(1).u64(*lsn).u64(*time),
+            Event::On { settings, begins, size, time } => {
+                w.u8(2).u8(*begins as u8).u64(*size).u64(*time);
+                encode_settings(w, settings);
+            }
+            Event::Off { time } => _ = w.u8(3).u64(*time),
+            Event::Anchor { epoch, snapshot, time } => _ = w.u8(4).u32(*epoch).u64(*snapshot).u64(*time),
+            Event::Resized { size, end, time } => _ = w.u8(5).u64(*size).u64(*end).u64(*time),
+            Event::Emptied { start, end, time } => _ = w.u8(6).u64(*start).u64(*end).u64(*time),
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let event = match r.u8()? {
+            1 => Event::Floor { lsn: r.u64()?, time: r.u64()? },
+            2 => {
+                let (begins, size, time) = (r.u8()? != 0, r.u64()?, r.u64()?);
+                Event::On { begins, size, time, settings: decode_settings(&mut r)? }
+            }
+            3 => Event::Off { time: r.u64()? },
+            4 => Event::Anchor { epoch: r.u32()?, snapshot: r.u64()?, time: r.u64()? },
+            5 => Event::Resized { size: r.u64()?, end: r.u64()?, time: r.u64()? },
+            6 => Event::Emptied { start: r.u64()?, end: r.u64()?, time: r.u64()? },
+            _ => return None,
+        };
+        r.end(event)
+    }
+}
+
+pub(crate) fn encode_settings(w: &mut Writer, settings: &CdpSettings) {
+    w.u8(settings.encoding as u8).u8(settings.compression as u8);
+    let (policy, number) = match settings.anchors {
+        AnchorPolicy::Never => (0, 0),
+        AnchorPolicy::Every(writes) => (1, writes),
+        AnchorPolicy::Interval(ns) => (2, ns),
+        AnchorPolicy::Model => (3, 0),
+    };
+    w.u8(policy).u64(number);
+    // No limit is ever 0.
+    let retention = settings.retention;
+    for limit in [settings.max_distance, retention.time, retention.bytes] {
+        w.u64(limit.unwrap_or(0));
+    }
+}
+
+pub(crate) fn decode_settings(r: &mut Reader<'_>) -> Option<CdpSettings> {
+    let (encoding, compression) = (Encoding::decode(r.u8()?)?, Compression::decode(r.u8()?)?);
+    let anchors = match (r.u8()?, r.u64()?) {
+        (0, 0) => AnchorPolicy::Never,
+        (1, writes) => AnchorPolicy::Every(writes),
+        (2, ns) => AnchorPolicy::Interval(ns),
+        (3, 0) => AnchorPolicy::Model,
+        _ => return None,
+    };
+    let mut limit = || Some(Some(r.u64()?).filter(|n| *n != 0));
+    let (max_distance, time, bytes) = (limit()?, limit()?, limit()?);
+    Some(CdpSettings { encoding, compression, anchors, max_distance, retention: Retention { time, bytes } })
+}
+
+/// What happened to a volume at an LSN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LineRecord {
+    /// It writes to this branch from here on.
+    Branch { branch: u64, time: u64 },
+    /// The moment has a name.
+    Mark { name: String, time: u64 },
+}
+
+impl Value for LineRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| match self {
+            LineRecord::Branch { branch, time } => _ = w.u8(1).u64(*branch).u64(*time),
+            LineRecord::Mark { name, time } => _ = w.u8(2).u64(*time).string(name),
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = match r.u8()? {
+            1 => LineRecord::Branch { branch: r.u64()?, time: r.u64()? },
+            2 => {
+                let time = r.u64()?;
+                LineRecord::Mark { name: r.string()?, time }
+            }
+            _ => return None,
+        };
+        r.end(value)
+    }
+}
+
+impl Catalog {
+    pub(crate) fn cdp_segments(&self) -> Result<Vec<((u64, u64), SegmentRecord)>> {
+        self.rows(SEGMENTS, "a segment of a CDP log")
+    }
+
+    pub(crate) fn cdp_groups(&self) -> Result<Vec<((u64, u64, u64), GroupRecord)>> {
+        self.rows(GROUPS, "a group of CDP records")
+    }
+
+    pub(crate) fn cdp_events(&self) -> Result<Vec<((u64, u64), Event)>> {
+        self.rows(EVENTS, "an event of a CDP log")
+    }
+
+    pub(crate) fn cdp_lines(&self) -> Result<Vec<((u64, u64), LineRecord)>> {
+        self.rows(LINES, "a line of a volume")
+    }
+
+    /// The events of one branch.
+    pub(crate) fn cdp_events_of(&self, branch: u64) -> Result<Vec<(u64, Event)>> {
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(EVENTS));
+            let mut events = Vec::new();
+            for row in db!("read the catalog", table.range((branch, 0)..=(branch, u64::MAX))) {
+                let (key, value) = db!("read the catalog", row);
+                events.push((key.value().1, decode("an event of a CDP log", value.value())?));
+            }
+            Ok(events)
+        })
+    }
+}
+
+impl Txn<'_> {
+    pub(super) fn create_cdp_tables(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.get()?.open_table(SEGMENTS));
+        db!("create the catalog", self.txn.get()?.open_table(GROUPS));
+        db!("create the catalog", self.txn.get()?.open_table(LINES));
+        db!("create the catalog", self.txn.get()?.open_table(EVENTS));
+        Ok(())
+    }
+
+    pub(crate) fn put_cdp_segment(&mut self, branch: u64, seq: u64, value: &SegmentRecord) -> Result<()> {
+        self.put(SEGMENTS, (branch, seq), &value.encode())
+    }
+
+    pub(crate) fn remove_cdp_segment(&mut self, branch: u64, seq: u64) -> Result<()> {
+        self.remove(SEGMENTS, (branch, seq))
+    }
+
+    pub(crate) fn put_cdp_group(
+        &mut self,
+        branch: u64,
+        seq: u64,
+        number: u64,
+        value: &GroupRecord,
+    ) -> Result<()> {
+        self.put(GROUPS, (branch, seq, number), &value.encode())
+    }
+
+    pub(crate) fn remove_cdp_group(&mut self, branch: u64, seq: u64, number: u64) -> Result<()> {
+        self.remove(GROUPS, (branch, seq, number))
+    }
+
+    pub(crate) fn put_cdp_event(&mut self, branch: u64, lsn: u64, value: &Event) -> Result<()> {
+        self.put(EVENTS, (branch, lsn), &value.encode())
+    }
+
+    pub(crate) fn remove_cdp_event(&mut self, branch: u64, lsn: u64) -> Result<()> {
+        self.remove(EVENTS, (branch, lsn))
+    }
+
+    pub(crate) fn put_cdp_line(&mut self, volume: u64, lsn: u64, value: &LineRecord) -> Result<()> {
+        self.put(LINES, (volume, lsn), &value.encode())
+    }
+
+    pub(crate) fn remove_cdp_line(&mut self, volume: u64, lsn: u64) -> Result<()> {
+        self.remove(LINES, (volume, lsn))
+    }
+}

@@ -1,0 +1,331 @@
+//! Appending to a branch's log: what a batch adds, written and synced before the commit that makes it count.
+
+use super::CdpSettings;
+use super::codec::{Packer, crc_after};
+use super::log::Applying;
+use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_record};
+use super::segment::{Open, Sealed, SegmentFile};
+use crate::catalog::{GroupRecord, SegmentRecord, Txn};
+use crate::codec::crc32c;
+use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::error::{Error, Result};
+use crate::journal::record::SECTOR;
+use crate::pool::line::Branch;
+use std::sync::Arc;
+
+/// Segments are closed when they have so many bytes, or as many as a journal segment if that is less.
+pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
+/// And when they have so many records.
+const MAX_RECORDS: u64 = 64 << 10;
+/// Where the first group of a segment starts.
+pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
+
+/// Where segments of a branch come from.
+#[derive(Clone)]
+pub(crate) struct Shelf {
+    pub(crate) dir: Arc<dyn Dir>,
+    pub(crate) pool: [u8; 16],
+    pub(crate) branch: u64,
+    pub(crate) limit: u64,
+}
+
+impl Shelf {
+    /// A new file. What an earlier life left under its name, never committed, goes.
+    pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<SegmentFile> {
+        let head = SegmentHead { pool: self.pool, branch: self.branch, seq, edition };
+        let failed = |e| Error::io(format!("create {}", head.file_name()), e);
+        let disk = self.dir.open(&head.file_name(), OpenMode::Create).map_err(failed)?;
+        disk.set_len(0).map_err(failed)?;
+        let mut block = head.encode();
+        block.resize(FIRST_GROUP as usize, 0);
+        disk.write_at(&block, 0).map_err(failed)?;
+        Ok(SegmentFile::new(head, disk))
+    }
+}
+
+/// A segment that is being written.
+pub(crate) struct Draft {
+    pub(crate) file: SegmentFile,
+    pub(crate) record: SegmentRecord,
+    pub(crate) groups: Vec<GroupRecord>,
+    /// Groups that the catalog knows.
+    known_groups: usize,
+    /// Entries that are not in memory yet.
+    pub(crate) fresh: Vec<Entry>,
+    /// The group that is being gathered: its records and their entries.
+    buffer: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+impl Draft {
+    /// A new segment, empty.
+    pub(crate) fn new(file: SegmentFile) -> Draft {
+        let record = SegmentRecord {
+            edition: file.head.edition,
+            sealed: false,
+            compact: false,
+            end: FIRST_GROUP,
+            index_at: 0,
+            records: 0,
+            written: 0,
+            payload: 0,
+            lsns: (u64::MAX, 0),
+            times: (u64::MAX, 0),
+            chunks: (u64::MAX, 0),
+        };
+        Draft::of(file, record, Vec::new())
+    }
+
+    fn of(file: SegmentFile, record: SegmentRecord, groups: Vec<GroupRecord>) -> Draft {
+        let known_groups = groups.len();
+        let (fresh, buffer, entries) = (Vec::new(), Vec::new(), Vec::new());
+        Draft { file, record, groups, known_groups, fresh, buffer, entries }
+    }
+
+    fn len(&self) -> u64 {
+        self.record.end + self.buffer.len() as u64
+    }
+
+    /// Adds a record; its place and the length of its payload are found here.
+    pub(crate) fn push(&mut self, mut entry: Entry, epoch: u32, payload: &[u8]) {
+        entry.at = self.len() as u32;
+        entry.stored = payload.len() as u32;
+        put_record(&entry, epoch, self.file.salt, payload, &mut self.buffer);
+        let record = &mut self.record;
+        record.records += 1;
+        record.written += entry.raw_len() as u64;
+        record.payload += payload.len() as u64;
+        let widen = |(first, last): &mut (u64, u64), at: u64| {
+            *first = at.min(*first);
+            *last = at.max(*last);
+        };
+        widen(&mut record.lsns, entry.lsn);
+        widen(&mut record.times, entry.time);
+        widen(&mut record.chunks, entry.chunk);
+        self.entries.push(entry);
+    }
+
+    /// Writes the group that was gathered, with its index.
+    pub(crate) fn end_group(&mut self) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let start = self.record.end;
+        let len = self.buffer.len().next_multiple_of(BLOCK_LEN);
+        self.buffer.resize(len, 0);
+        self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
+        put_index(&self.entries, self.file.salt, &mut self.buffer);
+        self.write(start)?;
+        self.groups.push(GroupRecord {
+            start,
+            index_at: start + len as u64,
+            records: self.entries.len() as u64,
+        });
+        self.fresh.append(&mut self.entries);
+        Ok(())
+    }
+
+    fn write(&mut self, at: u64) -> Result<()> {
+        let failed = |e| Error::io(format!("append to {}", self.file.head.file_name()), e);
+        self.file.disk.write_at(&self.buffer, at).map_err(failed)?;
+        self.record.end = at + self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Closes the segment. `earlier` are the entries that it had before it was drafted.
+    pub(crate) fn seal(&mut self, earlier: impl Iterator<Item = Entry>) -> Result<()> {
+        self.record.sealed = true;
+        if let [only] = self.groups[..] {
+            self.record.index_at = only.index_at;
+            return Ok(());
+        }
+        let mut all: Vec<Entry> = earlier.chain(self.fresh.iter().copied()).collect();
+        all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
+        put_index(&all, self.file.salt, &mut self.buffer);
+        self.record.index_at = self.record.end;
+        self.write(self.record.end)
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        let failed = |e| Error::io(format!("sync {}", self.file.head.file_name()), e);
+        self.file.disk.sync(SyncPurpose::Cdp).map_err(failed)
+    }
+}
+
+/// One record, before it is encoded.
+pub(crate) struct Item {
+    pub(crate) lsn: u64,
+    pub(crate) time: u64,
+    pub(crate) chunk: u64,
+    pub(crate) epoch: u32,
+    /// Byte range inside the chunk.
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// Adds the records of a batch to the log of one branch.
+pub(crate) struct Appender {
+    branch: Arc<Branch>,
+    shelf: Shelf,
+    settings: CdpSettings,
+    packer: Packer,
+    next_seq: u64,
+    current: Option<Draft>,
+    /// The current one is the log's open segment: its entries are in memory.
+    continued: bool,
+    sealed: Vec<Draft>,
+    new_files: bool,
+    raw: Vec<u8>,
+    packed: Vec<u8>,
+}
+
+/// What a batch has added to the log of one branch, on disk and durable.
+pub(crate) struct Appended {
+    branch: Arc<Branch>,
+    sealed: Vec<Draft>,
+    open: Option<Draft>,
+    continued: bool,
+    next_seq: u64,
+}
+
+impl Appender {
+    pub(crate) fn new(branch: &Arc<Branch>, shelf: Shelf, settings: CdpSettings) -> Result<Appender> {
+        let log = branch.cdp.log.read();
+        let current = log.open.as_ref().map(|o| Draft::of(o.file.clone(), o.record, o.groups.clone()));
+        Ok(Appender {
+            branch: branch.clone(),
+            shelf,
+            settings,
+            packer: Packer::new(settings.compression)?,
+            next_seq: log.next_seq,
+            continued: current.is_some(),
+            current,
+            sealed: Vec::new(),
+            new_files: false,
+            raw: Vec::new(),
+            packed: Vec::new(),
+        })
+    }
+
+    /// Adds a record that replaces a part of `content`, whose sum is `sum`, by `new`; both are what they are after it then.
+    pub(crate) fn push(&mut self, item: &Item, content: &mut [u8], sum: &mut u32, new: &[u8]) -> Result<()> {
+        let old = &mut content[item.start..item.end];
+        let behind = self.branch.chunk_size() - item.end as u64;
+        let after = crc_after(*sum, crc32c(old), crc32c(new), behind);
+        self.settings.encoding.payload(old, new, &mut self.raw);
+        self.packed.clear();
+        let compression = self.packer.pack(&self.raw, &mut self.packed);
+        let entry = Entry {
+            chunk: item.chunk,
+            lsn: item.lsn,
+            time: item.time,
+            at: 0,
+            stored: 0,
+            first_sector: (item.start as u64 / SECTOR) as u32,
+            sectors: ((item.end - item.start) as u64 / SECTOR) as u32,
+            before: *sum,
+            after,
+            encoding: self.settings.encoding,
+            compression,
+        };
+        let draft = match &mut self.current {
+            Some(draft) => draft,
+            none => {
+                let file = self.shelf.create(self.next_seq, 0)?;
+                (self.next_seq, self.new_files) = (self.next_seq + 1, true);
+                none.insert(Draft::new(file))
+            }
+        };
+        draft.push(entry, item.epoch, &self.packed);
+        let full = draft.len() >= self.shelf.limit || draft.record.records >= MAX_RECORDS;
+        old.copy_from_slice(new);
+        *sum = after;
+        if full { self.seal() } else { Ok(()) }
+    }
+
+    fn seal(&mut self) -> Result<()> {
+        let Some(mut draft) = self.current.take() else { return Ok(()) };
+        draft.end_group()?;
+        let log = self.branch.cdp.log.read();
+        let open = log.open.as_ref().filter(|_| std::mem::take(&mut self.continued));
+        if open.is_some_and(|open| open.incomplete) {
+            // An index of what is left would hide that something is missing.
+            draft.record.index_at = draft.record.end;
+            draft.record.sealed = true;
+        } else {
+            draft.seal(open.into_iter().flat_map(|open| open.entries.values().copied()))?;
+        }
+        drop(log);
+        self.sealed.push(draft);
+        Ok(())
+    }
+
+    /// Makes it durable. None when nothing was added.
+    pub(crate) fn finish(mut self) -> Result<Option<Appended>> {
+        let open_grew = self.current.as_ref().is_some_and(|draft| !draft.entries.is_empty());
+        if let Some(draft) = &mut self.current {
+            draft.end_group()?;
+        }
+        if self.sealed.is_empty() && !open_grew {
+            return Ok(None);
+        }
+        self.sealed.iter().chain(self.current.as_ref()).try_for_each(Draft::sync)?;
+        if self.new_files {
+            let failed = |e| Error::io("sync the data directory", e);
+            self.shelf.dir.sync(SyncPurpose::Dir).map_err(failed)?;
+        }
+        Ok(Some(Appended {
+            branch: self.branch,
+            sealed: self.sealed,
+            open: self.current,
+            continued: self.continued,
+            next_seq: self.next_seq,
+        }))
+    }
+}
+
+impl Appended {
+    /// Makes it count, with everything else of the transaction.
+    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
+        let branch = self.branch.id;
+        for draft in &self.sealed {
+            let seq = draft.file.head.seq;
+            txn.put_cdp_segment(branch, seq, &draft.record)?;
+            (0..draft.known_groups).try_for_each(|n| txn.remove_cdp_group(branch, seq, n as u64))?;
+        }
+        if let Some(draft) = &self.open {
+            let seq = draft.file.head.seq;
+            txn.put_cdp_segment(branch, seq, &draft.record)?;
+            for (n, group) in draft.groups.iter().enumerate().skip(draft.known_groups) {
+                txn.put_cdp_group(branch, seq, n as u64, group)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows it to readers, after the commit and before anything of the batch is to be found in the map. `applying` is what
+    /// will be written over what is in place.
+    pub(crate) fn publish(self, applying: Applying) {
+        let Appended { branch, sealed, open, continued, next_seq } = self;
+        branch.cdp.change(|log| {
+            let old = log.open.take().filter(|_| continued);
+            for draft in sealed {
+                log.sealed.insert(draft.file.head.seq, Arc::new(Sealed::new(draft.file, draft.record)));
+            }
+            if let Some(draft) = open {
+                let (mut entries, incomplete) =
+                    old.map_or_else(Default::default, |o| (o.entries, o.incomplete));
+                entries.extend(draft.fresh.iter().map(|e| ((e.chunk, e.lsn), *e)));
+                let (file, record, groups) = (draft.file, draft.record, draft.groups);
+                log.open = Some(Open { file, record, groups, entries, incomplete });
+            }
+            log.next_seq = next_seq;
+            log.applying = Some(Arc::new(applying));
+        });
+    }
+
+    pub(crate) fn branch(&self) -> &Arc<Branch> {
+        &self.branch
+    }
+}

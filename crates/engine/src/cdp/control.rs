@@ -1,0 +1,241 @@
+//! Control operations on histories: switching CDP on and off, anchors, marks, and going back.
+
+use super::{AnchorPolicy, CdpSettings, Mark, Moment, Point};
+use crate::catalog::{Control, Frozen, LineRecord, VolumeRecord};
+use crate::error::{Error, ErrorKind, Result, conflict, invalid};
+use crate::journal::Record;
+use crate::pool::line::{Branch, Line, VolumeState};
+use crate::pool::namespace::check_name;
+use crate::pool::{Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo, check_depth, snapshot_record};
+use crate::world::uuid;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Volumes that go back together.
+const MAX_GROUP: usize = 200;
+
+impl Pool {
+    /// Switches CDP of a volume on or off, or changes how it is done, from this place in the order of writes on. What was
+    /// kept of the past stays, as long as its retention says.
+    pub fn set_cdp(&self, volume: &str, settings: Option<CdpSettings>) -> Result<VolumeInfo> {
+        settings.iter().try_for_each(CdpSettings::check)?;
+        self.submit_with(|names| {
+            let state = names.volume(volume)?;
+            let now = state.line.branch.cdp.wanted();
+            let mut controls = Vec::new();
+            if now.map(|s| s.encoding) != settings.map(|s| s.encoding) {
+                // Where the way of recording changes the content is known by itself.
+                controls.push(names.anchor(state, &*self.world.rng)?);
+            }
+            controls.push(Control::SetCdp { id: state.id, settings });
+            Ok((controls, None))
+        })?;
+        self.volume(volume)
+    }
+
+    /// Writes between two anchors where [`AnchorPolicy::Model`] is chosen. Forgotten when the pool is closed.
+    pub fn set_anchor_distance(&self, volume: &str, writes: Option<u64>) -> Result<()> {
+        let state = self.names.read().volume(volume)?.clone();
+        state.line.branch.cdp.model.store(writes.unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sequences an anchor, if as many writes have come since the last one as there may be.
+    pub(crate) fn anchor_if_due(&self, state: &VolumeState) -> Result<()> {
+        let cdp = &state.line.branch.cdp;
+        let is_due = || cdp.distance().is_some_and(|most| cdp.writes.load(Ordering::Relaxed) >= most);
+        if !is_due() {
+            return Ok(());
+        }
+        let lsn = self.sequence_control(
+            |names| match names.volume_by_id(state.id) {
+                // Another writer may have been quicker, and the volume may be another one by now.
+                Some(now) if is_due() && now.line.branch.id == state.line.branch.id => {
+                    Ok((vec![names.anchor(now, &*self.world.rng)?], None))
+                }
+                _ => Ok((Vec::new(), None)),
+            },
+            |_| Ok(None),
+        )?;
+        self.journal.write_out(lsn)
+    }
+
+    /// Sequences one anchor that time asks for. False when none is due.
+    pub(crate) fn anchor_by_time(&self) -> Result<bool> {
+        let now = self.world.clock.now();
+        let is_due = |state: &&Arc<VolumeState>| {
+            let cdp = &state.line.branch.cdp;
+            let Some(AnchorPolicy::Interval(ns)) = cdp.wanted().map(|s| s.anchors) else { return false };
+            cdp.writes.load(Ordering::Relaxed) > 0
+                && now.saturating_sub(cdp.anchored.load(Ordering::Relaxed)) >= ns
+        };
+        let due = self.names.read().by_name.values().find(is_due).cloned();
+        let Some(due) = due else { return Ok(false) };
+        self.submit_with(|names| match names.volume_by_id(due.id) {
+            Some(state) if is_due(&state) => Ok((vec![names.anchor(state, &*self.world.rng)?], None)),
+            _ => Err(conflict("take an anchor: it is not due any more")),
+        })
+        .map(|_| true)
+        .or_else(|e| if e.kind() == ErrorKind::Conflict { Ok(false) } else { Err(e) })
+    }
+
+    /// Sequences a discard that is too long to be recorded, right behind an anchor that keeps what was there.
+    pub(crate) fn discard_behind_anchor(
+        &self,
+        state: &VolumeState,
+        mut record: impl FnMut() -> Result<Record>,
+    ) -> Result<u64> {
+        self.sequence_control(
+            |names| {
+                let on = state.line.branch.cdp.is_on() && !state.deleted.load(Ordering::Acquire);
+                let anchor = on.then(|| names.anchor(state, &*self.world.rng)).transpose()?;
+                Ok((anchor.into_iter().collect(), None))
+            },
+            |_| record().map(Some),
+        )
+    }
+
+    /// Names the present moment of a volume.
+    pub fn mark(&self, volume: &str, name: &str) -> Result<Mark> {
+        check_name(name)?;
+        let lsn = self.submit(|names| {
+            let state = names.volume(volume)?;
+            if !state.line.branch.cdp.is_on() {
+                return Err(conflict(format!("mark a moment of volume {volume}: CDP is off")));
+            }
+            if names.marks.contains_key(&(state.id, name.to_owned())) {
+                return Err(conflict(format!("mark a moment of volume {volume}: {name} is taken")));
+            }
+            Ok(Control::Mark { volume: state.id, name: name.to_owned() })
+        })?;
+        self.destage_to(lsn)?;
+        let id = self.names.read().volume(volume)?.id;
+        let lines = self.lines.read();
+        let time = match lines.get(&id).and_then(|of_volume| of_volume.get(&lsn)) {
+            Some(LineRecord::Mark { time, .. }) => *time,
+            _ => 0,
+        };
+        Ok(Mark { name: name.to_owned(), lsn, time })
+    }
+
+    /// Forgets a mark; the moment stays.
+    pub fn unmark(&self, volume: &str, name: &str) -> Result<()> {
+        self.submit(|names| {
+            let state = names.volume(volume)?;
+            let lsn = names.marks.get(&(state.id, name.to_owned())).copied();
+            let lsn = lsn.ok_or_else(|| {
+                crate::error::not_found(format!("find the mark {name:?} of volume {volume}: there is none"))
+            })?;
+            Ok(Control::Unmark { volume: state.id, lsn })
+        })?;
+        Ok(())
+    }
+
+    /// Makes a writable volume of a volume's past. It can be used at once, and rests on that history until it is filled.
+    pub fn recover_volume(&self, volume: &str, moment: &Moment, new_name: &str) -> Result<VolumeInfo> {
+        let made = self.recover_volumes(&[(volume, new_name)], moment)?;
+        made.into_iter().next().ok_or_else(|| invalid("recover a volume: none was named"))
+    }
+
+    /// The same for a group, all at one moment: (volume, name of the new one). A mark or a flush is looked up in the first.
+    pub fn recover_volumes(&self, wanted: &[(&str, &str)], moment: &Moment) -> Result<Vec<VolumeInfo>> {
+        let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
+        wanted.iter().try_for_each(|(_, name)| check_name(name))?;
+        let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.world.rng)).collect();
+        let created = self.world.clock.now();
+        self.submit_with(|names| {
+            let mut controls = Vec::new();
+            for (n, ((state, line, point), (_, name))) in held.iter().zip(wanted).enumerate() {
+                if names.by_name.contains_key(*name) || wanted[..n].iter().any(|(_, other)| other == name) {
+                    return Err(conflict(format!("create volume {name}: the name is taken")));
+                }
+                check_depth(line)?;
+                let id = names.next_id + 2 * n as u64;
+                let volume = VolumeRecord {
+                    uuid: uuids[n],
+                    name: (*name).to_owned(),
+                    size: point.size,
+                    block_size: state.block_size,
+                    read_only: false,
+                    created,
+                    branch: id + 1,
+                    policy: SnapshotPolicy::default(),
+                    import: None,
+                };
+                let branch = &line.branch;
+                let (chunk_log2, method) = (branch.chunk_log2, branch.method());
+                let base = base_of(branch);
+                controls.push(Control::CloneVolume { id, chunk_log2, base, at: point.lsn, method, volume });
+            }
+            Ok((controls, None))
+        })?;
+        wanted.iter().map(|(_, name)| self.volume(name)).collect()
+    }
+
+    /// Takes volumes back to one moment: (volume, name of the snapshot that keeps what it was). Open handles are refused from
+    /// then on ([`ErrorKind::Busy`] when there are any, unless `force`).
+    pub fn roll_back_to(
+        &self,
+        wanted: &[(&str, &str)],
+        moment: &Moment,
+        force: bool,
+    ) -> Result<Vec<SnapshotInfo>> {
+        let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
+        let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.world.rng)).collect();
+        let created = self.world.clock.now();
+        self.submit_with(|names| {
+            let mut controls = Vec::new();
+            for (n, ((_, line, point), (volume, undo))) in held.iter().zip(wanted).enumerate() {
+                let state = names.volume(volume)?;
+                if wanted[..n].iter().any(|(other, _)| other == volume) {
+                    return Err(invalid(format!("roll back: {volume} is named twice")));
+                }
+                let handles = state.handles.load(Ordering::Acquire);
+                if handles > 0 && !force {
+                    let text =
+                        format!("roll back volume {volume}: {handles} clients use it; force to cut them off");
+                    return Err(Error::new(ErrorKind::Busy, text));
+                }
+                check_depth(line)?;
+                let undo_id = names.next_id + 2 * n as u64;
+                controls.push(Control::RollBack {
+                    id: state.id,
+                    branch: undo_id + 1,
+                    base: base_of(&line.branch),
+                    at: point.lsn,
+                    size: point.size,
+                    undo_id,
+                    undo: snapshot_record(names, state, undo, uuids[n], created)?,
+                });
+            }
+            Ok((controls, None))
+        })?;
+        wanted.iter().map(|(volume, undo)| self.snapshot(volume, undo)).collect()
+    }
+
+    /// Holds one moment of several volumes.
+    fn hold_all<'v>(
+        &self,
+        volumes: impl Iterator<Item = &'v str>,
+        moment: &Moment,
+    ) -> Result<Vec<(Arc<VolumeState>, Line, Point)>> {
+        let mut held: Vec<(Arc<VolumeState>, Line, Point)> = Vec::new();
+        for volume in volumes {
+            // The first one's moment is everybody's: there is one order of writes.
+            let moment = match (held.first(), moment) {
+                (Some((.., first)), Moment::Mark(_) | Moment::FlushBefore(_)) => Moment::Lsn(first.lsn),
+                _ => moment.clone(),
+            };
+            held.push(self.hold(volume, &moment)?);
+        }
+        if held.is_empty() || held.len() > MAX_GROUP {
+            return Err(invalid(format!("go back to a moment: 1 to {MAX_GROUP} volumes at once")));
+        }
+        Ok(held)
+    }
+}
+
+/// What rests on a moment of a branch rests on no snapshot of it.
+fn base_of(branch: &Branch) -> Frozen {
+    Frozen { branch: branch.id, epoch: 0 }
+}

@@ -1,0 +1,252 @@
+//! The CDP log of one branch in memory, as far as it is committed: segments, events, and how far it goes.
+
+use super::CdpSettings;
+use super::record::{Entry, FILE_PREFIX, SegmentHead};
+use super::segment::{Open, Sealed, SegmentFile};
+use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
+use crate::disk::{Dir, Disk, OpenMode};
+use crate::error::{Error, Result};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a branch has of CDP.
+#[derive(Default)]
+pub(crate) struct BranchCdp {
+    /// As sequenced: what is written from now on is recorded in this way.
+    wanted: RwLock<Option<CdpSettings>>,
+    /// For the path of writes.
+    on: AtomicBool,
+    /// Writes sequenced since the last anchor.
+    pub(crate) writes: AtomicU64,
+    /// When the last anchor was sequenced.
+    pub(crate) anchored: AtomicU64,
+    /// Writes between two anchors, as the cost model says; 0: it said nothing.
+    pub(crate) model: AtomicU64,
+    /// As carried out.
+    pub(crate) log: RwLock<LogState>,
+    /// Moves whenever what is in place, or the log, moves on.
+    pub(crate) version: AtomicU64,
+    /// Moments that something rests on, and how much.
+    pins: Mutex<BTreeMap<u64, u32>>,
+}
+
+/// See [`BranchCdp::log`].
+#[derive(Default)]
+pub(crate) struct LogState {
+    /// What is destaged now is recorded in this way.
+    pub(crate) settings: Option<CdpSettings>,
+    /// By LSN.
+    pub(crate) events: BTreeMap<u64, Event>,
+    /// By number.
+    pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
+    pub(crate) open: Option<Open>,
+    /// The number of the next segment.
+    pub(crate) next_seq: u64,
+    /// What is being written over what is in place.
+    pub(crate) applying: Option<Arc<Applying>>,
+}
+
+/// A batch whose records are in the log, and which is being applied.
+pub(crate) struct Applying {
+    /// Parts of chunks, by (chunk, order): (chunk, start, end, what is there).
+    pub(crate) parts: Vec<(u64, u32, u32, Patch)>,
+}
+
+impl Applying {
+    /// The parts of one chunk, in order.
+    pub(crate) fn of(&self, chunk: u64) -> &[(u64, u32, u32, Patch)] {
+        let start = self.parts.partition_point(|part| part.0 < chunk);
+        let end = self.parts.partition_point(|part| part.0 <= chunk);
+        &self.parts[start..end]
+    }
+}
+
+/// What becomes of a part of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patch {
+    Zeros,
+    /// (journal file, byte position)
+    Journal(u32, u32),
+}
+
+/// A record and where it is.
+#[derive(Clone)]
+pub(crate) struct Located {
+    pub(crate) entry: Entry,
+    pub(crate) file: SegmentFile,
+}
+
+impl BranchCdp {
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn wanted(&self) -> Option<CdpSettings> {
+        *self.wanted.read()
+    }
+
+    pub(crate) fn want(&self, settings: Option<CdpSettings>) {
+        let mut wanted = self.wanted.write();
+        self.on.store(settings.is_some(), Ordering::Release);
+        *wanted = settings;
+    }
+
+    /// Writes between two anchors; none: no limit.
+    pub(crate) fn distance(&self) -> Option<u64> {
+        let settings = self.wanted()?;
+        let by_policy = match settings.anchors {
+            super::AnchorPolicy::Every(writes) => Some(writes),
+            super::AnchorPolicy::Model => Some(self.model.load(Ordering::Relaxed)).filter(|m| *m > 0),
+            super::AnchorPolicy::Never | super::AnchorPolicy::Interval(_) => None,
+        };
+        by_policy.into_iter().chain(settings.max_distance).min()
+    }
+
+    /// An anchor was sequenced.
+    pub(crate) fn anchored(&self, time: u64) {
+        self.writes.store(0, Ordering::Relaxed);
+        self.anchored.store(time, Ordering::Relaxed);
+    }
+
+    /// Keeps a moment from expiring.
+    pub(crate) fn pin(&self, lsn: u64) {
+        *self.pins.lock().entry(lsn).or_insert(0) += 1;
+    }
+
+    pub(crate) fn unpin(&self, lsn: u64) {
+        let mut pins = self.pins.lock();
+        if let Some(count) = pins.get_mut(&lsn) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&lsn);
+            }
+        }
+    }
+
+    /// The oldest moment that something rests on.
+    pub(crate) fn oldest_pin(&self) -> Option<u64> {
+        self.pins.lock().keys().next().copied()
+    }
+
+    /// What is committed moves on.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut LogState)) {
+        let mut log = self.log.write();
+        change(&mut log);
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The records of a chunk with LSNs in a range, in order.
+    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<Located>> {
+        let mut found = Vec::new();
+        let (sealed, open) = {
+            let log = self.log.read();
+            let touches = |r: &SegmentRecord| {
+                r.lsns.0 <= *lsns.end()
+                    && r.lsns.1 >= *lsns.start()
+                    && (r.chunks.0..=r.chunks.1).contains(&chunk)
+            };
+            let sealed: Vec<Arc<Sealed>> =
+                log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
+            let open = log.open.as_ref().filter(|o| touches(&o.record));
+            let open = open.map(|o| Ok((o.file.clone(), o.find(chunk, lsns.clone())?))).transpose()?;
+            (sealed, open)
+        };
+        for segment in sealed {
+            let entries = segment.find(chunk, lsns.clone())?;
+            found.extend(entries.into_iter().map(|entry| Located { entry, file: segment.file.clone() }));
+        }
+        if let Some((file, entries)) = open {
+            found.extend(entries.into_iter().map(|entry| Located { entry, file: file.clone() }));
+        }
+        found.sort_by_key(|l| l.entry.lsn);
+        Ok(found)
+    }
+
+    pub(crate) fn load_event(&self, lsn: u64, event: Event) {
+        let mut log = self.log.write();
+        match &event {
+            Event::On { settings, .. } => log.settings = Some(*settings),
+            Event::Off { .. } => log.settings = None,
+            _ => {}
+        }
+        log.events.insert(lsn, event);
+        let settings = log.settings;
+        drop(log);
+        self.want(settings);
+        if let Event::Anchor { time, .. } = event {
+            self.anchored.store(time, Ordering::Relaxed);
+        }
+    }
+}
+
+impl LogState {
+    /// Moments before this LSN are gone.
+    pub(crate) fn floor(&self) -> u64 {
+        match self.events.get(&0) {
+            Some(Event::Floor { lsn, .. }) => *lsn,
+            _ => 0,
+        }
+    }
+
+    /// The snapshots that are anchors.
+    pub(crate) fn anchors(&self) -> impl Iterator<Item = u64> {
+        self.events.values().filter_map(|event| match event {
+            Event::Anchor { snapshot, .. } => Some(*snapshot),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn segment_records(&self) -> impl Iterator<Item = &SegmentRecord> {
+        self.sealed.values().map(|s| &s.record).chain(self.open.as_ref().map(|o| &o.record))
+    }
+}
+
+/// Opens the segments that the catalog knows and cuts off what was never committed; files that it does not know are removed.
+pub(crate) fn load_segments(
+    dir: &dyn Dir,
+    catalog: &Catalog,
+    pool: [u8; 16],
+    branch_of: impl Fn(u64) -> Option<Arc<crate::pool::line::Branch>>,
+) -> Result<()> {
+    let mut groups: BTreeMap<(u64, u64), Vec<GroupRecord>> = BTreeMap::new();
+    for ((branch, seq, _), group) in catalog.cdp_groups()? {
+        groups.entry((branch, seq)).or_default().push(group);
+    }
+    let mut known = std::collections::BTreeSet::new();
+    for ((id, seq), record) in catalog.cdp_segments()? {
+        let Some(branch) = branch_of(id) else { continue };
+        let head = SegmentHead { pool, branch: id, seq, edition: record.edition };
+        known.insert(head.file_name());
+        let disk = open_segment(dir, &head, &record)?;
+        let mut log = branch.cdp.log.write();
+        log.next_seq = log.next_seq.max(seq + 1);
+        let file = SegmentFile::new(head, disk);
+        if record.sealed {
+            log.sealed.insert(seq, Arc::new(Sealed::new(file, record)));
+        } else {
+            log.open = Some(Open::load(file, record, groups.remove(&(id, seq)).unwrap_or_default()));
+        }
+    }
+    let failed = |e| Error::io("list the data directory", e);
+    for name in dir.list().map_err(failed)? {
+        if name.starts_with(FILE_PREFIX) && !known.contains(&name) {
+            // A leftover of a crash. If it can't be removed now it will be another time.
+            let _ = dir.remove(&name);
+        }
+    }
+    Ok(())
+}
+
+/// A segment's file. One that is missing, or too short, is damage like any other: found when it is read.
+fn open_segment(dir: &dyn Dir, head: &SegmentHead, record: &SegmentRecord) -> Result<Arc<dyn Disk>> {
+    let name = head.file_name();
+    let failed = |e| Error::io(format!("open {name}"), e);
+    let disk = dir.open(&name, OpenMode::Create).map_err(failed)?;
+    if disk.len().map_err(failed)? > record.end {
+        disk.set_len(record.end).map_err(failed)?;
+    }
+    Ok(disk)
+}

@@ -1,0 +1,236 @@
+//! Moments: which LSN somebody means, what a volume was then, and read-only devices that show it.
+
+use super::record::Entry;
+use super::{Moment, Point};
+use crate::catalog::{Event, LineRecord, SegmentRecord};
+use crate::error::{Result, invalid, not_found};
+use crate::pool::line::{Branch, Line, VolumeCounters, VolumeState};
+use crate::pool::{Pool, SnapshotPolicy};
+use crate::volume::Volume;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them again.
+const CACHED_BYTES: usize = 1 << 20;
+
+/// A moment of a branch that something rests on: nothing of it expires before this is dropped.
+pub(crate) struct At {
+    branch: Arc<Branch>,
+    lsn: u64,
+    /// Chunks read lately, oldest first.
+    cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
+}
+
+impl At {
+    pub(crate) fn new(branch: &Arc<Branch>, lsn: u64) -> Arc<At> {
+        branch.cdp.pin(lsn);
+        Arc::new(At { branch: branch.clone(), lsn, cache: Mutex::default() })
+    }
+
+    pub(crate) fn lsn(&self) -> u64 {
+        self.lsn
+    }
+
+    /// A chunk as it was, from the cache or reconstructed.
+    pub(crate) fn chunk(&self, pool: &Pool, chunk: u64) -> Result<Arc<[u8]>> {
+        if let Some(content) = self.cached(chunk) {
+            return Ok(content);
+        }
+        let content: Arc<[u8]> = pool.chunk_at(&self.branch, chunk, self.lsn)?.into();
+        let mut cache = self.cache.lock();
+        if cache.len() >= (CACHED_BYTES / content.len()).max(1) {
+            cache.remove(0);
+        }
+        cache.push((chunk, content.clone()));
+        Ok(content)
+    }
+
+    pub(crate) fn cached(&self, chunk: u64) -> Option<Arc<[u8]>> {
+        self.cache.lock().iter().find(|(of, _)| *of == chunk).map(|(_, content)| content.clone())
+    }
+}
+
+impl Drop for At {
+    fn drop(&mut self) {
+        self.branch.cdp.unpin(self.lsn);
+    }
+}
+
+/// How a moment is looked for.
+#[derive(Clone, Copy)]
+enum By {
+    Lsn(u64),
+    Time(u64),
+}
+
+impl By {
+    fn reaches(self, lsn: u64, time: u64) -> bool {
+        match self {
+            By::Lsn(most) => lsn <= most,
+            By::Time(most) => time <= most,
+        }
+    }
+}
+
+impl Pool {
+    /// Finds a moment of a volume's past: see [`Moment`]. One after now is [`crate::ErrorKind::Invalid`], one that was not
+    /// recorded, or has expired, [`crate::ErrorKind::NotFound`].
+    pub fn resolve(&self, volume: &str, moment: &Moment) -> Result<Point> {
+        let id = self.names.read().volume(volume)?.id;
+        let by = self.wanted(volume, id, moment)?;
+        // What was sequenced by then is carried out first: it is recorded there.
+        let last = match by {
+            By::Lsn(lsn) => lsn,
+            By::Time(time) => self.last_until(time),
+        };
+        if self.positions.settled.load(Ordering::Acquire) < last {
+            self.destage_to(last)?;
+        }
+        let (branch, found, time) = self.look_up(volume, id, by)?;
+        let lsn = if let By::Lsn(lsn) = by { lsn } else { found };
+        let log = branch.cdp.log.read();
+        if lsn < log.floor() {
+            return Err(not_found(format!(
+                "go back to LSN {lsn} of volume {volume}: its history begins at LSN {} now",
+                log.floor()
+            )));
+        }
+        if log.recording_since(lsn).is_none() {
+            return Err(not_found(format!("go back to LSN {lsn} of volume {volume}: CDP was not on then")));
+        }
+        let size = log.events.range(..=lsn).rev().find_map(|(_, event)| match event {
+            Event::On { size, .. } | Event::Resized { size, .. } => Some(*size),
+            _ => None,
+        });
+        Ok(Point { lsn, time, branch: branch.id, size: size.unwrap_or(0) })
+    }
+
+    fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
+        let by = match moment {
+            Moment::Lsn(lsn) => By::Lsn(*lsn),
+            Moment::Time(time) => By::Time(*time),
+            Moment::Mark(name) => {
+                let lsn = self.names.read().marks.get(&(id, name.clone())).copied();
+                By::Lsn(lsn.ok_or_else(|| {
+                    not_found(format!("find the mark {name:?} of volume {volume}: there is none"))
+                })?)
+            }
+            Moment::FlushBefore(time) => {
+                let state = self.names.read().volume(volume)?.clone();
+                let flushes = state.flushes.lock();
+                let flush = flushes.iter().rev().find(|(_, at)| at <= time);
+                By::Lsn(flush.map(|(lsn, _)| *lsn).ok_or_else(|| {
+                    not_found(format!("find a flush of volume {volume} before that time: none is known"))
+                })?)
+            }
+        };
+        let (last, last_time) = self.journal.last();
+        let future = match by {
+            By::Lsn(lsn) => lsn > last,
+            By::Time(time) => time > self.world.clock.now().max(last_time),
+        };
+        if future {
+            return Err(invalid(format!("go to a moment of volume {volume}: it is yet to come")));
+        }
+        Ok(by)
+    }
+
+    /// An LSN that no record not later than `time` is behind.
+    fn last_until(&self, time: u64) -> u64 {
+        let settled = self.positions.settled.load(Ordering::Acquire);
+        if time < self.positions.settled_time.load(Ordering::Acquire) {
+            settled
+        } else {
+            self.journal.last().0
+        }
+    }
+
+    /// The branch that a volume wrote to at a moment, and the last thing recorded there by then: (LSN, time).
+    fn look_up(&self, volume: &str, id: u64, by: By) -> Result<(Arc<Branch>, u64, u64)> {
+        let line = {
+            let lines = self.lines.read();
+            let of_volume = lines.get(&id).into_iter().flatten();
+            let spans = of_volume.filter_map(|(lsn, line)| match line {
+                LineRecord::Branch { branch, time } => Some((*branch, *lsn, *time)),
+                LineRecord::Mark { .. } => None,
+            });
+            spans.filter(|(_, lsn, time)| by.reaches(*lsn, *time)).max_by_key(|(_, lsn, _)| *lsn)
+        };
+        let unknown = || not_found(format!("go back in volume {volume}: CDP was not on then"));
+        let (branch, lsn, time) = line.ok_or_else(unknown)?;
+        let branch = self.names.read().branches.get(&branch).cloned().ok_or_else(unknown)?;
+        let (lsn, time) =
+            branch.last_recorded(by)?.into_iter().chain([(lsn, time)]).max().unwrap_or((lsn, time));
+        Ok((branch, lsn, time))
+    }
+
+    /// A read-only device that shows a volume as it was at a moment. While it is held, nothing of that moment expires.
+    pub fn open_moment(self: &Arc<Self>, volume: &str, moment: &Moment) -> Result<Arc<Volume>> {
+        let (state, line, point) = self.hold(volume, moment)?;
+        let mut uuid = state.uuid;
+        // Another device at every moment.
+        uuid.iter_mut().zip(point.lsn.to_le_bytes()).for_each(|(byte, of_lsn)| *byte ^= of_lsn);
+        let view = VolumeState {
+            id: 0,
+            uuid,
+            block_size: state.block_size,
+            created: point.time,
+            line,
+            name: RwLock::new(format!("{volume}@lsn-{}", point.lsn)),
+            size: AtomicU64::new(point.size),
+            read_only: AtomicBool::new(true),
+            deleted: AtomicBool::new(false),
+            handles: AtomicU64::new(0),
+            policy: RwLock::new(SnapshotPolicy::default()),
+            import: RwLock::new(None),
+            importing: AtomicBool::new(false),
+            flushes: Mutex::default(),
+            counters: VolumeCounters::default(),
+        };
+        Ok(Arc::new(Volume::new(self.clone(), Arc::new(view), true, false)))
+    }
+
+    /// Finds a moment and keeps it from expiring.
+    pub(crate) fn hold(&self, volume: &str, moment: &Moment) -> Result<(Arc<VolumeState>, Line, Point)> {
+        let state = self.names.read().volume(volume)?.clone();
+        let point = self.resolve(volume, moment)?;
+        let branch = self.names.read().branches.get(&point.branch).cloned();
+        let branch = branch.ok_or_else(|| not_found("go back to a moment: it has just expired"))?;
+        let at = At::new(&branch, point.lsn);
+        if branch.cdp.log.read().floor() > point.lsn {
+            return Err(not_found("go back to a moment: it has just expired"));
+        }
+        Ok((state, Line { branch, epoch: 0, at: Some(at) }, point))
+    }
+}
+
+impl Branch {
+    /// The last record or event of the branch up to a moment: (LSN, time).
+    fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
+        let (mut best, sealed, open) = {
+            let log = self.cdp.log.read();
+            let events = log.events.iter().map(|(lsn, event)| (*lsn, event.time()));
+            let event = events.filter(|(lsn, time)| *lsn > 0 && by.reaches(*lsn, *time)).max();
+            let straddles = |r: &SegmentRecord| by.reaches(r.lsns.0, r.times.0);
+            let sealed: Vec<_> = log.sealed.values().filter(|s| straddles(&s.record)).cloned().collect();
+            let open = log.open.as_ref().filter(|open| straddles(&open.record));
+            let open =
+                open.map(|open| open.check().map(|()| latest(open.entries.values(), by))).transpose()?;
+            (event, sealed, open.flatten())
+        };
+        best = best.max(open);
+        // Segments that lie before the moment as a whole need not be read, nor those that can't have anything later.
+        let whole = |r: &SegmentRecord| by.reaches(r.lsns.1, r.times.1);
+        let ends = sealed.iter().filter(|s| whole(&s.record)).map(|s| (s.record.lsns.1, s.record.times.1));
+        best = best.max(ends.max());
+        for segment in sealed.iter().filter(|s| !whole(&s.record)) {
+            best = best.max(latest(segment.all_entries()?.iter(), by));
+        }
+        Ok(best)
+    }
+}
+
+fn latest<'a>(entries: impl Iterator<Item = &'a Entry>, by: By) -> Option<(u64, u64)> {
+    entries.filter(|e| by.reaches(e.lsn, e.time)).map(|e| (e.lsn, e.time)).max()
+}

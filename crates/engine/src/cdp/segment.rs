@@ -1,0 +1,230 @@
+//! Segments of a CDP log: finding records by the index, reading them, and going on without the index where it is damaged.
+//!
+//! A segment is a head, then groups: records, zeros up to a multiple of 4 KiB, the group's index. What was synced shares no
+//! block with what comes later. When a segment is full an index of all its records closes it, unless it is one group.
+
+use super::codec::{lost, unpack};
+use super::record::{
+    BLOCK_LEN, ENTRIES, Entry, HEADER_LEN, SEGMENT_HEAD, SegmentHead, Thing, decode_block, decode_record,
+    index_len, thing_at,
+};
+use crate::catalog::{GroupRecord, SegmentRecord};
+use crate::disk::Disk;
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, OnceLock};
+
+/// A file of a log, as readers hold it: it may have lost its name meanwhile.
+#[derive(Clone)]
+pub(crate) struct SegmentFile {
+    pub(crate) head: SegmentHead,
+    pub(crate) salt: u32,
+    pub(crate) disk: Arc<dyn Disk>,
+}
+
+/// A segment to which nothing is appended any more.
+pub(crate) struct Sealed {
+    pub(crate) file: SegmentFile,
+    pub(crate) record: SegmentRecord,
+    /// All entries, made of the records because the index is damaged; `None`: they don't suffice.
+    rebuilt: OnceLock<Option<Vec<Entry>>>,
+}
+
+/// The segment that is appended to.
+pub(crate) struct Open {
+    pub(crate) file: SegmentFile,
+    pub(crate) record: SegmentRecord,
+    pub(crate) groups: Vec<GroupRecord>,
+    pub(crate) entries: BTreeMap<(u64, u64), Entry>,
+    /// An index and a record of one group are damaged: nobody knows what is missing.
+    pub(crate) incomplete: bool,
+}
+
+impl SegmentFile {
+    pub(crate) fn new(head: SegmentHead, disk: Arc<dyn Disk>) -> Self {
+        SegmentFile { head, salt: head.salt(), disk }
+    }
+
+    fn name(&self) -> String {
+        self.head.file_name()
+    }
+
+    /// The payload of a record, uncompressed and verified.
+    pub(crate) fn payload(&self, entry: &Entry) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
+        let damaged = || {
+            lost(format!(
+                "read the CDP record with LSN {} of chunk {} at byte {} of {}: it is damaged",
+                entry.lsn,
+                entry.chunk,
+                entry.at,
+                self.name()
+            ))
+        };
+        // What can't be read is as lost as what does not verify.
+        self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| damaged())?;
+        let decoded = decode_record(&bytes, entry.at, self.salt).filter(|d| d.entry == *entry);
+        let decoded = decoded.ok_or_else(damaged)?;
+        unpack(entry.compression, decoded.payload, entry.raw_len()).ok_or_else(damaged)
+    }
+
+    /// The entries of an index.
+    pub(crate) fn index(&self, at: u64, records: u64) -> Option<Vec<Entry>> {
+        let mut entries = Vec::with_capacity(records as usize);
+        let mut block = vec![0; BLOCK_LEN];
+        for n in 0..records.div_ceil(ENTRIES as u64) {
+            self.disk.read_at(&mut block, at + n * BLOCK_LEN as u64).ok()?;
+            entries.extend(decode_block(&block, self.salt)?);
+        }
+        (entries.len() as u64 == records).then_some(entries)
+    }
+
+    /// The entries of all records in a part of the file, by the records themselves; those that are damaged are missing.
+    pub(crate) fn scan(&self, part: std::ops::Range<u64>) -> Result<Vec<Entry>> {
+        let mut bytes = vec![0; (part.end - part.start) as usize];
+        let failed = |e| Error::io(format!("read {}", self.name()), e);
+        self.disk.read_at(&mut bytes, part.start).map_err(failed)?;
+        let mut entries = Vec::new();
+        let mut at = 0usize;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let place = part.start + at as u64;
+            let len = match thing_at(rest) {
+                Some(Thing::Block) => BLOCK_LEN as u64,
+                Some(Thing::Record(len)) => match decode_record(rest, place as u32, self.salt) {
+                    Some(decoded) => {
+                        entries.push(decoded.entry);
+                        len
+                    }
+                    // Its length may be what is damaged: look for what comes next.
+                    None => super::record::ALIGN,
+                },
+                None => super::record::ALIGN,
+            };
+            at += len as usize;
+        }
+        entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
+        Ok(entries)
+    }
+}
+
+impl Sealed {
+    pub(crate) fn new(file: SegmentFile, record: SegmentRecord) -> Self {
+        Sealed { file, record, rebuilt: OnceLock::new() }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.record.records.div_ceil(ENTRIES as u64)
+    }
+
+    fn block(&self, number: u64) -> Option<Vec<Entry>> {
+        let mut block = vec![0; BLOCK_LEN];
+        self.file.disk.read_at(&mut block, self.record.index_at + number * BLOCK_LEN as u64).ok()?;
+        decode_block(&block, self.file.salt).filter(|entries| !entries.is_empty())
+    }
+
+    /// The entries of a chunk with LSNs in a range, in order.
+    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<Entry>> {
+        match self.search(chunk, &lsns) {
+            Some(found) => Ok(found),
+            None => {
+                let wanted = |e: &&Entry| e.chunk == chunk && lsns.contains(&e.lsn);
+                Ok(self.all_entries()?.iter().filter(wanted).copied().collect())
+            }
+        }
+    }
+
+    /// By the index; `None` when that is damaged.
+    fn search(&self, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<Entry>> {
+        let key = (chunk, *lsns.start());
+        let (mut low, mut high) = (0, self.blocks());
+        // The first block whose last entry is not below the key.
+        let mut held = None;
+        while low < high {
+            let middle = (low + high) / 2;
+            let block = self.block(middle)?;
+            if block.last().is_some_and(|e| (e.chunk, e.lsn) < key) {
+                low = middle + 1;
+            } else {
+                high = middle;
+                held = Some((middle, block));
+            }
+        }
+        let mut found = Vec::new();
+        for number in low..self.blocks() {
+            let block = match held.take() {
+                Some((n, block)) if n == number => block,
+                _ => self.block(number)?,
+            };
+            let wanted = |e: &&Entry| e.chunk == chunk && lsns.contains(&e.lsn);
+            found.extend(block.iter().filter(wanted));
+            if block.last().is_some_and(|e| (e.chunk, e.lsn) >= (chunk, *lsns.end())) {
+                break;
+            }
+        }
+        Some(found)
+    }
+
+    /// Every entry, sorted by (chunk, LSN); without the index if need be.
+    pub(crate) fn all_entries(&self) -> Result<Vec<Entry>> {
+        if let Some(entries) = self.file.index(self.record.index_at, self.record.records) {
+            return Ok(entries);
+        }
+        let rebuilt = self.rebuilt.get_or_init(|| {
+            let entries = self.file.scan(SEGMENT_HEAD..self.record.end).ok()?;
+            (entries.len() as u64 == self.record.records).then_some(entries)
+        });
+        rebuilt.clone().ok_or_else(|| {
+            lost(format!(
+                "read {}: its index and some of its records are damaged; history from LSN {} to {} is lost",
+                self.file.name(),
+                self.record.lsns.0,
+                self.record.lsns.1
+            ))
+        })
+    }
+}
+
+impl Open {
+    /// Brings the entries of the groups into memory.
+    pub(crate) fn load(file: SegmentFile, record: SegmentRecord, groups: Vec<GroupRecord>) -> Self {
+        let mut open = Open { file, record, groups, entries: BTreeMap::new(), incomplete: false };
+        for group in &open.groups {
+            let entries = open.file.index(group.index_at, group.records);
+            let entries = entries.or_else(|| {
+                let found = open.file.scan(group.start..group.index_at).ok()?;
+                (found.len() as u64 == group.records).then_some(found)
+            });
+            match entries {
+                Some(entries) => open.entries.extend(entries.iter().map(|e| ((e.chunk, e.lsn), *e))),
+                None => open.incomplete = true,
+            }
+        }
+        open
+    }
+
+    /// The entries of a chunk with LSNs in a range, in order.
+    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<Entry>> {
+        self.check()?;
+        let keys = (chunk, *lsns.start())..=(chunk, *lsns.end());
+        Ok(self.entries.range(keys).map(|(_, entry)| *entry).collect())
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.incomplete {
+            return Ok(());
+        }
+        Err(lost(format!(
+            "read {}: an index and some records are damaged; history from LSN {} to {} is lost",
+            self.file.name(),
+            self.record.lsns.0,
+            self.record.lsns.1
+        )))
+    }
+}
+
+/// Bytes of a group with so many bytes of records.
+pub(crate) fn group_len(records_len: u64, records: u64) -> u64 {
+    crate::codec::align_up(records_len, BLOCK_LEN as u64) + index_len(records)
+}

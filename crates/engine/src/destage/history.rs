@@ -1,0 +1,211 @@
+//! What continuous data protection keeps of a batch: one record for every (journal record, chunk), made in the preserve
+//! phase from what is in place before the batch.
+
+use super::collect::{Batch, Item, Source};
+use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
+use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf};
+use crate::cdp::log::{Applying, Patch};
+use crate::codec::crc32c;
+use crate::error::{Error, Result, corrupt};
+use crate::pool::Pool;
+use crate::pool::line::Branch;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Pool {
+    /// Where the segments of a branch's log come from.
+    pub(crate) fn shelf(&self, branch: u64) -> Shelf {
+        let limit = self.config.segment_size.min(MAX_SEGMENT);
+        Shelf { dir: self.dir.clone(), pool: self.uuid, branch, limit }
+    }
+
+    /// Writes the CDP records of a batch, durably. They count with the commit that follows.
+    pub(super) fn log_batch(&self, batch: &Batch) -> Result<Vec<Appended>> {
+        if batch.stamps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _reading = self.readers.enter();
+        let mut all = Vec::new();
+        for items in batch.items.chunk_by(|a, b| a.branch == b.branch) {
+            let index = items[0].branch as usize;
+            let branch = &batch.branches[index];
+            let Some(settings) = branch.cdp.log.read().settings else { continue };
+            let mut appender = Appender::new(branch, self.shelf(branch.id), settings)?;
+            for of_chunk in items.chunk_by(|a, b| a.chunk == b.chunk) {
+                self.log_chunk(&mut appender, branch, batch.epochs[index], &batch.stamps, of_chunk)?;
+            }
+            all.extend(appender.finish()?);
+        }
+        Ok(all)
+    }
+
+    fn log_chunk(
+        &self,
+        appender: &mut Appender,
+        branch: &Arc<Branch>,
+        epoch: u32,
+        stamps: &[(u64, u64)],
+        items: &[Item],
+    ) -> Result<()> {
+        let chunk = items[0].chunk;
+        let mut content = self.placed_chunk(branch, chunk)?;
+        let mut sum = crc32c(&content);
+        let mut new = Vec::new();
+        for item in items {
+            new.clear();
+            new.resize((item.end - item.start) as usize, 0);
+            if let Source::Journal(file, position) = item.source {
+                self.read_journal(file, position, &mut new)?;
+            }
+            let (lsn, time) = stamps.get(item.order as usize).copied().unwrap_or_default();
+            let (start, end) = (item.start as usize, item.end as usize);
+            let item = CdpItem { lsn, time, chunk, epoch, start, end };
+            appender.push(&item, &mut content, &mut sum, &new)?;
+        }
+        Ok(())
+    }
+
+    /// Reads journal data as the destager sees it: collected, so verified once.
+    pub(crate) fn read_journal(&self, file: u32, position: u32, out: &mut [u8]) -> Result<()> {
+        let Some(segment) = self.journal.file(file) else {
+            return Err(corrupt(format!("read journal file {file}: there is none")));
+        };
+        let failed = |e| Error::io(format!("read journal file {file}"), e);
+        segment.disk.read_at(out, position.into()).map_err(failed)
+    }
+
+    /// What a batch is about to write over what is in place on `branch`.
+    pub(super) fn applying(&self, batch: &Batch, branch: &Branch) -> Applying {
+        let of_branch = batch.items.iter().filter(|i| batch.branches[i.branch as usize].id == branch.id);
+        let parts = of_branch.map(|item| {
+            let patch = match item.source {
+                Source::Journal(file, position) => Patch::Journal(file, position),
+                Source::Zeros | Source::Hole => Patch::Zeros,
+            };
+            (item.chunk, item.start, item.end, patch)
+        });
+        Applying { parts: parts.collect() }
+    }
+}
+
+/// What an operation means for histories.
+#[derive(Default)]
+pub(super) struct HistoryChange {
+    events: Vec<(Arc<Branch>, Event)>,
+    /// (volume, what happened to it)
+    line: Option<(u64, LineRecord)>,
+    /// (volume, LSN of a mark)
+    forgotten: Option<(u64, u64)>,
+}
+
+impl HistoryChange {
+    pub(super) fn store(&self, txn: &mut Txn<'_>, lsn: u64) -> Result<()> {
+        for (branch, event) in &self.events {
+            txn.put_cdp_event(branch.id, lsn, event)?;
+        }
+        if let Some((volume, line)) = &self.line {
+            txn.put_cdp_line(*volume, lsn, line)?;
+        }
+        self.forgotten.map_or(Ok(()), |(volume, lsn)| txn.remove_cdp_line(volume, lsn))
+    }
+}
+
+impl Pool {
+    /// What `operation` means for histories, as things stand when it is carried out.
+    pub(super) fn history_of(&self, operation: &Control, time: u64) -> Result<HistoryChange> {
+        let mut change = HistoryChange::default();
+        match operation {
+            Control::CreateSnapshots { snapshots } => {
+                change.events.extend(snapshots.iter().filter_map(|(id, s)| self.anchor_event(*id, s, time)));
+            }
+            Control::RollBack { id, branch, size, undo_id, undo, .. } => {
+                let old = self.branch(undo.of.branch)?;
+                if let Some(settings) = old.cdp.log.read().settings {
+                    change.events.extend(self.anchor_event(*undo_id, undo, time));
+                    let began = Event::On { settings, begins: true, size: *size, time };
+                    change.events.push((self.branch(*branch)?, began));
+                    change.line = Some((*id, LineRecord::Branch { branch: *branch, time }));
+                }
+            }
+            Control::SetCdp { id, settings } => {
+                let Some(volume) = self.catalog.volume(*id)? else { return Ok(change) };
+                let branch = self.branch(volume.branch)?;
+                let begins = branch.cdp.log.read().settings.is_none();
+                match settings {
+                    Some(settings) => {
+                        let event = Event::On { settings: *settings, begins, size: volume.size, time };
+                        if begins {
+                            change.line = Some((*id, LineRecord::Branch { branch: branch.id, time }));
+                        }
+                        change.events.push((branch, event));
+                    }
+                    None if begins => {}
+                    None => change.events.push((branch, Event::Off { time })),
+                }
+            }
+            Control::ResizeVolume { id, size } => {
+                let Some(volume) = self.catalog.volume(*id)? else { return Ok(change) };
+                let branch = self.branch(volume.branch)?;
+                if branch.cdp.log.read().settings.is_some() {
+                    let shrinks = *size < volume.size;
+                    let end = if shrinks { volume.size.next_multiple_of(branch.chunk_size()) } else { 0 };
+                    change.events.push((branch, Event::Resized { size: *size, end, time }));
+                }
+            }
+            Control::Mark { volume, name } => {
+                change.line = Some((*volume, LineRecord::Mark { name: name.clone(), time }));
+            }
+            Control::Unmark { volume, lsn } => change.forgotten = Some((*volume, *lsn)),
+            _ => {}
+        }
+        Ok(change)
+    }
+
+    fn branch(&self, id: u64) -> Result<Arc<Branch>> {
+        let branch = self.names.read().branches.get(&id).cloned();
+        branch.ok_or_else(|| corrupt(format!("find branch {id}: it is missing")))
+    }
+
+    /// A snapshot of a branch whose history is kept is an anchor; and so is one that nobody was meant to see.
+    fn anchor_event(&self, id: u64, snapshot: &SnapshotRecord, time: u64) -> Option<(Arc<Branch>, Event)> {
+        let branch = self.names.read().branches.get(&snapshot.of.branch)?.clone();
+        let counts = snapshot.deleted || branch.cdp.log.read().settings.is_some();
+        counts.then_some((branch, Event::Anchor { epoch: snapshot.of.epoch, snapshot: id, time }))
+    }
+
+    /// Shows readers what was committed.
+    pub(super) fn remember(&self, change: HistoryChange, lsn: u64) {
+        for (branch, event) in change.events {
+            branch.cdp.change(|log| {
+                match &event {
+                    Event::On { settings, .. } => log.settings = Some(*settings),
+                    Event::Off { .. } => log.settings = None,
+                    _ => {}
+                }
+                log.events.insert(lsn, event);
+            });
+        }
+        let mut lines = self.lines.write();
+        if let Some((volume, line)) = change.line {
+            lines.entry(volume).or_default().insert(lsn, line);
+        }
+        if let Some((volume, lsn)) = change.forgotten
+            && let Some(of_volume) = lines.get_mut(&volume)
+        {
+            of_volume.remove(&lsn);
+        }
+    }
+
+    /// Does a history need this snapshot?
+    pub(crate) fn is_anchor(&self, snapshot: u64) -> bool {
+        let branch = self.names.read().snapshots.get(&snapshot).map(|s| s.state.line.branch.clone());
+        branch.is_some_and(|branch| branch.cdp.log.read().anchors().any(|id| id == snapshot))
+    }
+
+    /// All snapshots that histories need.
+    pub(crate) fn anchors(&self) -> BTreeSet<u64> {
+        let names = self.names.read();
+        let of = |branch: &Arc<Branch>| branch.cdp.log.read().anchors().collect::<Vec<u64>>();
+        names.branches.values().flat_map(of).collect()
+    }
+}

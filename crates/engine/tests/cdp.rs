@@ -1,0 +1,340 @@
+//! Continuous data protection through the public interface, on an in-memory directory: every moment of what was done.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use bytes::Bytes;
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment};
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Dir, MemDir, OpenMode};
+use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
+use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::{ErrorKind, Volume};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 256 * KIB;
+
+/// A pool with one volume `v`, and what it held after every record.
+struct Fixture {
+    dir: Arc<MemDir>,
+    clock: Arc<ManualClock>,
+    rng: SplitMix,
+    pool: Option<Arc<Pool>>,
+    now: Vec<u8>,
+    moments: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Fixture {
+    fn new(seed: u64, chunk_size: u64) -> Fixture {
+        let dir = Arc::new(MemDir::new());
+        let clock = Arc::new(ManualClock::new(1000));
+        let config = PoolConfig {
+            extent_size: 64 * KIB,
+            journal_size: 4 * MIB,
+            segment_size: 512 * KIB,
+            atomic_unit: 4096,
+        };
+        let pv = PvSpec { path: "pv-0.img".into(), size: Some(33 * MIB), force: false };
+        let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(seed)) };
+        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir.clone(), world, PoolOptions::default()).unwrap();
+        let new = NewVolume { name: "v".into(), size: SIZE, chunk_size, block_size: 512, read_only: false };
+        pool.create_volume(&new).unwrap();
+        let (rng, now) = (SplitMix::new(seed), vec![0; SIZE as usize]);
+        Fixture { dir, clock, rng, pool: Some(pool), now, moments: BTreeMap::new() }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.pool.as_ref().unwrap()
+    }
+
+    fn set(&mut self, settings: CdpSettings) {
+        self.pool().set_cdp("v", Some(settings)).unwrap();
+        self.note();
+    }
+
+    fn below(&self, most: u64) -> u64 {
+        self.rng.next() % most
+    }
+
+    /// What the volume holds now is what it holds after the last record.
+    fn note(&mut self) {
+        self.moments.insert(self.pool().stats().sequenced_lsn, self.now.clone());
+    }
+
+    /// Some random writes and discards, each a record.
+    fn change(&mut self, count: u64) {
+        let volume = self.pool().open_volume("v", false).unwrap();
+        for _ in 0..count {
+            self.clock.advance(10);
+            let start = self.below(SIZE / 512) * 512;
+            let len = ((1 + self.below(40)) * 512).min(SIZE - start);
+            let part = start as usize..(start + len) as usize;
+            match self.below(10) {
+                0 => {
+                    volume.discard(start, len, false).unwrap();
+                    self.now[part].fill(0);
+                }
+                1 => {
+                    volume.write_zeroes(start, len, false, false).unwrap();
+                    self.now[part].fill(0);
+                }
+                _ => {
+                    let mut data = self.now[part.clone()].to_vec();
+                    for _ in 0..1 + self.below(30) {
+                        let at = self.below(len) as usize;
+                        data[at] = self.rng.next() as u8;
+                    }
+                    let mut ops = [WriteOp::new(start, Bytes::from(data.clone()))];
+                    volume.write(&mut ops, false);
+                    ops[0].result.clone().unwrap();
+                    self.now[part].copy_from_slice(&data);
+                }
+            }
+            self.note();
+            if self.below(7) == 0 {
+                self.pool().destage_step().unwrap();
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.pool = None;
+        let report = check(self.dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+        let world = World { clock: self.clock.clone(), rng: Arc::new(SplitMix::new(self.rng.next())) };
+        self.pool = Some(Pool::open(self.dir.clone(), world, PoolOptions::default()).unwrap());
+    }
+
+    fn idle(&self) {
+        for _ in 0..3 {
+            while self.pool().maintain().unwrap() == Progress::Worked {}
+        }
+    }
+
+    fn read(&self, moment: &Moment) -> Result<Vec<u8>, hindcast_engine::Error> {
+        read_all(&*self.pool().open_moment("v", moment)?)
+    }
+
+    /// Every moment is as it was.
+    fn verify(&self) {
+        for (lsn, content) in &self.moments {
+            let found = self.read(&Moment::Lsn(*lsn)).unwrap_or_else(|e| panic!("LSN {lsn}: {e}"));
+            let wrong = found.iter().zip(content).position(|(a, b)| a != b);
+            assert!(found.len() == content.len() && wrong.is_none(), "LSN {lsn}: wrong at byte {wrong:?}");
+        }
+    }
+}
+
+fn read_all(volume: &Volume) -> Result<Vec<u8>, hindcast_engine::Error> {
+    let mut all = vec![0xEE; volume.info().size as usize];
+    volume.read(0, &mut all)?;
+    Ok(all)
+}
+
+const ENCODINGS: [Encoding; 3] = [Encoding::Parity, Encoding::Undo, Encoding::Redo];
+
+#[test]
+fn every_moment_of_every_encoding() {
+    for (n, encoding) in ENCODINGS.into_iter().enumerate() {
+        for compression in [Compression::None, Compression::ZeroRun, Compression::Lz4, Compression::Zstd] {
+            let mut f = Fixture::new(n as u64, 4 * KIB << (n * 2));
+            f.change(10);
+            f.moments.clear();
+            let anchors = AnchorPolicy::Every(25);
+            f.set(CdpSettings { encoding, compression, anchors, ..CdpSettings::default() });
+            f.change(60);
+            f.verify();
+            f.reopen();
+            f.change(60);
+            f.verify();
+            f.pool().drain().unwrap();
+            f.reopen();
+            f.verify();
+        }
+    }
+}
+
+#[test]
+fn the_encoding_changes_midway_and_snapshots_are_anchors() {
+    let mut f = Fixture::new(7, 16 * KIB);
+    for round in 0..12 {
+        let encoding = ENCODINGS[round % 3];
+        f.set(CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() });
+        f.change(10);
+        f.pool().create_snapshots(&[("v", &format!("s{round}"))]).unwrap();
+        f.note();
+        f.change(10);
+        if round % 4 == 3 {
+            f.pool().delete_snapshots("v", &["s0", &format!("s{round}")][usize::from(round > 3)..]).unwrap();
+            f.note();
+            f.idle();
+        }
+    }
+    f.verify();
+    f.reopen();
+    f.idle();
+    f.verify();
+}
+
+#[test]
+fn off_and_on_again() {
+    let mut f = Fixture::new(9, 4 * KIB);
+    f.set(CdpSettings { encoding: Encoding::Undo, ..CdpSettings::default() });
+    f.change(30);
+    f.pool().set_cdp("v", None).unwrap();
+    let before = std::mem::take(&mut f.moments);
+    f.change(20);
+    let between = std::mem::replace(&mut f.moments, before);
+    for lsn in between.keys() {
+        assert_eq!(f.read(&Moment::Lsn(*lsn)).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    f.set(CdpSettings::default());
+    f.change(30);
+    f.verify();
+    f.reopen();
+    f.verify();
+    assert_eq!(f.read(&Moment::Lsn(u64::MAX)).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn times_and_marks_are_moments() {
+    let mut f = Fixture::new(3, 4 * KIB);
+    f.set(CdpSettings::default());
+    let mut times = Vec::new();
+    for _ in 0..40 {
+        f.change(1);
+        times.push((hindcast_engine::world::Clock::now(&*f.clock), f.now.clone()));
+    }
+    let mark = f.pool().mark("v", "here").unwrap();
+    let marked = f.now.clone();
+    assert_eq!(f.pool().mark("v", "here").unwrap_err().kind(), ErrorKind::Conflict);
+    f.clock.advance(10);
+    f.change(20);
+    for reopened in [false, true] {
+        for (time, content) in &times {
+            assert!(f.read(&Moment::Time(*time)).unwrap() == *content, "at {time}");
+            assert!(f.read(&Moment::Time(*time + 5)).unwrap() == *content, "after {time}");
+        }
+        assert!(f.read(&Moment::Mark("here".into())).unwrap() == marked);
+        assert_eq!(f.pool().resolve("v", &Moment::Mark("here".into())).unwrap().lsn, mark.lsn);
+        if !reopened {
+            f.reopen();
+        }
+    }
+    f.pool().unmark("v", "here").unwrap();
+    assert_eq!(f.read(&Moment::Mark("here".into())).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(f.read(&Moment::Time(u64::MAX)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(f.read(&Moment::Time(1)).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn one_damaged_parity_record_loses_no_moment() {
+    let mut f = Fixture::new(5, 4 * KIB);
+    f.set(CdpSettings { anchors: AnchorPolicy::Every(40), ..CdpSettings::default() });
+    f.change(100);
+    f.pool().drain().unwrap();
+    let names: Vec<String> = f.dir.list().unwrap().into_iter().filter(|n| n.starts_with("cdp-")).collect();
+    assert!(!names.is_empty());
+    let mut damaged = 0;
+    for name in &names {
+        let disk = f.dir.open(name, OpenMode::Existing).unwrap();
+        let mut bytes = vec![0; disk.len().unwrap() as usize];
+        disk.read_at(&mut bytes, 0).unwrap();
+        let records = bytes.windows(4).enumerate().filter(|(at, w)| at % 8 == 0 && *w == b"HCDR");
+        let starts: Vec<usize> = records.map(|(at, _)| at).collect();
+        for start in starts.into_iter().step_by(7) {
+            let at = start + f.below(64) as usize;
+            disk.write_at(&[!bytes[at]], at as u64).unwrap();
+            if f.below(2) == 0 {
+                f.reopen();
+            }
+            f.verify();
+            disk.write_at(&[bytes[at]], at as u64).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 10);
+}
+
+#[test]
+fn rollbacks_keep_what_they_leave() {
+    let mut f = Fixture::new(11, 4 * KIB);
+    f.set(CdpSettings { anchors: AnchorPolicy::Every(20), ..CdpSettings::default() });
+    for round in 0..4 {
+        f.change(30);
+        let lsns: Vec<u64> = f.moments.keys().copied().collect();
+        let to = lsns[f.below(lsns.len() as u64) as usize];
+        let undo = format!("before-{round}");
+        f.pool().roll_back_to(&[("v", &undo)], &Moment::Lsn(to), false).unwrap();
+        f.now = f.moments[&to].clone();
+        f.note();
+        assert!(read_all(&f.pool().open_volume("v", true).unwrap()).unwrap() == f.now);
+        f.verify();
+    }
+    f.change(10);
+    f.reopen();
+    f.idle();
+    f.verify();
+}
+
+#[test]
+fn a_recovered_volume_is_writable_and_stays() {
+    let mut f = Fixture::new(13, 16 * KIB);
+    f.set(CdpSettings { encoding: Encoding::Undo, ..CdpSettings::default() });
+    f.change(50);
+    let lsn = *f.moments.keys().nth(20).unwrap();
+    f.pool().recover_volume("v", &Moment::Lsn(lsn), "then").unwrap();
+    let mut model = f.moments[&lsn].clone();
+    let then = f.pool().open_volume("then", false).unwrap();
+    assert!(read_all(&then).unwrap() == model);
+    let mut ops = [WriteOp::new(512, Bytes::from(vec![9; 1024]))];
+    then.write(&mut ops, false);
+    then.discard(32 * KIB, 16 * KIB, false).unwrap();
+    model[512..1536].fill(9);
+    model[32 << 10..48 << 10].fill(0);
+    drop(then);
+    f.change(30);
+    f.reopen();
+    f.idle();
+    assert!(read_all(&f.pool().open_volume("then", true).unwrap()).unwrap() == model);
+    f.pool().delete_volume("v", true).unwrap();
+    f.idle();
+    f.reopen();
+    f.idle();
+    assert!(read_all(&f.pool().open_volume("then", true).unwrap()).unwrap() == model);
+}
+
+#[test]
+fn shrinking_and_long_discards_are_kept_by_anchors() {
+    let mut f = Fixture::new(17, 4 * KIB);
+    for encoding in ENCODINGS {
+        f.set(CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() });
+        f.change(20);
+        for size in [SIZE / 2 + 512, 8 * MIB] {
+            f.pool().resize_volume("v", size, true).unwrap();
+        }
+        f.now[SIZE as usize / 2 + 512..].fill(0);
+        let grown = f.now.clone();
+        let lsn = f.pool().stats().sequenced_lsn;
+        let volume = f.pool().open_volume("v", false).unwrap();
+        volume.discard(1024, 4 * MIB, false).unwrap();
+        drop(volume);
+        let view = f.pool().open_moment("v", &Moment::Lsn(lsn)).unwrap();
+        assert_eq!(view.info().size, 8 * MIB);
+        let mut all = vec![0xEE; SIZE as usize];
+        view.read(0, &mut all).unwrap();
+        assert!(all == grown);
+        drop(view);
+        f.now[1024..].fill(0);
+        f.pool().resize_volume("v", SIZE, true).unwrap();
+        f.note();
+        f.change(20);
+    }
+    f.verify();
+    f.reopen();
+    f.idle();
+    f.verify();
+}
