@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Io,
     /// Stored bytes do not verify.
     Corrupt,
+    /// A part of the past can't be reconstructed, because of damage.
+    Lost,
     /// The pool stopped trusting itself; the server must be restarted to recover.
     Poisoned,
     /// Something else holds what is needed; retry later.
@@ -45,7 +47,7 @@ impl ErrorKind {
             ErrorKind::Unauthorized => 401,
             ErrorKind::NotFound => 404,
             ErrorKind::Conflict | ErrorKind::ReadOnly | ErrorKind::Busy => 409,
-            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Internal => 500,
+            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Lost | ErrorKind::Internal => 500,
             ErrorKind::Unsupported => 501,
             ErrorKind::Poisoned => 503,
             ErrorKind::NoSpace => 507,

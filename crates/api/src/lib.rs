@@ -4,8 +4,10 @@
 //! the same types as an OpenAPI document at `/api/v1/openapi.json`.
 #![forbid(unsafe_code)]
 
+mod cdp;
 mod client;
 mod error;
+mod moment;
 mod relocation;
 mod schedules;
 mod size;
@@ -14,8 +16,10 @@ mod targets;
 mod transfer;
 mod types;
 
+pub use cdp::*;
 pub use client::{Client, ClientError, Endpoint};
 pub use error::{ErrorBody, ErrorKind};
+pub use moment::{Moment, ParseMomentError};
 pub use relocation::*;
 pub use schedules::*;
 pub use size::{ParseSizeError, Size};

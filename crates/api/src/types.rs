@@ -1,5 +1,6 @@
 //! Requests and responses. Plain data; field names are the JSON names.
 
+use crate::{Cdp, PatchCdp};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -282,6 +283,9 @@ pub struct Volume {
     pub auto_delete: bool,
     /// It is being filled from a stream, and takes no other writes.
     pub importing: bool,
+    /// How it keeps its history; absent: only its snapshots.
+    #[serde(default)]
+    pub cdp: Option<Cdp>,
     /// Address of the snapshot that its content begins with, if it is a clone, or was rolled back.
     pub origin: Option<String>,
     /// Address of the newest snapshot in sight that its content comes after, on its own line of history or before.
@@ -339,10 +343,13 @@ pub struct CreateVolume {
     /// How it preserves what its snapshots need. Default: `row`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
+    /// Keep its history from the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdp: Option<PatchCdp>,
 }
 
 /// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, method,
-/// policy of snapshots, size, name, and the first that fails ends the request.
+/// policy of snapshots, history, size, name, and the first that fails ends the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -358,6 +365,9 @@ pub struct PatchVolume {
     /// Delete the oldest unprotected snapshots while they take more than that, or the pool is low on space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_delete: Option<bool>,
+    /// How it keeps its history, from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdp: Option<PatchCdp>,
     /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,

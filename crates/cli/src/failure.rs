@@ -38,6 +38,7 @@ impl Failure {
                 ErrorKind::NoSpace => 6,
                 ErrorKind::Io
                 | ErrorKind::Corrupt
+                | ErrorKind::Lost
                 | ErrorKind::Poisoned
                 | ErrorKind::Unsupported
                 | ErrorKind::Unauthorized

@@ -3,6 +3,7 @@
 //! One file per noun. Everything but `serve` and `check` is a request to a running server through the admin API.
 #![forbid(unsafe_code)]
 
+mod cdp;
 mod check;
 mod clone;
 mod extras;
@@ -86,6 +87,9 @@ enum Command {
     /// iSCSI targets: create, list, show, delete, set, LUNs, access rules, CHAP
     #[command(subcommand)]
     Target(target::Command),
+    /// Continuous data protection: plan
+    #[command(subcommand)]
+    Cdp(cdp::Command),
     Check(check::Args),
     Completions(extras::Completions),
     Man(extras::Man),
@@ -128,6 +132,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Import(args) => transfer::import(&args, &global.session()?),
         Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
+        Command::Cdp(command) => cdp::run(command, &global),
         Command::Check(args) => check::run(&args, global.output()),
         Command::Completions(args) => extras::completions(&args),
         Command::Man(args) => extras::man(&args),

@@ -156,6 +156,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 block_size: block,
                 read_only,
                 method,
+                cdp: None,
             };
             output.show(&client.create_volume(&new)?, |v| format!("created {}, {}", v.name, Size(v.size)))
         }

@@ -12,9 +12,11 @@ pub mod model;
 pub(crate) mod moment;
 mod rebuild;
 pub(crate) mod record;
+mod sample;
 pub(crate) mod segment;
 
 pub use codec::{Compression, Encoding};
+pub use sample::CdpSample;
 
 use crate::error::{Result, invalid};
 

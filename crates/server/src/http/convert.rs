@@ -1,11 +1,13 @@
 //! The engine's plain data as the API's.
 
 use hindcast_api as api;
+use hindcast_engine::cdp;
 use hindcast_engine::pool::{
     self, Health, Method, Placement, Pool, PoolInfo, PoolStats, PvInfo, SnapshotInfo, SnapshotSpace,
     VolumeInfo,
 };
 use hindcast_engine::world::uuid_text;
+use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
@@ -202,6 +204,7 @@ fn volume(info: &VolumeInfo) -> api::Volume {
         snapshot_reserve: info.policy.reserve_percent,
         auto_delete: info.policy.auto_delete,
         importing: info.importing,
+        cdp: info.cdp.as_ref().map(cdp_settings),
         origin: None,
         parent: None,
         created: time(info.created),
@@ -218,5 +221,114 @@ fn volume(info: &VolumeInfo) -> api::Volume {
             staged_read_bytes,
             errors,
         },
+    }
+}
+
+pub(super) fn engine_encoding(encoding: api::Encoding) -> cdp::Encoding {
+    match encoding {
+        api::Encoding::Parity => cdp::Encoding::Parity,
+        api::Encoding::Undo => cdp::Encoding::Undo,
+        api::Encoding::Redo => cdp::Encoding::Redo,
+    }
+}
+
+pub(super) fn engine_compression(compression: api::Compression) -> cdp::Compression {
+    match compression {
+        api::Compression::None => cdp::Compression::None,
+        api::Compression::ZeroRun => cdp::Compression::ZeroRun,
+        api::Compression::Lz4 => cdp::Compression::Lz4,
+        api::Compression::Zstd => cdp::Compression::Zstd,
+    }
+}
+
+pub(super) fn engine_anchors(anchors: api::Anchors) -> Result<cdp::AnchorPolicy> {
+    Ok(match anchors {
+        api::Anchors::Model => cdp::AnchorPolicy::Model,
+        api::Anchors::Never => cdp::AnchorPolicy::Never,
+        api::Anchors::Writes { count } => cdp::AnchorPolicy::Every(count),
+        api::Anchors::Time { seconds } => cdp::AnchorPolicy::Interval(nanos(seconds)?),
+    })
+}
+
+/// Seconds as the engine counts.
+pub(super) fn nanos(seconds: u64) -> Result<u64> {
+    seconds
+        .checked_mul(SECOND)
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("use {seconds} seconds: too long a time")))
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+fn cdp_settings(settings: &cdp::CdpSettings) -> api::Cdp {
+    api::Cdp {
+        encoding: match settings.encoding {
+            cdp::Encoding::Parity => api::Encoding::Parity,
+            cdp::Encoding::Undo => api::Encoding::Undo,
+            cdp::Encoding::Redo => api::Encoding::Redo,
+        },
+        compression: match settings.compression {
+            cdp::Compression::None => api::Compression::None,
+            cdp::Compression::ZeroRun => api::Compression::ZeroRun,
+            cdp::Compression::Lz4 => api::Compression::Lz4,
+            cdp::Compression::Zstd => api::Compression::Zstd,
+        },
+        anchors: match settings.anchors {
+            cdp::AnchorPolicy::Model => api::Anchors::Model,
+            cdp::AnchorPolicy::Never => api::Anchors::Never,
+            cdp::AnchorPolicy::Every(count) => api::Anchors::Writes { count },
+            cdp::AnchorPolicy::Interval(nanos) => api::Anchors::Time { seconds: nanos / SECOND },
+        },
+        max_distance: settings.max_distance,
+        retain_seconds: settings.retention.time.map(|nanos| nanos / SECOND),
+        retain_bytes: settings.retention.bytes,
+    }
+}
+
+fn position((lsn, at): (u64, u64)) -> api::Position {
+    api::Position { lsn, time: time(at) }
+}
+
+pub(super) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus {
+    api::CdpStatus {
+        volume,
+        settings: info.settings.as_ref().map(cdp_settings),
+        distance: info.distance,
+        from: info.from.map(position),
+        window_seconds: info.window as f64 / SECOND as f64,
+        short: info.short,
+        records: info.records,
+        written: info.written,
+        payload: info.payload,
+        stored: info.stored,
+        segments: info.segments,
+        anchors: info.anchors,
+    }
+}
+
+pub(super) fn mark(mark: &cdp::Mark) -> api::Mark {
+    api::Mark { name: mark.name.clone(), lsn: mark.lsn, time: time(mark.time) }
+}
+
+pub(super) fn change(change: &cdp::Change) -> api::Change {
+    api::Change { lsn: change.lsn, time: time(change.time), offset: change.offset, length: change.length }
+}
+
+pub(super) fn history(volume: String, found: &cdp::History) -> api::History {
+    let span = |s: &cdp::Span| api::HistorySpan { from: position(s.from), to: s.to.map(position) };
+    let anchor =
+        |a: &cdp::Anchor| api::Anchor { lsn: a.lsn, time: time(a.time), snapshot: a.snapshot.clone() };
+    let bucket = |b: &cdp::Bucket| api::HistoryBucket {
+        from: time(b.from),
+        records: b.records,
+        written: b.written,
+        stored: b.stored,
+    };
+    api::History {
+        volume,
+        spans: found.spans.iter().map(span).collect(),
+        anchors: found.anchors.iter().map(anchor).collect(),
+        marks: found.marks.iter().map(mark).collect(),
+        flushes: found.flushes.iter().copied().map(position).collect(),
+        buckets: found.buckets.iter().map(bucket).collect(),
     }
 }

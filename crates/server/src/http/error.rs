@@ -20,6 +20,7 @@ pub fn error_body(error: Error) -> ErrorBody {
         EngineKind::NoSpace => ErrorKind::NoSpace,
         EngineKind::Io => ErrorKind::Io,
         EngineKind::Corrupt => ErrorKind::Corrupt,
+        EngineKind::Lost => ErrorKind::Lost,
         EngineKind::Poisoned => ErrorKind::Poisoned,
         EngineKind::Busy => ErrorKind::Busy,
         EngineKind::Unsupported => ErrorKind::Unsupported,
@@ -69,7 +70,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let ErrorBody { kind, message } = &self.0;
         match kind {
-            ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Poisoned | ErrorKind::Internal => {
+            ErrorKind::Io
+            | ErrorKind::Corrupt
+            | ErrorKind::Lost
+            | ErrorKind::Poisoned
+            | ErrorKind::Internal => {
                 tracing::error!(?kind, message, "request failed");
             }
             _ => tracing::debug!(?kind, message, "request refused"),

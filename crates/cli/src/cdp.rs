@@ -1,0 +1,20 @@
+//! `hindcast cdp`: what continuous data protection costs.
+
+mod curve;
+mod measure;
+mod plan;
+
+use crate::failure::Failure;
+use crate::session::Global;
+use clap::Subcommand;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Plan(Box<plan::Args>),
+}
+
+pub(crate) fn run(command: Command, global: &Global) -> Result<(), Failure> {
+    match command {
+        Command::Plan(args) => plan::run(&args, global),
+    }
+}

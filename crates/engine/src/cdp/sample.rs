@@ -1,0 +1,48 @@
+//! Records to measure with: what decoding one and applying it takes is for somebody with a clock to find out.
+
+use super::codec::{Compression, Encoding, Packer, unpack};
+use super::record::HEADER_LEN;
+use crate::error::Result;
+
+/// A record as it is stored.
+#[derive(Debug, Clone)]
+pub struct CdpSample {
+    encoding: Encoding,
+    compression: Compression,
+    raw: usize,
+    packed: Vec<u8>,
+}
+
+impl CdpSample {
+    /// The record of a write that replaces `old` by `new`, equally long.
+    pub fn of(encoding: Encoding, compression: Compression, old: &[u8], new: &[u8]) -> Result<CdpSample> {
+        if old.len() != new.len() {
+            return Err(crate::error::invalid("make a record: old and new content differ in length"));
+        }
+        let mut payload = Vec::new();
+        encoding.payload(old, new, &mut payload);
+        let mut packed = Vec::new();
+        let compression = Packer::new(compression)?.pack(&payload, &mut packed);
+        Ok(CdpSample { encoding, compression, raw: payload.len(), packed })
+    }
+
+    /// Bytes that it is about.
+    pub fn raw(&self) -> usize {
+        self.raw
+    }
+
+    /// Bytes that it takes in the log.
+    pub fn stored(&self) -> usize {
+        HEADER_LEN + self.packed.len()
+    }
+
+    /// Its payload; `None` if it is damaged.
+    pub fn decode(&self) -> Option<Vec<u8>> {
+        unpack(self.compression, &self.packed, self.raw)
+    }
+
+    /// Takes `content`, as long as `payload`, over it.
+    pub fn apply(&self, content: &mut [u8], payload: &[u8]) {
+        self.encoding.apply(content, payload);
+    }
+}
