@@ -77,6 +77,8 @@ pub enum Backing {
     Volume,
     /// A snapshot of a volume, read-only.
     Snapshot,
+    /// A moment of a volume's past, read-only.
+    Moment,
     /// A plain file.
     File,
     /// A block device.
@@ -89,6 +91,7 @@ impl Backing {
         match self {
             Backing::Volume => "volume",
             Backing::Snapshot => "snapshot",
+            Backing::Moment => "moment",
             Backing::File => "file",
             Backing::Device => "device",
         }

@@ -1,6 +1,7 @@
 //! `hindcast cdp`: what continuous data protection costs.
 
-mod curve;
+pub(crate) mod curve;
+pub(crate) mod keep;
 mod measure;
 mod plan;
 

@@ -8,8 +8,10 @@ mod check;
 mod clone;
 mod extras;
 mod failure;
+mod history;
 mod output;
 mod pool;
+mod recover;
 mod relocate;
 mod schedule;
 mod select;
@@ -49,7 +51,9 @@ First steps:
   nbdinfo nbd://127.0.0.1/db                     reach it over NBD
   iscsi-ls -s iscsi://127.0.0.1                  reach it over iSCSI
   hindcast snapshot create db@first              keep what it is now
-  hindcast snapshot rollback db@first            be back there";
+  hindcast snapshot rollback db@first            be back there
+  hindcast volume set db --cdp parity            from now on keep every write
+  hindcast recover db --to -90s --as db-then     db as it was 90 seconds ago";
 
 /// Block storage with a memory: thin volumes over iSCSI and NBD, from one program
 #[derive(Debug, Parser)]
@@ -78,6 +82,9 @@ enum Command {
     /// Clones, writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
+    History(history::Show),
+    Mark(history::Mark),
+    Recover(Box<recover::Command>),
     Diff(transfer::Diff),
     Export(transfer::Export),
     Import(transfer::Import),
@@ -127,6 +134,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
+        Command::History(args) => history::show(&args, &global.session()?),
+        Command::Mark(args) => history::mark(&args, &global.session()?),
+        Command::Recover(command) => recover::run(*command, &global.session()?),
         Command::Diff(args) => transfer::diff(&args, &global.session()?),
         Command::Export(args) => transfer::export(&args, &global.session()?),
         Command::Import(args) => transfer::import(&args, &global.session()?),

@@ -1,5 +1,6 @@
 //! `hindcast volume`.
 
+use crate::cdp::keep::Keep;
 use crate::failure::Failure;
 use crate::output::{line, list, properties};
 use crate::session::Session;
@@ -12,6 +13,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   hindcast volume create db --size 10G
   hindcast volume create archive --size 1.5T --chunk 256K --block 4096
+  hindcast volume create db --size 10G --cdp parity --retain 7d    keep every write for a week
 
 The volume is thin: it takes space when it is written. At once it is exported over NBD under
 its name, and over iSCSI as LUN 0 of iqn.2026-11.io.hindcast:NAME.";
@@ -26,6 +28,8 @@ Examples:
   hindcast volume set db --read-only
   hindcast volume set db --method cow            for volumes that are read in long runs
   hindcast volume set db --snapshot-reserve 25 --auto-delete yes
+  hindcast volume set db --cdp parity --retain 7d --retain-size 50G
+  hindcast volume set db --anchor 10m            history: an anchor every ten minutes
 
 With row a chunk that a snapshot needs stays where it is, and what is written goes elsewhere: little is moved. With cow
 it is copied away and overwritten where it was: the volume keeps its order on disk. What was written before stays as it is.";
@@ -39,7 +43,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a thin volume
-    #[command(after_help = CREATE_EXAMPLES)]
+    #[command(after_help = CREATE_EXAMPLES, group = ArgGroup::new("property").multiple(true))]
     Create {
         /// 1 to 128 letters, digits, dots, dashes and underscores, beginning with a letter or digit
         name: String,
@@ -58,6 +62,8 @@ pub(crate) enum Command {
         /// How to preserve what snapshots need: row (redirect-on-write) or cow (copy-on-write) [default: row]
         #[arg(long)]
         method: Option<Method>,
+        #[command(flatten)]
+        keep: Keep,
     },
     /// List volumes
     List,
@@ -100,6 +106,8 @@ pub(crate) enum Command {
         /// Delete the oldest unprotected snapshots while they take more than the reserve, or space is low
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         auto_delete: Option<bool>,
+        #[command(flatten)]
+        keep: Keep,
     },
     Relocate(crate::relocate::Args),
     /// Delete a volume; its space comes back in the background
@@ -148,7 +156,7 @@ fn yes_no(text: &str) -> Result<bool, String> {
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
-        Command::Create { name, size, chunk, block, read_only, method } => {
+        Command::Create { name, size, chunk, block, read_only, method, keep } => {
             let new = CreateVolume {
                 name,
                 size: size.0,
@@ -156,7 +164,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 block_size: block,
                 read_only,
                 method,
-                cdp: None,
+                cdp: keep.patch(),
             };
             output.show(&client.create_volume(&new)?, |v| format!("created {}, {}", v.name, Size(v.size)))
         }
@@ -171,12 +179,18 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set { name, read_only, writable, method, snapshot_reserve, auto_delete } => {
+        Command::Set { name, read_only, writable, method, snapshot_reserve, auto_delete, keep } => {
             let read_only = (read_only || writable).then_some(read_only);
-            let patch =
-                PatchVolume { read_only, method, snapshot_reserve, auto_delete, ..PatchVolume::default() };
+            let patch = PatchVolume {
+                read_only,
+                method,
+                snapshot_reserve,
+                auto_delete,
+                cdp: keep.patch(),
+                ..PatchVolume::default()
+            };
             output.show(&client.patch_volume(&name, &patch)?, |v| {
-                format!("{} is now {}, {}", v.name, access(v), v.method.name())
+                format!("{} is now {}, {}, {}", v.name, access(v), v.method.name(), history(v))
             })
         }
         Command::Relocate(args) => crate::relocate::run(&args, session),
@@ -191,6 +205,13 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             watch(session, name.as_deref(), interval, count.unwrap_or(u64::MAX))
         }
     }
+}
+
+fn history(volume: &Volume) -> String {
+    volume
+        .cdp
+        .as_ref()
+        .map_or_else(|| "no history".into(), |cdp| format!("history as {}", cdp.encoding.name()))
 }
 
 fn access(volume: &Volume) -> &'static str {
@@ -230,6 +251,7 @@ fn details(v: &Volume) -> String {
             "snapshot reserve",
             format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", kept by deletion" } else { "" }),
         ),
+        ("history", history(v)),
         ("origin", v.origin.clone().unwrap_or_else(|| "-".into())),
         ("handles", v.handles.to_string()),
         ("created", v.created.to_string()),

@@ -1,6 +1,7 @@
 //! The life of the server: open, listen, announce, wait for a signal, stop in order.
 
 use crate::config::Config;
+use crate::cost::Anchorer;
 use crate::http::{self, ApiServer, App};
 use crate::iscsi::IscsiTarget;
 use crate::listen::Listener;
@@ -66,9 +67,11 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         hooks: config.hooks.clone(),
         transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
         schedules: Schedules::open(&config.data).map_err(http::error_body)?,
+        weights: config.weights,
     });
     let scheduler =
         Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
+    let anchorer = Anchorer::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref());
 
     let notifier = Notifier::from_env();
@@ -86,7 +89,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
     }
     notifier.stopping();
     tokio::select! {
-        result = stop(app, api, (scheduler, maintenance), config.stop_timeout) => result,
+        result = stop(app, api, (scheduler, anchorer, maintenance), config.stop_timeout) => result,
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
@@ -99,7 +102,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
-    (scheduler, maintenance): (Scheduler, Maintenance),
+    (scheduler, anchorer, maintenance): (Scheduler, Anchorer, Maintenance),
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();
@@ -111,6 +114,7 @@ async fn stop(
     iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
     let closed = tokio::task::spawn_blocking(move || {
         scheduler.stop();
+        anchorer.stop();
         maintenance.stop();
         app.pool.close()
     });

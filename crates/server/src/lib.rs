@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod cost;
 mod daemon;
 mod durable;
 pub mod freeze;
@@ -14,9 +15,11 @@ mod listen;
 mod logging;
 mod maintenance;
 mod metrics;
+mod moments;
 mod nbd;
 mod notify;
 mod passthrough;
+mod recovery;
 mod schedule;
 mod settings;
 mod snapshots;

@@ -1,6 +1,7 @@
 //! The pool's volumes as exports of the NBD target, and the target's life.
 
 use crate::http::convert;
+use crate::moments;
 use hindcast_api::Size;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
@@ -13,8 +14,8 @@ use std::time::Duration;
 /// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// Every volume under its own name, and every snapshot under its address, `VOLUME@NAME`; the empty name is the only
-/// volume where there is exactly one.
+/// Every volume under its own name, and its past under addresses: snapshots as `VOLUME@NAME`, which are listed, and any
+/// moment as `VOLUME@MOMENT`. The empty name is the only volume where there is exactly one.
 struct PoolExports(Arc<Pool>);
 
 impl Exports for PoolExports {
@@ -45,8 +46,8 @@ impl Exports for PoolExports {
             ));
         }
         // No volume has an @ in its name.
-        if let Some((volume, snapshot)) = name.split_once('@') {
-            return Ok(self.0.open_snapshot(volume, snapshot)?);
+        if let Some((volume, moment)) = name.split_once('@') {
+            return Ok(moments::open(&self.0, volume, moment)?);
         }
         let read_only = self.0.volume(&name)?.read_only;
         Ok(self.0.open_volume(&name, read_only)?)

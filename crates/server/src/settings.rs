@@ -198,6 +198,14 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DESTAGE_START", value_name = "PERCENT", help_heading = "Tuning")]
     pub destage_start: Option<u8>,
 
+    /// Price of an hour of recovery, for volumes whose anchors follow the cost model [default: 1000]
+    #[arg(long, env = "HINDCAST_CDP_BETA", value_name = "PRICE", help_heading = "Tuning")]
+    pub cdp_beta: Option<f64>,
+
+    /// Price of a gigabyte of history, in the same money [default: 0.1]
+    #[arg(long, env = "HINDCAST_CDP_GAMMA", value_name = "PRICE", help_heading = "Tuning")]
+    pub cdp_gamma: Option<f64>,
+
     /// Warn when less than this share of the pool is free, in per cent [default: 10]
     #[arg(long, env = "HINDCAST_LOW_SPACE", value_name = "PERCENT", help_heading = "Tuning")]
     pub low_space: Option<u8>,
@@ -367,6 +375,8 @@ impl Settings {
             destage_threads,
             destage_batch,
             destage_start,
+            cdp_beta,
+            cdp_gamma,
             low_space,
             stop_timeout,
             log,

@@ -108,7 +108,7 @@ impl App {
             format!("before-rollback-{at}")
         });
         let roll = |pool: &hindcast_engine::pool::Pool| pool.roll_back(volume, snapshot, &undo, how.force);
-        let undo = self.iscsi.roll_back(volume, how.force, roll)?;
+        let undo = self.iscsi.roll_back(&[volume], how.force, roll)?;
         // Their devices answer with errors since; new connections find the volume as it is now.
         self.nbd.disconnect(volume);
         tracing::info!(volume, snapshot, undo = undo.name, force = how.force, "volume rolled back");

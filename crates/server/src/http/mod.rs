@@ -1,5 +1,6 @@
 //! The admin API over HTTP: routes, credentials, and the loops that serve connections.
 
+mod cdp;
 pub(crate) mod convert;
 mod error;
 mod relocation;
@@ -19,6 +20,7 @@ use crate::schedule::Schedules;
 use crate::snapshots::VolumeHooks;
 use error::ApiError;
 use hindcast_api::{Listeners, Status};
+use hindcast_engine::cdp::model::Weights;
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -37,6 +39,8 @@ pub(crate) struct App {
     /// Commands around snapshots.
     pub(crate) hooks: VolumeHooks,
     pub(crate) schedules: Schedules,
+    /// What time and space are worth.
+    pub(crate) weights: Weights,
     /// Exports and imports that may go on at the same time.
     pub(crate) transfers: Arc<Semaphore>,
 }

@@ -2,7 +2,7 @@
 
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, convert, relocation, schedules, snapshots, targets, transfer};
+use super::{App, blocking, cdp, convert, relocation, schedules, snapshots, targets, transfer};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -45,6 +45,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
         .merge(snapshots::router())
+        .merge(cdp::router())
         .merge(transfer::router())
         .merge(relocation::router())
         .merge(schedules::router())
@@ -224,6 +225,9 @@ async fn create_volume(
         if method != info.method {
             info = app.pool.set_method(&info.name, method)?;
         }
+        if let Some(patch) = &new.cdp {
+            info = app.pool.set_cdp(&info.name, cdp::settings(None, patch)?)?;
+        }
         Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).volume(&info))))
     })
     .await
@@ -240,7 +244,7 @@ async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Vol
     .await
 }
 
-/// Changes a volume: read_only, then method, policy of snapshots, size, name; the first that fails ends the request.
+/// Changes a volume: read_only, then method, policy of snapshots, history, size, name; the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -265,6 +269,11 @@ async fn patch_volume(
             };
             info = app.pool.set_snapshot_policy(&name, policy)?;
             tracing::info!(volume = name, ?policy, "volume");
+        }
+        if let Some(change) = &patch.cdp {
+            let settings = cdp::settings(info.cdp, change)?;
+            info = app.pool.set_cdp(&name, settings)?;
+            tracing::info!(volume = name, ?settings, "history");
         }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;

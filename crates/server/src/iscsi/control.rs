@@ -6,6 +6,7 @@ use super::exports::Found;
 use super::names;
 use super::registry::{Named, Scope, Settings, Uuid};
 use super::views;
+use crate::moments::{self, Past};
 use crate::passthrough::{FileDevice, FileSpec, canonical};
 use hindcast_api as api;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -126,7 +127,15 @@ impl IscsiTarget {
                 }
                 let pool = &self.exports.pool;
                 let backing = match volume.split_once('@') {
-                    Some((volume, snapshot)) => pool.snapshot(volume, snapshot)?.uuid,
+                    Some((volume, moment)) => match moments::find(pool, volume, moment)? {
+                        Past::Snapshot(snapshot) => snapshot.uuid,
+                        // Nothing would keep it from expiring while nobody is logged in.
+                        Past::Moment(_) => {
+                            return Err(invalid(
+                                "add a LUN: a moment has a target of its own; to keep it, recover it to a new volume",
+                            ));
+                        }
+                    },
                     None => pool.volume(volume)?.uuid,
                 };
                 (backing, None)

@@ -7,7 +7,10 @@
 use super::names::{self, SnapshotPart};
 use super::registry::{Guard, Named, Registry, Scope, Settings, Store, Uuid};
 use crate::durable::DurableFile;
+use crate::moments::{self, Past};
 use crate::passthrough::FileDevice;
+use hindcast_api::Moment;
+use hindcast_engine::cdp;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text as uuid;
@@ -41,14 +44,16 @@ pub(crate) struct Exports {
 struct Live {
     units: HashMap<Uuid, Unit>,
     targets: HashMap<String, LiveTarget>,
+    /// Moments that are in use: the identity of their logical units, with the volume's identity and the LSN.
+    moments: HashMap<Uuid, (Uuid, u64)>,
     /// Volumes that are being deleted: nobody may begin to use them.
     going: HashSet<Uuid>,
 }
 
 struct Unit {
     lu: Arc<LogicalUnit>,
-    /// It keeps a snapshot from being reclaimed, and goes when no target has it.
-    snapshot: bool,
+    /// A snapshot or moment: it keeps them from being reclaimed, and goes when no target has it.
+    past: bool,
     /// Set where it is not a volume.
     file: Option<Arc<FileDevice>>,
 }
@@ -56,8 +61,10 @@ struct Unit {
 struct LiveTarget {
     target: Arc<Target>,
     scope: Scope,
-    /// It shows a snapshot, and goes with its last session.
+    /// It shows a snapshot or a moment, and goes with its last session.
     on_demand: bool,
+    /// The LSN of the moment: fixed while somebody uses it, whatever its name comes to later.
+    moment: Option<u64>,
 }
 
 /// A target that exists.
@@ -69,6 +76,8 @@ pub(crate) struct Found {
     pub(crate) volume: Option<VolumeInfo>,
     /// The snapshot of that volume that it shows.
     pub(crate) snapshot: Option<SnapshotInfo>,
+    /// The moment of that volume that it shows, as LSN.
+    pub(crate) moment: Option<u64>,
 }
 
 /// What of the pool a logical unit shows.
@@ -76,6 +85,8 @@ pub(crate) enum Source {
     Volume(VolumeInfo),
     /// With its volume.
     Snapshot(SnapshotInfo, VolumeInfo),
+    /// An LSN, and its volume.
+    Moment(u64, VolumeInfo),
 }
 
 impl Source {
@@ -84,6 +95,7 @@ impl Source {
         match self {
             Source::Volume(volume) => volume.name.clone(),
             Source::Snapshot(snapshot, _) => format!("{}@{}", snapshot.volume, snapshot.name),
+            Source::Moment(lsn, volume) => format!("{}@{}", volume.name, Moment::Lsn(*lsn)),
         }
     }
 }
@@ -93,9 +105,26 @@ impl Found {
     pub(crate) fn luns(&self, registry: &Registry) -> BTreeMap<u16, Uuid> {
         match (&self.snapshot, &self.volume, registry.named.get(&self.name)) {
             (Some(snapshot), _, _) => BTreeMap::from([(0, snapshot.uuid)]),
-            (None, Some(volume), _) => BTreeMap::from([(0, volume.uuid)]),
+            (None, Some(volume), _) => BTreeMap::from([(0, self.identity(volume))]),
             (None, None, named) => named.map(|t| t.luns.clone()).unwrap_or_default(),
         }
+    }
+
+    /// Of the logical unit that shows a volume, or a moment of it.
+    fn identity(&self, volume: &VolumeInfo) -> Uuid {
+        let Some(lsn) = self.moment else {
+            return volume.uuid;
+        };
+        // The volume's, with the moment in it: the same for each session, and for every time that it is opened.
+        let mut id = volume.uuid;
+        id.iter_mut().zip(lsn.to_le_bytes()).for_each(|(byte, lsn)| *byte ^= lsn);
+        id[15] ^= 0x80;
+        id
+    }
+
+    /// It exists while somebody uses it.
+    fn on_demand(&self) -> bool {
+        self.snapshot.is_some() || self.moment.is_some()
     }
 }
 
@@ -152,9 +181,8 @@ impl Exports {
 
     /// The target that a name means: an iSCSI name, a short one, or a volume's.
     pub(crate) fn find(&self, text: &str) -> Result<Found> {
-        if let Some((volume, snapshot)) = text.split_once('@') {
-            let snapshot = self.pool.snapshot(volume, snapshot)?;
-            return Ok(Found::of_snapshot(snapshot, self.pool.volume(volume)?));
+        if let Some((volume, moment)) = text.split_once('@') {
+            return self.find_past(self.pool.volume(volume)?, moment);
         }
         let registry = self.store.get();
         let name = names::target_name(text);
@@ -167,6 +195,9 @@ impl Exports {
             }
             if let Some((snapshot, volume)) = self.snapshot_called(name) {
                 return Ok(Found::of_snapshot(snapshot, volume));
+            }
+            if let Some(found) = self.moment_called(name) {
+                return found;
             }
         }
         // A volume's name as it is written, where an iSCSI name can't be written like that.
@@ -190,6 +221,32 @@ impl Exports {
         })
     }
 
+    /// What an address says of a volume's past.
+    fn find_past(&self, volume: VolumeInfo, moment: &str) -> Result<Found> {
+        match moments::find(&self.pool, &volume.name, moment)? {
+            Past::Snapshot(snapshot) => Ok(Found::of_snapshot(snapshot, volume)),
+            Past::Moment(moment) => {
+                let lsn = self.pool.resolve(&volume.name, &moment)?.lsn;
+                Ok(Found::of_moment(names::of_moment(&volume, lsn), volume, lsn))
+            }
+        }
+    }
+
+    /// A moment by the name of its target. One that is in use stays what it was when it was opened.
+    fn moment_called(&self, target: &str) -> Option<Result<Found>> {
+        let (of, moment) = names::moment_part(target)?;
+        let volume = self.volume_called(of)?;
+        let known = self.live.lock().targets.get(target).and_then(|t| t.moment);
+        let found = match known {
+            Some(lsn) => Ok(Found::of_moment(target.to_owned(), volume, lsn)),
+            None => self.find_past(volume, moment).map(|found| match found.moment {
+                Some(_) => Found { name: target.to_owned(), ..found },
+                None => found,
+            }),
+        };
+        Some(found)
+    }
+
     fn snapshot_called(&self, target: &str) -> Option<(SnapshotInfo, VolumeInfo)> {
         let snapshot = match names::snapshot_part(target)? {
             SnapshotPart::Named(volume, snapshot) => self.pool.snapshot(volume, snapshot).ok()?,
@@ -211,7 +268,7 @@ impl Exports {
             let live = self.live.lock();
             live.targets.iter().filter(|(_, t)| t.on_demand).map(|(name, _)| name.clone()).collect()
         };
-        all.extend(live.iter().filter_map(|name| self.find(name).ok().filter(|f| f.snapshot.is_some())));
+        all.extend(live.iter().filter_map(|name| self.find(name).ok().filter(Found::on_demand)));
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -246,18 +303,23 @@ impl Exports {
                 let device = FileDevice::open(spec.clone())?;
                 let options = LuOptions { product: "FILE".into(), ..LuOptions::default() };
                 let lu = LogicalUnit::new(device.clone(), options, Some(store))?;
-                Unit { lu, snapshot: false, file: Some(device) }
+                Unit { lu, past: false, file: Some(device) }
             }
-            None => match self.source(id)? {
+            None => match live.moments.get(id).map_or_else(|| self.stored(id), |of| self.moment(of))? {
                 Source::Volume(info) => {
                     let (volume, options) = self.volume_device(&info)?;
-                    Unit { lu: LogicalUnit::new(volume, options, Some(store))?, snapshot: false, file: None }
+                    Unit { lu: LogicalUnit::new(volume, options, Some(store))?, past: false, file: None }
                 }
                 Source::Snapshot(info, _) => {
                     let snapshot = self.pool.open_snapshot(&info.volume, &info.name)?;
                     let options = LuOptions { product: "SNAPSHOT".into(), ..LuOptions::default() };
                     // Nothing of it outlives its sessions: it is read-only, and may go at any time.
-                    Unit { lu: LogicalUnit::new(snapshot, options, None)?, snapshot: true, file: None }
+                    Unit { lu: LogicalUnit::new(snapshot, options, None)?, past: true, file: None }
+                }
+                Source::Moment(lsn, info) => {
+                    let device = self.pool.open_moment(&info.name, &cdp::Moment::Lsn(lsn))?;
+                    let options = LuOptions { product: "MOMENT".into(), ..LuOptions::default() };
+                    Unit { lu: LogicalUnit::new(device, options, None)?, past: true, file: None }
                 }
             },
         };
@@ -280,8 +342,21 @@ impl Exports {
         Ok((volume, options))
     }
 
-    /// A volume or snapshot by its identity.
+    /// A volume, snapshot or moment by its identity.
     pub(crate) fn source(&self, id: &Uuid) -> Result<Source> {
+        let moment = self.live.lock().moments.get(id).copied();
+        moment.map_or_else(|| self.stored(id), |of| self.moment(&of))
+    }
+
+    fn moment(&self, (volume, lsn): &(Uuid, u64)) -> Result<Source> {
+        let volume = self.pool.volumes().into_iter().find(|v| v.uuid == *volume);
+        let volume = volume
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, "find the volume of a moment: it was deleted"))?;
+        Ok(Source::Moment(*lsn, volume))
+    }
+
+    /// A volume or snapshot by its identity.
+    fn stored(&self, id: &Uuid) -> Result<Source> {
         if let Some(volume) = self.pool.volumes().into_iter().find(|v| v.uuid == *id) {
             return Ok(Source::Volume(volume));
         }
@@ -319,13 +394,23 @@ impl Exports {
             Some(known) => known.target.clone(),
             None => {
                 let target = Target::new(&found.name, &self.groups);
-                let on_demand = found.snapshot.is_some();
-                let known = LiveTarget { target: target.clone(), scope: found.scope.clone(), on_demand };
+                let known = LiveTarget {
+                    target: target.clone(),
+                    scope: found.scope.clone(),
+                    on_demand: found.on_demand(),
+                    moment: found.moment,
+                };
                 live.targets.insert(found.name.clone(), known);
                 target
             }
         };
+        // Of two that log in at once by the same name, the moment of the first counts.
+        let moment = live.targets.get(&found.name).and_then(|t| t.moment);
+        let found = &Found { moment, ..found.clone() };
         let wanted = found.luns(&registry);
+        if let (Some(lsn), Some(volume)) = (found.moment, &found.volume) {
+            live.moments.extend(wanted.values().map(|id| (*id, (volume.uuid, lsn))));
+        }
         for lun in target.inventory().keys().filter(|lun| !wanted.contains_key(lun)) {
             target.set_lun(*lun, None);
         }
@@ -454,7 +539,7 @@ impl Exports {
         let new = new.ok();
         match &new {
             Some(lu) => {
-                let unit = Unit { lu: lu.clone(), snapshot: false, file: None };
+                let unit = Unit { lu: lu.clone(), past: false, file: None };
                 live.units.insert(info.uuid, unit);
             }
             None => drop(live.units.remove(&info.uuid)),
@@ -480,7 +565,8 @@ impl Exports {
         let mapped = |lu: &Arc<LogicalUnit>| {
             inventories.iter().any(|inventory| inventory.values().any(|known| Arc::ptr_eq(known, lu)))
         };
-        live.units.retain(|_, unit| !unit.snapshot || mapped(&unit.lu));
+        live.units.retain(|_, unit| !unit.past || mapped(&unit.lu));
+        live.moments.retain(|id, _| live.units.contains_key(id));
     }
 
     /// Looks for what nobody tells: that an exported file has another length now, that space has become scarce, that a
@@ -504,18 +590,23 @@ impl Exports {
 
 impl Found {
     fn named(name: String) -> Found {
-        Found { scope: Scope::Named(name.clone()), name, volume: None, snapshot: None }
+        Found { scope: Scope::Named(name.clone()), name, volume: None, snapshot: None, moment: None }
     }
 
     fn of_volume(volume: VolumeInfo) -> Found {
         let (name, scope) = (names::of_volume(&volume), Scope::Volume(volume.uuid));
-        Found { name, scope, volume: Some(volume), snapshot: None }
+        Found { name, scope, volume: Some(volume), snapshot: None, moment: None }
     }
 
     /// Who may see a volume may see its past: the rules of its target count here too.
     fn of_snapshot(snapshot: SnapshotInfo, volume: VolumeInfo) -> Found {
         let (name, scope) = (names::of_snapshot(&snapshot), Scope::Volume(volume.uuid));
-        Found { name, scope, volume: Some(volume), snapshot: Some(snapshot) }
+        Found { name, scope, volume: Some(volume), snapshot: Some(snapshot), moment: None }
+    }
+
+    fn of_moment(name: String, volume: VolumeInfo, lsn: u64) -> Found {
+        let scope = Scope::Volume(volume.uuid);
+        Found { name, scope, volume: Some(volume), snapshot: None, moment: Some(lsn) }
     }
 }
 
@@ -544,7 +635,7 @@ impl Targets for Exports {
                 Scope::All => None,
             };
             // With thousands of snapshots, a list of them would be of no use.
-            found.snapshot.is_none()
+            !found.on_demand()
                 && settings.is_some_and(|s| {
                     s.enabled
                         && self.permit(&registry, &s.guard, initiator.name, initiator.peer.ip()).is_some()

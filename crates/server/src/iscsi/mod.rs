@@ -180,25 +180,27 @@ impl IscsiTarget {
     /// logical unit that has been switched off and on, and what they had begun never reaches what it shows now.
     pub(crate) fn roll_back<T>(
         &self,
-        name: &str,
+        names: &[&str],
         force: bool,
         roll: impl FnOnce(&Pool) -> Result<T>,
     ) -> Result<T> {
         let _one_at_a_time = self.changing.lock();
         let pool = &self.exports.pool;
-        let id = pool.volume(name)?.uuid;
-        self.exports.set_going(&id, true);
-        let busy = !force && self.exports.in_use(&id);
+        let ids = names.iter().map(|name| Ok(pool.volume(name)?.uuid)).collect::<Result<Vec<Uuid>>>()?;
+        ids.iter().for_each(|id| self.exports.set_going(id, true));
+        let busy = names.iter().zip(&ids).find(|(_, id)| !force && self.exports.in_use(id));
         let rolled = match busy {
-            true => Err(Error::new(
+            Some((name, _)) => Err(Error::new(
                 ErrorKind::Busy,
                 format!("roll back volume {name}: iSCSI initiators use it; force to do it under them"),
             )),
-            false => roll(pool),
+            None => roll(pool),
         };
-        self.exports.set_going(&id, false);
+        ids.iter().for_each(|id| self.exports.set_going(id, false));
         if rolled.is_ok() {
-            self.exports.volume_replaced(&pool.volume(name)?);
+            for name in names {
+                self.exports.volume_replaced(&pool.volume(name)?);
+            }
         }
         rolled
     }

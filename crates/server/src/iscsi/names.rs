@@ -1,5 +1,6 @@
 //! The names of targets: iSCSI names, and the short forms that people type.
 
+use hindcast_api::Moment;
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, fold};
@@ -8,6 +9,8 @@ use hindcast_target::iscsi::access::{IscsiName, fold};
 const AUTHORITY: &str = "iqn.2026-11.io.hindcast";
 /// Between a volume and its snapshot: neither has a colon in its name.
 const SNAPSHOT: &str = ":snap:";
+/// Between the name of a volume's target and a moment.
+const MOMENT: &str = ":at:";
 /// Bytes of the longest iSCSI name (RFC 7143 4.2.7.1).
 const MAX_NAME: usize = 223;
 
@@ -48,6 +51,17 @@ pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
     }
     let id: String = snapshot.uuid.iter().map(|b| format!("{b:02x}")).collect();
     format!("{AUTHORITY}{SNAPSHOT}{id}")
+}
+
+/// The name of the target that shows a moment: after the volume's, `:at:` and the moment. Other ways to say the moment,
+/// such as a time, make names of the same target as long as iSCSI names can hold them.
+pub(crate) fn of_moment(volume: &VolumeInfo, lsn: u64) -> String {
+    format!("{}{MOMENT}{}", of_volume(volume), Moment::Lsn(lsn))
+}
+
+/// The name of a volume's target, and the moment, if a target's name could mean one.
+pub(crate) fn moment_part(target: &str) -> Option<(&str, &str)> {
+    target.split_once(MOMENT)
 }
 
 /// What a target's name says of a snapshot.
@@ -100,6 +114,7 @@ mod tests {
             order: Order::Dependent,
             policy: SnapshotPolicy::default(),
             importing: false,
+            cdp: None,
             allocated: 0,
             handles: 0,
             stats: VolumeStats::default(),
@@ -174,6 +189,24 @@ mod tests {
         for none in ["iqn.2026-11.io.hindcast:db", "iqn.2026-11.io.hindcast:snap:x", "db:snap:a", ":snap:"] {
             assert_eq!(snapshot_part(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn a_moment_has_a_name_that_leads_back() {
+        for (volume_name, iqn) in [
+            ("db", "iqn.2026-11.io.hindcast:db:at:lsn:4711"),
+            ("DB_1", "iqn.2026-11.io.hindcast:db-1:abababab:at:lsn:4711"),
+        ] {
+            let volume = volume(volume_name);
+            assert_eq!(of_moment(&volume, 4711), iqn);
+            assert_eq!(iqn.parse::<IscsiName>().unwrap().as_str(), iqn);
+            assert_eq!(moment_part(iqn), Some((of_volume(&volume).as_str(), "lsn:4711")));
+        }
+        // Times are written small there.
+        let time = target_name("db:at:2026-11-21T10:00:00.5Z").unwrap();
+        assert_eq!(time, "iqn.2026-11.io.hindcast:db:at:2026-11-21t10:00:00.5z");
+        assert!(moment_part(&time).unwrap().1.parse::<Moment>().is_ok());
+        assert_eq!(moment_part("iqn.2026-11.io.hindcast:db"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::exports::{Exports, Found, Source};
 use super::registry::{Guard, Registry, Uuid};
 use hindcast_api as api;
+use hindcast_engine::cdp;
 use hindcast_engine::device::DeviceInfo;
 use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -72,6 +73,7 @@ fn view_lun(exports: &Exports, registry: &Registry, lun: u16, id: &Uuid) -> api:
         Some(file) => (api::Backing::Device, file.path.clone()),
         None => match &source {
             Ok(Source::Snapshot(..)) => (api::Backing::Snapshot, address(&source)),
+            Ok(Source::Moment(..)) => (api::Backing::Moment, address(&source)),
             _ => (api::Backing::Volume, address(&source)),
         },
     };
@@ -82,6 +84,10 @@ fn view_lun(exports: &Exports, registry: &Registry, lun: u16, id: &Uuid) -> api:
             let (size, read_only, volume) = match source {
                 Source::Volume(v) => (v.size, v.read_only, v),
                 Source::Snapshot(s, v) => (s.size, true, v),
+                Source::Moment(lsn, v) => {
+                    let point = exports.pool.resolve(&v.name, &cdp::Moment::Lsn(lsn));
+                    (point.map_or(v.size, |p| p.size), true, v)
+                }
             };
             DeviceInfo { size, block_size: volume.block_size, preferred_size: 0, read_only, uuid: *id }
         }),

@@ -1,0 +1,252 @@
+//! `hindcast history` and `hindcast mark`.
+
+use crate::cdp::curve::grouped;
+use crate::failure::Failure;
+use crate::output::{list, properties};
+use crate::session::Session;
+use clap::Args;
+use hindcast_api::{
+    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, History, HistoryBucket, Moment, Position, Size,
+};
+use jiff::Timestamp;
+use serde::Serialize;
+
+const EXAMPLES: &str = "\
+Examples:
+  hindcast history db
+  hindcast history db --range 1M+64K                    when did these bytes change?
+  hindcast history db --range 0+4K --from -1h
+  hindcast history db --buckets 600 -o json             for a picture
+
+Any moment of it is an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@lsn:4711, db@MARK.";
+
+const MARK_EXAMPLES: &str = "\
+Examples:
+  hindcast mark db before-upgrade
+  hindcast recover db --to before-upgrade --as db-old
+  hindcast mark db before-upgrade --delete";
+
+/// What of a volume's past can be gone back to; or when a range of it changed
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Show {
+    volume: String,
+    /// List the writes to a range of bytes
+    #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range)]
+    range: Option<(u64, u64)>,
+    /// With --range: only from this moment on
+    #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "range", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// With --range: only until this moment
+    #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "range", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// With --range: at most so many, the oldest
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "range")]
+    limit: u64,
+    /// Into how many parts time is divided to show how much changed
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    buckets: u32,
+}
+
+/// Give the present moment of a volume a name
+#[derive(Debug, Args)]
+#[command(after_help = MARK_EXAMPLES)]
+pub(crate) struct Mark {
+    volume: String,
+    /// 1 to 128 letters, digits, dots, dashes and underscores, beginning with a letter or digit
+    name: String,
+    /// Forget the name instead; the moment stays
+    #[arg(long)]
+    delete: bool,
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let (offset, length) = text.split_once('+').ok_or("a range is OFFSET+LENGTH, like 1M+64K")?;
+    let size = |text: &str| text.parse::<Size>().map(|s| s.0).map_err(|e| e.to_string());
+    match (size(offset)?, size(length)?) {
+        (_, 0) => Err("a range is not empty".into()),
+        range => Ok(range),
+    }
+}
+
+/// Checked here, so that a slip is a usage error; sent as it was written.
+pub(crate) fn moment(text: &str) -> Result<String, String> {
+    text.parse::<Moment>().map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+#[derive(Serialize)]
+struct Whole {
+    status: CdpStatus,
+    #[serde(flatten)]
+    history: History,
+}
+
+pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    if let Some((offset, length)) = args.range {
+        let (from, to, limit) = (args.from.clone(), args.to.clone(), args.limit);
+        let changes = client.changes(&args.volume, &ChangesQuery { offset, length, from, to, limit })?;
+        return output.show(&changes, |changes| table(changes));
+    }
+    let whole =
+        Whole { status: client.cdp(&args.volume)?, history: client.history(&args.volume, args.buckets)? };
+    output.show(&whole, Whole::text)
+}
+
+pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
+    let (volume, name) = (&args.volume, &args.name);
+    if args.delete {
+        session.client.delete_mark(volume, name)?;
+        return session.output.done(format_args!("{volume}@{name} is no mark any more"));
+    }
+    let mark = session.client.create_mark(volume, &CreateMark { name: name.clone() })?;
+    session.output.show(&mark, |m| format!("{volume}@{} is {} (lsn:{})", m.name, m.time, m.lsn))
+}
+
+fn table(changes: &[Change]) -> String {
+    let rows = changes.iter().map(|c| {
+        vec![c.time.to_string(), format!("lsn:{}", c.lsn), c.offset.to_string(), c.length.to_string()]
+    });
+    list(&["TIME", "MOMENT", "OFFSET", "LENGTH"], &[2, 3], rows)
+}
+
+impl Whole {
+    fn text(&self) -> String {
+        let (s, h) = (&self.status, &self.history);
+        let position = |p: &Position| format!("{} (lsn:{})", p.time, p.lsn);
+        let flush = h.flushes.last().map_or_else(|| "-".into(), position);
+        let short = if s.short { ", less than it is to be: --retain-size is too small" } else { "" };
+        let mut text = properties([
+            ("volume", h.volume.clone()),
+            ("keeps", s.settings.as_ref().map_or_else(|| "nothing new".into(), settings)),
+            ("from", s.from.as_ref().map_or_else(|| "-".into(), position)),
+            ("window", format!("{}{short}", time(s.window_seconds))),
+            (
+                "log",
+                format!(
+                    "{} in {} records, for {} written",
+                    Size(s.stored),
+                    grouped(s.records as f64),
+                    Size(s.written)
+                ),
+            ),
+            ("anchors", {
+                let distance = s.distance.map(|d| format!(", one every {} writes", grouped(d as f64)));
+                format!("{}{}", s.anchors, distance.unwrap_or_default())
+            }),
+            ("last flush", flush),
+        ]);
+        for span in &h.spans {
+            let to = span.to.as_ref().map_or_else(|| "now".into(), position);
+            text.push_str(&format!("\n\n{} to {to}", position(&span.from)));
+        }
+        if let Some(line) = sparkline(&h.buckets) {
+            text.push_str(&format!("\n\n{line}"));
+        }
+        if !h.marks.is_empty() {
+            let rows = h.marks.iter().map(|m| {
+                vec![format!("{}@{}", h.volume, m.name), m.time.to_string(), format!("lsn:{}", m.lsn)]
+            });
+            text.push_str(&format!("\n\n{}", list(&["MARK", "TIME", "MOMENT"], &[], rows)));
+        }
+        text
+    }
+}
+
+fn settings(cdp: &Cdp) -> String {
+    let anchors = match cdp.anchors {
+        Anchors::Model => "by the model".into(),
+        Anchors::Never => "never".into(),
+        Anchors::Writes { count } => format!("every {} writes", grouped(count as f64)),
+        Anchors::Time { seconds } => format!("every {}", time(seconds as f64)),
+    };
+    let kept = match (cdp.retain_seconds, cdp.retain_bytes) {
+        (None, None) => "for ever".into(),
+        (Some(seconds), None) => time(seconds as f64),
+        (None, Some(bytes)) => format!("{} of it", Size(bytes)),
+        (Some(seconds), Some(bytes)) => format!("{}, at most {} of it", time(seconds as f64), Size(bytes)),
+    };
+    format!("{}, {}; anchors {anchors}; kept {kept}", cdp.encoding.name(), cdp.compression.name())
+}
+
+/// How much was written in each part of the time, and how long a part is.
+fn sparkline(buckets: &[HistoryBucket]) -> Option<String> {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = buckets.iter().map(|b| b.written).max().filter(|most| *most > 0)?;
+    let level = |b: &HistoryBucket| match b.written {
+        0 => ' ',
+        written => LEVELS[((u128::from(written) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1],
+    };
+    let line: String = buckets.iter().map(level).collect();
+    let (first, last) = (buckets.first()?, buckets.last()?);
+    let part = match buckets {
+        [a, b, ..] => format!("each {}, ", time(seconds_between(a.from, b.from))),
+        _ => String::new(),
+    };
+    let heading = format!("{} to {}, {part}at most {} written", first.from, last.from, Size(most));
+    Some(format!("{heading}\n{line}"))
+}
+
+fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}
+
+/// For people: two units at most.
+pub(crate) fn time(seconds: f64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    if seconds < 60.0 {
+        return format!("{seconds:.3} s").replace(".000", "");
+    }
+    let whole = seconds as u64;
+    let at = UNITS.iter().position(|(unit, _)| whole >= *unit).unwrap_or(3);
+    let mut left = whole;
+    let mut parts = Vec::new();
+    for (unit, name) in UNITS.iter().skip(at).take(2) {
+        if left / unit > 0 {
+            parts.push(format!("{} {name}", left / unit));
+        }
+        left %= unit;
+    }
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(second: i64, written: u64) -> HistoryBucket {
+        HistoryBucket { from: Timestamp::from_second(second).unwrap(), records: 1, written, stored: 1 }
+    }
+
+    #[test]
+    fn the_sparkline_shows_the_least_write_and_the_lull() {
+        let buckets = [bucket(0, 1), bucket(60, 0), bucket(120, 500), bucket(180, 1000)];
+        let text = sparkline(&buckets).unwrap();
+        assert!(text.ends_with("\n▁ ▄█"), "{text}");
+        assert!(text.contains("each 1 min, at most 1000 B"), "{text}");
+        assert_eq!(sparkline(&[bucket(0, 0)]), None);
+        assert_eq!(sparkline(&[]), None);
+    }
+
+    #[test]
+    fn times_have_two_units() {
+        for (seconds, text) in [
+            (0.0, "0 s"),
+            (1.5, "1.500 s"),
+            (60.0, "1 min"),
+            (3725.0, "1 h 2 min"),
+            (604_800.0, "7 d"),
+            (90_000.0, "1 d 1 h"),
+        ] {
+            assert_eq!(time(seconds), text);
+        }
+    }
+
+    #[test]
+    fn ranges_have_an_offset_and_a_length() {
+        assert_eq!(range("1M+64K"), Ok((1 << 20, 64 << 10)));
+        for bad in ["", "1M", "+", "1M+", "+1M", "1M+0", "1M-2M"] {
+            assert!(range(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `hindcast recover`.
+
+mod bisect;
+mod mount;
+
+use crate::failure::Failure;
+use crate::history::moment;
+use crate::session::Session;
+use clap::{Args, Subcommand};
+use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, RolledBack, Volume};
+
+const EXAMPLES: &str = "\
+Examples:
+  hindcast recover db --to 2026-11-22T03:14:15.5Z --as db-then
+  hindcast recover db --to -90s --as db-then             as it was 90 seconds ago
+  hindcast recover db --to before-upgrade --in-place     to a mark; what it is now is kept as a snapshot
+  hindcast recover db log --to -10m --as db-then --as log-then
+  hindcast recover db --to -10m --last-flush --as db-then
+  hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
+
+The new volume is there at once, whatever its size.";
+
+/// Bring volumes back as they were at any moment: as new volumes, or in place
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Command {
+    #[command(subcommand)]
+    command: Option<Sub>,
+    /// Volumes; several go to one moment
+    #[arg(value_name = "VOLUME", required = true)]
+    volumes: Vec<String>,
+    /// The moment: a time, how long ago (-90s), lsn:N, or the name of a mark or snapshot
+    #[arg(long, value_name = "MOMENT", value_parser = moment, required = true, allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Name of the new volume; once for each volume, in their order
+    #[arg(
+        long = "as",
+        value_name = "NAME",
+        required_unless_present = "in_place",
+        conflicts_with = "in_place"
+    )]
+    names: Vec<String>,
+    /// Take the volumes themselves back
+    #[arg(long)]
+    in_place: bool,
+    /// To the last flush at or before the moment: what clients had on stable storage
+    #[arg(long)]
+    last_flush: bool,
+    /// With --in-place: name of the snapshots that keep what the volumes are now [default: before-recovery-TIME]
+    #[arg(long, value_name = "NAME", requires = "in_place")]
+    undo_name: Option<String>,
+    /// With --in-place: also while clients use them, which are disconnected or told
+    #[arg(long, requires = "in_place")]
+    force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Sub {
+    Bisect(bisect::Bisect),
+}
+
+pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+    if let Some(Sub::Bisect(args)) = &command.command {
+        return bisect::run(args, session);
+    }
+    let Command { volumes, to, names, in_place, last_flush, undo_name, force, .. } = command;
+    let to = to.ok_or_else(|| Failure::usage("say --to which moment"))?;
+    if in_place {
+        let what = RecoverInPlace { volumes, to, last_flush, undo: undo_name, force };
+        return session.output.show(&session.client.recover_in_place(&what)?, |done| taken_back(done));
+    }
+    if names.len() != volumes.len() {
+        return Err(Failure::usage("give --as once for each volume"));
+    }
+    let pairs = volumes.into_iter().zip(names);
+    let volumes = pairs.map(|(volume, name)| RecoverVolume { volume, name }).collect();
+    let what = Recover { volumes, to, last_flush };
+    session.output.show(&session.client.recover(&what)?, |made| new_volumes(&what, made))
+}
+
+fn new_volumes(what: &Recover, made: &[Volume]) -> String {
+    let line = |(of, new): (&RecoverVolume, &Volume)| {
+        format!("{} is what {} was at {}", new.name, of.volume, what.to)
+    };
+    what.volumes.iter().zip(made).map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn taken_back(done: &[RolledBack]) -> String {
+    let line = |r: &RolledBack| {
+        let (name, undo) = (&r.volume.name, r.undo.address());
+        format!(
+            "{name} is taken back; what it was before is {undo}\nto undo: hindcast snapshot rollback {undo}"
+        )
+    };
+    done.iter().map(line).collect::<Vec<_>>().join("\n")
+}

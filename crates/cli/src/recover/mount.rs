@@ -1,0 +1,146 @@
+//! A volume's file system, mounted for a while by way of nbdfuse and a loop device.
+
+use crate::failure::Failure;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long nbdfuse may take to show the disk, and to go.
+const PATIENCE: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_millis(20);
+
+/// The NBD URI of an export of a listener, `HOST:PORT` or `unix:PATH`.
+pub(super) fn uri(listener: &str, export: &str) -> String {
+    let escaped = |text: &str, plain: fn(u8) -> bool| {
+        let mut out = String::new();
+        for byte in text.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte.into()),
+                _ if plain(byte) => out.push(byte.into()),
+                _ => out.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        out
+    };
+    let export = escaped(export, |b| matches!(b, b'@' | b':'));
+    match listener.strip_prefix("unix:") {
+        Some(path) => format!("nbd+unix:///{export}?socket={}", escaped(path, |b| b == b'/')),
+        None => format!("nbd://{listener}/{export}"),
+    }
+}
+
+/// Taken down when dropped, as far as it is up.
+pub(super) struct Mounted {
+    dir: PathBuf,
+    fuse: Option<Child>,
+    mounted: bool,
+}
+
+impl Mounted {
+    pub(super) fn new(uri: &str) -> Result<Mounted, Failure> {
+        let dir = run(Command::new("mktemp").args(["-d", "-t", "hindcast-bisect-XXXXXX"]))?;
+        let mut this = Mounted { dir: PathBuf::from(dir.trim()), fuse: None, mounted: false };
+        for part in [this.fuse_dir(), this.path()] {
+            std::fs::create_dir(&part)
+                .map_err(|e| Failure::Failed(format!("make {}: {e}", part.display())))?;
+        }
+        let disk = this.fuse_dir().join("disk");
+        let fuse =
+            Command::new("nbdfuse").arg(&disk).arg(uri).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        this.fuse = Some(fuse.map_err(|e| Failure::Failed(format!("run nbdfuse: {e}")))?);
+        this.wait_for("nbdfuse to show the disk", |this| {
+            if let Some(Ok(Some(status))) = this.fuse.as_mut().map(Child::try_wait) {
+                return Err(Failure::Failed(format!("nbdfuse ended with {status}")));
+            }
+            Ok(disk.exists())
+        })?;
+        // A file system's own journal is replayed even so, if the device can be written to, and this one can.
+        run(Command::new("mount").args(["-o", "loop,ro"]).arg(&disk).arg(this.path()))?;
+        this.mounted = true;
+        Ok(this)
+    }
+
+    fn fuse_dir(&self) -> PathBuf {
+        self.dir.join("fuse")
+    }
+
+    /// Where the file system is.
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.join("mount")
+    }
+
+    fn wait_for(
+        &mut self,
+        what: &str,
+        mut done: impl FnMut(&mut Self) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let end = Instant::now() + PATIENCE;
+        while !done(self)? {
+            if Instant::now() > end {
+                return Err(Failure::Failed(format!("waited in vain for {what}")));
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
+    }
+
+    /// The orderly way down, which tells what is in the way.
+    pub(super) fn unmount(mut self) -> Result<(), Failure> {
+        if self.mounted {
+            let path = self.path();
+            // The command's last process may hold it for a moment.
+            self.wait_for("umount", |_| Ok(quiet("umount", &[&path])))?;
+            self.mounted = false;
+        }
+        let dir = self.fuse_dir();
+        self.wait_for("nbdfuse's unmount", |_| Ok(quiet("fusermount3", &[Path::new("-u"), &dir])))?;
+        if let Some(mut fuse) = self.fuse.take() {
+            fuse.wait().map_err(|e| Failure::Failed(format!("wait for nbdfuse: {e}")))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mounted {
+            quiet("umount", &[Path::new("-l"), &self.path()]);
+        }
+        if let Some(mut fuse) = self.fuse.take() {
+            quiet("fusermount3", &[Path::new("-uz"), &self.fuse_dir()]);
+            let _ = fuse.kill();
+            let _ = fuse.wait();
+        }
+        // Only what is empty: never the content of a mount that would not go.
+        for dir in [self.fuse_dir(), self.path(), self.dir.clone()] {
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<String, Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let done = command.stdin(Stdio::null()).output();
+    let done = done.map_err(|e| Failure::Failed(format!("run {name}: {e}")))?;
+    if done.status.success() {
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
+    }
+    Err(Failure::Failed(format!("{name}: {}", String::from_utf8_lossy(&done.stderr).trim())))
+}
+
+fn quiet(program: &str, args: &[&Path]) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_those_of_nbd() {
+        assert_eq!(uri("127.0.0.1:10809", "db@lsn:5"), "nbd://127.0.0.1:10809/db@lsn:5");
+        assert_eq!(uri("unix:/a b/nbd.sock", "db"), "nbd+unix:///db?socket=/a%20b/nbd.sock");
+    }
+}

@@ -1,0 +1,180 @@
+//! The cost model at work: what it needs to know is measured on the volumes that are there, and the distance of anchors
+//! that it finds is handed to the engine.
+
+use crate::http::App;
+use hindcast_api::CdpMeasured;
+use hindcast_engine::cdp::model::{Constants, Load, VolumeModel, Weights};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSample};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::pool::Pool;
+use hindcast_engine::{Error, ErrorKind, Result};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between looks at all volumes: what they write changes slowly, and a distance that is a little old costs little.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Records that are decoded in one measurement.
+const SAMPLES: usize = 256;
+/// Fewer say nothing.
+const ENOUGH: u64 = 64;
+/// Chunks that are read in one measurement.
+const READS: usize = 64;
+/// Changes that are looked at to count distinct chunks.
+const CHANGES: usize = 100_000;
+const DAY: f64 = 86_400.0;
+const SECOND: f64 = 1e9;
+/// Bytes of a gigabyte as it is paid for.
+const GIGABYTE: f64 = 1e9;
+
+/// What time and space are worth, as the model wants it.
+pub(crate) fn weights(per_hour: f64, per_gigabyte: f64) -> Weights {
+    Weights { beta: per_hour / 3600.0, gamma: per_gigabyte / GIGABYTE }
+}
+
+/// Measures all that the model wants to know of a volume.
+pub(crate) fn measure(pool: &Arc<Pool>, volume: &str) -> Result<CdpMeasured> {
+    let info = pool.cdp(volume)?;
+    let chunk = pool.volume(volume)?.chunk_size;
+    let samples = pool.cdp_samples(volume, SAMPLES)?;
+    if info.records < ENOUGH || samples.is_empty() || info.window == 0 {
+        let message = format!("measure the history of {volume}: it has too few records as yet");
+        return Err(Error::new(ErrorKind::NotFound, message));
+    }
+    let (decode_seconds, xor_seconds) = times(&samples);
+    let stored: usize = samples.iter().map(CdpSample::stored).sum();
+    let (distinct, places) = distinct(pool, volume, chunk)?;
+    Ok(CdpMeasured {
+        block_size: chunk as f64,
+        record_size: stored as f64 / samples.len() as f64,
+        decode_seconds,
+        xor_seconds,
+        io_bytes_per_second: reading(pool, volume, chunk, &places)?,
+        writes_per_day: info.records as f64 / (info.window as f64 / SECOND) * DAY,
+        distinct_blocks: distinct as f64,
+    })
+}
+
+/// Seconds to decode a record and to apply it, on average.
+fn times(samples: &[CdpSample]) -> (f64, f64) {
+    let start = Instant::now();
+    let payloads: Vec<Option<Vec<u8>>> = samples.iter().map(CdpSample::decode).collect();
+    let decoding = start.elapsed().as_secs_f64();
+    let longest = samples.iter().map(CdpSample::raw).max().unwrap_or(0);
+    let mut content = vec![0; longest];
+    let start = Instant::now();
+    for (sample, payload) in samples.iter().zip(&payloads) {
+        if let Some(payload) = payload {
+            sample.apply(&mut content[..payload.len()], payload);
+        }
+    }
+    black_box(&content);
+    let count = samples.len() as f64;
+    (decoding / count, start.elapsed().as_secs_f64() / count)
+}
+
+/// How many distinct chunks were written between the last two anchors, or else in all; and where some of them are.
+fn distinct(pool: &Pool, volume: &str, chunk: u64) -> Result<(usize, Vec<u64>)> {
+    let anchors = pool.history(volume, 0)?.anchors;
+    let range = match anchors.as_slice() {
+        [.., before, last] => before.lsn.saturating_add(1)..=last.lsn,
+        _ => 0..=u64::MAX,
+    };
+    let mut changes = pool.changes(volume, 0..u64::MAX, range, CHANGES)?;
+    if changes.is_empty() {
+        changes = pool.changes(volume, 0..u64::MAX, 0..=u64::MAX, CHANGES)?;
+    }
+    let chunks: BTreeSet<u64> = changes.iter().map(|change| change.offset / chunk).collect();
+    let stride = (chunks.len() / READS).max(1);
+    let places = chunks.iter().step_by(stride).take(READS).map(|n| n * chunk).collect();
+    Ok((chunks.len().max(1), places))
+}
+
+/// Bytes a second at which chunks of the volume are read, as recovery would.
+fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, places: &[u64]) -> Result<f64> {
+    let device = pool.watch_volume(volume)?;
+    let size = device.info().size;
+    let mut buffer = vec![0; usize::try_from(chunk).unwrap_or(0)];
+    let mut read = 0;
+    let start = Instant::now();
+    for place in places {
+        let Some(len) = size.checked_sub(*place).map(|left| left.min(chunk)) else { continue };
+        let part = &mut buffer[..usize::try_from(len).unwrap_or(0)];
+        device.read(*place, part)?;
+        read += part.len();
+    }
+    // What was too quick to tell was at least as fast as this.
+    let elapsed = start.elapsed().max(Duration::from_micros(1));
+    Ok((read.max(1)) as f64 / elapsed.as_secs_f64())
+}
+
+/// The thread that keeps the distance of anchors right.
+pub(crate) struct Anchorer {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: JoinHandle<()>,
+}
+
+impl Anchorer {
+    /// Starts it.
+    pub(crate) fn start(app: Arc<App>) -> io::Result<Anchorer> {
+        let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let seen = stop.clone();
+        let run = move || {
+            let mut stopping = seen.0.lock();
+            while !*stopping {
+                seen.1.wait_for(&mut stopping, INTERVAL);
+                if !*stopping {
+                    parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&app.pool, app.weights));
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("anchors".into()).spawn(run)?;
+        Ok(Anchorer { stop, thread })
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of anchors had ended by a defect");
+        }
+    }
+}
+
+fn look_around(pool: &Arc<Pool>, weights: Weights) {
+    for volume in pool.volumes() {
+        if volume.cdp.is_none_or(|settings| settings.anchors != AnchorPolicy::Model) {
+            continue;
+        }
+        match distance(pool, &volume.name, weights) {
+            Ok(distance) => {
+                tracing::debug!(volume = volume.name, distance, "writes between anchors");
+                if let Err(error) = pool.set_anchor_distance(&volume.name, Some(distance)) {
+                    tracing::debug!(volume = volume.name, %error, "the distance of anchors is not set");
+                }
+            }
+            // Until there is something to measure the engine's own default holds.
+            Err(error) => tracing::debug!(volume = volume.name, %error, "the cost model has to wait"),
+        }
+    }
+}
+
+/// Writes between two anchors, by the model.
+fn distance(pool: &Arc<Pool>, volume: &str, weights: Weights) -> Result<u64> {
+    let measured = measure(pool, volume)?;
+    let constants = Constants {
+        s_blk: measured.block_size,
+        s_log: measured.record_size,
+        t_dec: measured.decode_seconds,
+        t_xor: measured.xor_seconds,
+        io_rate: measured.io_bytes_per_second,
+    };
+    let load = Load { w_total: measured.writes_per_day, n: measured.distinct_blocks };
+    // The volume's own bound is the engine's to keep.
+    Ok(VolumeModel::new(constants, load, weights)?.interval(u64::MAX))
+}

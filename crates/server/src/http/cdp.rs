@@ -1,0 +1,226 @@
+//! The routes of continuous data protection: history, moments, marks, recovery.
+
+use super::convert::{self, Lineage};
+use super::error::{ApiError, Json, Path, Query};
+use super::routes::Shared;
+use super::{App, blocking};
+use crate::{cost, moments};
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{
+    CdpMeasured, CdpStatus, Change, CreateMark, ErrorBody, ErrorKind, FoundMoment, History, Mark, Recover,
+    RecoverInPlace, RolledBack, Volume,
+};
+use hindcast_engine::cdp;
+use serde::Deserialize;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// A picture has no more columns; each takes memory here.
+const MAX_BUCKETS: u32 = 10_000;
+/// Changes of one answer.
+const MAX_CHANGES: u64 = 100_000;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(status))
+        .routes(routes!(measured))
+        .routes(routes!(history))
+        .routes(routes!(changes))
+        .routes(routes!(moment))
+        .routes(routes!(create_mark))
+        .routes(routes!(delete_mark))
+        .routes(routes!(recover))
+        .routes(routes!(recover_in_place))
+}
+
+/// The state of a volume's history.
+#[utoipa::path(get, path = "/volumes/{volume}/cdp", params(("volume" = String, Path)), responses((status = OK, body = CdpStatus), (status = "default", body = ErrorBody)))]
+async fn status(State(app): Shared, Path(volume): Path<String>) -> Result<Json<CdpStatus>, ApiError> {
+    blocking(&app, move |app| {
+        let info = app.pool.cdp(&volume)?;
+        Ok(Json(convert::cdp_status(volume, &info)))
+    })
+    .await
+}
+
+/// What the server measures of a volume's history and of itself, for the cost model. Takes about a second.
+#[utoipa::path(get, path = "/volumes/{volume}/cdp/measured", params(("volume" = String, Path)), responses((status = OK, body = CdpMeasured), (status = "default", body = ErrorBody)))]
+async fn measured(State(app): Shared, Path(volume): Path<String>) -> Result<Json<CdpMeasured>, ApiError> {
+    blocking(&app, move |app| Ok(Json(cost::measure(&app.pool, &volume)?))).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    buckets: Option<u32>,
+}
+
+/// What of a volume's past can be gone back to, and how much changed over time, in so many parts (60 unless said).
+#[utoipa::path(get, path = "/volumes/{volume}/history", params(("volume" = String, Path), ("buckets" = Option<u32>, Query)), responses((status = OK, body = History), (status = "default", body = ErrorBody)))]
+async fn history(
+    State(app): Shared,
+    Path(volume): Path<String>,
+    Query(query): Query<HistoryQuery>,
+) -> Result<Json<History>, ApiError> {
+    let buckets = query.buckets.unwrap_or(60);
+    if buckets > MAX_BUCKETS {
+        return Err(ApiError::new(ErrorKind::Invalid, format!("buckets: at most {MAX_BUCKETS}")));
+    }
+    blocking(&app, move |app| {
+        let found = app.pool.history(&volume, buckets as usize)?;
+        Ok(Json(convert::history(volume, &found)))
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangesQuery {
+    #[serde(default)]
+    offset: u64,
+    length: Option<u64>,
+    from: Option<String>,
+    to: Option<String>,
+    limit: Option<u64>,
+}
+
+/// When a range changed, oldest first: each write, as far as it lies in one chunk. `from` and `to` are moments.
+#[utoipa::path(get, path = "/volumes/{volume}/changes", params(("volume" = String, Path), ("offset" = Option<u64>, Query), ("length" = Option<u64>, Query), ("from" = Option<String>, Query), ("to" = Option<String>, Query), ("limit" = Option<u64>, Query)), responses((status = OK, body = Vec<Change>), (status = "default", body = ErrorBody)))]
+async fn changes(
+    State(app): Shared,
+    Path(volume): Path<String>,
+    Query(query): Query<ChangesQuery>,
+) -> Result<Json<Vec<Change>>, ApiError> {
+    let limit = query.limit.unwrap_or(1000).min(MAX_CHANGES);
+    blocking(&app, move |app| {
+        let lsn = |text: &Option<String>| match text {
+            Some(text) => {
+                let moment = moments::moment(&app.pool, &volume, text)?;
+                app.pool.resolve(&volume, &moment).map(|point| Some(point.lsn))
+            }
+            None => Ok(None),
+        };
+        let (from, to) = (lsn(&query.from)?.unwrap_or(0), lsn(&query.to)?.unwrap_or(u64::MAX));
+        let end = query.length.map_or(u64::MAX, |length| query.offset.saturating_add(length));
+        let found = app.pool.changes(&volume, query.offset..end, from..=to, limit as usize)?;
+        Ok(Json(found.iter().map(convert::change).collect()))
+    })
+    .await
+}
+
+/// Finds a moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot.
+#[utoipa::path(get, path = "/volumes/{volume}/moments/{moment}", params(("volume" = String, Path), ("moment" = String, Path)), responses((status = OK, body = FoundMoment), (status = "default", body = ErrorBody)))]
+async fn moment(
+    State(app): Shared,
+    Path((volume, moment)): Path<(String, String)>,
+) -> Result<Json<FoundMoment>, ApiError> {
+    blocking(&app, move |app| {
+        let point = app.pool.resolve(&volume, &moments::moment(&app.pool, &volume, &moment)?)?;
+        Ok(Json(FoundMoment { lsn: point.lsn, time: convert::time(point.time), size: point.size, volume }))
+    })
+    .await
+}
+
+/// Names the present moment. Durable when it answers.
+#[utoipa::path(post, path = "/volumes/{volume}/marks", params(("volume" = String, Path)), request_body = CreateMark, responses((status = CREATED, body = Mark), (status = "default", body = ErrorBody)))]
+async fn create_mark(
+    State(app): Shared,
+    Path(volume): Path<String>,
+    Json(new): Json<CreateMark>,
+) -> Result<(StatusCode, Json<Mark>), ApiError> {
+    blocking(&app, move |app| {
+        if app.pool.snapshot(&volume, &new.name).is_ok() {
+            let message = format!("mark {volume}@{}: there is a snapshot of that name", new.name);
+            return Err(ApiError::new(ErrorKind::Conflict, message));
+        }
+        let mark = app.pool.mark(&volume, &new.name)?;
+        tracing::info!(volume, name = mark.name, lsn = mark.lsn, "moment marked");
+        Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
+    })
+    .await
+}
+
+/// Forgets the name of a moment; the moment stays.
+#[utoipa::path(delete, path = "/volumes/{volume}/marks/{mark}", params(("volume" = String, Path), ("mark" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn delete_mark(
+    State(app): Shared,
+    Path((volume, mark)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.pool.unmark(&volume, &mark)?;
+        tracing::info!(volume, mark, "mark deleted");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+/// Makes volumes as others were, all at one moment. They are there at once, whatever their size.
+#[utoipa::path(post, path = "/recoveries", request_body = Recover, responses((status = CREATED, body = Vec<Volume>), (status = "default", body = ErrorBody)))]
+async fn recover(
+    State(app): Shared,
+    Json(what): Json<Recover>,
+) -> Result<(StatusCode, Json<Vec<Volume>>), ApiError> {
+    blocking(&app, move |app| {
+        let made = app.recover(&what)?;
+        let lineage = Lineage::new(&app.pool);
+        Ok((StatusCode::CREATED, Json(made.iter().map(|v| lineage.volume(v)).collect())))
+    })
+    .await
+}
+
+/// Takes volumes back, all to one moment, whatever their size. What each was is kept as a snapshot.
+#[utoipa::path(post, path = "/recoveries/in-place", request_body = RecoverInPlace, responses((status = OK, body = Vec<RolledBack>), (status = "default", body = ErrorBody)))]
+async fn recover_in_place(
+    State(app): Shared,
+    Json(what): Json<RecoverInPlace>,
+) -> Result<Json<Vec<RolledBack>>, ApiError> {
+    blocking(&app, move |app| {
+        let done = app.recover_in_place(&what)?;
+        let lineage = Lineage::new(&app.pool);
+        let done = done.iter().map(|(volume, undo)| RolledBack {
+            volume: lineage.volume(volume),
+            undo: lineage.snapshot(undo),
+        });
+        Ok(Json(done.collect()))
+    })
+    .await
+}
+
+/// What settings come to when changes are made to them.
+pub(super) fn settings(
+    old: Option<cdp::CdpSettings>,
+    patch: &hindcast_api::PatchCdp,
+) -> Result<Option<cdp::CdpSettings>, ApiError> {
+    let switched = patch.enabled.or(patch.encoding.map(|_| true));
+    let mut new = match (old, switched) {
+        (_, Some(false)) => return Ok(None),
+        (Some(old), _) => old,
+        (None, Some(true)) => cdp::CdpSettings::default(),
+        (None, None) => {
+            let message = "change the history of a volume: it keeps none; say an encoding to begin";
+            return Err(ApiError::new(ErrorKind::Conflict, message));
+        }
+    };
+    if let Some(encoding) = patch.encoding {
+        new.encoding = convert::engine_encoding(encoding);
+    }
+    if let Some(compression) = patch.compression {
+        new.compression = convert::engine_compression(compression);
+    }
+    if let Some(anchors) = patch.anchors {
+        new.anchors = convert::engine_anchors(anchors)?;
+    }
+    let limit = |value: u64| (value > 0).then_some(value);
+    if let Some(distance) = patch.max_distance {
+        new.max_distance = limit(distance);
+    }
+    if let Some(seconds) = patch.retain_seconds {
+        new.retention.time = limit(convert::nanos(seconds)?);
+    }
+    if let Some(bytes) = patch.retain_bytes {
+        new.retention.bytes = limit(bytes);
+    }
+    Ok(Some(new))
+}

@@ -1,0 +1,79 @@
+//! Recovery: volumes as they were at a moment, as new ones or in place.
+
+use crate::http::App;
+use crate::moments::{self, Past};
+use hindcast_api::{Recover, RecoverInPlace, RollBack};
+use hindcast_engine::cdp;
+use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
+use hindcast_engine::{Error, ErrorKind, Result};
+use jiff::{Timestamp, tz::TimeZone};
+
+fn nobody() -> Error {
+    Error::new(ErrorKind::Invalid, "recover: name at least one volume")
+}
+
+impl App {
+    /// The moment that a request means, for all its volumes. `None`: it is a snapshot of the only volume, for which no
+    /// history is needed.
+    fn recovery_point(
+        &self,
+        first: &str,
+        alone: bool,
+        to: &str,
+        last_flush: bool,
+    ) -> Result<Option<cdp::Moment>> {
+        if alone && !last_flush && matches!(moments::find(&self.pool, first, to)?, Past::Snapshot(_)) {
+            return Ok(None);
+        }
+        let moment = moments::moment(&self.pool, first, to)?;
+        let moment = match last_flush {
+            true => moments::last_flush(&self.pool, first, &moment)?,
+            false => moment,
+        };
+        // Found once, for all of them: a mark is one volume's, and time goes on.
+        Ok(Some(cdp::Moment::Lsn(self.pool.resolve(first, &moment)?.lsn)))
+    }
+
+    /// Makes volumes as others were.
+    pub(crate) fn recover(&self, what: &Recover) -> Result<Vec<VolumeInfo>> {
+        let first = what.volumes.first().ok_or_else(nobody)?;
+        let alone = what.volumes.len() == 1;
+        let made = match self.recovery_point(&first.volume, alone, &what.to, what.last_flush)? {
+            None => vec![self.pool.clone_volume(&first.volume, &what.to, &first.name)?],
+            Some(moment) => {
+                let wanted: Vec<(&str, &str)> =
+                    what.volumes.iter().map(|v| (v.volume.as_str(), v.name.as_str())).collect();
+                self.pool.recover_volumes(&wanted, &moment)?
+            }
+        };
+        for (from, volume) in what.volumes.iter().zip(&made) {
+            tracing::info!(volume = from.volume, to = what.to, name = volume.name, "recovered");
+        }
+        Ok(made)
+    }
+
+    /// Takes volumes back. Clients that use them are in the way, or are told.
+    pub(crate) fn recover_in_place(&self, what: &RecoverInPlace) -> Result<Vec<(VolumeInfo, SnapshotInfo)>> {
+        let first = what.volumes.first().ok_or_else(nobody)?;
+        let undo = what.undo.clone().unwrap_or_else(|| {
+            let at = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%S.%3fZ").to_string();
+            format!("before-recovery-{at}")
+        });
+        let alone = what.volumes.len() == 1;
+        let Some(moment) = self.recovery_point(first, alone, &what.to, what.last_flush)? else {
+            let how = RollBack { undo: Some(undo), force: what.force };
+            return Ok(vec![self.roll_back(first, &what.to, &how)?]);
+        };
+        let names: Vec<&str> = what.volumes.iter().map(String::as_str).collect();
+        let wanted: Vec<(&str, &str)> = names.iter().map(|name| (*name, undo.as_str())).collect();
+        let undone = self
+            .iscsi
+            .roll_back(&names, what.force, |pool| pool.roll_back_to(&wanted, &moment, what.force))?;
+        for name in &names {
+            // Their devices answer with errors since; new connections find the volume as it is now.
+            self.nbd.disconnect(name);
+            tracing::info!(volume = name, to = what.to, undo, force = what.force, "volume taken back");
+        }
+        names.iter().zip(undone).map(|(name, undo)| Ok((self.pool.volume(name)?, undo))).collect()
+    }
+}
