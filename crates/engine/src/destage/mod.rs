@@ -14,6 +14,7 @@ mod collect;
 mod control;
 mod dissolve;
 mod evacuate;
+mod fill;
 mod plan;
 mod reclaim;
 mod relocate;
@@ -26,6 +27,7 @@ use crate::pool::{Maintenance, Pool};
 use apply::Placed;
 use collect::{Batch, Collected};
 use plan::Plan;
+pub(crate) use fill::Fill;
 pub(crate) use relocate::Relocation;
 use std::sync::atomic::Ordering;
 
