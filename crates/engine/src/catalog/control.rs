@@ -1,9 +1,9 @@
 //! Control operations: everything that changes meaning, as journal records.
 
 use super::values::{
-    Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
-    decode_method, decode_order, decode_placement, encode_import, encode_labels, encode_method, encode_order,
-    encode_placement,
+    Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import,
+    decode_labels, decode_method, decode_order, decode_placement, encode_import, encode_labels,
+    encode_method, encode_order, encode_placement,
 };
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;

@@ -10,7 +10,9 @@ mod repair;
 mod tests;
 mod versions;
 
-use crate::catalog::{BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord};
+use crate::catalog::{
+    BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
+};
 use crate::disk::{Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::{Owner, ScanStart, scan};

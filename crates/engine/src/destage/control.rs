@@ -1,7 +1,9 @@
 //! Carrying out control records: the catalog gets each at its place in the order.
 
 use super::collect::DiscardRange;
-use crate::catalog::{BaseRecord, BranchRecord, Control, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord};
+use crate::catalog::{
+    BaseRecord, BranchRecord, Control, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord,
+};
 use crate::error::{Result, corrupt};
 use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Method, Pool};
@@ -247,7 +249,12 @@ impl Pool {
         }
     }
 
-    pub(super) fn put_branch(&self, txn: &mut Txn<'_>, id: u64, change: impl FnOnce(&mut BranchRecord)) -> Result<()> {
+    pub(super) fn put_branch(
+        &self,
+        txn: &mut Txn<'_>,
+        id: u64,
+        change: impl FnOnce(&mut BranchRecord),
+    ) -> Result<()> {
         let Some(mut record) = self.catalog.branch(id)? else {
             return Err(corrupt(format!("update branch {id}: the catalog does not have it")));
         };

@@ -26,8 +26,8 @@ use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Pool};
 use apply::Placed;
 use collect::{Batch, Collected};
-use plan::Plan;
 pub(crate) use fill::Fill;
+use plan::Plan;
 pub(crate) use relocate::Relocation;
 use std::sync::atomic::Ordering;
 

@@ -25,7 +25,8 @@ impl Pool {
         let record = Image::describe(&*self.dir, image, new.size)?;
         let mut new = new.clone();
         if new.size == 0 {
-            new.size = record.len.checked_next_multiple_of(new.block_size.max(1).into()).unwrap_or(record.len);
+            new.size =
+                record.len.checked_next_multiple_of(new.block_size.max(1).into()).unwrap_or(record.len);
         }
         if new.chunk_size > self.max_record_bytes() {
             return Err(invalid(format!(
@@ -116,7 +117,8 @@ impl Pool {
         let deepest = {
             let names = self.names.read();
             let deep = names.by_name.values().map(|v| &v.line).filter(|line| line.branch.depth > limit);
-            let mut deep = deep.map(|line| (line.levels().count() as u32 - 1, line.branch.clone())).peekable();
+            let mut deep =
+                deep.map(|line| (line.levels().count() as u32 - 1, line.branch.clone())).peekable();
             if limit == 0 || deep.peek().is_none() {
                 return Ok(false);
             }

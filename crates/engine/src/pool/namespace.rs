@@ -5,7 +5,10 @@ use super::image::Image;
 use super::info::NewVolume;
 use super::line::{Base, Branch, HEAD, Line, VolumeCounters, VolumeState};
 use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
-use crate::catalog::{BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, PvRecord, SnapshotRecord, Superblock, VolumeRecord};
+use crate::catalog::{
+    BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, PvRecord, SnapshotRecord, Superblock,
+    VolumeRecord,
+};
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::staging::Range;
