@@ -11,6 +11,7 @@ pub(crate) mod log;
 pub(crate) mod moment;
 mod rebuild;
 pub(crate) mod record;
+mod retain;
 pub(crate) mod segment;
 
 pub use codec::{Compression, Encoding};
