@@ -41,6 +41,7 @@ impl Failure {
                 | ErrorKind::Lost
                 | ErrorKind::Poisoned
                 | ErrorKind::Unsupported
+                | ErrorKind::Unavailable
                 | ErrorKind::Unauthorized
                 | ErrorKind::Internal => 1,
             },

@@ -4,6 +4,7 @@ use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 use crate::rand::Rand;
 use crate::workload::{Crash, KIB, MIB, Op, Plan};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Method, Order};
 
@@ -46,8 +47,19 @@ const SNAPSHOT_KINDS: [(Kind, u64); 10] = [
     (Kind::Order, 1),
 ];
 
+/// The same for what has to do with images outside of the pool.
+const IMAGE_KINDS: [(Kind, u64); 3] = [(Kind::CreateOver, 3), (Kind::Flatten, 4), (Kind::LoseImages, 1)];
+
+/// The same for histories.
+const HISTORY_KINDS: [(Kind, u64); 4] =
+    [(Kind::Cdp, 4), (Kind::ReadMoment, 8), (Kind::Recover, 1), (Kind::RollBackTo, 1)];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    Cdp,
+    ReadMoment,
+    Recover,
+    RollBackTo,
     Write,
     Read,
     Flush,
@@ -78,6 +90,9 @@ enum Kind {
     ReleaseSnapshots,
     Relocate,
     Order,
+    CreateOver,
+    Flatten,
+    LoseImages,
 }
 
 /// Draws operations.
@@ -117,6 +132,8 @@ impl Generator {
             let rand = &mut generator.rand;
             generator.max_snapshots = rand.pick(&[3, 10, 10, 40, 200]);
             generator.weights.extend(SNAPSHOT_KINDS.map(|(k, w)| (k, weigh(rand, w))));
+            generator.weights.extend(IMAGE_KINDS.map(|(k, w)| (k, weigh(rand, w))));
+            generator.weights.extend(HISTORY_KINDS.map(|(k, w)| (k, weigh(rand, w))));
         }
         generator
     }
@@ -182,6 +199,20 @@ impl Generator {
             Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
+            Kind::CreateOver if state.volumes.len() as u64 >= self.max_volumes + 1 => return None,
+            Kind::CreateOver => self.create_over(state)?,
+            Kind::Flatten => Op::Flatten(vol, self.rand.percent(85)),
+            Kind::LoseImages => Op::LoseImages,
+            Kind::Cdp => Op::Cdp(vol, self.cdp_settings()),
+            Kind::ReadMoment => Op::ReadMoment(vol, self.rand.bits()),
+            Kind::Recover if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
+            Kind::Recover => Op::Recover(vol, self.rand.bits(), self.volume_name(state)),
+            Kind::RollBackTo => Op::RollBackTo {
+                vol,
+                pick: self.rand.bits(),
+                undo: self.snapshot_name(state, vol),
+                force: self.rand.percent(70),
+            },
             Kind::Resize => self.resize(vol, volume),
             Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
             Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
@@ -212,6 +243,22 @@ impl Generator {
             }
         };
         Some(op)
+    }
+
+    fn cdp_settings(&mut self) -> Option<CdpSettings> {
+        let rand = &mut self.rand;
+        if rand.percent(15) {
+            return None;
+        }
+        let encoding = rand.pick(&[Encoding::Parity, Encoding::Parity, Encoding::Undo, Encoding::Redo]);
+        let all = [Compression::None, Compression::ZeroRun, Compression::Lz4, Compression::Zstd];
+        let compression = rand.pick(&all);
+        let anchors = match rand.below(4) {
+            0 => AnchorPolicy::Never,
+            1 => AnchorPolicy::Interval(rand.between(1, 20_000_000)),
+            _ => AnchorPolicy::Every(rand.between(1, 30)),
+        };
+        Some(CdpSettings { encoding, compression, anchors, ..CdpSettings::default() })
     }
 
     /// A snapshot, or snapshots of several volumes.
@@ -294,6 +341,16 @@ impl Generator {
         let name = self.volume_name(state);
         let size = self.size(block_size);
         Op::Create(VolumeModel::new(name, size, chunk_size, block_size, self.rand.percent(5)))
+    }
+
+    fn create_over(&mut self, state: &State) -> Option<Op> {
+        let Op::Create(mut model) = self.create(state) else { return None };
+        let len = self.rand.between(1, 500 * KIB);
+        model.size = match self.rand.below(3) {
+            0 => model.size.min(MIB),
+            _ => 0,
+        };
+        Some(Op::CreateOver(model, len))
     }
 
     /// Mostly a name that is free; now and then one that is not.

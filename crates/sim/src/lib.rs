@@ -14,6 +14,8 @@ mod disk;
 mod enumerate;
 mod fate;
 mod generate;
+mod history;
+mod images;
 mod life;
 mod mutate;
 mod oracle;

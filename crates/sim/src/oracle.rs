@@ -219,7 +219,7 @@ impl Oracle {
     pub(crate) fn doubtful_volume(&self, vol: VolId) -> bool {
         self.in_flight
             .iter()
-            .any(|effect| matches!(effect, Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) if *v == vol))
+            .any(|effect| matches!(effect, Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) | Effect::RollBackTo(v, ..) if *v == vol))
     }
 
     /// Does nobody know whether the volume's snapshots are there?
@@ -241,6 +241,10 @@ impl Oracle {
                 let zones = self.zones.entry(*vol).or_default();
                 zones.extend((first..=last).take(8).chain((first..=last).rev().take(8)));
             }
+            if let Effect::Create(vol, model) = effect {
+                let zones = model.content.zones().map(|(zone, _)| zone);
+                self.zones.entry(*vol).or_default().extend(zones);
+            }
             if let Effect::Clone(vol, snap, _) = effect
                 && let Some(origin) = self.now.snapshots.get(snap)
             {
@@ -249,6 +253,12 @@ impl Oracle {
             }
         }
         self.in_flight.extend_from_slice(effects);
+    }
+
+    /// The second volume begins with what the first one held.
+    pub(crate) fn share_zones(&mut self, from: VolId, to: VolId) {
+        let zones = self.zones.get(&from).cloned().unwrap_or_default();
+        self.zones.insert(to, zones);
     }
 
     /// The last LSN that the run knows of.

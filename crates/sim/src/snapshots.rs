@@ -32,7 +32,7 @@ impl Run {
     }
 
     /// Takes note of a snapshot that the pool has made.
-    fn made(&mut self, info: &SnapshotInfo, id: SnapId) -> Outcome<()> {
+    pub(crate) fn made(&mut self, info: &SnapshotInfo, id: SnapId) -> Outcome<()> {
         self.summary.snapshots += 1;
         self.snapshot_ids.insert(info.uuid, id);
         let (volume, name) = self.address(id)?;
@@ -172,6 +172,7 @@ impl Run {
             (_, true) => &[ErrorKind::Conflict],
             _ => &[],
         };
+        self.may_anchor(vol);
         let mut made = None;
         let effect = Effect::RollBack(vol, snap, undo_id, undo.into());
         let answer = self.control(effect, refusals, |pool| {
@@ -196,7 +197,7 @@ impl Run {
     }
 
     /// Data never changes under a client that does not know: its handle does not work any more.
-    fn check_cut_off(&self, handle: &Volume) -> Outcome<()> {
+    pub(crate) fn check_cut_off(&self, handle: &Volume) -> Outcome<()> {
         let block = handle.info().block_size as usize;
         let mut writes = [WriteOp::new(0, Bytes::from(vec![1; block]))];
         handle.write(&mut writes, false);
@@ -358,7 +359,8 @@ impl Run {
     /// When nothing is pending no line owns more than what somebody sees of it.
     pub(crate) fn check_space(&mut self) -> Outcome<()> {
         let pending = self.faults || self.dir.crashed() || self.poisoned() || self.oracle.doubtful_space();
-        if pending || !self.gone.is_empty() {
+        // Anchors that nobody sees keep what the model knows nothing of.
+        if pending || !self.gone.is_empty() || self.kept_history {
             return Ok(());
         }
         let pool = self.pool()?;
@@ -368,14 +370,14 @@ impl Run {
         }
         let (info, unit) = (pool.info(), self.plan.config.atomic_unit);
         let state = self.oracle.state();
-        let most = state.lines.total_bytes(unit, !self.independent);
+        let most = state.lines.total_bytes(unit, !self.independent, self.filled);
         // Extents of a physical volume that is being left do not count as used.
         if info.used > most {
             return Err(format!("{} bytes are used, {most} at most are needed", info.used));
         }
         for (vol, volume) in &state.volumes {
             let allocated = pool.volume(&volume.name).map_err(|e| format!("volume {vol}: {e:?}"))?.allocated;
-            let most = state.lines.bytes(volume.line, unit, !self.independent);
+            let most = state.lines.bytes(volume.line, unit, !self.independent, self.filled);
             if allocated > most {
                 return Err(format!(
                     "volume {vol} ({}): {allocated} bytes are allocated, {most} at most are needed",

@@ -7,7 +7,7 @@ use super::{Bytes, Catalog, Txn, decode};
 use crate::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use redb::{ReadableTable, TableDefinition};
+use redb::TableDefinition;
 
 /// (branch, number)
 const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");

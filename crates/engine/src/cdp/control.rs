@@ -150,6 +150,7 @@ impl Pool {
                     return Err(conflict(format!("create volume {name}: the name is taken")));
                 }
                 check_depth(line)?;
+                check_chunk(self, line)?;
                 let id = names.next_id + 2 * n as u64;
                 let volume = VolumeRecord {
                     uuid: uuids[n],
@@ -197,8 +198,9 @@ impl Pool {
                     return Err(Error::new(ErrorKind::Busy, text));
                 }
                 check_depth(line)?;
-                let undo_id = names.next_id + 2 * n as u64;
-                controls.push(Control::RollBack {
+                check_chunk(self, line)?;
+                let undo_id = names.next_id + 3 * n as u64;
+                let roll_back = Control::RollBack {
                     id: state.id,
                     branch: undo_id + 1,
                     base: base_of(&line.branch),
@@ -206,7 +208,9 @@ impl Pool {
                     size: point.size,
                     undo_id,
                     undo: snapshot_record(names, state, undo, uuids[n], created)?,
-                });
+                };
+                let anchor = names.anchor_after(&roll_back, &*self.world.rng);
+                controls.extend([roll_back].into_iter().chain(anchor));
             }
             Ok((controls, None))
         })?;
@@ -233,6 +237,20 @@ impl Pool {
         }
         Ok(held)
     }
+}
+
+/// What rests on a moment is brought into the journal a chunk at a time, in one record each.
+fn check_chunk(pool: &Pool, line: &Line) -> Result<()> {
+    if line.branch.chunk_size() > pool.max_record_bytes() {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "rest on a moment: the volume's chunks are larger than {} bytes; open the moment read-only and copy it",
+                pool.max_record_bytes()
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// What rests on a moment of a branch rests on no snapshot of it.

@@ -165,6 +165,22 @@ impl BranchCdp {
         Ok(found)
     }
 
+    /// The first chunk at or after `chunk` of which there are records.
+    pub(crate) fn next_chunk(&self, chunk: u64) -> Result<Option<u64>> {
+        let (sealed, open) = {
+            let log = self.log.read();
+            let reaches = |r: &SegmentRecord| r.chunks.1 >= chunk;
+            let sealed: Vec<_> = log.sealed.values().filter(|s| reaches(&s.record)).cloned().collect();
+            let first = |open: &Open| {
+                open.check()?;
+                Ok(open.entries.range((chunk, 0)..).next().map(|((chunk, _), _)| *chunk))
+            };
+            (sealed, log.open.as_ref().map(first).transpose()?.flatten())
+        };
+        let found = sealed.iter().map(|segment| segment.next_chunk(chunk)).collect::<Result<Vec<_>>>()?;
+        Ok(found.into_iter().flatten().chain(open).min())
+    }
+
     pub(crate) fn load_event(&self, lsn: u64, event: Event) {
         let mut log = self.log.write();
         match &event {
@@ -183,12 +199,71 @@ impl BranchCdp {
 }
 
 impl LogState {
+    /// The size of the volume at a moment, in bytes.
+    pub(crate) fn size_at(&self, lsn: u64) -> u64 {
+        let size = self.events.range(..=lsn).rev().find_map(|(_, event)| match event {
+            Event::On { size, .. } | Event::Resized { size, .. } => Some(*size),
+            _ => None,
+        });
+        size.unwrap_or(0)
+    }
+
     /// Moments before this LSN are gone.
     pub(crate) fn floor(&self) -> u64 {
         match self.events.get(&0) {
             Some(Event::Floor { lsn, .. }) => *lsn,
             _ => 0,
         }
+    }
+
+    /// As of the last time that recording was on.
+    pub(crate) fn last_settings(&self) -> Option<CdpSettings> {
+        self.events.values().rev().find_map(|event| match event {
+            Event::On { settings, .. } => Some(*settings),
+            _ => None,
+        })
+    }
+
+    /// The first moment that there is: (LSN, time).
+    pub(crate) fn begins(&self) -> Option<(u64, u64)> {
+        if let Some(Event::Floor { lsn, time }) = self.events.get(&0) {
+            return Some((*lsn, *time));
+        }
+        let on = |(at, event): (&u64, &Event)| match event {
+            Event::On { time, .. } => Some((*at, *time)),
+            _ => None,
+        };
+        self.events.iter().find_map(on)
+    }
+
+    /// Bytes of files.
+    pub(crate) fn stored(&self) -> u64 {
+        self.segment_records().map(|record| record.end).sum()
+    }
+
+    /// All segments: number, what they are, groups that the catalog knows.
+    pub(crate) fn all_segments(&self) -> Vec<(u64, SegmentRecord, usize)> {
+        let sealed = self.sealed.iter().map(|(seq, s)| (*seq, s.record, 0));
+        let open = self.open.iter().map(|o| (o.file.head.seq, o.record, o.groups.len()));
+        sealed.chain(open).collect()
+    }
+
+    /// The events that moments from `lsn` on don't need.
+    pub(crate) fn events_before(&self, lsn: u64) -> Vec<u64> {
+        let before = || self.events.range(1..lsn).rev();
+        let last = |is: fn(&Event) -> bool| before().find(|(_, e)| is(e)).map(|(at, _)| *at);
+        let kept = [
+            last(|e| matches!(e, Event::On { .. })),
+            last(|e| matches!(e, Event::On { begins: true, .. })),
+            last(|e| matches!(e, Event::Off { .. })),
+            last(|e| matches!(e, Event::On { .. } | Event::Resized { .. })),
+        ];
+        before().map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
+    }
+
+    /// Nothing is recorded, and nothing was.
+    pub(crate) fn clear(&mut self) {
+        *self = LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };
     }
 
     /// The snapshots that are anchors.

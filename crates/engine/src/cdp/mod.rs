@@ -12,6 +12,7 @@ pub mod model;
 pub(crate) mod moment;
 mod rebuild;
 pub(crate) mod record;
+mod retain;
 mod sample;
 pub(crate) mod segment;
 

@@ -2,8 +2,9 @@
 
 use super::record::Entry;
 use super::{Moment, Point};
-use crate::catalog::{Event, LineRecord, SegmentRecord};
+use crate::catalog::{LineRecord, SegmentRecord};
 use crate::error::{Result, invalid, not_found};
+use crate::map::page::CHUNKS;
 use crate::pool::line::{Branch, Line, VolumeCounters, VolumeState};
 use crate::pool::{Pool, SnapshotPolicy};
 use crate::volume::Volume;
@@ -30,6 +31,30 @@ impl At {
 
     pub(crate) fn lsn(&self) -> u64 {
         self.lsn
+    }
+
+    /// The size of the volume then, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.branch.cdp.log.read().size_at(self.lsn)
+    }
+
+    /// Fills `out` from byte `offset`. False where something has to be reconstructed, and that may not be.
+    pub(crate) fn read(&self, pool: &Pool, out: &mut [u8], offset: u64, may_block: bool) -> Result<bool> {
+        let size = self.branch.chunk_size();
+        let mut done = 0;
+        while done < out.len() {
+            let place = offset + done as u64;
+            let inside = (place % size) as usize;
+            let len = (size as usize - inside).min(out.len() - done);
+            let content = match self.cached(place / size) {
+                Some(content) => content,
+                None if may_block => self.chunk(pool, place / size)?,
+                None => return Ok(false),
+            };
+            out[done..done + len].copy_from_slice(&content[inside..inside + len]);
+            done += len;
+        }
+        Ok(true)
     }
 
     /// A chunk as it was, from the cache or reconstructed.
@@ -99,11 +124,17 @@ impl Pool {
         if log.recording_since(lsn).is_none() {
             return Err(not_found(format!("go back to LSN {lsn} of volume {volume}: CDP was not on then")));
         }
-        let size = log.events.range(..=lsn).rev().find_map(|(_, event)| match event {
-            Event::On { size, .. } | Event::Resized { size, .. } => Some(*size),
-            _ => None,
-        });
-        Ok(Point { lsn, time, branch: branch.id, size: size.unwrap_or(0) })
+        Ok(Point { lsn, time, branch: branch.id, size: log.size_at(lsn) })
+    }
+
+    /// The first map page in `first..=last` in which a moment may show anything.
+    pub(crate) fn next_page_at(&self, at: &At, first: u64, last: u64) -> Result<Option<u64>> {
+        let (branch, chunk) = (&at.branch, first * CHUNKS);
+        let placed = self.catalog.next_page(branch.id, first, last)?;
+        let kept = self.catalog.next_version(branch.id, chunk)?;
+        let recorded = branch.cdp.next_chunk(chunk)?;
+        let pages = placed.into_iter().chain(kept.into_iter().chain(recorded).map(|chunk| chunk / CHUNKS));
+        Ok(pages.filter(|page| *page <= last).min())
     }
 
     fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {

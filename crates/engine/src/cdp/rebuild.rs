@@ -7,7 +7,7 @@ use crate::codec::crc32c;
 use crate::error::{Error, Result};
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
-use crate::pool::line::{Branch, HEAD, Line};
+use crate::pool::line::{Base, Branch, HEAD, Line};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,6 @@ const TRIES: usize = 3;
 enum Start {
     /// An anchor: everything up to this LSN, as the epoch shows it.
     Epoch(u64, u32),
-    /// What a new branch began with, at this LSN.
-    Base(u64),
     /// What is in place now.
     Head,
 }
@@ -80,7 +78,7 @@ impl LogState {
     /// Where reconstructions of a moment can start: before it (nearest first) and after it; none when nothing was recorded
     /// then.
     fn starts(&self, lsn: u64) -> Option<(Vec<Start>, Vec<Start>)> {
-        let (began, base) = self.recording_since(lsn)?;
+        let began = self.recording_since(lsn)?;
         let anchor = |(at, event): (&u64, &Event)| match event {
             Event::Anchor { epoch, .. } => Some(Start::Epoch(*at, *epoch)),
             _ => None,
@@ -90,9 +88,6 @@ impl LogState {
         let mut older: Vec<Start> = Vec::new();
         if floor <= lsn {
             older.extend(self.events.range(floor..=lsn).rev().filter_map(anchor).take(TRIES));
-        }
-        if base && began >= self.floor() && older.len() < TRIES {
-            older.push(Start::Base(began));
         }
         let is_off = |(_, event): &(&u64, &Event)| matches!(event, Event::Off { .. });
         let later = || self.events.range(lsn + 1..);
@@ -108,19 +103,15 @@ impl LogState {
         Some((older, newer))
     }
 
-    /// Since when, without a gap, everything was recorded at this moment; and whether that is what the branch began with.
-    pub(crate) fn recording_since(&self, lsn: u64) -> Option<(u64, bool)> {
-        for (at, event) in self.events.range(1..=lsn).rev() {
-            match event {
-                Event::Off { .. } => return None,
-                Event::On { begins: true, .. } => {
-                    let anchored = at.checked_sub(1).and_then(|before| self.events.get(&before));
-                    return Some((*at, !matches!(anchored, Some(Event::Anchor { .. }))));
-                }
-                _ => {}
-            }
-        }
-        None
+    /// Since when, without a gap, everything was recorded at this moment.
+    pub(crate) fn recording_since(&self, lsn: u64) -> Option<u64> {
+        let marks = self.events.range(1..=lsn).rev();
+        let mut begins = marks.filter_map(|(at, event)| match event {
+            Event::Off { .. } => Some(None),
+            Event::On { begins: true, .. } => Some(Some(*at)),
+            _ => None,
+        });
+        begins.next().flatten()
     }
 
     /// What emptied a part of the chunk after `from` and up to `to`.
@@ -184,8 +175,8 @@ impl Pool {
     ) -> Result<Option<Way>> {
         let mut content = None;
         let (from, to) = match start {
-            Start::Epoch(at, _) | Start::Base(at) if forward => (at, lsn),
-            Start::Epoch(at, _) | Start::Base(at) => (lsn, at),
+            Start::Epoch(at, _) if forward => (at, lsn),
+            Start::Epoch(at, _) => (lsn, at),
             Start::Head => {
                 let Some((found, last)) = self.head_chunk(branch, chunk, version)? else { return Ok(None) };
                 content = Some(found);
@@ -250,7 +241,7 @@ impl Pool {
             (None, Start::Epoch(_, epoch)) => {
                 self.frozen_chunk(&Line { branch: branch.clone(), epoch, at: None }, chunk)?
             }
-            (None, _) => self.base_chunk(branch, chunk)?,
+            (None, Start::Head) => self.placed_chunk(branch, chunk)?,
         };
         for (n, step) in way.steps.iter().enumerate() {
             step.apply(&mut content)?;
@@ -309,28 +300,35 @@ impl Pool {
     fn frozen_chunk(&self, line: &Line, chunk: u64) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let (number, at) = MapPage::locate(chunk);
+        let branch = &line.branch;
         loop {
-            let generation = line.branch.generation.load(Ordering::SeqCst);
+            let generation = branch.generation.load(Ordering::SeqCst);
+            let based = branch.has_base();
             let content = match self.map.load(line, number)?.get(at).map(|entry| entry.slot) {
-                Some(Slot::HOLE) => vec![0; line.branch.chunk_size() as usize],
-                Some(slot) => self.slot_content(slot, line.branch.chunk_size())?,
-                None => self.base_chunk(&line.branch, chunk)?,
+                Some(Slot::HOLE) => vec![0; branch.chunk_size() as usize],
+                Some(slot) => self.slot_content(slot, branch.chunk_size())?,
+                None => self.base_chunk(branch, chunk)?,
             };
-            if line.epoch == HEAD || line.branch.generation.load(Ordering::SeqCst) == generation {
+            let same = line.epoch == HEAD || branch.generation.load(Ordering::SeqCst) == generation;
+            // A branch that has lost its base meanwhile has everything itself now.
+            if same && (!based || branch.has_base()) {
                 return Ok(content);
             }
         }
     }
 
     /// A chunk of what a branch rests on.
-    pub(crate) fn base_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
-        match &branch.base {
-            None => Ok(vec![0; branch.chunk_size() as usize]),
-            Some(line) => match &line.at {
-                Some(at) => self.chunk_at(&line.branch, chunk, at.lsn()),
-                None => self.frozen_chunk(line, chunk),
+    fn base_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
+        let mut content = vec![0; branch.chunk_size() as usize];
+        match branch.base() {
+            None => {}
+            Some(Base::Line(line)) => match &line.at {
+                Some(at) => content.copy_from_slice(&at.chunk(self, chunk)?),
+                None => return self.frozen_chunk(&line, chunk),
             },
+            Some(Base::Image(image)) => drop(image.read(&mut content, chunk * branch.chunk_size(), true)?),
         }
+        Ok(content)
     }
 
     fn slot_content(&self, slot: Slot, len: u64) -> Result<Vec<u8>> {

@@ -135,11 +135,19 @@ impl Sealed {
         }
     }
 
-    /// By the index; `None` when that is damaged.
-    fn search(&self, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<Entry>> {
-        let key = (chunk, *lsns.start());
+    /// The first chunk at or after `chunk` of which there are records.
+    pub(crate) fn next_chunk(&self, chunk: u64) -> Result<Option<u64>> {
+        let first = |entries: &[Entry]| entries.iter().map(|e| e.chunk).find(|c| *c >= chunk);
+        match self.first_block((chunk, 0)) {
+            Some((_, held)) => Ok(held.and_then(|(_, block)| first(&block))),
+            None => Ok(first(&self.all_entries()?)),
+        }
+    }
+
+    /// The first block of the index whose last entry is not below `key`, and its entries if there is one; `None` when the
+    /// index is damaged.
+    fn first_block(&self, key: (u64, u64)) -> Option<(u64, Option<(u64, Vec<Entry>)>)> {
         let (mut low, mut high) = (0, self.blocks());
-        // The first block whose last entry is not below the key.
         let mut held = None;
         while low < high {
             let middle = (low + high) / 2;
@@ -151,6 +159,12 @@ impl Sealed {
                 held = Some((middle, block));
             }
         }
+        Some((low, held))
+    }
+
+    /// By the index; `None` when that is damaged.
+    fn search(&self, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<Entry>> {
+        let (low, mut held) = self.first_block((chunk, *lsns.start()))?;
         let mut found = Vec::new();
         for number in low..self.blocks() {
             let block = match held.take() {

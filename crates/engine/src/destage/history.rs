@@ -2,13 +2,15 @@
 //! phase from what is in place before the batch.
 
 use super::collect::{Batch, Item, Source};
+use super::plan::Below;
 use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
 use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf};
 use crate::cdp::log::{Applying, Patch};
 use crate::codec::crc32c;
 use crate::error::{Error, Result, corrupt};
+use crate::map::page::MapPage;
 use crate::pool::Pool;
-use crate::pool::line::Branch;
+use crate::pool::line::{Branch, HEAD, Line};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -48,7 +50,7 @@ impl Pool {
         items: &[Item],
     ) -> Result<()> {
         let chunk = items[0].chunk;
-        let mut content = self.placed_chunk(branch, chunk)?;
+        let mut content = self.content_before(branch, chunk, items)?;
         let mut sum = crc32c(&content);
         let mut new = Vec::new();
         for item in items {
@@ -63,6 +65,26 @@ impl Pool {
             appender.push(&item, &mut content, &mut sum, &new)?;
         }
         Ok(())
+    }
+
+    /// What a chunk holds before the batch. What an image or a moment has there was brought into the journal as a whole before
+    /// anything else: that record changes nothing, and says what was there.
+    fn content_before(&self, branch: &Arc<Branch>, chunk: u64, items: &[Item]) -> Result<Vec<u8>> {
+        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let (number, at) = MapPage::locate(chunk);
+        let foreign = branch.over_foreign && branch.has_base();
+        if foreign
+            && self.map.load(&head, number)?.get(at).is_none()
+            && let Below::Foreign(foreign) = self.find_below(&head, chunk)?
+            && let Some(Item { start: 0, end, source: Source::Journal(file, position), .. }) = items.first()
+            && u64::from(*end)
+                >= foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size())
+        {
+            let mut content = vec![0; branch.chunk_size() as usize];
+            self.read_journal(*file, *position, &mut content[..*end as usize])?;
+            return Ok(content);
+        }
+        self.placed_chunk(branch, chunk)
     }
 
     /// Reads journal data as the destager sees it: collected, so verified once.
@@ -125,6 +147,7 @@ impl Pool {
                     let began = Event::On { settings, begins: true, size: *size, time };
                     change.events.push((self.branch(*branch)?, began));
                     change.line = Some((*id, LineRecord::Branch { branch: *branch, time }));
+                    // An anchor follows: the branch's content by itself.
                 }
             }
             Control::SetCdp { id, settings } => {

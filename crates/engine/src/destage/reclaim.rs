@@ -64,7 +64,7 @@ impl Pool {
         }
         self.zero_part(m, range, range.bytes.start, first * size)?;
         self.zero_part(m, range, end * size, range.bytes.end)?;
-        if branch.base.is_none() {
+        if !branch.has_base() {
             // Pages in the middle vanish; the two at the edges may stay, so they are taken together with what follows.
             let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
             loop {
@@ -267,7 +267,8 @@ impl Pool {
                 m.dead.remove(&id);
                 // A deleted snapshot whose dissolution has begun keeps nothing any more, but still names the branch: it
                 // brings the branch here again when it is gone.
-                if newest.is_none() && !self.names.read().is_named(id) {
+                let recorded = !branch.cdp.log.read().events.is_empty();
+                if newest.is_none() && !recorded && !self.names.read().is_named(id) {
                     self.remove_branch(m, id)?;
                 }
             }

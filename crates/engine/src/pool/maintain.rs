@@ -3,7 +3,7 @@
 use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
-use crate::destage::Relocation;
+use crate::destage::{Fill, Relocation};
 use crate::error::{Result, no_space};
 use crate::grace::Retired;
 use crate::journal::{Cursor, Room, SegmentFile};
@@ -56,6 +56,8 @@ pub(crate) struct Maintenance {
     pub(crate) evacuated: bool,
     /// Branches whose chunks are being brought home.
     pub(crate) relocating: BTreeMap<u64, Relocation>,
+    /// Branches that are being made complete.
+    pub(crate) filling: BTreeMap<u64, Fill>,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     seen_written: u64,
@@ -68,6 +70,7 @@ impl Maintenance {
         committed: Positions,
         dead: BTreeMap<u64, u64>,
         deleted: BTreeSet<u64>,
+        filling: BTreeMap<u64, Fill>,
     ) -> Self {
         Maintenance {
             allocator,
@@ -80,6 +83,7 @@ impl Maintenance {
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),
+            filling,
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen_written: 0,
@@ -90,7 +94,7 @@ impl Maintenance {
 impl Pool {
     /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
-        if self.enforce_snapshot_policies()? {
+        if self.enforce_snapshot_policies()? || self.flatten_deepest()? || self.anchor_by_time()? {
             return Ok(Progress::Worked);
         }
         let m = &mut *self.maintenance.lock();
@@ -99,7 +103,12 @@ impl Pool {
         if self.wants_destage(m) && self.destage(m)? {
             return Ok(Progress::Worked);
         }
-        if self.reclaim(m)? || self.evacuate(m)? || self.relocate(m)? {
+        if self.forget_history(m)?
+            || self.reclaim(m)?
+            || self.evacuate(m)?
+            || self.relocate(m)?
+            || self.fill_branches(m)?
+        {
             return Ok(Progress::Worked);
         }
         if m.committed.destaged_lsn < m.destaged {
@@ -301,13 +310,14 @@ impl Pool {
             self.journal.last().0 > m.destaged
                 || !m.dead.is_empty()
                 || !m.deleted.is_empty()
+                || !m.ended.is_empty()
                 || !m.retired_slots.is_empty()
         };
         if pending {
             self.destage_to(self.journal.last().0)?;
             let m = &mut *self.maintenance.lock();
             let mut steps = 0;
-            while steps < RECLAIM_STEPS && self.reclaim(m)? {
+            while steps < RECLAIM_STEPS && (self.forget_history(m)? || self.reclaim(m)?) {
                 steps += 1;
             }
             self.checkpoint(m)?;

@@ -11,6 +11,7 @@ use crate::catalog::{
     self, CURRENT, Catalog, Control, LineRecord, Positions, PvRecord, SnapshotRecord, Superblock,
 };
 use crate::cdp::log::load_segments;
+use crate::destage::Fill;
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::Fault;
@@ -105,7 +106,7 @@ impl Pool {
         let config = superblock.config();
         check_config(&config)
             .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
-        let mut names = load_names(&catalog, &superblock)?;
+        let mut names = load_names(dir.clone(), &catalog, &superblock)?;
         let pvs = PvTable::new();
         let mut allocator = Allocator::new(config.extent_size, superblock.placement, catalog.clone());
         let space = Space::new(config.extent_size);
@@ -135,7 +136,9 @@ impl Pool {
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         // Branches that the journal began have nothing in the catalog.
         load_segments(&*dir, &catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
-        let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| (id, 0)).collect();
+        let branches = catalog.branches()?;
+        let dead = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
+        let filling = branches.iter().filter_map(|(id, b)| Some((*id, Fill::of(b.fill?)))).collect();
         let anchors: BTreeSet<u64> =
             names.branches.values().flat_map(|b| b.cdp.log.read().anchors().collect::<Vec<_>>()).collect();
         let gone = |(id, s): &(u64, SnapshotRecord)| s.deleted && !anchors.contains(id);
@@ -157,7 +160,7 @@ impl Pool {
             map,
             pvs,
             names: RwLock::new(names),
-            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted)),
+            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted, filling)),
             positions: SharedPositions::default(),
             lines: RwLock::new(lines),
             pv_operations: Mutex::new(()),
@@ -202,9 +205,8 @@ fn check_config(config: &PoolConfig) -> Result<()> {
     Ok(())
 }
 
-fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
-    let mut names =
-        Namespace::new(superblock.atomic_unit, superblock.placement, superblock.next_id, superblock.next_pv);
+fn load_names(dir: Arc<dyn Dir>, catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
+    let mut names = Namespace::new(dir, superblock);
     for (id, record) in catalog.branches()? {
         if !(9..=30).contains(&record.chunk_log2) {
             return Err(corrupt(format!("load branch {id}: its chunk size makes no sense")));

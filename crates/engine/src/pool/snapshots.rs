@@ -1,6 +1,6 @@
 //! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
 
-use super::line::{Branch, HEAD, Line, VolumeState};
+use super::line::{Base, Branch, HEAD, Line, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
@@ -79,8 +79,8 @@ impl Pool {
     pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
         let names = self.names.read();
         let base = |(id, branch): (&u64, &Arc<Branch>)| {
-            let of = branch.base.as_ref()?.frozen();
-            Some((*id, (of.branch, of.epoch)))
+            let Some(Base::Line(line)) = branch.base() else { return None };
+            Some((*id, (line.branch.id, line.epoch)))
         };
         names.branches.iter().filter_map(base).collect()
     }
@@ -194,7 +194,7 @@ impl Pool {
     pub fn roll_back(&self, volume: &str, snapshot: &str, undo: &str, force: bool) -> Result<SnapshotInfo> {
         let identity = uuid(&*self.world.rng);
         let created = self.world.clock.now();
-        self.submit(|names| {
+        self.submit_with(|names| {
             let state = names.volume(volume)?;
             let target = &names.snapshot(state, snapshot)?.state;
             let handles = state.handles.load(Ordering::Acquire);
@@ -204,7 +204,7 @@ impl Pool {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             check_depth(&target.line)?;
-            Ok(Control::RollBack {
+            let roll_back = Control::RollBack {
                 id: state.id,
                 branch: names.next_id + 1,
                 base: target.line.frozen(),
@@ -212,7 +212,9 @@ impl Pool {
                 size: target.size.load(Ordering::Acquire),
                 undo_id: names.next_id,
                 undo: record(names, state, undo, identity, created)?,
-            })
+            };
+            let anchor = names.anchor_after(&roll_back, &*self.world.rng);
+            Ok(([roll_back].into_iter().chain(anchor).collect(), None))
         })?;
         self.snapshot(volume, undo)
     }
@@ -252,11 +254,27 @@ impl Namespace {
     /// The operation that takes an anchor: a snapshot that nobody sees, kept for the history.
     pub(crate) fn anchor(&self, volume: &VolumeState, rng: &dyn Rng) -> Result<Control> {
         let record = frozen_now(volume, ANCHOR, uuid(rng), 0)?;
-        Ok(Control::CreateSnapshots {
-            snapshots: vec![(self.next_id, SnapshotRecord { deleted: true, ..record })],
-        })
+        Ok(anchor(self.next_id, record))
+    }
+
+    /// What follows a rollback of a volume whose history is kept: the first anchor of the new branch.
+    pub(crate) fn anchor_after(&self, roll_back: &Control, rng: &dyn Rng) -> Option<Control> {
+        let Control::RollBack { id, branch, size, undo, .. } = roll_back else { return None };
+        if !self.volume_by_id(*id)?.line.branch.cdp.is_on() {
+            return None;
+        }
+        let (of, name) = (Frozen { branch: *branch, epoch: FIRST_EPOCH }, ANCHOR.to_owned());
+        let record = SnapshotRecord { uuid: uuid(rng), name, of, size: *size, created: 0, ..undo.clone() };
+        Some(anchor(branch + 1, record))
     }
 }
+
+fn anchor(id: u64, record: SnapshotRecord) -> Control {
+    Control::CreateSnapshots { snapshots: vec![(id, SnapshotRecord { deleted: true, ..record })] }
+}
+
+/// The epoch in which a branch begins.
+const FIRST_EPOCH: u32 = 1;
 
 /// The name of anchors; it is in nobody's way.
 const ANCHOR: &str = "anchor";

@@ -101,7 +101,10 @@ impl Pool {
 
 /// Does anything rest on a snapshot? Its deletion would give nothing back.
 fn is_held(names: &Namespace, snapshot: &Snapshot) -> bool {
-    snapshot.state.handles.load(Ordering::Acquire) > 0 || names.has_children(snapshot.state.line.frozen())
+    let (state, line) = (&snapshot.state, &snapshot.state.line);
+    state.handles.load(Ordering::Acquire) > 0
+        || names.has_children(line.frozen())
+        || line.branch.cdp.log.read().anchors().any(|id| id == state.id)
 }
 
 /// Bytes that a volume's snapshots are expected to take.

@@ -64,7 +64,7 @@ impl<'a> Replay<'a> {
                 self.recount(View::Volume(*vol));
             }
             Effect::CreateSnapshots(new) => new.iter().for_each(|s| self.recount(View::Snapshot(s.0))),
-            Effect::RollBack(vol, _, undo, _) => {
+            Effect::RollBack(vol, _, undo, _) | Effect::RollBackTo(vol, _, _, undo, _) => {
                 self.recount(View::Volume(*vol));
                 self.recount(View::Snapshot(*undo));
             }

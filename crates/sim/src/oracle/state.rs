@@ -27,6 +27,8 @@ pub struct VolumeModel {
     pub(crate) content: Content,
     /// The line that it writes to.
     pub(crate) line: u32,
+    /// It began over an image.
+    pub(crate) over_image: bool,
 }
 
 /// A snapshot as it should be.
@@ -59,7 +61,7 @@ impl VolumeModel {
     /// An empty volume.
     pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
         let content = Content::default();
-        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0 }
+        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0, over_image: false }
     }
 
     pub(super) fn same_shape(&self, found: &FoundVolume) -> bool {
@@ -113,6 +115,8 @@ pub(crate) enum Effect {
     Clone(VolId, SnapId, String),
     /// A volume gets a snapshot's content; what it was is kept as a snapshot (number, name).
     RollBack(VolId, SnapId, SnapId, String),
+    /// A volume gets the content and the size of a moment; what it was is kept as a snapshot (number, name).
+    RollBackTo(VolId, Box<Content>, u64, SnapId, String),
     /// Another way to preserve: nobody sees it.
     Method(VolId),
 }
@@ -164,6 +168,9 @@ impl State {
             }
             Effect::Create(vol, model) => {
                 let line = self.lines.begin(None, model.chunk_size);
+                if model.over_image {
+                    self.lines.put_over_image(line, &model.content);
+                }
                 self.volumes.insert(*vol, VolumeModel { line, ..model.clone() });
             }
             Effect::Delete(vol) => {
@@ -209,6 +216,13 @@ impl State {
                 self.volumes.insert(*vol, VolumeModel { content, line, ..new });
             }
             Effect::RollBack(vol, snap, undo, name) => self.roll_back(*vol, *snap, *undo, name),
+            Effect::RollBackTo(vol, content, size, undo, name) => {
+                self.freeze(*undo, *vol, name);
+                let Some(volume) = self.volumes.get_mut(vol) else { return };
+                self.lines.leave(volume.line);
+                volume.line = self.lines.begin_over_image(volume.chunk_size);
+                (volume.size, volume.content) = (*size, (**content).clone());
+            }
             Effect::Method(_) => {}
         }
     }

@@ -122,7 +122,8 @@ fn errno(error: &Error, command: Command) -> Errno {
         | ErrorKind::Corrupt
         | ErrorKind::Lost
         | ErrorKind::Poisoned
-        | ErrorKind::Busy => Errno::Io,
+        | ErrorKind::Busy
+        | ErrorKind::Unavailable => Errno::Io,
     }
 }
 

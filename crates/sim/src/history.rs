@@ -1,0 +1,198 @@
+//! Histories: what CDP volumes held at every moment that a run knows of, and going back to those moments.
+//!
+//! After each operation everything that was sequenced is known, so what a volume holds then is what it held at the last
+//! LSN for ever. After a crash the moments behind the end of what was recovered have never been.
+
+use crate::oracle::{Content, Effect, VolId, VolumeModel, check_content};
+use crate::perform::Answer;
+use crate::run::{Outcome, Run};
+use hindcast_engine::ErrorKind;
+use hindcast_engine::cdp::{CdpSettings, Moment};
+use hindcast_engine::device::BlockDevice;
+use std::collections::BTreeMap;
+
+/// Extra records that an operation on a volume with CDP may bring: anchors, and content of what is below.
+const EXTRA: u64 = 1 << 20;
+/// Ranges read of one moment.
+const RANGES: usize = 40;
+
+/// What is known of the past of one volume.
+#[derive(Default)]
+pub(crate) struct Past {
+    on: bool,
+    /// By LSN: what it held, and its size.
+    moments: BTreeMap<u64, (Content, u64)>,
+}
+
+impl Run {
+    /// Takes note of what volumes with CDP hold now.
+    pub(crate) fn note_moments(&mut self) -> Outcome<()> {
+        let pool = self.pool()?;
+        let lsn = pool.stats().sequenced_lsn;
+        let state = self.oracle.state();
+        self.past.retain(|vol, _| state.volumes.contains_key(vol));
+        if self.oracle.doubtful() || self.faults || self.dir.crashed() || self.poisoned() {
+            return Ok(());
+        }
+        for (vol, model) in &state.volumes {
+            let Ok(info) = pool.volume(&model.name) else { continue };
+            if info.cdp.is_none() && !self.past.contains_key(vol) {
+                continue;
+            }
+            let past = self.past.entry(*vol).or_default();
+            past.on = info.cdp.is_some();
+            let held = || (model.content.clone(), model.size);
+            let same = past.moments.values().next_back().is_some_and(|(content, size)| {
+                *size == model.size && content.zones().eq(model.content.zones())
+            });
+            if past.on && (!same || lsn.is_multiple_of(8)) {
+                past.moments.insert(lsn, held());
+            }
+        }
+        Ok(())
+    }
+
+    /// After a crash: what lies behind the end of what was recovered has never been.
+    pub(crate) fn forget_lost_moments(&mut self) -> Outcome<()> {
+        let end = self.pool()?.stats().written_lsn;
+        for past in self.past.values_mut() {
+            drop(past.moments.split_off(&(end + 1)));
+        }
+        Ok(())
+    }
+
+    /// Records of its own that an operation on a volume may come with.
+    pub(crate) fn may_anchor(&mut self, vol: VolId) {
+        if self.past.get(&vol).is_some_and(|past| past.on) {
+            self.brought = EXTRA;
+        }
+    }
+
+    pub(crate) fn set_cdp(&mut self, vol: VolId, settings: Option<CdpSettings>) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        self.kept_history = true;
+        self.brought = EXTRA;
+        let result =
+            self.control(Effect::Method(vol), &[], |pool| pool.set_cdp(&name, settings).map(drop))?;
+        match result {
+            Answer::Done => {
+                let told = self.pool()?.volume(&name).map_err(|e| format!("{e:?}"))?.cdp;
+                if told != settings { Err(format!("CDP is told as {told:?}")) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pick_moment(&self, vol: VolId, pick: u64) -> Option<(u64, Content, u64)> {
+        let moments = &self.past.get(&vol)?.moments;
+        let (lsn, (content, size)) = moments.iter().nth((pick % (moments.len() as u64).max(1)) as usize)?;
+        Some((*lsn, content.clone(), *size))
+    }
+
+    /// A moment is as it was.
+    pub(crate) fn read_moment(&mut self, vol: VolId, pick: u64) -> Outcome<()> {
+        match self.pick_moment(vol, pick) {
+            Some((lsn, content, size)) if !self.faults => self.check_moment(vol, lsn, &content, size),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_moment(&mut self, vol: VolId, lsn: u64, content: &Content, size: u64) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        let pool = self.pool()?;
+        let result = (|| {
+            let view = pool.open_moment(&name, &Moment::Lsn(lsn))?;
+            let mut ranges = self.oracle.interesting(vol, size);
+            let rand = &mut self.rand;
+            let all = ranges.len() as u64;
+            ranges.retain(|_| all <= RANGES as u64 || rand.below(all) < RANGES as u64);
+            let mut read = Vec::new();
+            for (offset, len) in ranges {
+                let mut data = vec![0xEE; len as usize];
+                view.read(offset, &mut data)?;
+                read.push((offset, data));
+            }
+            Ok::<_, hindcast_engine::Error>((view.info().size, read))
+        })();
+        let what = format!("volume {vol} at LSN {lsn}");
+        match result {
+            Ok((found, read)) => {
+                if found != size {
+                    return Err(format!("{what} has {found} bytes, not {size}"));
+                }
+                let compared = read
+                    .iter()
+                    .map(|(offset, data)| check_content(&what, content, *offset, data, |_, _| false));
+                compared.into_iter().collect()
+            }
+            Err(_) if self.dir.crashed() => Ok(()),
+            Err(e) => Err(format!("read {what}: {e:?}")),
+        }
+    }
+
+    /// Every moment of every volume.
+    pub(crate) fn verify_moments(&mut self, most: usize) -> Outcome<()> {
+        let moments = self.past.iter().flat_map(|(vol, past)| {
+            past.moments.iter().map(|(lsn, (content, size))| (*vol, *lsn, content.clone(), *size))
+        });
+        let mut moments: Vec<_> = moments.collect();
+        let all = moments.len() as u64;
+        let rand = &mut self.rand;
+        moments.retain(|_| all <= most as u64 || rand.below(all) < most as u64);
+        for (vol, lsn, content, size) in moments {
+            self.check_moment(vol, lsn, &content, size)?;
+        }
+        Ok(())
+    }
+
+    /// A volume of a moment.
+    pub(crate) fn recover(&mut self, vol: VolId, pick: u64, name: &str) -> Outcome<()> {
+        let Some((lsn, content, size)) = self.pick_moment(vol, pick) else { return Ok(()) };
+        let origin = self.model(vol)?.clone();
+        let old = origin.name.clone();
+        let mut model = VolumeModel::new(name.into(), size, origin.chunk_size, origin.block_size, false);
+        (model.content, model.over_image) = (content, true);
+        if origin.chunk_size > self.pool()?.max_record_bytes() {
+            return Ok(());
+        }
+        self.oracle.share_zones(vol, self.next_vol);
+        self.create_volume_of(&model, |pool, new| pool.recover_volume(&old, &Moment::Lsn(lsn), &new.name))
+    }
+
+    /// A volume goes on from a moment.
+    pub(crate) fn roll_back_to(&mut self, vol: VolId, pick: u64, undo: &str, force: bool) -> Outcome<()> {
+        let undo_id = self.next_snapshot;
+        self.next_snapshot += 1;
+        let Some((lsn, content, size)) = self.pick_moment(vol, pick) else { return Ok(()) };
+        let volume = self.volume_name(vol)?;
+        let open = self.handles.contains_key(&vol);
+        if self.oracle.state().has_snapshot(vol, undo)
+            || self.model(vol)?.chunk_size > self.pool()?.max_record_bytes()
+        {
+            return Ok(());
+        }
+        let refusals: &[ErrorKind] = if open && !force { &[ErrorKind::Busy] } else { &[] };
+        self.brought = EXTRA;
+        let mut made = None;
+        let effect = Effect::RollBackTo(vol, Box::new(content), size, undo_id, undo.into());
+        let answer = self.control(effect, refusals, |pool| {
+            made = pool.roll_back_to(&[(&volume, undo)], &Moment::Lsn(lsn), force)?.pop();
+            Ok(())
+        })?;
+        match (answer, made) {
+            (Answer::Done, Some(info)) => {
+                self.summary.clones += 1;
+                self.made(&info, undo_id)?;
+                let handle = self.handles.remove(&vol);
+                handle.map_or(Ok(()), |handle| self.check_cut_off(&handle))
+            }
+            (Answer::Done, None) => Err("a rollback without a snapshot".into()),
+            (Answer::Unknown, _) => {
+                self.unborn_snapshots = vec![(vol, undo.into(), undo_id)];
+                self.handles.remove(&vol);
+                Ok(())
+            }
+            (Answer::Refused(_), _) => Ok(()),
+        }
+    }
+}
