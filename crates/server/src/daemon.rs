@@ -146,7 +146,7 @@ async fn report(notifier: &Notifier, app: &Arc<App>, maintenance: &Maintenance) 
 
 fn summary(app: &App) -> String {
     let info = app.pool.info();
-    let health = http::convert::health(&info.health);
+    let health = app.health();
     let mut text =
         format!("{}: {} volumes, {} available", health.state.name(), info.volumes, Size(info.available));
     for message in &health.messages {

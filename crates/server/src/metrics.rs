@@ -1,8 +1,9 @@
 //! Metrics for Prometheus: counters are kept where things happen, and collected when somebody asks.
 
 use crate::http::{App, convert};
+use hindcast_engine::cdp::CdpInfo;
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_engine::pool::{Health, PoolInfo, PoolStats, PvInfo, VolumeInfo};
+use hindcast_engine::pool::{Health, Pool, PoolInfo, PoolStats, PvInfo, VolumeInfo};
 use hindcast_target::iscsi::IscsiStats;
 use hindcast_target::nbd::NbdStats;
 use hindcast_target::nbd::codec::Command;
@@ -47,6 +48,7 @@ impl Collector for ServerCollector {
         engine(&mut out, &app.pool.stats())?;
         volumes(&mut out, &app.pool.volumes())?;
         snapshots(&mut out, app)?;
+        histories(&mut out, &app.pool)?;
         nbd(&mut out, &app.nbd.stats())?;
         iscsi(&mut out, &app.iscsi.stats())
     }
@@ -229,6 +231,50 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
     )?;
     let failed = schedules.iter().map(|s| ([("schedule", s.name.clone())], u64::from(s.error.is_some())));
     out.gauges("hindcast_schedule_failed", "1 when the last run of a schedule failed.", failed)
+}
+
+fn histories(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
+    const SECOND: u64 = 1_000_000_000;
+    let of = |v: VolumeInfo| pool.cdp(&v.name).ok().map(|info| (v.name, info));
+    let kept = |(_, info): &(String, CdpInfo)| info.settings.is_some() || info.records > 0;
+    let all: Vec<(String, CdpInfo)> = pool.volumes().into_iter().filter_map(of).filter(kept).collect();
+    let each = |value: fn(&CdpInfo) -> u64| {
+        all.iter().map(move |(name, info)| ([("volume", name.clone())], value(info)))
+    };
+    out.gauges(
+        "hindcast_cdp_enabled",
+        "1 while history is kept.",
+        each(|i| u64::from(i.settings.is_some())),
+    )?;
+    out.gauges("hindcast_cdp_records", "Records in the CDP log.", each(|i| i.records))?;
+    out.gauges(
+        "hindcast_cdp_written_bytes",
+        "Bytes that clients wrote in these records.",
+        each(|i| i.written),
+    )?;
+    out.gauges("hindcast_cdp_payload_bytes", "Bytes of their content, compressed.", each(|i| i.payload))?;
+    out.gauges("hindcast_cdp_stored_bytes", "Bytes of the log's files.", each(|i| i.stored))?;
+    out.gauges("hindcast_cdp_anchors", "Anchors.", each(|i| i.anchors))?;
+    out.gauges(
+        "hindcast_cdp_anchor_distance_writes",
+        "Writes between two anchors, now; 0: no limit.",
+        each(|i| i.distance.unwrap_or(0)),
+    )?;
+    out.gauges(
+        "hindcast_cdp_window_seconds",
+        "How far back one can go, from the last write.",
+        each(|i| i.window / SECOND),
+    )?;
+    out.gauges(
+        "hindcast_cdp_retention_seconds",
+        "How far back one is to be able to go; 0: no limit.",
+        each(|i| i.settings.and_then(|s| s.retention.time).unwrap_or(0) / SECOND),
+    )?;
+    out.gauges(
+        "hindcast_cdp_window_short",
+        "1 when the window is less than it is to be, because the limit in bytes is too low.",
+        each(|i| u64::from(i.short)),
+    )
 }
 
 fn nbd(out: &mut Out<'_>, stats: &NbdStats) -> fmt::Result {

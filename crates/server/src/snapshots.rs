@@ -7,6 +7,7 @@ use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{Timestamp, tz::TimeZone};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Snapshots that the engine deletes in one operation.
 pub(crate) const MAX_AT_ONCE: usize = 200;
@@ -107,7 +108,8 @@ impl App {
             let at = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%S.%3fZ").to_string();
             format!("before-rollback-{at}")
         });
-        let roll = |pool: &hindcast_engine::pool::Pool| pool.roll_back(volume, snapshot, &undo, how.force);
+        let roll =
+            |pool: &Arc<hindcast_engine::pool::Pool>| pool.roll_back(volume, snapshot, &undo, how.force);
         let undo = self.iscsi.roll_back(&[volume], how.force, roll)?;
         // Their devices answer with errors since; new connections find the volume as it is now.
         self.nbd.disconnect(volume);

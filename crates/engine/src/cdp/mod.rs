@@ -10,6 +10,7 @@ mod control;
 pub(crate) mod log;
 pub mod model;
 pub(crate) mod moment;
+mod past;
 mod rebuild;
 pub(crate) mod record;
 mod retain;

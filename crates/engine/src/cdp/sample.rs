@@ -1,8 +1,9 @@
 //! Records to measure with: what decoding one and applying it takes is for somebody with a clock to find out.
 
 use super::codec::{Compression, Encoding, Packer, unpack};
-use super::record::HEADER_LEN;
-use crate::error::Result;
+use super::record::{Entry, HEADER_LEN};
+use super::segment::SegmentFile;
+use crate::error::{Error, Result, invalid};
 
 /// A record as it is stored.
 #[derive(Debug, Clone)]
@@ -17,13 +18,22 @@ impl CdpSample {
     /// The record of a write that replaces `old` by `new`, equally long.
     pub fn of(encoding: Encoding, compression: Compression, old: &[u8], new: &[u8]) -> Result<CdpSample> {
         if old.len() != new.len() {
-            return Err(crate::error::invalid("make a record: old and new content differ in length"));
+            return Err(invalid("make a record: old and new content differ in length"));
         }
         let mut payload = Vec::new();
         encoding.payload(old, new, &mut payload);
         let mut packed = Vec::new();
         let compression = Packer::new(compression)?.pack(&payload, &mut packed);
         Ok(CdpSample { encoding, compression, raw: payload.len(), packed })
+    }
+
+    /// A record of the log.
+    pub(crate) fn read(file: &SegmentFile, entry: &Entry) -> Result<CdpSample> {
+        let mut packed = vec![0; entry.stored as usize];
+        let failed = |e| Error::io("read a CDP record", e);
+        file.disk.read_at(&mut packed, u64::from(entry.at) + HEADER_LEN as u64).map_err(failed)?;
+        let (encoding, compression) = (entry.encoding, entry.compression);
+        Ok(CdpSample { encoding, compression, raw: entry.raw_len(), packed })
     }
 
     /// Bytes that it is about.

@@ -100,13 +100,13 @@ async fn status(State(app): Shared) -> Result<Json<Status>, ApiError> {
 /// Health of the pool.
 #[utoipa::path(get, path = "/health", responses((status = OK, body = Health)))]
 async fn health(State(app): Shared) -> Result<Json<Health>, ApiError> {
-    blocking(&app, |app| Ok(Json(convert::health(&app.pool.health())))).await
+    blocking(&app, |app| Ok(Json(app.health()))).await
 }
 
 /// For probes: 200 while the pool accepts writes, 503 when it does not.
 #[utoipa::path(get, path = "/healthz", responses((status = OK, body = String), (status = SERVICE_UNAVAILABLE, body = String)))]
 async fn healthz(State(app): Shared) -> Result<Response, ApiError> {
-    let health = blocking(&app, |app| Ok(convert::health(&app.pool.health()))).await?;
+    let health = blocking(&app, |app| Ok(app.health())).await?;
     let code = match health.state {
         HealthState::Healthy | HealthState::Warning => StatusCode::OK,
         HealthState::Poisoned => StatusCode::SERVICE_UNAVAILABLE,

@@ -105,7 +105,7 @@ impl IscsiTarget {
     pub(crate) fn change_volume(
         &self,
         name: &str,
-        change: impl FnOnce(&Pool) -> Result<VolumeInfo>,
+        change: impl FnOnce(&Arc<Pool>) -> Result<VolumeInfo>,
     ) -> Result<VolumeInfo> {
         let before = self.exports.pool.volume(name)?;
         let after = change(&self.exports.pool)?;
@@ -182,7 +182,7 @@ impl IscsiTarget {
         &self,
         names: &[&str],
         force: bool,
-        roll: impl FnOnce(&Pool) -> Result<T>,
+        roll: impl FnOnce(&Arc<Pool>) -> Result<T>,
     ) -> Result<T> {
         let _one_at_a_time = self.changing.lock();
         let pool = &self.exports.pool;

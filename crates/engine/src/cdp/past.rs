@@ -1,0 +1,285 @@
+//! Looking back: what of a volume's past can be gone back to, when a range of it changed, and records to measure with.
+
+use super::log::LogState;
+use super::record::Entry;
+use super::{Anchor, Bucket, Change, History, Mark, Span};
+use super::{CdpSample, segment::SegmentFile};
+use crate::catalog::{Event, LineRecord, SegmentRecord};
+use crate::error::Result;
+use crate::journal::record::SECTOR;
+use crate::pool::Pool;
+use crate::pool::line::Branch;
+use std::collections::BTreeSet;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// What of a volume's past can be gone back to, with its changes over time in so many buckets.
+    pub fn history(&self, volume: &str, buckets: usize) -> Result<History> {
+        let state = self.names.read().volume(volume)?.clone();
+        self.record_until(self.journal.last().0)?;
+        let mut history = History { marks: self.marks(state.id), ..History::default() };
+        history.flushes = state.flushes.lock().iter().copied().collect();
+        let lines = self.branch_lines(state.id);
+        let mut seen = BTreeSet::new();
+        for (n, (branch, ..)) in lines.iter().enumerate() {
+            if !seen.insert(branch.id) {
+                continue;
+            }
+            // It ended when the volume went over to another branch for the last time.
+            let last = lines.iter().rposition(|(b, ..)| b.id == branch.id).unwrap_or(n);
+            let end = lines.get(last + 1).map(|(_, lsn, time)| (*lsn, *time));
+            let log = branch.cdp.log.read();
+            history.spans.extend(log.spans(branch.id, end));
+            history.anchors.extend(self.anchors_of(&log));
+        }
+        history.anchors.sort_by_key(|anchor| anchor.lsn);
+        history.buckets = self.buckets(&history.spans, &lines, buckets)?;
+        Ok(history)
+    }
+
+    /// When a range of bytes changed, with LSNs in a range: the oldest `limit` changes, oldest first.
+    pub fn changes(
+        &self,
+        volume: &str,
+        bytes: Range<u64>,
+        lsns: RangeInclusive<u64>,
+        limit: usize,
+    ) -> Result<Vec<Change>> {
+        let id = self.names.read().volume(volume)?.id;
+        self.record_until((*lsns.end()).min(self.journal.last().0))?;
+        let mut found = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (branch, ..) in self.branch_lines(id) {
+            if seen.insert(branch.id) {
+                branch.changes(&bytes, &lsns, limit, &mut found)?;
+            }
+        }
+        found.sort_by_key(|change: &Change| (change.lsn, change.offset));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Records of a volume as they are stored, spread over the newest part of its log: at most `limit`.
+    pub fn cdp_samples(&self, volume: &str, limit: usize) -> Result<Vec<CdpSample>> {
+        let state = self.names.read().volume(volume)?.clone();
+        let newest = {
+            let log = state.line.branch.cdp.log.read();
+            let open = log.open.as_ref().filter(|open| !open.entries.is_empty());
+            match open {
+                Some(open) => Some((open.file.clone(), open.entries.values().copied().collect())),
+                None => match log.sealed.values().next_back().cloned() {
+                    Some(sealed) => {
+                        drop(log);
+                        Some((sealed.file.clone(), sealed.all_entries()?))
+                    }
+                    None => None,
+                },
+            }
+        };
+        let Some((file, entries)): Option<(SegmentFile, Vec<Entry>)> = newest else {
+            return Ok(Vec::new());
+        };
+        let stride = entries.len().div_ceil(limit.max(1)).max(1);
+        entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()
+    }
+
+    /// What is sequenced is recorded when it is carried out.
+    fn record_until(&self, lsn: u64) -> Result<()> {
+        match self.positions.settled.load(Ordering::Acquire) < lsn {
+            true => self.destage_to(lsn),
+            false => Ok(()),
+        }
+    }
+
+    /// The branches that a volume wrote to with CDP on, since which LSN and time; oldest first.
+    fn branch_lines(&self, volume: u64) -> Vec<(Arc<Branch>, u64, u64)> {
+        let lines = self.lines.read();
+        let names = self.names.read();
+        let of_volume = lines.get(&volume).into_iter().flatten();
+        let branches = of_volume.filter_map(|(lsn, line)| match line {
+            LineRecord::Branch { branch, time } => Some((names.branches.get(branch)?.clone(), *lsn, *time)),
+            LineRecord::Mark { .. } => None,
+        });
+        branches.collect()
+    }
+
+    fn marks(&self, volume: u64) -> Vec<Mark> {
+        let lines = self.lines.read();
+        let of_volume = lines.get(&volume).into_iter().flatten();
+        let marks = of_volume.filter_map(|(lsn, line)| match line {
+            LineRecord::Mark { name, time } => Some(Mark { name: name.clone(), lsn: *lsn, time: *time }),
+            LineRecord::Branch { .. } => None,
+        });
+        marks.collect()
+    }
+
+    fn anchors_of(&self, log: &LogState) -> Vec<Anchor> {
+        let names = self.names.read();
+        let name = |id: &u64| {
+            let snapshot = names.snapshots.get(id).filter(|s| names.is_in_sight(s))?;
+            Some(snapshot.state.name.read().clone())
+        };
+        let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
+            Event::Anchor { snapshot, time, .. } => {
+                Some(Anchor { lsn: *lsn, time: *time, snapshot: name(snapshot) })
+            }
+            _ => None,
+        });
+        anchors.collect()
+    }
+
+    /// Changes over time, from the first moment to the last write. Of segments that are full only the sums are known
+    /// without reading: they are spread evenly over the segment's time.
+    fn buckets(
+        &self,
+        spans: &[Span],
+        lines: &[(Arc<Branch>, u64, u64)],
+        count: usize,
+    ) -> Result<Vec<Bucket>> {
+        let last = self.journal.last().1;
+        let Some(first) = spans.iter().map(|span| span.from.1).min().filter(|_| count > 0) else {
+            return Ok(Vec::new());
+        };
+        let length = (last.saturating_sub(first) / count as u64).saturating_add(1);
+        let from = |n: usize| first.saturating_add(length.saturating_mul(n as u64));
+        let mut buckets: Vec<Bucket> =
+            (0..count).map(|n| Bucket { from: from(n), ..Bucket::default() }).collect();
+        let at = |time: u64| ((time.saturating_sub(first) / length) as usize).min(count - 1);
+        let mut seen = BTreeSet::new();
+        for (branch, ..) in lines {
+            if !seen.insert(branch.id) {
+                continue;
+            }
+            let log = branch.cdp.log.read();
+            for segment in log.sealed.values() {
+                let record = &segment.record;
+                spread(&mut buckets[at(record.times.0)..=at(record.times.1)], record);
+            }
+            for entry in log.open.iter().flat_map(|open| open.entries.values()) {
+                let bucket = &mut buckets[at(entry.time)];
+                bucket.records += 1;
+                bucket.written += u64::from(entry.sectors) * SECTOR;
+                bucket.stored += entry.space();
+            }
+        }
+        Ok(buckets)
+    }
+}
+
+/// Adds a segment to the buckets that it lies in; nothing is lost by rounding.
+fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
+    let count = buckets.len() as u64;
+    for (n, bucket) in buckets.iter_mut().enumerate() {
+        let share = |sum: u64| {
+            let until = |n: u64| (u128::from(sum) * u128::from(n) / u128::from(count)) as u64;
+            until(n as u64 + 1) - until(n as u64)
+        };
+        bucket.records += share(record.records);
+        bucket.written += share(record.written);
+        bucket.stored += share(record.end);
+    }
+}
+
+impl LogState {
+    /// The stretches in which a branch was recorded; the last one goes on unless the branch ended.
+    fn spans(&self, branch: u64, end: Option<(u64, u64)>) -> Vec<Span> {
+        let floor = match self.events.get(&0) {
+            Some(Event::Floor { lsn, time }) => (*lsn, *time),
+            _ => (0, 0),
+        };
+        let mut spans: Vec<Span> = Vec::new();
+        for (lsn, event) in &self.events {
+            match event {
+                Event::On { begins: true, time, .. } => {
+                    spans.push(Span { branch, from: (*lsn, *time).max(floor), to: None });
+                }
+                Event::Off { time } => {
+                    if let Some(span) = spans.last_mut() {
+                        span.to = Some((*lsn, *time));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(span) = spans.last_mut().filter(|span| span.to.is_none()) {
+            span.to = end;
+        }
+        // What ended before the floor is gone.
+        spans.retain(|span| span.to.is_none_or(|to| to > span.from));
+        spans
+    }
+}
+
+impl Branch {
+    /// Adds changes, at least the oldest `limit` of this branch if there are so many. Segments are in the order of LSNs.
+    fn changes(
+        &self,
+        bytes: &Range<u64>,
+        lsns: &RangeInclusive<u64>,
+        limit: usize,
+        found: &mut Vec<Change>,
+    ) -> Result<()> {
+        let chunk_size = self.chunk_size();
+        let chunks = bytes.start / chunk_size..=bytes.end.saturating_sub(1) / chunk_size;
+        let touches = |r: &SegmentRecord| {
+            r.lsns.0 <= *lsns.end()
+                && r.lsns.1 >= *lsns.start()
+                && r.chunks.0 <= *chunks.end()
+                && r.chunks.1 >= *chunks.start()
+        };
+        let change = |e: &Entry| {
+            let start = e.chunk.saturating_mul(chunk_size).saturating_add(e.bytes().start as u64);
+            let end = start.saturating_add(e.bytes().len() as u64);
+            clipped(start..end, bytes).map(|(offset, length)| Change {
+                lsn: e.lsn,
+                time: e.time,
+                offset,
+                length,
+            })
+        };
+        let wanted = |e: &&Entry| lsns.contains(&e.lsn) && chunks.contains(&e.chunk);
+        let (floor, sealed, open, emptied) = {
+            let log = self.cdp.log.read();
+            let sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
+            let open = log.open.as_ref().filter(|open| touches(&open.record));
+            let open = open.map(|open| {
+                open.check().map(|()| {
+                    open.entries.values().filter(wanted).filter_map(change).collect::<Vec<Change>>()
+                })
+            });
+            let emptied =
+                log.events.iter().filter(|(lsn, _)| lsns.contains(lsn)).filter_map(|(lsn, event)| {
+                    let (offset, length) = clipped(event.emptied()?, bytes)?;
+                    Some(Change { lsn: *lsn, time: event.time(), offset, length })
+                });
+            (log.floor(), sealed, open.transpose()?, emptied.collect::<Vec<Change>>())
+        };
+        // Of a segment that begins before the floor, records may be there still.
+        let kept = |change: &Change| change.lsn > floor;
+        let mut count = 0;
+        for segment in sealed {
+            let all = segment.all_entries()?;
+            let changes = all.iter().filter(wanted).filter_map(change).filter(kept);
+            let before = found.len();
+            found.extend(changes);
+            count += found.len() - before;
+            if count >= limit {
+                // What is newer is not among the oldest, but for what became zeros as a whole, which is few.
+                break;
+            }
+        }
+        if count < limit {
+            found.extend(open.into_iter().flatten().filter(kept));
+        }
+        found.extend(emptied.into_iter().filter(kept));
+        Ok(())
+    }
+}
+
+/// The part of a range that lies in another, as offset and length.
+fn clipped(range: Range<u64>, within: &Range<u64>) -> Option<(u64, u64)> {
+    let (start, end) = (range.start.max(within.start), range.end.min(within.end));
+    (start < end).then(|| (start, end - start))
+}

@@ -1,0 +1,146 @@
+//! Looking back: what `history`, `changes` and `cdp_samples` tell of things that were done.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use bytes::Bytes;
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::MemDir;
+use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use std::sync::Arc;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+struct Fixture {
+    clock: Arc<ManualClock>,
+    pool: Arc<Pool>,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let dir = Arc::new(MemDir::new());
+        let clock = Arc::new(ManualClock::new(1_000_000_000));
+        let config = PoolConfig {
+            extent_size: 64 * KIB,
+            journal_size: 4 * MIB,
+            segment_size: 512 * KIB,
+            atomic_unit: 4096,
+        };
+        let pv = PvSpec { path: "pv-0.img".into(), size: Some(33 * MIB), force: false };
+        let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(7)) };
+        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir, world, PoolOptions::default()).unwrap();
+        let new = NewVolume {
+            name: "v".into(),
+            size: MIB,
+            chunk_size: 16 * KIB,
+            block_size: 512,
+            read_only: false,
+        };
+        pool.create_volume(&new).unwrap();
+        Fixture { clock, pool }
+    }
+
+    fn cdp(&self, encoding: Encoding) {
+        let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+        self.pool.set_cdp("v", Some(settings)).unwrap();
+    }
+
+    /// Writes some bytes, and tells the LSN.
+    fn write(&self, offset: u64, len: u64, byte: u8) -> u64 {
+        let volume = self.pool.open_volume("v", false).unwrap();
+        let mut op = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+        volume.write(&mut op, true);
+        op[0].result.as_ref().unwrap();
+        self.pool.stats().sequenced_lsn
+    }
+
+    fn lsns(
+        &self,
+        bytes: std::ops::Range<u64>,
+        lsns: std::ops::RangeInclusive<u64>,
+        limit: usize,
+    ) -> Vec<u64> {
+        self.pool.changes("v", bytes, lsns, limit).unwrap().iter().map(|c| c.lsn).collect()
+    }
+}
+
+#[test]
+fn changes_tell_when_a_range_changed() {
+    let f = Fixture::new();
+    f.write(0, 4096, 9);
+    f.cdp(Encoding::Parity);
+    let a = f.write(0, 4096, 1);
+    let b = f.write(12 * KIB, 8 * KIB, 2); // in two chunks
+    let c = f.write(512 * KIB, 512, 3);
+    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 100), [a, b, b, c], "what was before CDP is not known");
+    assert_eq!(f.lsns(0..512, 0..=u64::MAX, 100), [a]);
+    assert_eq!(f.lsns(4096..12 * KIB, 0..=u64::MAX, 100), [] as [u64; 0]);
+    assert_eq!(f.lsns(0..MIB, b..=b, 100), [b, b]);
+    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 2), [a, b]);
+    let parts = f.pool.changes("v", 13 * KIB..17 * KIB, 0..=u64::MAX, 9).unwrap();
+    let parts: Vec<(u64, u64)> = parts.iter().map(|c| (c.offset, c.length)).collect();
+    assert_eq!(parts, [(13 * KIB, 3 * KIB), (16 * KIB, KIB)], "clipped to the range, a part for each chunk");
+    assert!(f.pool.changes("w", 0..MIB, 0..=u64::MAX, 1).is_err());
+}
+
+#[test]
+fn a_history_has_spans_anchors_marks_and_sums() {
+    let f = Fixture::new();
+    assert!(f.pool.history("v", 10).unwrap().spans.is_empty());
+    f.cdp(Encoding::Undo);
+    for n in 0..10u8 {
+        f.clock.advance(1_000_000_000);
+        f.write(u64::from(n) * 16 * KIB, 4096, n);
+    }
+    let mark = f.pool.mark("v", "half").unwrap();
+    f.pool.create_snapshots(&[("v", "seen")]).unwrap();
+    for n in 0..5u8 {
+        f.clock.advance(2_000_000_000);
+        f.write(0, 4096, n);
+    }
+    let history = f.pool.history("v", 20).unwrap();
+    assert_eq!(history.spans.len(), 1);
+    assert_eq!(history.spans[0].to, None);
+    assert_eq!(history.marks, [mark]);
+    assert!(history.anchors.iter().any(|a| a.snapshot.as_deref() == Some("seen")), "{:?}", history.anchors);
+    assert_eq!(history.buckets.len(), 20);
+    let sum: u64 = history.buckets.iter().map(|b| b.written).sum();
+    let info = f.pool.cdp("v").unwrap();
+    assert_eq!((sum, info.written), (15 * 4096, 15 * 4096));
+    assert_eq!(history.buckets.iter().map(|b| b.records).sum::<u64>(), 15);
+    assert!(history.buckets.windows(2).all(|pair| pair[0].from < pair[1].from));
+
+    // A rollback ends a span and begins another; switching off ends the last.
+    f.pool.roll_back_to(&[("v", "undo")], &Moment::Mark("half".into()), false).unwrap();
+    let after = f.write(0, 512, 77);
+    let history = f.pool.history("v", 1).unwrap();
+    assert_eq!(history.spans.len(), 2, "{:?}", history.spans);
+    assert!(history.spans[0].to.is_some() && history.spans[1].to.is_none());
+    assert!(history.spans[0].branch != history.spans[1].branch);
+    assert_eq!(f.lsns(0..512, 0..=u64::MAX, 100).last(), Some(&after));
+    f.pool.set_cdp("v", None).unwrap();
+    assert!(f.pool.history("v", 1).unwrap().spans[1].to.is_some());
+}
+
+#[test]
+fn samples_are_records_as_stored() {
+    let f = Fixture::new();
+    assert!(f.pool.cdp_samples("v", 5).unwrap().is_empty());
+    f.cdp(Encoding::Parity);
+    f.write(0, 16 * KIB, 1);
+    for n in 0..20 {
+        f.write(n * 512, 512, 3);
+    }
+    f.pool.history("v", 0).unwrap();
+    let samples = f.pool.cdp_samples("v", 8).unwrap();
+    assert!(!samples.is_empty() && samples.len() <= 8, "{}", samples.len());
+    for sample in &samples {
+        let payload = sample.decode().unwrap();
+        assert_eq!(payload.len(), sample.raw());
+        let mut content = vec![if sample.raw() == 512 { 1 } else { 0 }; sample.raw()];
+        sample.apply(&mut content, &payload);
+        assert!(content.iter().all(|b| *b == if sample.raw() == 512 { 3 } else { 1 }), "{sample:?}");
+    }
+}

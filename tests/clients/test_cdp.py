@@ -1,0 +1,238 @@
+#!/usr/bin/python3
+"""Continuous data protection as users meet it: settings, moments as exports and targets, marks, history, recovery; and a
+file system that a program like ransomware rewrites, found by bisection."""
+
+import datetime
+
+from iscsi import *
+from libnbd import connection, pattern, refused
+from mounted import *
+import errno
+
+
+def put(server, export, data, offset=0):
+    with connection(server.uri(export)) as h:
+        h.pwrite(data, offset)
+        h.flush()
+
+
+def get(server, export, length, offset=0):
+    with connection(server.uri(export)) as h:
+        return bytes(h.pread(length, offset))
+
+
+def now():
+    """This instant, as a moment; nothing happens in the next millisecond."""
+    text = datetime.datetime.now(datetime.timezone.utc).isoformat().replace("+00:00", "Z")
+    time.sleep(0.001)
+    return text
+
+
+@test(hindcast_only=True)
+def settings_and_exit_codes(t):
+    server = t.server()
+    server.cli("volume", "create", "db", "--size", "64M", "--cdp", "parity", "--retain", "7d", "--anchor", "1000",
+               "--cdp-compression", "lz4", "--retain-size", "1G", "--anchor-max", "5000")
+    cdp = server.show("db")["cdp"]
+    assert cdp == {"encoding": "parity", "compression": "lz4", "anchors": {"policy": "writes", "count": 1000},
+                   "max_distance": 5000, "retain_seconds": 604800, "retain_bytes": 1 << 30}, cdp
+    server.cli("volume", "set", "db", "--cdp", "undo", "--anchor", "10m", "--retain", "all", "--anchor-max", "0")
+    cdp = server.show("db")["cdp"]
+    assert (cdp["encoding"], cdp["compression"]) == ("undo", "lz4"), "what is not said stays"
+    assert cdp["anchors"] == {"policy": "time", "seconds": 600}, cdp
+    assert cdp["retain_seconds"] is None and cdp["max_distance"] is None and cdp["retain_bytes"] == 1 << 30
+    server.cli("volume", "set", "db", "--anchor", "model")
+    server.stop()
+    server.start()
+    assert server.show("db")["cdp"]["anchors"] == {"policy": "model"}, "kept over a restart"
+    server.cli("volume", "set", "db", "--cdp", "off")
+    assert server.show("db")["cdp"] is None
+    server.cli("volume", "set", "db", "--retain", "1d", code=CONFLICT)
+    server.create("plain", "1M")
+    server.cli("mark", "plain", "x", code=CONFLICT)
+    server.cli("recover", "plain", "--to", "-1s", "--as", "y", code=NOT_FOUND)
+    for bad in ("--cdp x", "--anchor 0", "--anchor 5x", "--retain 0s", "--retain-size 0", "--cdp-compression zip"):
+        server.cli("volume", "set", "plain", *bad.split(), code=USAGE)
+    server.check()
+
+
+@test(hindcast_only=True)
+def any_moment_is_an_export(t):
+    """By time, by how long ago, by LSN and by mark; over NBD and over iSCSI."""
+    server = t.server(args=["--iscsi=127.0.0.1:0"])
+    server.cli("volume", "create", "db", "--size", "16M", "--cdp", "parity")
+    moments = []
+    for n in range(20):
+        data = pattern(n, 64 * KIB)
+        put(server, "db", data, 32 * KIB * (n % 4))
+        moments.append((now(), get(server, "db", 256 * KIB)))
+    mark = server.cli("mark", "db", "here")
+    put(server, "db", bytes(256 * KIB))
+    for at, content in moments:
+        assert get(server, f"db@{at}", 256 * KIB) == content, at
+        lsn = server.cli("history", "db", "--range", "0+1M", "--to", at, "--limit", "1000")[-1]["lsn"]
+        assert get(server, f"db@lsn:{lsn}", 256 * KIB) == content, lsn
+    newest = moments[-1][1]
+    assert get(server, "db@here", 256 * KIB) == newest
+    assert get(server, "db@-0.001s", 256 * KIB) == bytes(256 * KIB)
+    ago = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(moments[9][0].replace("Z", "+00:00"))
+    # A view that is open stays what it is, and is read-only.
+    with connection(server.uri(f"db@lsn:{mark['lsn']}")) as view:
+        assert view.is_read_only()
+        refused(errno.EPERM, view.pwrite, bytes(512), 0)
+        put(server, "db", pattern(99, 256 * KIB))
+        assert bytes(view.pread(256 * KIB, 0)) == newest
+    assert ago.total_seconds() > 0
+    portal = server.cli("status")["listeners"]["iscsi"][0]
+    for name in ("here", f"lsn:{mark['lsn']}", moments[-1][0].lower()):
+        url = f"iscsi://{portal}/iqn.2026-11.io.hindcast:db:at:{name}/0"
+        image = t.dir / "moment.img"
+        run("qemu-img", "convert", "-f", "raw", "-O", "raw", url, image)
+        assert image.read_bytes()[:256 * KIB] == newest, name
+    for bad in ("db@2099-01-01T00:00:00Z", "db@nothing", "db@-x", "db@lsn:99999999", "none@-1s"):
+        try:
+            get(server, bad, 512)
+        except Exception:
+            continue
+        raise AssertionError(f"{bad} was opened")
+    server.check()
+
+
+@test(hindcast_only=True)
+def history_tells_what_changed_when(t):
+    server = t.server()
+    server.cli("volume", "create", "db", "--size", "16M", "--cdp", "undo", "--anchor", "never")
+    put(server, "db", b"a" * 4096, 0)
+    put(server, "db", b"b" * 4096, 8192)
+    first = server.cli("mark", "db", "first")
+    put(server, "db", b"c" * 512, 512)
+    server.cli("mark", "db", "first", code=CONFLICT)
+    server.cli("snapshot", "create", "db@snap")
+    server.cli("mark", "db", "snap", code=CONFLICT)
+    history = server.cli("history", "db", "--buckets", "10")
+    assert [m["name"] for m in history["marks"]] == ["first"]
+    assert sum(b["written"] for b in history["buckets"]) == 4096 + 4096 + 512
+    assert any(a["snapshot"] == "snap" for a in history["anchors"]), history["anchors"]
+    assert history["spans"][-1]["to"] is None and history["status"]["records"] == 3
+    assert len(history["flushes"]) >= 3
+    changes = server.cli("history", "db", "--range", "0+4K")
+    assert [(c["offset"], c["length"]) for c in changes] == [(0, 4096), (512, 512)], changes
+    later = server.cli("history", "db", "--range", "0+16M", "--from", f"lsn:{first['lsn'] + 1}")
+    assert [(c["offset"], c["length"]) for c in later] == [(512, 512)], later
+    server.cli("mark", "db", "first", "--delete")
+    server.cli("recover", "db", "--to", "first", "--as", "x", code=NOT_FOUND)
+    server.cli("history", "none", code=NOT_FOUND)
+    text = run(binary(), "history", "db", env={**os.environ, "HINDCAST_SOCKET": str(server.api)})
+    assert "keeps" in text and "█" in text, text
+    server.check()
+
+
+@test(hindcast_only=True)
+def recovery_to_new_volumes_and_in_place(t):
+    server = t.server()
+    for name in ("db", "log"):
+        server.cli("volume", "create", name, "--size", "16M", "--cdp", "parity", "--anchor", "5")
+    for n in range(20):
+        put(server, "db", pattern(n, 8 * KIB), 4 * KIB * n)
+        put(server, "log", pattern(100 + n, 8 * KIB), 4 * KIB * n)
+    then, db, log = now(), get(server, "db", MIB), get(server, "log", MIB)
+    for n in range(20):
+        put(server, "db", pattern(200 + n, 8 * KIB), 4 * KIB * n)
+        put(server, "log", pattern(300 + n, 8 * KIB), 4 * KIB * n)
+    latest = get(server, "db", MIB)
+    made = server.cli("recover", "db", "log", "--to", then, "--as", "db-then", "--as", "log-then")
+    assert [v["name"] for v in made] == ["db-then", "log-then"]
+    assert get(server, "db-then", MIB) == db and get(server, "log-then", MIB) == log
+    put(server, "db-then", b"!" * 512)
+    assert get(server, "db", MIB) == latest, "writing to it does not touch the other"
+    server.cli("recover", "db", "--to", then, "--as", "db-then", code=CONFLICT)
+    server.cli("recover", "db", "log", "--to", then, "--as", "one", code=USAGE)
+    server.cli("recover", "db", "--to", then, code=USAGE)
+
+    with connection(server.uri("db")):
+        server.cli("recover", "db", "--to", then, "--in-place", code=CONFLICT)
+    back, = server.cli("recover", "db", "--to", then, "--in-place", "--undo-name", "undo")
+    assert back["undo"]["name"] == "undo" and get(server, "db", MIB) == db
+    server.cli("snapshot", "rollback", "db@undo")
+    assert get(server, "db", MIB) == latest, "undone"
+    # The past before both rollbacks is there still.
+    assert get(server, f"db@{then}", MIB) == db
+    server.stop()
+    server.start()
+    assert get(server, f"db@{then}", MIB) == db and get(server, "log-then", MIB) == log
+    server.cli("recover", "db", "--to", then, "--last-flush", "--as", "flushed", code=(DONE, NOT_FOUND))
+    server.check()
+
+
+# Reads every file and writes it again, as gibberish.
+REWRITE = """
+import os, sys
+for directory, _, names in sorted(os.walk(sys.argv[1])):
+    for name in sorted(names):
+        path = os.path.join(directory, name)
+        with open(path, "rb+") as file:
+            data = file.read()
+            file.seek(0)
+            file.write(bytes(b ^ 0xa5 for b in data))
+        os.rename(path, path + ".locked")
+os.sync()
+"""
+
+
+@test(limit=600, hindcast_only=True)
+def a_rewritten_file_system_is_found_by_bisection(t):
+    server = t.server()
+    server.cli("volume", "create", "files", "--size", "1G", "--cdp", "parity", "--anchor", "2000")
+    disk = Disk(t, server, "files")
+    disk.attach()
+    run("mkfs.ext4", "-q", "-F", disk.device)
+    root = disk.mount()
+    tree = root / "tree"
+    tree.mkdir()
+    for n in range(300):
+        (tree / f"file{n:03}").write_bytes(pattern(n, 3000 + 97 * n))
+    os.sync()
+    before = tree_checksums(root)
+    good = now()
+    # Honest work goes on, and then the other begins.
+    for n in range(20):
+        (root / "log").write_bytes(pattern(n, 5000))
+        os.sync()
+    run("python3", "-c", REWRITE, tree, timeout=300)
+    time.sleep(0.1)
+    bad = now()
+    disk.detach()
+
+    found = server.cli("recover", "bisect", "files", "--from", good, "--to", bad, "--mount",
+                       "--check", 'test -z "$(find $HINDCAST_MOUNT/tree -name "*.locked" -print -quit)" && '
+                                  'cmp -s $HINDCAST_MOUNT/tree/file000 ' + str(t.dir / "file000"), code=None)
+    assert found[0] == FAILED and "bad already at --from" in found[2], found
+    (t.dir / "file000").write_bytes(pattern(0, 3000))
+    found = server.cli("recover", "bisect", "files", "--from", good, "--to", bad, "--mount",
+                       "--check", 'test -z "$(find $HINDCAST_MOUNT/tree -name "*.locked" -print -quit)" && '
+                                  'cmp -s $HINDCAST_MOUNT/tree/file000 ' + str(t.dir / "file000"))
+    t.say(f"{found['checks']} checks; last good {found['good']['time']}")
+    assert found["good"]["lsn"] < found["bad"]["lsn"] and good <= found["good"]["time"] <= bad, found
+    assert [v["name"] for v in server.cli("volume", "list")] == ["files"], "nothing is left behind"
+
+    server.cli("recover", "files", "--to", f"lsn:{found['good']['lsn']}", "--as", "saved")
+    saved = Disk(t, server, "saved")
+    saved.attach()
+    saved.mount_checked()
+    after = tree_checksums(saved.mount_dir)
+    # The first file is whole by the check's word; one bad write is at most one file that was being rewritten.
+    lost = [name for name, sum in before.items() if after.get(name) != sum]
+    assert len(lost) <= 1, lost
+    saved.detach()
+    # At the moment before everything is as it was.
+    server.cli("recover", "files", "--to", good, "--as", "whole")
+    whole = Disk(t, server, "whole")
+    whole.attach()
+    whole.mount_checked()
+    assert tree_checksums(whole.mount_dir) == before
+    whole.detach()
+    server.check()
+
+
+if __name__ == "__main__":
+    main()
