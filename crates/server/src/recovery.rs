@@ -30,8 +30,12 @@ impl App {
             true => moments::last_flush(&self.pool, first, &moment)?,
             false => moment,
         };
-        // Found once, for all of them: a mark is one volume's, and time goes on.
-        Ok(Some(cdp::Moment::Lsn(self.pool.resolve(first, &moment)?.lsn)))
+        Ok(Some(match moment {
+            // The last write by then of each volume is another one.
+            cdp::Moment::Time(_) | cdp::Moment::Lsn(_) => moment,
+            // These are the first volume's, and mean a place in the one order of all writes.
+            _ => cdp::Moment::Lsn(self.pool.resolve(first, &moment)?.lsn),
+        }))
     }
 
     /// Makes volumes as others were.

@@ -33,13 +33,14 @@ pub(super) fn uri(listener: &str, export: &str) -> String {
 pub(super) struct Mounted {
     dir: PathBuf,
     fuse: Option<Child>,
+    device: Option<PathBuf>,
     mounted: bool,
 }
 
 impl Mounted {
     pub(super) fn new(uri: &str) -> Result<Mounted, Failure> {
         let dir = run(Command::new("mktemp").args(["-d", "-t", "hindcast-bisect-XXXXXX"]))?;
-        let mut this = Mounted { dir: PathBuf::from(dir.trim()), fuse: None, mounted: false };
+        let mut this = Mounted { dir: PathBuf::from(dir.trim()), fuse: None, device: None, mounted: false };
         for part in [this.fuse_dir(), this.path()] {
             std::fs::create_dir(&part)
                 .map_err(|e| Failure::Failed(format!("make {}: {e}", part.display())))?;
@@ -54,8 +55,10 @@ impl Mounted {
             }
             Ok(disk.exists())
         })?;
-        // A file system's own journal is replayed even so, if the device can be written to, and this one can.
-        run(Command::new("mount").args(["-o", "loop,ro"]).arg(&disk).arg(this.path()))?;
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&disk))?;
+        this.device = Some(PathBuf::from(device.trim()));
+        // Read-only, and yet the file system's own journal is replayed, since the device can be written to.
+        run(Command::new("mount").args(["-o", "ro"]).arg(device.trim()).arg(this.path()))?;
         this.mounted = true;
         Ok(this)
     }
@@ -92,6 +95,9 @@ impl Mounted {
             self.wait_for("umount", |_| Ok(quiet("umount", &[&path])))?;
             self.mounted = false;
         }
+        if let Some(device) = self.device.take() {
+            self.wait_for("losetup -d", |_| Ok(quiet("losetup", &[Path::new("-d"), &device])))?;
+        }
         let dir = self.fuse_dir();
         self.wait_for("nbdfuse's unmount", |_| Ok(quiet("fusermount3", &[Path::new("-u"), &dir])))?;
         if let Some(mut fuse) = self.fuse.take() {
@@ -105,6 +111,9 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         if self.mounted {
             quiet("umount", &[Path::new("-l"), &self.path()]);
+        }
+        if let Some(device) = self.device.take() {
+            quiet("losetup", &[Path::new("-d"), &device]);
         }
         if let Some(mut fuse) = self.fuse.take() {
             quiet("fusermount3", &[Path::new("-uz"), &self.fuse_dir()]);
