@@ -63,7 +63,9 @@ impl Run {
 
     /// Records of its own that an operation on a volume may come with.
     pub(crate) fn may_anchor(&mut self, vol: VolId) {
-        if self.past.get(&vol).is_some_and(|past| past.on) {
+        let Some(model) = self.oracle.state().volumes.get(&vol) else { return };
+        let on = self.pool.as_ref().and_then(|pool| pool.volume(&model.name).ok()?.cdp).is_some();
+        if on {
             self.brought = EXTRA;
         }
     }

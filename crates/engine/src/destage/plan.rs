@@ -226,7 +226,9 @@ impl Pool {
             return Ok((Change::None, 0));
         }
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
-            return Ok((Change::None, 0));
+            // Zeros to the end of what an image (or a moment) shows there have to be said.
+            let said = target.current.is_none() && branch.over_foreign && branch.has_base();
+            return if said { self.plan_hole(m, target, kept_for, out) } else { Ok((Change::None, 0)) };
         }
         let (current, copies) = match (target.current, kept_for, branch.order()) {
             (Some(entry), Some(last), Order::Independent) => {
