@@ -153,7 +153,7 @@ impl Run {
         let origin = self.model(vol)?.clone();
         let old = origin.name.clone();
         let mut model = VolumeModel::new(name.into(), size, origin.chunk_size, origin.block_size, false);
-        (model.content, model.over_image) = (content, true);
+        (model.content, model.over_image) = (content, Some(size));
         if origin.chunk_size > self.pool()?.max_record_bytes() {
             return Ok(());
         }
