@@ -63,7 +63,9 @@ impl Run {
 
     /// Records of its own that an operation on a volume may come with.
     pub(crate) fn may_anchor(&mut self, vol: VolId) {
-        if self.past.get(&vol).is_some_and(|past| past.on) {
+        let Some(model) = self.oracle.state().volumes.get(&vol) else { return };
+        let on = self.pool.as_ref().and_then(|pool| pool.volume(&model.name).ok()?.cdp).is_some();
+        if on {
             self.brought = EXTRA;
         }
     }
@@ -151,7 +153,7 @@ impl Run {
         let origin = self.model(vol)?.clone();
         let old = origin.name.clone();
         let mut model = VolumeModel::new(name.into(), size, origin.chunk_size, origin.block_size, false);
-        (model.content, model.over_image) = (content, true);
+        (model.content, model.over_image) = (content, Some(size));
         if origin.chunk_size > self.pool()?.max_record_bytes() {
             return Ok(());
         }

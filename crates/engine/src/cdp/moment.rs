@@ -5,7 +5,7 @@ use super::{Moment, Point};
 use crate::catalog::{LineRecord, SegmentRecord};
 use crate::error::{Result, invalid, not_found};
 use crate::map::page::CHUNKS;
-use crate::pool::line::{Branch, Line, VolumeCounters, VolumeState};
+use crate::pool::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
 use crate::pool::{Pool, SnapshotPolicy};
 use crate::volume::Volume;
 use parking_lot::{Mutex, RwLock};
@@ -31,6 +31,16 @@ impl At {
 
     pub(crate) fn lsn(&self) -> u64 {
         self.lsn
+    }
+
+    /// The branch, and the LSN.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.branch.id, self.lsn)
+    }
+
+    /// What the branch is now.
+    pub(crate) fn line(&self) -> Line {
+        Line { branch: self.branch.clone(), epoch: HEAD, at: None }
     }
 
     /// The size of the volume then, in bytes.

@@ -29,15 +29,25 @@ impl Pool {
         forgot.map_err(|e| self.fault.poison(&e))
     }
 
-    /// Drops the history of a deleted volume that nothing rests on.
+    /// Drops what nothing rests on of the history of a deleted volume; a volume that was rolled back rests on itself, so that
+    /// goes piece by piece.
     fn end_histories(&self, m: &mut Maintenance) -> Result<bool> {
-        let free = |volume: &&u64| {
-            self.stretches(**volume).iter().all(|stretch| stretch.branch.cdp.oldest_pin().is_none())
-        };
-        let Some(volume) = m.ended.iter().find(free).copied() else { return Ok(false) };
-        for stretch in self.stretches(volume) {
-            self.drop_stretch(m, volume, &stretch)?;
+        let ended: Vec<u64> = m.ended.iter().copied().collect();
+        for volume in ended {
+            let stretches = self.stretches(volume);
+            if let Some(free) = stretches.iter().find(|s| s.branch.cdp.oldest_pin().is_none()) {
+                self.drop_stretch(m, volume, free)?;
+                return Ok(true);
+            }
+            if stretches.is_empty() {
+                self.drop_lines(m, volume)?;
+                return Ok(true);
+            }
         }
+        Ok(false)
+    }
+
+    fn drop_lines(&self, m: &mut Maintenance, volume: u64) -> Result<()> {
         let lines = self.lines.read().get(&volume).cloned().unwrap_or_default();
         let mut txn = self.catalog.begin()?;
         lines.keys().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
@@ -45,7 +55,7 @@ impl Pool {
         self.commit(m, txn, preserved, destaged, &[])?;
         self.lines.write().remove(&volume);
         m.ended.remove(&volume);
-        Ok(true)
+        Ok(())
     }
 
     /// The stretches of a volume's past, oldest first.
@@ -180,6 +190,20 @@ impl Pool {
             // It may have been trimmed before: what its anchors kept has to be looked at again.
             m.dead.entry(branch.id).or_insert(0);
         }
+    }
+
+    /// DEBUG
+    pub fn cdp_debug(&self) -> String {
+        let m = self.maintenance.lock();
+        let mut out = format!("ended {:?} dead {:?} deleted {:?}", m.ended, m.dead, m.deleted);
+        let names = self.names.read();
+        for (id, b) in &names.branches {
+            let log = b.cdp.log.read();
+            out += &format!("\n branch {id} based {} slots {} frozen {:?} pin {:?} events {:?} segs {}", b.has_base(), b.slots.load(std::sync::atomic::Ordering::Relaxed), b.frozen.read(), b.cdp.oldest_pin(), log.events, log.all_segments().len());
+        }
+        for (id, s) in &names.snapshots { out += &format!("\n snap {id} of {:?} handles {}", s.state.line.frozen(), s.state.handles.load(std::sync::atomic::Ordering::Relaxed)); }
+        out += &format!("\n lines {:?}", self.lines.read());
+        out
     }
 
     /// How CDP of a volume stands.

@@ -15,7 +15,7 @@ use crate::catalog::{BranchRecord, FillRecord, Version};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
-use crate::pool::line::{Base, Branch, HEAD, Line};
+use crate::pool::line::{Branch, Foreign, HEAD, Line};
 use crate::pool::{Maintenance, Pool};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -179,15 +179,23 @@ impl Pool {
     /// The first of `pages` of which anything below a branch has content; their end if none has.
     fn next_below(&self, branch: &Arc<Branch>, pages: std::ops::Range<u64>) -> Result<u64> {
         let mut next = pages.end;
-        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
-        for line in head.levels().skip(1) {
-            let found = match &line.at {
-                Some(at) => self.next_page_at(at, pages.start, pages.end - 1)?,
-                None => self.map.next_page(&line, pages.start, pages.end - 1)?,
-            };
-            next = next.min(found.unwrap_or(next));
-        }
-        let Some(image) = head.image() else { return Ok(next) };
+        let mut line = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let image = loop {
+            for line in line.levels().skip(1) {
+                let found = self.map.next_page(&line, pages.start, pages.end - 1)?;
+                next = next.min(found.unwrap_or(next));
+            }
+            match line.foreign() {
+                None => return Ok(next),
+                Some(Foreign::Image(image)) => break image,
+                Some(Foreign::Moment(at)) => {
+                    let found = self.next_page_at(&at, pages.start, pages.end - 1)?;
+                    next = next.min(found.unwrap_or(next));
+                    // The branch of a moment rests on something, too.
+                    line = at.line();
+                }
+            }
+        };
         let bytes = CHUNKS << branch.chunk_log2;
         let mut at = pages.start * bytes;
         // A file has data and holes by turns: two looks are enough.
@@ -358,5 +366,5 @@ impl Pool {
 /// Can a failure of looking below a branch be that of an image or a history? Anything else is the pool's own.
 fn blames_foreign(branch: &Arc<Branch>) -> bool {
     let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
-    head.levels().any(|line| line.at.is_some() || matches!(line.branch.base(), Some(Base::Image(_))))
+    head.foreign().is_some()
 }

@@ -76,13 +76,18 @@ impl Pool {
         if foreign
             && self.map.load(&head, number)?.get(at).is_none()
             && let Below::Foreign(foreign) = self.find_below(&head, chunk)?
-            && let Some(Item { start: 0, end, source: Source::Journal(file, position), .. }) = items.first()
-            && u64::from(*end)
-                >= foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size())
         {
             let mut content = vec![0; branch.chunk_size() as usize];
-            self.read_journal(*file, *position, &mut content[..*end as usize])?;
-            return Ok(content);
+            let shown = foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());
+            if shown == 0 {
+                return Ok(content);
+            }
+            if let Some(Item { start: 0, end, source: Source::Journal(file, position), .. }) = items.first()
+                && u64::from(*end) >= shown
+            {
+                self.read_journal(*file, *position, &mut content[..*end as usize])?;
+                return Ok(content);
+            }
         }
         self.placed_chunk(branch, chunk)
     }

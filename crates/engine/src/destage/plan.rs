@@ -83,7 +83,7 @@ impl Overlay {
         let mut at = 0u32;
         let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
             Under::Kept => {}
-            Under::Zeros => out.push(Placed::new(slot, start, end, Fill::Zeros)),
+            Under::Zeros | Under::Covered => out.push(Placed::new(slot, start, end, Fill::Zeros)),
             Under::Slot(old) => {
                 let from = Slot::new(old.pv(), old.offset() + start as u64);
                 out.push(Placed::new(slot, start, end, Fill::Slot(from)));
@@ -112,6 +112,8 @@ enum Under {
     /// What the slot holds already.
     Kept,
     Zeros,
+    /// An image, of which the parts leave nothing to see: what they do not cover is zeros.
+    Covered,
     /// What another slot holds.
     Slot(Slot),
 }
@@ -220,13 +222,18 @@ impl Pool {
             (Some(_), false) => old.map_or(Under::Zeros, Under::Slot),
             (None, false) => self.under_new(target, overlay)?,
         };
+        if matches!(under, Under::Covered) && !overlay.needs_slot() {
+            return self.plan_hole(m, target, kept_for, out);
+        }
         if let (Some(slot), None) = (old, kept_for) {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
             overlay.place(slot, size, under, out.in_place);
             return Ok((Change::None, 0));
         }
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
-            return Ok((Change::None, 0));
+            // Zeros to the end of what an image (or a moment) shows there have to be said.
+            let said = target.current.is_none() && branch.over_foreign && branch.has_base();
+            return if said { self.plan_hole(m, target, kept_for, out) } else { Ok((Change::None, 0)) };
         }
         let (current, copies) = match (target.current, kept_for, branch.order()) {
             (Some(entry), Some(last), Order::Independent) => {
@@ -325,7 +332,7 @@ impl Pool {
                 let start = target.chunk << target.branch.chunk_log2;
                 let shown = foreign.shown().saturating_sub(start);
                 if overlay.covers(shown.min(1 << target.branch.chunk_log2)) {
-                    return Ok(Under::Zeros);
+                    return Ok(Under::Covered);
                 }
                 Err(corrupt(format!(
                     "write a part of chunk {} of branch {}: the rest was never brought in",

@@ -69,6 +69,15 @@ pub(crate) enum Foreign {
 }
 
 impl Foreign {
+    /// Do both always have the same content?
+    pub(crate) fn is(&self, other: &Foreign) -> bool {
+        match (self, other) {
+            (Foreign::Image(one), Foreign::Image(other)) => one.record == other.record,
+            (Foreign::Moment(one), Foreign::Moment(other)) => one.place() == other.place(),
+            _ => false,
+        }
+    }
+
     /// Bytes, from the start, that may be something else than zeros.
     pub(crate) fn shown(&self) -> u64 {
         match self {
@@ -180,20 +189,32 @@ impl Branch {
 }
 
 impl Line {
-    /// The line, its base, the base of that, and so on, without an image at the bottom.
+    /// The line, its base, the base of that, and so on, without an image or a moment at the bottom.
     pub(crate) fn levels(&self) -> impl Iterator<Item = Line> {
         std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
-            Some(Base::Line(base)) => Some(base),
+            Some(Base::Line(base)) if line.at.is_none() && base.at.is_none() => Some(base),
             _ => None,
         })
     }
 
-    /// The image at the bottom.
-    pub(crate) fn image(&self) -> Option<Arc<Image>> {
-        self.levels().find_map(|line| match line.branch.base() {
-            Some(Base::Image(image)) => Some(image),
-            _ => None,
-        })
+    /// The image or the moment at the bottom.
+    pub(crate) fn foreign(&self) -> Option<Foreign> {
+        let last = self.levels().last()?;
+        match (last.at, last.branch.base()) {
+            (Some(at), _) => Some(Foreign::Moment(at)),
+            (None, Some(Base::Line(base))) => base.at.map(Foreign::Moment),
+            (None, Some(Base::Image(image))) => Some(Foreign::Image(image)),
+            (None, None) => None,
+        }
+    }
+
+    /// Levels in all, those of moments too.
+    pub(crate) fn depth(&self) -> usize {
+        let below = match self.foreign() {
+            Some(Foreign::Moment(at)) => at.line().depth(),
+            _ => 0,
+        };
+        self.levels().count() + below
     }
 
     /// The branches that rest on something now, to see later whether all of them still do.

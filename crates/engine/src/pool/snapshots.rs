@@ -342,7 +342,7 @@ fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()>
 }
 
 pub(crate) fn check_depth(line: &Line) -> Result<()> {
-    if line.levels().count() >= MAX_DEPTH {
+    if line.depth() >= MAX_DEPTH {
         return Err(conflict(format!(
             "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"
         )));

@@ -7,7 +7,7 @@
 use super::Volume;
 use crate::error::{Result, invalid};
 use crate::map::page::{CHUNKS, Entry, MapPage};
-use crate::pool::line::{Based, HEAD, Line};
+use crate::pool::line::{Based, Foreign, HEAD, Line};
 use crate::staging::union;
 use std::ops::Range;
 use std::sync::Arc;
@@ -154,9 +154,14 @@ impl<'a> Ways<'a> {
         }
         let common_branch = common.as_ref().map(|(line, _)| line.branch.id);
         apart.extend(line.levels().take_while(|l| Some(l.branch.id) != common_branch));
-        let images = [line.image(), other.image()].map(|image| image.map(|i| i.record.clone()));
-        let same = common.is_some() || images[0] == images[1];
-        let foreign = if same { 0 } else { images.iter().flatten().map(|i| i.shown).max().unwrap_or(0) };
+        let below = [line.foreign(), other.foreign()];
+        let same = match &below {
+            [None, None] => true,
+            [Some(mine), Some(theirs)] => mine.is(theirs),
+            _ => false,
+        };
+        let shown = below.iter().flatten().map(Foreign::shown).max().unwrap_or(0);
+        let foreign = if same || common.is_some() { 0 } else { shown };
         Ways { to, based, foreign, apart, common }
     }
 
