@@ -146,6 +146,11 @@ def recovery_to_new_volumes_and_in_place(t):
     put(server, "db-then", b"!" * 512)
     assert get(server, "db", MIB) == latest, "writing to it does not touch the other"
     server.cli("recover", "db", "--to", then, "--as", "db-then", code=CONFLICT)
+    # It becomes independent in the background, and is the same afterwards.
+    wait_for("completion", lambda: not server.cli("volume", "flatten", "log-then", "--status")["running"])
+    assert get(server, "log-then", MIB) == log
+    plan = server.cli("cdp", "plan", "db", code=None)
+    assert plan[0] in (DONE, NOT_FOUND), plan
     server.cli("recover", "db", "log", "--to", then, "--as", "one", code=USAGE)
     server.cli("recover", "db", "--to", then, code=USAGE)
 

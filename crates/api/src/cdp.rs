@@ -299,6 +299,10 @@ pub struct Recover {
     /// To the last flush at or before that moment instead.
     #[serde(default)]
     pub last_flush: bool,
+    /// Then make them independent of the history, in the background: bytes a second at most, 0: as fast as it goes.
+    /// Absent: they rest on it, and keep it from expiring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<u64>,
 }
 
 /// A volume to recover.

@@ -7,6 +7,7 @@
 mod cdp;
 mod client;
 mod error;
+mod flatten;
 mod moment;
 mod relocation;
 mod schedules;
@@ -19,6 +20,7 @@ mod types;
 pub use cdp::*;
 pub use client::{Client, ClientError, Endpoint};
 pub use error::{ErrorBody, ErrorKind};
+pub use flatten::*;
 pub use moment::{Moment, ParseMomentError};
 pub use relocation::*;
 pub use schedules::*;

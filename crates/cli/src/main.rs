@@ -8,6 +8,7 @@ mod check;
 mod clone;
 mod extras;
 mod failure;
+mod flatten;
 mod history;
 mod output;
 mod pool;
@@ -73,7 +74,7 @@ enum Command {
     /// The pool and its physical volumes
     #[command(subcommand)]
     Pool(pool::Command),
-    /// Volumes: create, list, show, resize, rename, set, relocate, delete, stats
+    /// Volumes: create, list, show, resize, rename, set, relocate, flatten, delete, stats
     #[command(subcommand)]
     Volume(volume::Command),
     /// Snapshots: create, list, show, rename, label, protect, delete, rollback

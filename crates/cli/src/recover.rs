@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::history::moment;
 use crate::session::Session;
 use clap::{Args, Subcommand};
-use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, RolledBack, Volume};
+use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, RolledBack, Size, Volume};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +18,8 @@ Examples:
   hindcast recover db --to -10m --last-flush --as db-then
   hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
 
-The new volume is there at once, whatever its size.";
+The new volume is there at once, whatever its size; what it shows of the past is copied in the background:
+  hindcast volume flatten db-then --status               how far that is";
 
 /// Bring volumes back as they were at any moment: as new volumes, or in place
 #[derive(Debug, Args)]
@@ -46,6 +47,13 @@ pub(crate) struct Command {
     /// To the last flush at or before the moment: what clients had on stable storage
     #[arg(long)]
     last_flush: bool,
+    /// With --as: bytes a second at most at which the new volume is made independent of the history, in the background; 0: as
+    /// fast as it goes
+    #[arg(long, value_name = "SIZE", default_value = "64M", conflicts_with_all = ["in_place", "no_complete"])]
+    rate: Size,
+    /// With --as: leave it resting on the history, which it keeps from expiring
+    #[arg(long, conflicts_with = "in_place")]
+    no_complete: bool,
     /// With --in-place: name of the snapshots that keep what the volumes are now [default: before-recovery-TIME]
     #[arg(long, value_name = "NAME", requires = "in_place")]
     undo_name: Option<String>,
@@ -63,7 +71,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     if let Some(Sub::Bisect(args)) = &command.command {
         return bisect::run(args, session);
     }
-    let Command { volumes, to, names, in_place, last_flush, undo_name, force, .. } = command;
+    let Command { volumes, to, names, in_place, last_flush, undo_name, force, rate, no_complete, .. } =
+        command;
     let to = to.ok_or_else(|| Failure::usage("say --to which moment"))?;
     if in_place {
         let what = RecoverInPlace { volumes, to, last_flush, undo: undo_name, force };
@@ -74,7 +83,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     }
     let pairs = volumes.into_iter().zip(names);
     let volumes = pairs.map(|(volume, name)| RecoverVolume { volume, name }).collect();
-    let what = Recover { volumes, to, last_flush };
+    let complete = (!no_complete).then_some(rate.0);
+    let what = Recover { volumes, to, last_flush, complete };
     session.output.show(&session.client.recover(&what)?, |made| new_volumes(&what, made))
 }
 

@@ -50,6 +50,16 @@ impl App {
                 self.pool.recover_volumes(&wanted, &moment)?
             }
         };
+        for volume in what.complete.iter().flat_map(|rate| made.iter().map(move |v| (v, *rate))) {
+            let (volume, rate) = volume;
+            match self.pool.flatten_volume(&volume.name, rate) {
+                Ok(()) => {}
+                // It shows nothing of the past.
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                // It is as good without; the user sees that nothing goes on.
+                Err(error) => tracing::warn!(volume = volume.name, %error, "a recovery is not completed"),
+            }
+        }
         for (from, volume) in what.volumes.iter().zip(&made) {
             tracing::info!(volume = from.volume, to = what.to, name = volume.name, "recovered");
         }

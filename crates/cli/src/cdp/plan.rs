@@ -5,7 +5,7 @@ use super::measure::{self, Measured};
 use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Global;
-use hindcast_api::{self as api, Size};
+use hindcast_api::{self as api, CdpMeasured, Size};
 use hindcast_engine::cdp;
 use hindcast_engine::cdp::model::{BlockModel, Constants, Load, VolumeModel, Weights, native_recovery};
 use serde::Serialize;
@@ -21,17 +21,22 @@ const MAX_MEASURED: f64 = 16.0 * 1024.0 * 1024.0;
 
 const EXAMPLES: &str = "\
 Examples:
+  hindcast cdp plan db
   hindcast cdp plan --measure --io-rate 200M
   hindcast cdp plan --block-size 4K --record-size 82 --decode-time 0.8us --xor-time 0.2us --io-rate 60M
   hindcast cdp plan --measure --beta 10000000 --svg plan.svg      an hour of downtime costs ten million
 
 Anchors bound how long recovery takes; each takes space. This is the cost model of ST-CDP (its symbols are in the first
-column). What is not given is measured with --measure, or else assumed; the last column tells. It needs no server.";
+column). What is not given comes from the history of VOLUME as the server measures it, or is measured here with --measure,
+or else assumed; the last column tells. Without VOLUME it needs no server.";
 
 /// When to insert anchors into a CDP log: what recovery time and space cost, and where that is least
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// Take what is not given from this volume's history, as the server measures it
+    #[arg(conflicts_with = "measure")]
+    volume: Option<String>,
     /// S_blk: size of a data block, the volume's chunk
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
@@ -177,8 +182,8 @@ struct Inputs {
 impl Inputs {
     /// What is assumed is a machine of today: it decodes 1 GB/s, XORs 10 GB/s, reads 200 MB/s; and a volume that writes
     /// five per cent of a block at a time, a million times a day.
-    fn gather(args: &Args) -> Result<Inputs, Failure> {
-        let block_size = pick(bytes(args.block_size), None, 16384.0);
+    fn gather(args: &Args, running: Option<&CdpMeasured>) -> Result<Inputs, Failure> {
+        let block_size = pick(bytes(args.block_size), running.map(|r| r.block_size), 16384.0);
         if args.measure && !(512.0..=MAX_MEASURED).contains(&block_size.value) {
             return Err(Failure::usage("--measure takes blocks from 512 to 16M"));
         }
@@ -188,15 +193,31 @@ impl Inputs {
             measure::run(block_size.value as usize, args.changed / 100.0, encoding, compression)
         };
         let measured = args.measure.then(measure).transpose()?;
-        let of = |value: fn(&Measured) -> f64| measured.as_ref().map(value);
+        let (here, there) = (measured.as_ref(), running);
+        let of = |ours: fn(&Measured) -> f64, theirs: fn(&CdpMeasured) -> f64| {
+            here.map(ours).or(there.map(theirs))
+        };
+        let theirs = |value: fn(&CdpMeasured) -> f64| there.map(value);
         Ok(Inputs {
             block_size,
-            record_size: pick(bytes(args.record_size), of(|m| m.record_size), block_size.value / 20.0),
-            decode_seconds: pick(args.decode_time, of(|m| m.decode_seconds), block_size.value / 1e9),
-            xor_seconds: pick(args.xor_time, of(|m| m.xor_seconds), block_size.value / 1e10),
-            io_bytes_per_second: pick(bytes(args.io_rate), None, 200e6),
-            writes_per_day: pick(args.writes_per_day, None, 1e6),
-            distinct_blocks: pick(args.distinct_blocks, None, 1e4),
+            record_size: pick(
+                bytes(args.record_size),
+                of(|m| m.record_size, |r| r.record_size),
+                block_size.value / 20.0,
+            ),
+            decode_seconds: pick(
+                args.decode_time,
+                of(|m| m.decode_seconds, |r| r.decode_seconds),
+                block_size.value / 1e9,
+            ),
+            xor_seconds: pick(
+                args.xor_time,
+                of(|m| m.xor_seconds, |r| r.xor_seconds),
+                block_size.value / 1e10,
+            ),
+            io_bytes_per_second: pick(bytes(args.io_rate), theirs(|r| r.io_bytes_per_second), 200e6),
+            writes_per_day: pick(args.writes_per_day, theirs(|r| r.writes_per_day), 1e6),
+            distinct_blocks: pick(args.distinct_blocks, theirs(|r| r.distinct_blocks), 1e4),
             price_per_hour: pick(args.beta, None, 1000.0),
             price_per_gigabyte: pick(args.gamma, None, 0.1),
         })
@@ -282,7 +303,11 @@ struct Plan {
 }
 
 pub(crate) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
-    let plan = plan(args)?;
+    let running = match &args.volume {
+        Some(volume) => Some(global.session()?.client.cdp_measured(volume)?),
+        None => None,
+    };
+    let plan = plan(args, running.as_ref())?;
     if let Some(path) = &args.svg {
         let picture = curve::svg(&plan.curves());
         std::fs::write(path, picture)
@@ -291,8 +316,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
     global.output().show(&plan, Plan::text)
 }
 
-fn plan(args: &Args) -> Result<Plan, Failure> {
-    let inputs = Inputs::gather(args)?;
+fn plan(args: &Args, running: Option<&CdpMeasured>) -> Result<Plan, Failure> {
+    let inputs = Inputs::gather(args, running)?;
     let constants = inputs.constants();
     let load = Load { w_total: inputs.writes_per_day.value, n: inputs.distinct_blocks.value };
     let weights = Weights {
@@ -417,7 +442,7 @@ mod tests {
 
     fn planned(line: &str) -> Plan {
         let line = Line::try_parse_from(format!("plan {line}").split_whitespace()).unwrap();
-        plan(&line.args).unwrap()
+        plan(&line.args, None).unwrap()
     }
 
     /// Inputs under which the model has the optima of the paper's figures 9, 12 and 13: what the figures leave unsaid,

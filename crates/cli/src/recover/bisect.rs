@@ -154,7 +154,7 @@ impl Search<'_> {
         let name = format!("bisect-{}-{}", std::process::id(), self.checks);
         let volumes = vec![RecoverVolume { volume: self.args.volume.clone(), name: name.clone() }];
         let to = format!("lsn:{}", found.lsn);
-        self.session.client.recover(&Recover { volumes, to, last_flush: false })?;
+        self.session.client.recover(&Recover { volumes, to, last_flush: false, complete: None })?;
         let verdict = self.nbd_uri(&name).and_then(|uri| {
             let mounted = Mounted::new(&uri)?;
             let verdict = self.judge(found, Some(&mounted));

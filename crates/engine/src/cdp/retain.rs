@@ -199,9 +199,23 @@ impl Pool {
         let names = self.names.read();
         for (id, b) in &names.branches {
             let log = b.cdp.log.read();
-            out += &format!("\n branch {id} based {} slots {} frozen {:?} pin {:?} events {:?} segs {}", b.has_base(), b.slots.load(std::sync::atomic::Ordering::Relaxed), b.frozen.read(), b.cdp.oldest_pin(), log.events, log.all_segments().len());
+            out += &format!(
+                "\n branch {id} based {} slots {} frozen {:?} pin {:?} events {:?} segs {}",
+                b.has_base(),
+                b.slots.load(std::sync::atomic::Ordering::Relaxed),
+                b.frozen.read(),
+                b.cdp.oldest_pin(),
+                log.events,
+                log.all_segments().len()
+            );
         }
-        for (id, s) in &names.snapshots { out += &format!("\n snap {id} of {:?} handles {}", s.state.line.frozen(), s.state.handles.load(std::sync::atomic::Ordering::Relaxed)); }
+        for (id, s) in &names.snapshots {
+            out += &format!(
+                "\n snap {id} of {:?} handles {}",
+                s.state.line.frozen(),
+                s.state.handles.load(std::sync::atomic::Ordering::Relaxed)
+            );
+        }
         out += &format!("\n lines {:?}", self.lines.read());
         out
     }

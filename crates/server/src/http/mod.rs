@@ -3,6 +3,7 @@
 mod cdp;
 pub(crate) mod convert;
 mod error;
+mod flatten;
 mod relocation;
 mod routes;
 mod schedules;
