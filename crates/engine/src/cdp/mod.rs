@@ -7,6 +7,7 @@
 pub(crate) mod append;
 mod codec;
 mod control;
+mod history;
 pub(crate) mod log;
 pub(crate) mod moment;
 mod rebuild;
@@ -14,7 +15,10 @@ pub(crate) mod record;
 mod retain;
 pub(crate) mod segment;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use codec::unpack;
 pub use codec::{Compression, Encoding};
+pub use history::CdpSample;
 
 use crate::error::{Result, invalid};
 

@@ -19,7 +19,7 @@ pub fn error_body(error: Error) -> ErrorBody {
         EngineKind::ReadOnly => ErrorKind::ReadOnly,
         EngineKind::NoSpace => ErrorKind::NoSpace,
         EngineKind::Io => ErrorKind::Io,
-        EngineKind::Corrupt => ErrorKind::Corrupt,
+        EngineKind::Corrupt | EngineKind::Lost => ErrorKind::Corrupt,
         EngineKind::Poisoned => ErrorKind::Poisoned,
         EngineKind::Busy => ErrorKind::Busy,
         EngineKind::Unsupported => ErrorKind::Unsupported,

@@ -100,6 +100,7 @@ mod tests {
             order: Order::Dependent,
             policy: SnapshotPolicy::default(),
             importing: false,
+            cdp: None,
             allocated: 0,
             handles: 0,
             stats: VolumeStats::default(),

@@ -120,6 +120,7 @@ fn errno(error: &Error, command: Command) -> Errno {
         | ErrorKind::Conflict
         | ErrorKind::Io
         | ErrorKind::Corrupt
+        | ErrorKind::Lost
         | ErrorKind::Poisoned
         | ErrorKind::Busy
         | ErrorKind::Unavailable => Errno::Io,

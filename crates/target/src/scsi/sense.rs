@@ -217,8 +217,12 @@ pub(crate) fn of_error(error: &Error, during: During) -> Sense {
         (ErrorKind::Invalid | ErrorKind::Unsupported, _) => (IllegalRequest, Asc::INVALID_FIELD_IN_CDB),
         (ErrorKind::ReadOnly, _) => (DataProtect, Asc::WRITE_PROTECTED),
         (ErrorKind::NoSpace, _) => (DataProtect, Asc::SPACE_ALLOCATION_FAILED),
-        (ErrorKind::Io | ErrorKind::Corrupt, During::Read) => (MediumError, Asc::UNRECOVERED_READ_ERROR),
-        (ErrorKind::Io | ErrorKind::Corrupt, During::Write) => (MediumError, Asc::WRITE_ERROR),
+        (ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Lost, During::Read) => {
+            (MediumError, Asc::UNRECOVERED_READ_ERROR)
+        }
+        (ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Lost, During::Write) => {
+            (MediumError, Asc::WRITE_ERROR)
+        }
         (ErrorKind::Poisoned, _) => (HardwareError, Asc::INTERNAL_TARGET_FAILURE),
         (ErrorKind::NotFound | ErrorKind::Unavailable, _) => (NotReady, Asc::NOT_READY_MANUAL_INTERVENTION),
         (ErrorKind::Conflict | ErrorKind::Busy, _) => (AbortedCommand, Asc::NONE),
