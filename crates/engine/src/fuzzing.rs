@@ -36,6 +36,43 @@ pub fn journal(data: &[u8]) {
     }
 }
 
+/// A CDP record, a block of an index, the head of a segment, and payloads of every compression. Sums are corrected, so that
+/// the fuzzer gets behind them.
+pub fn cdp(data: &[u8]) {
+    use crate::cdp::Compression;
+    use crate::cdp::record::{SegmentHead, decode_block, decode_record, put_index, thing_at};
+    let mut fixed = data.to_vec();
+    if fixed.len() >= 64 {
+        let stored = u32::from_le_bytes([fixed[52], fixed[53], fixed[54], fixed[55]]) as usize;
+        let end = 64usize.saturating_add(stored).min(fixed.len());
+        let crc = crate::codec::crc32c(&fixed[8..end]).to_le_bytes();
+        fixed[4..8].copy_from_slice(&crc);
+    }
+    for bytes in [data, &fixed] {
+        let _ = thing_at(bytes);
+        if let Some(decoded) = decode_record(bytes, 0, 0) {
+            let entry = decoded.entry;
+            let raw = crate::cdp::unpack(entry.compression, decoded.payload, entry.raw_len());
+            assert!(raw.is_none_or(|raw| raw.len() == entry.raw_len()));
+        }
+        let _ = SegmentHead::decode(bytes);
+    }
+    let mut block = data.to_vec();
+    block.resize(4096, 0);
+    block[..4].copy_from_slice(b"HCDI");
+    let crc = crate::codec::crc32c(&block[8..]).to_le_bytes();
+    block[4..8].copy_from_slice(&crc);
+    if let Some(entries) = decode_block(&block, 0).filter(|entries| !entries.is_empty()) {
+        let mut out = Vec::new();
+        put_index(&entries, 0, &mut out);
+        assert_eq!(out, block);
+    }
+    for compression in [Compression::None, Compression::ZeroRun, Compression::Lz4, Compression::Zstd] {
+        let raw = crate::cdp::unpack(compression, data, 4096);
+        assert!(raw.is_none_or(|raw| raw.len() == 4096));
+    }
+}
+
 /// A map page.
 pub fn map_page(data: &[u8]) {
     // The sum comes first: so that the fuzzer gets behind it, it is corrected.

@@ -199,7 +199,7 @@ impl Generator {
             Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
-            Kind::CreateOver if state.volumes.len() as u64 >= self.max_volumes + 1 => return None,
+            Kind::CreateOver if state.volumes.len() as u64 > self.max_volumes => return None,
             Kind::CreateOver => self.create_over(state)?,
             Kind::Flatten => Op::Flatten(vol, self.rand.percent(85)),
             Kind::LoseImages => Op::LoseImages,

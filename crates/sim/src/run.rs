@@ -296,7 +296,6 @@ impl Run {
         }
         let info = self.pool()?.info();
         if info.used != 0 || info.reserved != 0 {
-            self.say(|| self.pool.as_ref().map(|p| p.cdp_debug()).unwrap_or_default());
             return Err(format!(
                 "without volumes {} bytes are still used and {} reserved",
                 info.used, info.reserved

@@ -3,7 +3,7 @@
 
 use super::store::db;
 use super::values::{Value, seal, unseal};
-use super::{Bytes, Catalog, Txn, decode};
+use super::{Bytes, Catalog, Txn};
 use crate::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
@@ -12,6 +12,7 @@ use redb::TableDefinition;
 /// (branch, number)
 const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");
 /// (branch, number of the segment, number of the group)
+type GroupKey = (u64, u64, u64);
 const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> = TableDefinition::new("cdp_groups");
 /// (volume, LSN)
 const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
@@ -229,7 +230,7 @@ impl Catalog {
         self.rows(SEGMENTS, "a segment of a CDP log")
     }
 
-    pub(crate) fn cdp_groups(&self) -> Result<Vec<((u64, u64, u64), GroupRecord)>> {
+    pub(crate) fn cdp_groups(&self) -> Result<Vec<(GroupKey, GroupRecord)>> {
         self.rows(GROUPS, "a group of CDP records")
     }
 
@@ -239,19 +240,6 @@ impl Catalog {
 
     pub(crate) fn cdp_lines(&self) -> Result<Vec<((u64, u64), LineRecord)>> {
         self.rows(LINES, "a line of a volume")
-    }
-
-    /// The events of one branch.
-    pub(crate) fn cdp_events_of(&self, branch: u64) -> Result<Vec<(u64, Event)>> {
-        self.store.read("read the catalog", |txn| {
-            let table = db!("read the catalog", txn.open_table(EVENTS));
-            let mut events = Vec::new();
-            for row in db!("read the catalog", table.range((branch, 0)..=(branch, u64::MAX))) {
-                let (key, value) = db!("read the catalog", row);
-                events.push((key.value().1, decode("an event of a CDP log", value.value())?));
-            }
-            Ok(events)
-        })
     }
 }
 
@@ -300,5 +288,90 @@ impl Txn<'_> {
 
     pub(crate) fn remove_cdp_line(&mut self, volume: u64, lsn: u64) -> Result<()> {
         self.remove(LINES, (volume, lsn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Control;
+
+    fn settings() -> CdpSettings {
+        CdpSettings {
+            encoding: Encoding::Undo,
+            compression: Compression::Zstd,
+            anchors: AnchorPolicy::Every(7),
+            max_distance: None,
+            retention: Retention { time: Some(9), bytes: None },
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    fn golden<V: Value + PartialEq + std::fmt::Debug>(value: V, bytes: &str) {
+        assert_eq!(hex(&value.encode()), bytes);
+        assert_eq!(V::decode(&value.encode()), Some(value));
+    }
+
+    /// Catalogs and journals of older builds hold them.
+    #[test]
+    fn golden_bytes() {
+        let (lsns, times, chunks) = ((1, 2), (3, 4), (5, 6));
+        let segment = SegmentRecord {
+            edition: 1,
+            sealed: true,
+            compact: false,
+            end: 4096,
+            index_at: 512,
+            records: 7,
+            written: 8,
+            payload: 9,
+            lsns,
+            times,
+            chunks,
+        };
+        golden(
+            segment,
+            "01010000000100001000000000000000020000000000000700000000000000080000000000000009000000000000000100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000001a2ba0cb",
+        );
+        golden(
+            GroupRecord { start: 4096, index_at: 8192, records: 3 },
+            "010010000000000000002000000000000003000000000000004f7c7665",
+        );
+        golden(Event::Floor { lsn: 1, time: 2 }, "010101000000000000000200000000000000e0e4dcf9");
+        golden(
+            Event::On { settings: settings(), begins: true, size: 512, time: 3 },
+            "010201000200000000000003000000000000000203010700000000000000000000000000000009000000000000000000000000000000ea09a0bb",
+        );
+        golden(Event::Off { time: 4 }, "010304000000000000008a053910");
+        golden(
+            Event::Anchor { epoch: 5, snapshot: 6, time: 7 },
+            "010405000000060000000000000007000000000000008e82a96d",
+        );
+        golden(
+            Event::Resized { size: 512, end: 1024, time: 8 },
+            "01050002000000000000000400000000000008000000000000002fde9459",
+        );
+        golden(
+            Event::Emptied { start: 1, end: 2, time: 3 },
+            "01060100000000000000020000000000000003000000000000003dcc7d99",
+        );
+        golden(LineRecord::Branch { branch: 2, time: 3 }, "01010200000000000000030000000000000034f918a3");
+        golden(LineRecord::Mark { name: "here".into(), time: 3 }, "010203000000000000000400686572659fa3cf6a");
+        let controls = [
+            (
+                Control::SetCdp { id: 1, settings: Some(settings()) },
+                "280100000000000000010203010700000000000000000000000000000009000000000000000000000000000000000000",
+            ),
+            (Control::SetCdp { id: 1, settings: None }, "28010000000000000000000000000000"),
+            (Control::Mark { volume: 1, name: "here".into() }, "29010000000000000004006865726500"),
+            (Control::Unmark { volume: 1, lsn: 5 }, "2a0100000000000000050000000000000000000000000000"),
+        ];
+        for (control, bytes) in controls {
+            assert_eq!(hex(&control.encode()), bytes);
+            assert_eq!(Control::decode(&control.encode()), Some(control));
+        }
     }
 }

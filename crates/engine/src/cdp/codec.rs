@@ -81,8 +81,6 @@ fn xor(into: &mut [u8], other: &[u8]) {
 
 /// Zstandard's level while writing: its quickest usual one.
 const QUICK: i32 = 1;
-/// Zstandard's level for segments that have come of age.
-const THOROUGH: i32 = 15;
 
 /// Compresses payloads, one after another.
 pub(crate) struct Packer {
@@ -92,17 +90,8 @@ pub(crate) struct Packer {
 
 impl Packer {
     pub(crate) fn new(compression: Compression) -> Result<Packer> {
-        Packer::of_level(compression, QUICK)
-    }
-
-    /// The one that takes its time.
-    pub(crate) fn thorough() -> Result<Packer> {
-        Packer::of_level(Compression::Zstd, THOROUGH)
-    }
-
-    fn of_level(compression: Compression, level: i32) -> Result<Packer> {
         let failed = |e| Error::io("set up Zstandard", e);
-        let zstd = (compression == Compression::Zstd).then(|| zstd::bulk::Compressor::new(level));
+        let zstd = (compression == Compression::Zstd).then(|| zstd::bulk::Compressor::new(QUICK));
         Ok(Packer { compression, zstd: zstd.transpose().map_err(failed)? })
     }
 
@@ -304,7 +293,7 @@ mod tests {
                 assert_eq!(&out[..3], [1, 2, 3]);
                 assert!(out.len() - 3 <= raw.len(), "{compression:?} never grows");
                 assert_eq!(unpack(how, &out[3..], raw.len()).as_ref(), Some(&raw), "{compression:?} {round}");
-                assert_eq!(unpack(how, &out[3..], raw.len() - 8).is_some_and(|r| r == raw), false);
+                assert!(unpack(how, &out[3..], raw.len() - 8).is_none_or(|r| r != raw));
             }
             let mut out = Vec::new();
             let how = packer.pack(&[0; 4096], &mut out);

@@ -17,6 +17,8 @@ mod retain;
 mod sample;
 pub(crate) mod segment;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use codec::unpack;
 pub use codec::{Compression, Encoding};
 pub use sample::CdpSample;
 

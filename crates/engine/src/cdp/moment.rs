@@ -29,10 +29,6 @@ impl At {
         Arc::new(At { branch: branch.clone(), lsn, cache: Mutex::default() })
     }
 
-    pub(crate) fn lsn(&self) -> u64 {
-        self.lsn
-    }
-
     /// The branch, and the LSN.
     pub(crate) fn place(&self) -> (u64, u64) {
         (self.branch.id, self.lsn)

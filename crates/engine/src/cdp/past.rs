@@ -5,7 +5,7 @@ use super::record::Entry;
 use super::{Anchor, Bucket, Change, History, Mark, Span};
 use super::{CdpSample, segment::SegmentFile};
 use crate::catalog::{Event, LineRecord, SegmentRecord};
-use crate::error::Result;
+use crate::error::{Result, invalid};
 use crate::journal::record::SECTOR;
 use crate::pool::Pool;
 use crate::pool::line::Branch;
@@ -14,9 +14,15 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Buckets of a history: each takes memory.
+const MAX_BUCKETS: usize = 10_000;
+
 impl Pool {
     /// What of a volume's past can be gone back to, with its changes over time in so many buckets.
     pub fn history(&self, volume: &str, buckets: usize) -> Result<History> {
+        if buckets > MAX_BUCKETS {
+            return Err(invalid(format!("list a history: at most {MAX_BUCKETS} buckets")));
+        }
         let state = self.names.read().volume(volume)?.clone();
         self.record_until(self.journal.last().0)?;
         let mut history = History { marks: self.marks(state.id), ..History::default() };

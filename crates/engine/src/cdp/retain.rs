@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A stretch of a volume's past on one branch.
-struct Stretch {
-    branch: Arc<Branch>,
+pub(super) struct Stretch {
+    pub(super) branch: Arc<Branch>,
     /// LSN of the line in the volume's table.
-    lsn: u64,
+    pub(super) lsn: u64,
     /// Time at which the next one begins.
-    until: Option<u64>,
+    pub(super) until: Option<u64>,
 }
 
 impl Pool {
@@ -59,7 +59,7 @@ impl Pool {
     }
 
     /// The stretches of a volume's past, oldest first.
-    fn stretches(&self, volume: u64) -> Vec<Stretch> {
+    pub(super) fn stretches(&self, volume: u64) -> Vec<Stretch> {
         let lines = self.lines.read();
         let names = self.names.read();
         let of_volume = lines.get(&volume).into_iter().flatten();
@@ -162,7 +162,7 @@ impl Pool {
         self.commit(m, txn, preserved, destaged, &[])?;
         branch.cdp.change(|log| {
             segments.iter().for_each(|(seq, ..)| drop(log.sealed.remove(seq)));
-            events.iter().for_each(|at| drop(log.events.remove(at)));
+            events.iter().for_each(|at| _ = log.events.remove(at));
             log.events.insert(0, floor);
         });
         self.let_go(m, branch, anchors, segments.into_iter().map(|(seq, record, _)| (seq, record)));
@@ -190,34 +190,6 @@ impl Pool {
             // It may have been trimmed before: what its anchors kept has to be looked at again.
             m.dead.entry(branch.id).or_insert(0);
         }
-    }
-
-    /// DEBUG
-    pub fn cdp_debug(&self) -> String {
-        let m = self.maintenance.lock();
-        let mut out = format!("ended {:?} dead {:?} deleted {:?}", m.ended, m.dead, m.deleted);
-        let names = self.names.read();
-        for (id, b) in &names.branches {
-            let log = b.cdp.log.read();
-            out += &format!(
-                "\n branch {id} based {} slots {} frozen {:?} pin {:?} events {:?} segs {}",
-                b.has_base(),
-                b.slots.load(std::sync::atomic::Ordering::Relaxed),
-                b.frozen.read(),
-                b.cdp.oldest_pin(),
-                log.events,
-                log.all_segments().len()
-            );
-        }
-        for (id, s) in &names.snapshots {
-            out += &format!(
-                "\n snap {id} of {:?} handles {}",
-                s.state.line.frozen(),
-                s.state.handles.load(std::sync::atomic::Ordering::Relaxed)
-            );
-        }
-        out += &format!("\n lines {:?}", self.lines.read());
-        out
     }
 
     /// How CDP of a volume stands.

@@ -6,7 +6,7 @@
 use super::codec::{lost, unpack};
 use super::record::{
     BLOCK_LEN, ENTRIES, Entry, HEADER_LEN, SEGMENT_HEAD, SegmentHead, Thing, decode_block, decode_record,
-    index_len, thing_at,
+    thing_at,
 };
 use crate::catalog::{GroupRecord, SegmentRecord};
 use crate::disk::Disk;
@@ -22,6 +22,9 @@ pub(crate) struct SegmentFile {
     pub(crate) salt: u32,
     pub(crate) disk: Arc<dyn Disk>,
 }
+
+/// A block of an index, and its number.
+type HeldBlock = (u64, Vec<Entry>);
 
 /// A segment to which nothing is appended any more.
 pub(crate) struct Sealed {
@@ -146,7 +149,7 @@ impl Sealed {
 
     /// The first block of the index whose last entry is not below `key`, and its entries if there is one; `None` when the
     /// index is damaged.
-    fn first_block(&self, key: (u64, u64)) -> Option<(u64, Option<(u64, Vec<Entry>)>)> {
+    fn first_block(&self, key: (u64, u64)) -> Option<(u64, Option<HeldBlock>)> {
         let (mut low, mut high) = (0, self.blocks());
         let mut held = None;
         while low < high {
@@ -236,9 +239,4 @@ impl Open {
             self.record.lsns.1
         )))
     }
-}
-
-/// Bytes of a group with so many bytes of records.
-pub(crate) fn group_len(records_len: u64, records: u64) -> u64 {
-    crate::codec::align_up(records_len, BLOCK_LEN as u64) + index_len(records)
 }

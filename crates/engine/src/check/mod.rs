@@ -4,6 +4,7 @@
 //! there; every mark must belong to a map; counts must agree; the journal must read to its end. What can be repaired
 //! without guessing about data (space nobody uses, wrong counts) is repaired on request only.
 
+mod history;
 mod maps;
 mod repair;
 #[cfg(test)]
@@ -131,6 +132,7 @@ pub fn check(
             versions::check_snapshots(&tables, &mut report);
             check_pvs(&*dir, &tables, &mut report);
             check_images(&dir, &tables, &mut report);
+            history::check_histories(&*dir, &catalog, &tables, &mut report)?;
             check_journal(&*dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &mut report, progress)?;
             if options.repair {

@@ -112,7 +112,7 @@ enum Under {
     /// What the slot holds already.
     Kept,
     Zeros,
-    /// An image, of which the parts leave nothing to see: what they do not cover is zeros.
+    /// An image or a moment, of which the parts leave nothing to see: what they do not cover is zeros.
     Covered,
     /// What another slot holds.
     Slot(Slot),
@@ -231,9 +231,7 @@ impl Pool {
             return Ok((Change::None, 0));
         }
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
-            // Zeros to the end of what an image (or a moment) shows there have to be said.
-            let said = target.current.is_none() && branch.over_foreign && branch.has_base();
-            return if said { self.plan_hole(m, target, kept_for, out) } else { Ok((Change::None, 0)) };
+            return Ok((Change::None, 0));
         }
         let (current, copies) = match (target.current, kept_for, branch.order()) {
             (Some(entry), Some(last), Order::Independent) => {
