@@ -173,6 +173,8 @@ pub struct VolumeInfo {
     pub order: Order,
     /// How much space its snapshots may take.
     pub policy: SnapshotPolicy,
+    /// The path of the image that it rests on, by way of snapshots perhaps.
+    pub image: Option<String>,
     /// It is being filled from a stream, and takes no other writes.
     pub importing: bool,
     /// How its history is kept, if it is.

@@ -313,6 +313,7 @@ impl VolumeState {
             method: self.line.branch.method(),
             order: self.line.branch.order(),
             policy: *self.policy.read(),
+            image: self.line.image().map(|image| image.record.path.clone()),
             importing: self.importing.load(Ordering::Relaxed),
             cdp: self.line.branch.cdp.wanted(),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,

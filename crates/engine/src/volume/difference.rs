@@ -6,6 +6,7 @@
 
 use super::Volume;
 use crate::error::{Result, invalid};
+use crate::journal::record::BLOCK;
 use crate::map::page::{CHUNKS, Entry, MapPage};
 use crate::pool::line::{Based, Foreign, HEAD, Line};
 use crate::staging::union;
@@ -161,7 +162,7 @@ impl<'a> Ways<'a> {
             _ => false,
         };
         let shown = below.iter().flatten().map(Foreign::shown).max().unwrap_or(0);
-        let foreign = if same || common.is_some() { 0 } else { shown };
+        let foreign = if same || common.is_some() { 0 } else { shown.next_multiple_of(BLOCK) };
         Ways { to, based, foreign, apart, common }
     }
 
