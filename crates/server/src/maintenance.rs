@@ -1,4 +1,4 @@
-//! The thread that does the engine's background work (I2: the engine only offers it).
+//! The threads that do the engine's background work (I2: the engine only offers it): one maintains, one writes back.
 
 use hindcast_engine::pool::{Health, Pool, Progress};
 use std::io;
@@ -12,38 +12,52 @@ const NAP: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPEAT_LOG: Duration = Duration::from_secs(60);
 
-/// The running thread.
+/// The running threads.
 #[derive(Debug)]
 pub(crate) struct Maintenance {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    threads: [JoinHandle<()>; 2],
 }
 
 impl Maintenance {
-    /// Starts it.
+    /// Starts them.
     pub(crate) fn start(pool: Arc<Pool>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let seen = stop.clone();
-        let thread =
-            std::thread::Builder::new().name("maintenance".into()).spawn(move || run(&pool, &seen))?;
-        Ok(Maintenance { stop, thread })
+        let start = |name: &str, run: fn(&Pool, &AtomicBool)| {
+            let (pool, stop) = (pool.clone(), stop.clone());
+            std::thread::Builder::new().name(name.into()).spawn(move || run(&pool, &stop))
+        };
+        let threads = [start("maintenance", maintain)?, start("write-back", write_back)?];
+        Ok(Maintenance { stop, threads })
     }
 
-    /// False when the thread has ended, which it does only when told or on a defect.
+    /// False when a thread has ended, which they do only when told or on a defect.
     pub(crate) fn is_alive(&self) -> bool {
-        !self.thread.is_finished()
+        !self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Ends it after the step it is in.
+    /// Ends them after the step they are in.
     pub(crate) fn stop(self) {
         self.stop.store(true, Ordering::Release);
-        if self.thread.join().is_err() {
-            tracing::error!("the maintenance thread had ended by a defect");
+        for thread in self.threads {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                tracing::error!("the {name} thread had ended by a defect");
+            }
         }
     }
 }
 
-fn run(pool: &Pool, stop: &AtomicBool) {
+/// A failed sync poisons the pool (I7), which is said elsewhere; nothing is left to do here then.
+fn write_back(pool: &Pool, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        if pool.write_back(NAP).is_err() {
+            sleep_unless(stop, LONGEST_PAUSE);
+        }
+    }
+}
+
+fn maintain(pool: &Pool, stop: &AtomicBool) {
     let mut pause = NAP;
     let mut last_logged: Option<(String, Instant)> = None;
     while !stop.load(Ordering::Acquire) {

@@ -4,6 +4,7 @@ use super::cursor::Located;
 use super::record::{BLOCK, HEADER_LEN, Kind, PieceCrcs, SECTOR, cuts};
 use super::segment::SegmentFile;
 use super::{Journal, Pending, State};
+use crate::codec::align_up;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::staging::{Piece, Range, Staging};
@@ -11,6 +12,13 @@ use parking_lot::MutexGuard;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Bytes written and not yet synced for which a sync begins in the background. It bounds how long a flush, or a
+/// snapshot, waits for what others have written.
+const WRITE_BACK: u64 = 512 << 10;
+
+const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 impl Journal {
     /// Returns when every record up to `lsn` is written and staged, leading or following.
@@ -55,7 +63,12 @@ impl Journal {
             state.queue = group;
         }
         let outcome = outcome.map_err(|error| self.fault.poison(&error));
-        if outcome.is_ok() {
+        if let Ok(bytes) = &outcome {
+            state.unsynced += bytes;
+            if state.unsynced >= WRITE_BACK && state.awaits_write_back {
+                state.awaits_write_back = false;
+                self.write_back.notify_one();
+            }
             for file in files {
                 if !state.dirty.iter().any(|f| f.index == file.index) {
                     state.dirty.push(file);
@@ -68,10 +81,11 @@ impl Journal {
         if state.waiters > 0 {
             self.changed.notify_all();
         }
-        outcome.map(|()| state)
+        outcome.map(|_| state)
     }
 
-    fn write_group(&self, group: &mut [Pending]) -> Result<()> {
+    /// The bytes written.
+    fn write_group(&self, group: &mut [Pending]) -> Result<u64> {
         let synced = self.synced();
         let mut headers = Vec::with_capacity(group.len() * HEADER_LEN);
         let mut first = 0;
@@ -94,7 +108,7 @@ impl Journal {
         self.counters.groups.fetch_add(1, Ordering::Relaxed);
         self.counters.records.fetch_add(group.len() as u64, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
+        Ok(bytes)
     }
 
     fn salt_of(&self, pending: &Pending) -> u32 {
@@ -129,6 +143,7 @@ impl Journal {
             // Everything sequenced so far; what is sequenced from now on starts at a fresh block.
             let target = state.last_lsn;
             state.pad = true;
+            state.unsynced = 0;
             drop(state);
             let outcome = self.sync_prefix(target);
             let mut state = self.state.lock();
@@ -162,6 +177,17 @@ impl Journal {
         Ok(())
     }
 
+    /// Waits until so much is unsynced that a sync should begin; false when that is not so within `timeout`.
+    pub(crate) fn wait_for_write_back(&self, timeout: Duration) -> bool {
+        let mut state = self.state.lock();
+        if state.unsynced < WRITE_BACK {
+            state.awaits_write_back = true;
+            self.write_back.wait_for(&mut state, timeout);
+            state.awaits_write_back = false;
+        }
+        state.unsynced >= WRITE_BACK
+    }
+
     /// Makes everything sequenced so far durable.
     pub(crate) fn sync_all(&self) -> Result<u64> {
         let lsn = self.last().0;
@@ -192,7 +218,11 @@ fn write_run(run: &[Pending], headers: &[u8]) -> Result<u64> {
             slices.push(IoSlice::new(&pending.record.data));
         }
     }
-    let bytes = slices.iter().map(|s| s.len() as u64).sum();
+    let bytes: u64 = slices.iter().map(|s| s.len() as u64).sum();
+    // To the end of its block: a block of a recycled segment that is written only in part would first be read from the
+    // disk. Whatever follows there is written later.
+    let end = at + bytes;
+    slices.push(IoSlice::new(&ZEROS[..(align_up(end, BLOCK) - end) as usize]));
     let file = &run[0].file;
     file.disk
         .write_vectored_at(&mut slices, at)

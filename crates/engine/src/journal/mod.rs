@@ -54,6 +54,8 @@ pub(crate) struct Journal {
     state: Mutex<State>,
     /// Something that a waiter waits for has changed: `written`, the leader, the syncer, or room.
     changed: Condvar,
+    /// Much was written since the last sync began.
+    write_back: Condvar,
     creating: Mutex<()>,
     written: AtomicU64,
     synced: AtomicU64,
@@ -87,6 +89,8 @@ struct State {
     /// Behind every LSN ever seen, so above `last_lsn + 1` after a torn tail.
     next_lsn: u64,
     last_time: u64,
+    /// The last record that may take space away from a chunk, or change a branch.
+    last_unmapping: u64,
     /// The log, oldest first; the last one is appended to, if `open`.
     chain: VecDeque<ChainSegment>,
     open: bool,
@@ -99,6 +103,9 @@ struct State {
     leader: bool,
     syncing: bool,
     waiters: u32,
+    /// Bytes written since the last sync began.
+    unsynced: u64,
+    awaits_write_back: bool,
     dirty: Vec<Arc<SegmentFile>>,
     dir_dirty: bool,
 }
@@ -163,6 +170,7 @@ impl Journal {
             last_lsn: scanned.tail_lsn,
             next_lsn: scanned.max_lsn + 1,
             last_time: scanned.max_time,
+            last_unmapping: scanned.tail_lsn,
             chain: scanned.chain.into(),
             open: false,
             next_seq: scanned.next_seq,
@@ -174,6 +182,8 @@ impl Journal {
             leader: false,
             syncing: false,
             waiters: 0,
+            unsynced: 0,
+            awaits_write_back: false,
             dirty: Vec::new(),
             dir_dirty: false,
         };
@@ -185,6 +195,7 @@ impl Journal {
             synced: AtomicU64::new(scanned.tail_lsn),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            write_back: Condvar::new(),
             creating: Mutex::new(()),
             files,
             counters: Counters::default(),
@@ -355,6 +366,11 @@ impl Sequencing<'_> {
         self.state.last_time
     }
 
+    /// LSN of the last record that may take space away from a chunk (a discard, a control operation).
+    pub(crate) fn last_unmapping(&self) -> u64 {
+        self.state.last_unmapping
+    }
+
     /// Gives `record` its LSN, time and place; [`Sequencing::room`] must have said that there is one.
     pub(crate) fn push(&mut self, record: Record) -> Result<u64> {
         self.journal.fault.check()?;
@@ -373,6 +389,9 @@ impl Sequencing<'_> {
         state.pad = false;
         state.last_lsn = lsn;
         state.next_lsn = lsn + 1;
+        if matches!(record.kind, Kind::Discard | Kind::Control) {
+            state.last_unmapping = lsn;
+        }
         state.last_time = self.journal.clock.now().max(state.last_time + 1);
         let header = Header {
             incarnation: self.journal.config.incarnation,

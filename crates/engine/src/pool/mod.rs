@@ -240,6 +240,17 @@ impl Pool {
         *wanted = false;
     }
 
+    /// Waits, for at most `timeout`, until much was written and not synced, and syncs it: so flushes and control operations
+    /// find little left to wait for, and a power loss takes little.
+    pub fn write_back(&self, timeout: Duration) -> Result<Progress> {
+        if !self.journal.wait_for_write_back(timeout) {
+            return Ok(Progress::Idle);
+        }
+        self.check_usable()?;
+        self.journal.sync_all()?;
+        Ok(Progress::Worked)
+    }
+
     /// Refuses when the pool is closed or poisoned.
     pub(crate) fn check_usable(&self) -> Result<()> {
         if self.work.closed.load(Ordering::Acquire) {

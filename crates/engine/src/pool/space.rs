@@ -74,13 +74,23 @@ impl Space {
 
     /// Promises `slots` slots of size `1 << slot_log2`, or says that it can't.
     pub(crate) fn try_reserve(&self, slot_log2: u8, slots: u64) -> bool {
+        self.reserve_within(slot_log2, slots, |usable| usable)
+    }
+
+    /// The same for promises that may be much larger than the need: they may take half of what there is, so that those
+    /// which count exactly find room until the larger ones are given back.
+    pub(crate) fn try_reserve_amply(&self, slot_log2: u8, slots: u64) -> bool {
+        self.reserve_within(slot_log2, slots, |usable| usable / 2)
+    }
+
+    fn reserve_within(&self, slot_log2: u8, slots: u64, limit: impl Fn(u64) -> u64) -> bool {
         if slots == 0 {
             return true;
         }
         let mut inner = self.inner.lock();
         inner.classes[slot_log2 as usize].reserved += slots;
         inner.recount(self.extent_log2, slot_log2);
-        let fits = inner.needed <= inner.usable();
+        let fits = inner.needed <= limit(inner.usable());
         if !fits {
             inner.classes[slot_log2 as usize].reserved -= slots;
             inner.recount(self.extent_log2, slot_log2);

@@ -270,8 +270,8 @@ impl Volume {
 
     /// Promises the slots that a request could come to need (I6), or refuses it as a whole.
     ///
-    /// One slot per record and chunk is promised, whatever the map says. Near a full pool the need is decided exactly,
-    /// inside the sequencing lock, so that chunks that have a slot can always be overwritten; that holds in the epoch
+    /// One slot per record and chunk is promised, whatever the map says. When much of the pool is promised the need is
+    /// decided exactly, inside the sequencing lock, so that chunks that have a slot can always be overwritten; that holds in the epoch
     /// that is returned.
     fn reserve<'a>(
         &'a self,
@@ -280,22 +280,25 @@ impl Volume {
     ) -> Result<Option<u32>> {
         let slot_log2 = self.branch().slot_log2;
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
-        if wanted == 0 || self.pool.space.try_reserve(slot_log2, wanted) {
+        if self.pool.space.try_reserve_amply(slot_log2, wanted) {
             return Ok(None);
         }
         if wanted > MAX_EXACT {
-            return Err(full());
+            let fits = self.pool.space.try_reserve(slot_log2, wanted);
+            return if fits { Ok(None) } else { Err(full()) };
         }
         let journal = &self.pool.journal;
         let mut tries = 0;
+        let mut quiet = false;
         loop {
             self.pool.check_usable()?;
             let sequencing = held.get_or_insert_with(|| journal.sequence());
-            let last = sequencing.last_lsn();
-            if journal.written() < last {
-                // What is sequenced but not yet staged can't be seen: let it be written first.
+            // What is sequenced but not yet staged can't be seen. Of a write that makes the need seem larger than it is; what
+            // may unmap has to be seen.
+            let must_see = if quiet { sequencing.last_lsn() } else { sequencing.last_unmapping() };
+            if journal.written() < must_see {
                 *held = None;
-                journal.write_out(last)?;
+                journal.write_out(must_see)?;
                 continue;
             }
             let exact = self.exact_need(request)?;
@@ -304,6 +307,9 @@ impl Volume {
                     record.slots = slots;
                 }
                 return Ok(Some(self.branch().epoch.load(Ordering::Acquire)));
+            }
+            if !std::mem::replace(&mut quiet, true) {
+                continue;
             }
             *held = None;
             if tries == RECLAIM_TRIES || !self.pool.reclaim_now()? {
