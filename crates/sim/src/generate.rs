@@ -199,20 +199,10 @@ impl Generator {
             Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
-            Kind::CreateOver if state.volumes.len() as u64 > self.max_volumes => return None,
-            Kind::CreateOver => self.create_over(state)?,
-            Kind::Flatten => Op::Flatten(vol, self.rand.percent(85)),
-            Kind::LoseImages => Op::LoseImages,
-            Kind::Cdp => Op::Cdp(vol, self.cdp_settings()),
-            Kind::ReadMoment => Op::ReadMoment(vol, self.rand.bits()),
-            Kind::Recover if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
-            Kind::Recover => Op::Recover(vol, self.rand.bits(), self.volume_name(state)),
-            Kind::RollBackTo => Op::RollBackTo {
-                vol,
-                pick: self.rand.bits(),
-                undo: self.snapshot_name(state, vol),
-                force: self.rand.percent(70),
-            },
+            Kind::CreateOver | Kind::Flatten | Kind::LoseImages => self.of_image(kind, vol, state)?,
+            Kind::Cdp | Kind::ReadMoment | Kind::Recover | Kind::RollBackTo => {
+                self.of_history(kind, vol, state)?
+            }
             Kind::Resize => self.resize(vol, volume),
             Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
             Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
@@ -243,6 +233,20 @@ impl Generator {
             }
         };
         Some(op)
+    }
+
+    fn of_history(&mut self, kind: Kind, vol: VolId, state: &State) -> Option<Op> {
+        let pick = self.rand.bits();
+        Some(match kind {
+            Kind::Cdp => Op::Cdp(vol, self.cdp_settings()),
+            Kind::Recover if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
+            Kind::Recover => Op::Recover(vol, pick, self.volume_name(state)),
+            Kind::RollBackTo => {
+                let undo = self.snapshot_name(state, vol);
+                Op::RollBackTo { vol, pick, undo, force: self.rand.percent(70) }
+            }
+            _ => Op::ReadMoment(vol, pick),
+        })
     }
 
     fn cdp_settings(&mut self) -> Option<CdpSettings> {
@@ -341,6 +345,15 @@ impl Generator {
         let name = self.volume_name(state);
         let size = self.size(block_size);
         Op::Create(VolumeModel::new(name, size, chunk_size, block_size, self.rand.percent(5)))
+    }
+
+    fn of_image(&mut self, kind: Kind, vol: VolId, state: &State) -> Option<Op> {
+        match kind {
+            Kind::CreateOver if state.volumes.len() as u64 > self.max_volumes => None,
+            Kind::CreateOver => self.create_over(state),
+            Kind::Flatten => Some(Op::Flatten(vol, self.rand.percent(85))),
+            _ => Some(Op::LoseImages),
+        }
     }
 
     fn create_over(&mut self, state: &State) -> Option<Op> {

@@ -4,7 +4,7 @@
 //! others: what a user can still see stays, the rest is dissolved.
 
 use super::record::SegmentHead;
-use super::{CdpInfo, Encoding};
+use super::{CdpInfo, Encoding, Retention};
 use crate::catalog::{Event, LineRecord, SegmentRecord};
 use crate::disk::Dir;
 use crate::error::Result;
@@ -88,6 +88,9 @@ impl Pool {
             else {
                 continue;
             };
+            if retention == Retention::default() {
+                continue;
+            }
             let stretches = self.stretches(state.id);
             let cutoff = retention.time.map(|time| self.now().saturating_sub(time));
             let stored: u64 = stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum();
