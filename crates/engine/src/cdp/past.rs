@@ -128,7 +128,8 @@ impl Pool {
             Some(snapshot.state.name.read().clone())
         };
         let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
-            Event::Anchor { snapshot, time, .. } => {
+            // Moments before the floor are gone, though what lies behind it may still need their anchor.
+            Event::Anchor { snapshot, time, .. } if *lsn >= log.floor() => {
                 Some(Anchor { lsn: *lsn, time: *time, snapshot: name(snapshot) })
             }
             _ => None,
