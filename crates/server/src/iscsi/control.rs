@@ -130,7 +130,8 @@ impl IscsiTarget {
                     Some((volume, moment)) => match moments::find(pool, volume, moment)? {
                         Past::Snapshot(snapshot) => snapshot.uuid,
                         // Nothing would keep it from expiring while nobody is logged in.
-                        Past::Moment(_) => {
+                        Past::Moment(moment) => {
+                            pool.resolve(volume, &moment)?;
                             return Err(invalid(
                                 "add a LUN: a moment has a target of its own; to keep it, recover it to a new volume",
                             ));
