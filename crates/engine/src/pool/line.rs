@@ -313,7 +313,10 @@ impl VolumeState {
             method: self.line.branch.method(),
             order: self.line.branch.order(),
             policy: *self.policy.read(),
-            image: self.line.image().map(|image| image.record.path.clone()),
+            image: match self.line.foreign() {
+                Some(Foreign::Image(image)) => Some(image.record.path.clone()),
+                _ => None,
+            },
             importing: self.importing.load(Ordering::Relaxed),
             cdp: self.line.branch.cdp.wanted(),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
