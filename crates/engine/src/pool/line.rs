@@ -315,7 +315,7 @@ impl VolumeState {
             policy: *self.policy.read(),
             image: match self.line.foreign() {
                 Some(Foreign::Image(image)) => Some(image.record.path.clone()),
-                Some(Foreign::Moment(_)) | None => None,
+                _ => None,
             },
             importing: self.importing.load(Ordering::Relaxed),
             cdp: self.line.branch.cdp.wanted(),
