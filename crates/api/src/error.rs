@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Busy,
     /// Not available in this configuration or version.
     Unsupported,
+    /// The image that a volume rests on is missing, or is not what it was.
+    Unavailable,
     /// The bearer token is missing or wrong.
     Unauthorized,
     /// A defect of the server, or a kind that this client does not know.
@@ -44,7 +46,7 @@ impl ErrorKind {
             ErrorKind::Invalid | ErrorKind::OutOfRange => 400,
             ErrorKind::Unauthorized => 401,
             ErrorKind::NotFound => 404,
-            ErrorKind::Conflict | ErrorKind::ReadOnly | ErrorKind::Busy => 409,
+            ErrorKind::Conflict | ErrorKind::ReadOnly | ErrorKind::Busy | ErrorKind::Unavailable => 409,
             ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Internal => 500,
             ErrorKind::Unsupported => 501,
             ErrorKind::Poisoned => 503,

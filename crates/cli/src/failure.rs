@@ -40,6 +40,7 @@ impl Failure {
                 | ErrorKind::Corrupt
                 | ErrorKind::Poisoned
                 | ErrorKind::Unsupported
+                | ErrorKind::Unavailable
                 | ErrorKind::Unauthorized
                 | ErrorKind::Internal => 1,
             },

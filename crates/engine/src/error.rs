@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Busy,
     /// Not available in this configuration or format version.
     Unsupported,
+    /// The image that a volume rests on is missing, or is not what it was: make it available again, then retry.
+    Unavailable,
 }
 
 /// The engine's result type.

@@ -84,7 +84,7 @@ impl Run {
         self.drop_handles();
         self.step(&Op::Settle)?;
         let pool = self.pool()?;
-        if pool.pvs().iter().any(|pv| pv.draining) {
+        if pool.pvs().iter().any(|pv| pv.draining) || self.flattening()? {
             return Ok(());
         }
         let mut free = Vec::new();

@@ -93,6 +93,34 @@ impl SimDir {
         machine.durable_names.insert(name.to_owned(), id);
     }
 
+    /// Adds a file that somebody else wrote long ago.
+    pub fn add_image(&self, name: &str, data: &[u8]) {
+        let mut machine = self.0.lock();
+        let mut file = File::new((machine.tear_model)(name), false);
+        for image in [&mut file.now, &mut file.durable] {
+            image.write(data, 0);
+            image.set_len(data.len() as u64);
+        }
+        let id = machine.add_file(file);
+        machine.names.insert(name.to_owned(), id);
+        machine.durable_names.insert(name.to_owned(), id);
+    }
+
+    /// Takes a name away, or brings it back.
+    pub fn hide(&self, name: &str, hidden: bool) {
+        let mut machine = self.0.lock();
+        let (from, to) = if hidden {
+            (name.to_owned(), format!("hidden/{name}"))
+        } else {
+            (format!("hidden/{name}"), name.to_owned())
+        };
+        if let Some(id) = machine.names.remove(&from) {
+            machine.durable_names.remove(&from);
+            machine.names.insert(to.clone(), id);
+            machine.durable_names.insert(to, id);
+        }
+    }
+
     /// Bounds the backing space of all files together.
     pub fn set_backing(&self, bytes: Option<u64>) {
         self.0.lock().backing = bytes;

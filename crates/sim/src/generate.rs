@@ -46,6 +46,9 @@ const SNAPSHOT_KINDS: [(Kind, u64); 10] = [
     (Kind::Order, 1),
 ];
 
+/// The same for what has to do with images outside of the pool.
+const IMAGE_KINDS: [(Kind, u64); 3] = [(Kind::CreateOver, 3), (Kind::Flatten, 4), (Kind::LoseImages, 1)];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Write,
@@ -78,6 +81,9 @@ enum Kind {
     ReleaseSnapshots,
     Relocate,
     Order,
+    CreateOver,
+    Flatten,
+    LoseImages,
 }
 
 /// Draws operations.
@@ -117,6 +123,7 @@ impl Generator {
             let rand = &mut generator.rand;
             generator.max_snapshots = rand.pick(&[3, 10, 10, 40, 200]);
             generator.weights.extend(SNAPSHOT_KINDS.map(|(k, w)| (k, weigh(rand, w))));
+            generator.weights.extend(IMAGE_KINDS.map(|(k, w)| (k, weigh(rand, w))));
         }
         generator
     }
@@ -182,6 +189,10 @@ impl Generator {
             Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
+            Kind::CreateOver if state.volumes.len() as u64 >= self.max_volumes + 1 => return None,
+            Kind::CreateOver => self.create_over(state)?,
+            Kind::Flatten => Op::Flatten(vol, self.rand.percent(85)),
+            Kind::LoseImages => Op::LoseImages,
             Kind::Resize => self.resize(vol, volume),
             Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
             Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
@@ -294,6 +305,16 @@ impl Generator {
         let name = self.volume_name(state);
         let size = self.size(block_size);
         Op::Create(VolumeModel::new(name, size, chunk_size, block_size, self.rand.percent(5)))
+    }
+
+    fn create_over(&mut self, state: &State) -> Option<Op> {
+        let Op::Create(mut model) = self.create(state) else { return None };
+        let len = self.rand.between(1, 500 * KIB);
+        model.size = match self.rand.below(3) {
+            0 => model.size.min(MIB),
+            _ => 0,
+        };
+        Some(Op::CreateOver(model, len))
     }
 
     /// Mostly a name that is free; now and then one that is not.

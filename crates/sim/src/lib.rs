@@ -14,6 +14,7 @@ mod disk;
 mod enumerate;
 mod fate;
 mod generate;
+mod images;
 mod life;
 mod mutate;
 mod oracle;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_engine::pool::{Pool, PvSpec};
+use hindcast_engine::pool::{Pool, PoolOptions, PvSpec};
 use std::collections::BTreeSet;
 
 impl Run {
@@ -91,7 +91,8 @@ impl Run {
             return false;
         }
         self.dir.clear_faults();
-        self.plan.options = Plan::options(&mut self.rand);
+        let flatten_depth = self.plan.options.flatten_depth;
+        self.plan.options = PoolOptions { flatten_depth, ..Plan::options(&mut self.rand) };
         if attempt < 4 && self.rand.percent(25) {
             let point = CrashPoint::Op(self.dir.counts().ops + self.rand.between(1, 60));
             let how = Crash::random(&mut self.rand);

@@ -241,6 +241,10 @@ impl Oracle {
                 let zones = self.zones.entry(*vol).or_default();
                 zones.extend((first..=last).take(8).chain((first..=last).rev().take(8)));
             }
+            if let Effect::Create(vol, model) = effect {
+                let zones = model.content.zones().map(|(zone, _)| zone);
+                self.zones.entry(*vol).or_default().extend(zones);
+            }
             if let Effect::Clone(vol, snap, _) = effect
                 && let Some(origin) = self.now.snapshots.get(snap)
             {

@@ -6,7 +6,7 @@ use crate::run::{Outcome, Run, write_effects, zero_effects};
 use crate::workload::Op;
 use bytes::Bytes;
 use hindcast_engine::device::{BlockDevice, StatusRun, WriteOp};
-use hindcast_engine::pool::{NewVolume, Pool, PvSpec};
+use hindcast_engine::pool::{NewVolume, Pool, PvSpec, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 
@@ -35,7 +35,10 @@ impl Run {
             }
             Op::Status { vol, offset, len, max_runs } => self.status(*vol, *offset, *len, *max_runs),
             Op::Misuse(vol) => self.misuse(*vol),
-            Op::Create(model) => self.create_volume(model),
+            Op::Create(model) => self.create_volume_of(model, |pool, new| pool.create_volume(&new)),
+            Op::CreateOver(model, len) => self.create_over(model, *len),
+            Op::Flatten(vol, on) => self.flatten(*vol, *on),
+            Op::LoseImages => self.lose_images(),
             Op::Resize { vol, size, force } => self.resize(*vol, *size, *force),
             Op::Rename(vol, name) => self.rename(*vol, name),
             Op::ReadOnly(vol, on) => self.set_read_only(*vol, *on),
@@ -166,6 +169,14 @@ impl Run {
     /// Settles with the oracle what an answer means for `effects`, which were attempted just now.
     fn settle_with_oracle(&mut self, answer: &Answer, effects: &[Effect], durable: bool) -> Outcome<()> {
         let lsn = self.pool()?.stats().sequenced_lsn;
+        let tried = if let Answer::Done = answer { effects.len() as u64 } else { 0 };
+        let brought = std::mem::take(&mut self.brought);
+        let extra = lsn.saturating_sub(self.oracle.last_lsn() + tried);
+        if !matches!(answer, Answer::Unknown) && (1..=brought).contains(&extra) {
+            // What was brought in comes before.
+            self.oracle.observe(lsn - tried);
+            self.filled |= tried == 0;
+        }
         match answer {
             Answer::Done => {
                 self.oracle.acknowledge(effects, lsn)?;
@@ -185,7 +196,7 @@ impl Run {
         &mut self,
         effect: Effect,
         may_refuse: &[ErrorKind],
-        run: impl FnOnce(&Pool) -> Result<(), Error>,
+        run: impl FnOnce(&Arc<Pool>) -> Result<(), Error>,
     ) -> Outcome<Answer> {
         self.make_room(4096)?;
         let pool = self.pool()?;
@@ -218,6 +229,7 @@ impl Run {
             effects.push(write_effects(vol, offset, len, most, stamp));
         }
         let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
+        self.may_bring_in(vol, 2 * parts.len() as u64)?;
         self.oracle.attempt(&all);
         handle.write(&mut writes, fua);
         // In order, without those that certainly came to nothing.
@@ -239,6 +251,7 @@ impl Run {
         }
         if refused == Some(ErrorKind::NoSpace) {
             self.summary.refused += 1;
+            self.filled |= self.brought > 0;
         }
         self.oracle.forget(all.len());
         self.oracle.attempt(&tried);
@@ -284,6 +297,7 @@ impl Run {
         };
         let read_only = self.model(vol)?.read_only;
         let effects = zero_effects(vol, offset, len, unmap);
+        self.may_bring_in(vol, 2)?;
         self.oracle.attempt(&effects);
         let result = if discard {
             handle.discard(offset, len, fua)
@@ -349,7 +363,11 @@ impl Run {
         self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn)
     }
 
-    fn create_volume(&mut self, model: &VolumeModel) -> Outcome<()> {
+    pub(crate) fn create_volume_of(
+        &mut self,
+        model: &VolumeModel,
+        create: impl FnOnce(&Pool, NewVolume) -> Result<VolumeInfo, Error>,
+    ) -> Outcome<()> {
         let vol = self.next_vol;
         self.next_vol += 1;
         let taken = self.oracle.state().volumes.values().any(|v| v.name == model.name);
@@ -363,7 +381,7 @@ impl Run {
         let mut made = None;
         let refusals: &[ErrorKind] = if taken { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
         let answer = self.control(Effect::Create(vol, model.clone()), refusals, |pool| {
-            made = Some(pool.create_volume(&new)?);
+            made = Some(create(pool, new)?);
             Ok(())
         })?;
         match (answer, made) {
@@ -388,6 +406,7 @@ impl Run {
         }
         let refusals: &[ErrorKind] =
             if size < old && !force { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
+        self.may_bring_in(vol, 1)?;
         let answer = self.control(Effect::Resize(vol, size), refusals, |pool| {
             pool.resize_volume(&name, size, force).map(drop)
         })?;
@@ -528,7 +547,8 @@ impl Run {
         if self.dir.crashed() {
             return Ok(());
         }
-        let leaving = self.pool()?.pvs().iter().any(|pv| pv.draining);
+        // What was freed may have gone to a volume that is being flattened, too.
+        let leaving = self.pool()?.pvs().iter().any(|pv| pv.draining) || self.flattening()?;
         let refused = self.write(vol, &[(0, u64::from(self.model(vol)?.block_size))], false)?;
         match refused {
             // What was freed may lie where nothing new is placed, or the file system below may be full.

@@ -83,6 +83,11 @@ pub struct Run {
     pub(crate) next_vol: VolId,
     pub(crate) next_snapshot: SnapId,
     pub(crate) next_stamp: u64,
+    pub(crate) next_image: u64,
+    /// So many records the pool may sequence of its own with the next request.
+    pub(crate) brought: u64,
+    /// Some volume has, or may have, more of its own than what was written to it.
+    pub(crate) filled: bool,
     /// Physical volumes that must be there, and those that may.
     pub(crate) pvs: BTreeSet<String>,
     pub(crate) doubtful_pvs: BTreeSet<String>,
@@ -136,6 +141,9 @@ impl Run {
             next_vol: 1,
             next_snapshot: 1,
             next_stamp: 1,
+            next_image: 0,
+            brought: 0,
+            filled: false,
             pvs: BTreeSet::new(),
             doubtful_pvs: BTreeSet::new(),
             next_pv: 1,
@@ -431,7 +439,10 @@ impl Run {
 
     pub(crate) fn maintain_once(&mut self) -> Outcome<Progress> {
         let pool = self.pool()?;
+        let before = pool.stats().sequenced_lsn;
         let result = pool.maintain();
+        // By itself a pool does nothing but flatten.
+        self.filled |= pool.stats().sequenced_lsn != before;
         self.oracle.observe(pool.stats().sequenced_lsn);
         match result {
             Ok(progress) => Ok(progress),

@@ -40,6 +40,9 @@ pub fn scripts() -> Vec<Script> {
         script("group", 4096, group()),
         script("shrink-under-snapshot", 4096, shrink_under_snapshot()),
         script("leave-with-versions", 512, leave_with_versions()),
+        script("image", 4096, image()),
+        script("image-512", 512, image()),
+        script("flatten", 4096, flatten()),
     ]
 }
 
@@ -372,5 +375,61 @@ fn leave_with_versions() -> Vec<Op> {
         Op::RemovePv(0),
         Op::DeleteSnapshots(vec![1]),
         Op::Settle,
+    ]
+}
+
+/// A volume over an image is written to in parts of chunks, frozen, rolled back, and made independent.
+fn image() -> Vec<Op> {
+    let model = VolumeModel::new("a".into(), 0, 16 * KIB, 512, false);
+    vec![
+        Op::CreateOver(model, 150 * KIB + 100),
+        write(20 * KIB, 2 * KIB, true),
+        freeze(1, "s"),
+        write(21 * KIB, 20 * KIB, false),
+        Op::LoseImages,
+        discard(60 * KIB, 30 * KIB),
+        Op::Resize { vol: 1, size: 100 * KIB, force: true },
+        Op::Resize { vol: 1, size: 170 * KIB, force: true },
+        freeze(1, "t"),
+        Op::Maintain(3),
+        Op::Status { vol: 1, offset: 0, len: 170 * KIB, max_runs: 100 },
+        Op::Flatten(1, true),
+        write(6 * KIB, KIB, false),
+        Op::Maintain(3),
+        write(48 * KIB, 16 * KIB, false),
+        Op::RollBack { snap: 1, undo: "u".into(), force: true },
+        write(130 * KIB, KIB, false),
+        Op::Settle,
+        look(1, 128 * KIB),
+        Op::LoseImages,
+        Op::DeleteSnapshots(vec![1]),
+        Op::Settle,
+    ]
+}
+
+/// A clone of a clone is made independent, with snapshots of its own, while it is written to.
+fn flatten() -> Vec<Op> {
+    vec![
+        volume("a", 128 * KIB, 4 * KIB, 512),
+        write(0, 64 * KIB, false),
+        freeze(1, "s"),
+        write(0, 32 * KIB, false),
+        Op::Clone(1, "b".into()),
+        write_to(2, 2 * KIB, 4 * KIB),
+        freeze(2, "t"),
+        write_to(2, 10 * KIB, 4 * KIB),
+        Op::Clone(2, "c".into()),
+        Op::Discard { vol: 3, offset: 16 * KIB, len: 8 * KIB, fua: false },
+        Op::Flatten(3, true),
+        write_to(3, 0, KIB),
+        Op::Maintain(4),
+        Op::Flatten(2, true),
+        Op::DeleteSnapshots(vec![2]),
+        write_to(2, 30 * KIB, KIB),
+        Op::Settle,
+        Op::Delete { vol: 1, force: true },
+        Op::Settle,
+        Op::Read { vol: 3, offset: 0, len: 128 * KIB, try_first: false },
+        Op::Read { vol: 2, offset: 0, len: 128 * KIB, try_first: false },
     ]
 }

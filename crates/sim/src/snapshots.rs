@@ -368,14 +368,14 @@ impl Run {
         }
         let (info, unit) = (pool.info(), self.plan.config.atomic_unit);
         let state = self.oracle.state();
-        let most = state.lines.total_bytes(unit, !self.independent);
+        let most = state.lines.total_bytes(unit, !self.independent, self.filled);
         // Extents of a physical volume that is being left do not count as used.
         if info.used > most {
             return Err(format!("{} bytes are used, {most} at most are needed", info.used));
         }
         for (vol, volume) in &state.volumes {
             let allocated = pool.volume(&volume.name).map_err(|e| format!("volume {vol}: {e:?}"))?.allocated;
-            let most = state.lines.bytes(volume.line, unit, !self.independent);
+            let most = state.lines.bytes(volume.line, unit, !self.independent, self.filled);
             if allocated > most {
                 return Err(format!(
                     "volume {vol} ({}): {allocated} bytes are allocated, {most} at most are needed",

@@ -134,6 +134,12 @@ pub enum Op {
     Order(VolId, Order),
     /// Begin to bring chunks back into their order.
     Relocate(VolId),
+    /// A new volume over an image of so many bytes; with a size of 0 it has the image's.
+    CreateOver(VolumeModel, u64),
+    /// Begin (or stop) to make a volume independent of what it rests on.
+    Flatten(VolId, bool),
+    /// The pool is opened without any image, once.
+    LoseImages,
     /// A read of a snapshot, compared with the model.
     ReadSnapshot {
         /// Snapshot.
@@ -218,6 +224,7 @@ impl Op {
             | Op::Method(vol, _)
             | Op::Relocate(vol)
             | Op::Order(vol, _)
+            | Op::Flatten(vol, _)
             | Op::Fill(vol) => vec![*vol],
             Op::Snapshot(wanted) => wanted.iter().map(|w| w.0).collect(),
             _ => Vec::new(),
@@ -241,7 +248,7 @@ impl Op {
     /// How many numbers of volumes and of snapshots it gives out.
     pub fn creates(&self) -> (VolId, SnapId) {
         match self {
-            Op::Create(_) | Op::Clone(..) => (1, 0),
+            Op::Create(_) | Op::CreateOver(..) | Op::Clone(..) => (1, 0),
             Op::Snapshot(wanted) => (0, wanted.len() as SnapId),
             Op::RollBack { .. } => (0, 1),
             _ => (0, 0),
@@ -299,7 +306,10 @@ impl Plan {
         // The pool leaves this much to its catalog, and the journal's files are not made yet.
         let backing = 64 * MIB + config.journal_size + rand.below(8 * MIB);
         let backing = rand.percent(15).then_some(backing);
-        Plan { config, options: Self::options(rand), placement: Self::placement(rand), pvs, backing }
+        // Half of all runs flatten by themselves. Not drawn, so that what older seeds do stays the same.
+        let flatten_depth = [1, 3, 32, 32, 0][(config.journal_size / segment_size - 4) as usize];
+        let options = PoolOptions { flatten_depth, ..Self::options(rand) };
+        Plan { config, options, placement: Self::placement(rand), pvs, backing }
     }
 
     /// A small plan that scripts use.
@@ -314,6 +324,7 @@ impl Plan {
             batch_bytes: 64 * KIB,
             destage_start_percent: 0,
             low_space_percent: 10,
+            flatten_depth: 0,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
@@ -341,6 +352,7 @@ impl Plan {
             batch_bytes: rand.pick(&[4 * KIB, 64 * KIB, 512 * KIB, 4 * MIB]),
             destage_start_percent: rand.pick(&[0, 0, 10, 50]),
             low_space_percent: 10,
+            flatten_depth: 0,
         }
     }
 

@@ -1,9 +1,9 @@
 //! Control operations: everything that changes meaning, as journal records.
 
 use super::values::{
-    Frozen, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
-    decode_method, decode_order, decode_placement, encode_import, encode_labels, encode_method, encode_order,
-    encode_placement,
+    Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, Value, VolumeRecord, decode_import,
+    decode_labels, decode_method, decode_order, decode_placement, encode_import, encode_labels,
+    encode_method, encode_order, encode_placement,
 };
 use crate::codec::{Reader, Writer, align_up};
 use crate::journal::record::RECORD_ALIGN;
@@ -119,6 +119,18 @@ pub(crate) enum Control {
         id: u64,
         import: Option<ImportRecord>,
     },
+    /// A volume over an image outside of the pool. Begins the volume's branch, too.
+    CreateOver {
+        id: u64,
+        chunk_log2: u8,
+        image: ImageRecord,
+        volume: VolumeRecord,
+    },
+    /// Branches are to be made complete, so many bytes per second at most (0: as fast as it goes), or left as they are.
+    SetFill {
+        branches: Vec<u64>,
+        rate: Option<u64>,
+    },
 }
 
 impl Control {
@@ -199,6 +211,15 @@ impl Control {
             Control::SetOrder { id, order } => {
                 w.u8(23).u64(*id).u8(encode_order(*order));
             }
+            Control::CreateOver { id, chunk_log2, image, volume } => {
+                w.u8(30).u64(*id).u8(*chunk_log2);
+                image.put(w);
+                w.value(volume);
+            }
+            Control::SetFill { branches, rate } => {
+                w.u8(31).u8(rate.is_some() as u8).u64(rate.unwrap_or(0)).u16(branches.len() as u16);
+                branches.iter().for_each(|id| _ = w.u64(*id));
+            }
         }
     }
 
@@ -258,10 +279,22 @@ impl Control {
             }
             22 => Control::SetImport { id: r.u64()?, import: decode_import(&mut r)? },
             23 => Control::SetOrder { id: r.u64()?, order: decode_order(r.u8()?)? },
+            30 => Control::CreateOver {
+                id: r.u64()?,
+                chunk_log2: r.u8()?,
+                image: ImageRecord::take(&mut r)?,
+                volume: r.value()?,
+            },
+            31 => {
+                let (set, rate, count) = (r.u8()? != 0, r.u64()?, r.u16()?);
+                let branches = (0..count).map(|_| r.u64()).collect::<Option<_>>()?;
+                Control::SetFill { branches, rate: set.then_some(rate) }
+            }
             _ => return None,
         };
-        if matches!(&control, Control::CreateVolume { chunk_log2, .. } | Control::CloneVolume { chunk_log2, .. }
-            if !(9..=30).contains(chunk_log2))
+        if matches!(&control, Control::CreateVolume { chunk_log2, .. }
+            | Control::CloneVolume { chunk_log2, .. }
+            | Control::CreateOver { chunk_log2, .. } if !(9..=30).contains(chunk_log2))
         {
             return None;
         }

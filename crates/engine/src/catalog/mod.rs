@@ -16,8 +16,8 @@ pub(crate) use control::Control;
 pub(crate) use holes::HoleRecord;
 pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
-    BitmapPage, BranchRecord, ExtentRecord, Frozen, ImportRecord, Labels, Positions, PvRecord,
-    SnapshotRecord, Superblock, Value, VolumeRecord,
+    BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
+    Labels, Positions, PvRecord, SnapshotRecord, Superblock, Value, VolumeRecord,
 };
 pub(crate) use versions::{Version, VersionKey};
 

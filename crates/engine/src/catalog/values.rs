@@ -237,8 +237,48 @@ pub(crate) struct Frozen {
     pub(crate) epoch: u32,
 }
 
+/// An image outside of the pool, as it was when a volume was put over it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ImageRecord {
+    /// A file or block device: absolute, or inside the data directory.
+    pub(crate) path: String,
+    pub(crate) len: u64,
+    /// Nanoseconds since the Unix epoch; 0: not known.
+    pub(crate) modified: u64,
+    /// Bytes, from its start, that the volume shows. What follows reads as zeros.
+    pub(crate) shown: u64,
+}
+
+impl ImageRecord {
+    pub(super) fn put(&self, w: &mut Writer) {
+        w.string(&self.path).u64(self.len).u64(self.modified).u64(self.shown);
+    }
+
+    pub(super) fn take(r: &mut Reader<'_>) -> Option<ImageRecord> {
+        Some(ImageRecord { path: r.string()?, len: r.u64()?, modified: r.u64()?, shown: r.u64()? })
+    }
+}
+
+/// What lies under a branch: chunks without an entry have their content there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BaseRecord {
+    Frozen(Frozen),
+    Image(ImageRecord),
+}
+
+/// How far a branch has been made complete: see `destage/fill.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct FillRecord {
+    /// Bytes per second at most; 0: as fast as it goes.
+    pub(crate) rate: u64,
+    /// The next map page.
+    pub(crate) page: u64,
+    /// Bytes copied so far.
+    pub(crate) copied: u64,
+}
+
 /// A branch: one line of history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BranchRecord {
     /// log2 of the chunk size in bytes.
     pub(crate) chunk_log2: u8,
@@ -248,44 +288,79 @@ pub(crate) struct BranchRecord {
     pub(crate) epoch: u32,
     /// Slots that its map and its versions point to.
     pub(crate) slots: u64,
-    /// What lies under it: chunks without an entry have their content there.
-    pub(crate) base: Option<Frozen>,
+    pub(crate) base: Option<BaseRecord>,
     /// How it preserves.
     pub(crate) method: Method,
     /// Whether snapshots share what is preserved.
     pub(crate) order: Order,
+    /// It is being made complete, so that it needs its base no more.
+    pub(crate) fill: Option<FillRecord>,
 }
 
 impl BranchRecord {
     /// A branch that begins, without content of its own.
-    pub(crate) fn new(chunk_log2: u8, base: Option<Frozen>, method: Method) -> Self {
-        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, method, order: Order::Dependent }
+    pub(crate) fn new(chunk_log2: u8, base: Option<BaseRecord>, method: Method) -> Self {
+        let order = Order::Dependent;
+        BranchRecord { chunk_log2, dead: false, epoch: 1, slots: 0, base, method, order, fill: None }
+    }
+
+    /// The frozen state that it rests on.
+    pub(crate) fn frozen(&self) -> Option<Frozen> {
+        match self.base {
+            Some(BaseRecord::Frozen(of)) => Some(of),
+            _ => None,
+        }
     }
 }
 
-/// Version 1 had neither base nor method.
+/// Version 1 had neither base nor method, version 2 neither image nor fill; it is still written where there are none.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
-        let base = self.base.unwrap_or(Frozen { branch: 0, epoch: 0 });
-        seal(2, |w| {
+        let base = self.frozen().unwrap_or(Frozen { branch: 0, epoch: 0 });
+        let image = match &self.base {
+            Some(BaseRecord::Image(image)) => Some(image),
+            _ => None,
+        };
+        let version = if image.is_some() || self.fill.is_some() { 3 } else { 2 };
+        seal(version, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
             w.u64(base.branch).u32(base.epoch).u8(encode_method(self.method) | encode_order(self.order) << 4);
+            if version == 3 {
+                w.u8(image.is_some() as u8);
+                if let Some(image) = image {
+                    image.put(w);
+                }
+                w.u8(self.fill.is_some() as u8);
+                if let Some(fill) = &self.fill {
+                    w.u64(fill.rate).u64(fill.page).u64(fill.copied);
+                }
+            }
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (mut r, version) = match unseal(bytes, 2) {
-            Some(r) => (r, 2),
-            None => (unseal(bytes, 1)?, 1),
-        };
+        let known = [3, 2, 1].into_iter();
+        let (mut r, version) = known.filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
         let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, r.u32()?, r.u64()?);
         let mut value =
             BranchRecord { dead, epoch, slots, ..BranchRecord::new(chunk_log2, None, Method::Redirect) };
-        if version == 2 {
+        if version >= 2 {
             let base = Frozen { branch: r.u64()?, epoch: r.u32()? };
-            value.base = (base.branch != 0).then_some(base);
+            value.base = (base.branch != 0).then_some(BaseRecord::Frozen(base));
             let how = r.u8()?;
             value.method = decode_method(how & 15)?;
             value.order = decode_order(how >> 4)?;
+        }
+        if version == 3 {
+            match (r.u8()?, &value.base) {
+                (0, _) => {}
+                (1, None) => value.base = Some(BaseRecord::Image(ImageRecord::take(&mut r)?)),
+                _ => return None,
+            }
+            value.fill = match r.u8()? {
+                0 => None,
+                1 => Some(FillRecord { rate: r.u64()?, page: r.u64()?, copied: r.u64()? }),
+                _ => return None,
+            };
         }
         r.end(value)
     }
@@ -572,7 +647,7 @@ mod tests {
         );
         golden(
             BranchRecord {
-                base: Some(Frozen { branch: 2, epoch: 9 }),
+                base: Some(BaseRecord::Frozen(Frozen { branch: 2, epoch: 9 })),
                 slots: 77,
                 ..BranchRecord::new(14, None, Method::Copy)
             },

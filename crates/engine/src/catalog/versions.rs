@@ -62,9 +62,15 @@ impl Catalog {
 
     /// All versions of one chunk of `branch`, oldest first.
     pub(crate) fn versions_of(&self, branch: u64, chunk: u64) -> Result<Vec<Version>> {
+        self.versions_in(branch, chunk..chunk + 1)
+    }
+
+    /// All versions of the chunks `chunks` of `branch`, in order.
+    pub(crate) fn versions_in(&self, branch: u64, chunks: std::ops::Range<u64>) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
-            let rows = db!("read versions", table.range((branch, chunk, 0)..=(branch, chunk, u32::MAX)));
+            let range = (branch, chunks.start, 0)..(branch, chunks.end, 0);
+            let rows = db!("read versions", table.range(range));
             rows.map(|row| {
                 let (key, value) = db!("read versions", row);
                 version(key.value(), value.value())

@@ -10,10 +10,13 @@ mod repair;
 mod tests;
 mod versions;
 
-use crate::catalog::{BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord};
+use crate::catalog::{
+    BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
+};
 use crate::disk::{Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::{Owner, ScanStart, scan};
+use crate::pool::image::Image;
 use crate::pool::namespace::check_name;
 use crate::pool::pv::open_known;
 use maps::SlotUse;
@@ -127,6 +130,7 @@ pub fn check(
             check_tables(&tables, &mut report);
             versions::check_snapshots(&tables, &mut report);
             check_pvs(&*dir, &tables, &mut report);
+            check_images(&dir, &tables, &mut report);
             check_journal(&*dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &mut report, progress)?;
             if options.repair {
@@ -200,6 +204,17 @@ fn check_pvs(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
         }
         if *id >= tables.superblock.next_pv {
             report.find("id", format!("pv {id}"), "its number was never given out");
+        }
+    }
+}
+
+/// Images are there, and are what they were: what a volume still shows of one can't be read otherwise.
+fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
+    for (id, branch) in &tables.branches {
+        if let Some(BaseRecord::Image(record)) = &branch.base
+            && let Err(error) = Image::new(record.clone(), dir.clone()).check()
+        {
+            report.find("image", format!("branch {id} ({})", record.path), error.to_string());
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn repair(
         for (id, branch) in &tables.branches {
             let slots = used.slots.get(id).copied().unwrap_or(0);
             if slots != branch.slots {
-                txn.put_branch(*id, &BranchRecord { slots, ..*branch })?;
+                txn.put_branch(*id, &BranchRecord { slots, ..branch.clone() })?;
             }
         }
         for (key, (_, found)) in used.wrong_usage(catalog)? {

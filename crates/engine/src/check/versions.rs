@@ -35,7 +35,7 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
         }
     }
     for (id, branch) in &tables.branches {
-        if let Some(base) = branch.base
+        if let Some(base) = branch.frozen()
             && !frozen.contains(&base)
         {
             report.find("branch-base", format!("branch {id}"), "nothing keeps what it rests on");
@@ -61,9 +61,6 @@ pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut Check
             report.find("hole-branch", object(), "there is no such branch");
             continue;
         };
-        if branch.base.is_none() {
-            report.find("hole-branch", object(), "its branch has no base");
-        }
         if hole.born == 0 || hole.born > branch.epoch {
             report.find(
                 "born",

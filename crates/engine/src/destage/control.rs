@@ -1,7 +1,9 @@
 //! Carrying out control records: the catalog gets each at its place in the order.
 
 use super::collect::DiscardRange;
-use crate::catalog::{BranchRecord, Control, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord};
+use crate::catalog::{
+    BaseRecord, BranchRecord, Control, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord,
+};
 use crate::error::{Result, corrupt};
 use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Method, Pool};
@@ -38,9 +40,8 @@ impl Pool {
     fn write_control(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
         match operation {
             Control::CreateVolume { id, chunk_log2, volume } => {
-                txn.put_branch(volume.branch, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
-                txn.put_volume(*id, volume)?;
-                self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
+                let branch = BranchRecord::new(*chunk_log2, None, Method::default());
+                self.write_new_volume(txn, *id, volume, &branch)
             }
             Control::ResizeVolume { id, size } => self.put_volume(txn, *id, |v| v.size = *size),
             Control::RenameVolume { id, name } => self.put_volume(txn, *id, |v| v.name.clone_from(name)),
@@ -72,9 +73,17 @@ impl Pool {
             }
             Control::RenameSnapshot { id, name } => self.put_snapshot(txn, *id, |s| s.name.clone_from(name)),
             Control::CloneVolume { id, chunk_log2, base, method, volume } => {
-                txn.put_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
-                txn.put_volume(*id, volume)?;
-                self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
+                let branch = BranchRecord::new(*chunk_log2, Some(BaseRecord::Frozen(*base)), *method);
+                self.write_new_volume(txn, *id, volume, &branch)
+            }
+            Control::CreateOver { id, chunk_log2, image, volume } => {
+                let base = Some(BaseRecord::Image(image.clone()));
+                let branch = BranchRecord::new(*chunk_log2, base, Method::default());
+                self.write_new_volume(txn, *id, volume, &branch)
+            }
+            Control::SetFill { branches, rate } => {
+                let fill = rate.map(|rate| FillRecord { rate, ..FillRecord::default() });
+                branches.iter().try_for_each(|id| self.write_fill(txn, *id, fill))
             }
             Control::RollBack { .. } => self.write_roll_back(txn, operation),
             Control::SetOrder { id, order } => match self.catalog.volume(*id)? {
@@ -91,6 +100,26 @@ impl Pool {
             }),
             Control::SetPolicy { id, policy } => self.put_volume(txn, *id, |v| v.policy = *policy),
             Control::SetImport { id, import } => self.put_volume(txn, *id, |v| v.import = *import),
+        }
+    }
+
+    fn write_new_volume(
+        &self,
+        txn: &mut Txn<'_>,
+        id: u64,
+        volume: &VolumeRecord,
+        branch: &BranchRecord,
+    ) -> Result<()> {
+        txn.put_branch(volume.branch, branch)?;
+        txn.put_volume(id, volume)?;
+        self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
+    }
+
+    /// Nothing, where there is no base (any more).
+    fn write_fill(&self, txn: &mut Txn<'_>, id: u64, fill: Option<FillRecord>) -> Result<()> {
+        match self.catalog.branch(id)? {
+            Some(branch) if branch.base.is_some() => txn.put_branch(id, &BranchRecord { fill, ..branch }),
+            _ => Ok(()),
         }
     }
 
@@ -117,7 +146,7 @@ impl Pool {
             b.epoch = undo.of.epoch + 1;
             b.dead = true;
         })?;
-        let new = BranchRecord::new(was.chunk_log2, Some(*base), was.method);
+        let new = BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(*base)), was.method);
         txn.put_branch(*branch, &BranchRecord { order: was.order, ..new })?;
         txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
         self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
@@ -152,7 +181,9 @@ impl Pool {
                 m.allocator.remove_pv(*pv);
             }
             Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
-            Control::CreateVolume { .. }
+            Control::SetFill { branches, .. } => self.note_fills(m, branches)?,
+            Control::CreateOver { .. }
+            | Control::CreateVolume { .. }
             | Control::RenameVolume { .. }
             | Control::SetReadOnly { .. }
             | Control::CreateSnapshots { .. }
@@ -218,7 +249,12 @@ impl Pool {
         }
     }
 
-    fn put_branch(&self, txn: &mut Txn<'_>, id: u64, change: impl FnOnce(&mut BranchRecord)) -> Result<()> {
+    pub(super) fn put_branch(
+        &self,
+        txn: &mut Txn<'_>,
+        id: u64,
+        change: impl FnOnce(&mut BranchRecord),
+    ) -> Result<()> {
         let Some(mut record) = self.catalog.branch(id)? else {
             return Err(corrupt(format!("update branch {id}: the catalog does not have it")));
         };

@@ -5,9 +5,11 @@ use super::collect::{Batch, Item, Source};
 use crate::catalog::Version;
 use crate::error::{Result, corrupt};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
-use crate::pool::line::{Branch, HEAD, Line};
+use crate::pool::image::Image;
+use crate::pool::line::{Base, Branch, HEAD, Line};
 use crate::pool::{Maintenance, Method, Order, Pool};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What a batch does.
@@ -66,6 +68,13 @@ impl Overlay {
         self.parts.splice(first..last, replacement);
     }
 
+    /// Do the parts leave nothing of the first `len` bytes?
+    fn covers(&self, len: u64) -> bool {
+        let mut end = 0;
+        self.parts.iter().for_each(|p| end = if p.0 <= end { end.max(p.1) } else { end });
+        u64::from(end) >= len
+    }
+
     fn needs_slot(&self) -> bool {
         self.parts.iter().any(|p| p.2 != Source::Hole)
     }
@@ -110,7 +119,7 @@ enum Under {
 
 /// One chunk that a batch writes to.
 struct Target<'a> {
-    branch: &'a Branch,
+    branch: &'a Arc<Branch>,
     epoch: u32,
     chunk: u64,
     current: Option<Entry>,
@@ -210,7 +219,7 @@ impl Pool {
         let under = match (target.current, overlay.emptied) {
             (_, true) => Under::Zeros,
             (Some(_), false) => old.map_or(Under::Zeros, Under::Slot),
-            (None, false) => self.base_slot(branch, target.chunk)?.map_or(Under::Zeros, Under::Slot),
+            (None, false) => self.under_new(target, overlay)?,
         };
         if let (Some(slot), None) = (old, kept_for) {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
@@ -305,19 +314,53 @@ impl Pool {
         Ok((change, -(freed.is_some() as i64)))
     }
 
-    /// The slot of a chunk that the branch itself has nothing of. What its bases had staged by then is in place: their
+    /// What lies under a chunk that the branch itself has nothing of. What its bases had staged by then is in place: their
     /// records come before the branch's own.
-    pub(super) fn base_slot(&self, branch: &Branch, chunk: u64) -> Result<Option<Slot>> {
-        let (number, at) = MapPage::locate(chunk);
-        let mut base = branch.base.as_ref();
-        while let Some(line) = base {
-            if let Some(entry) = self.map.load(line, number)?.get(at) {
-                return Ok(Some(entry.slot).filter(|s| *s != Slot::HOLE));
+    fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
+        let head = Line { branch: target.branch.clone(), epoch: HEAD };
+        match self.find_below(&head, target.chunk)? {
+            Below::Slot(slot) => Ok(Under::Slot(slot)),
+            Below::Zeros => Ok(Under::Zeros),
+            // What the image has there was brought into the journal before the first write to a part of the chunk.
+            Below::Image(image) => {
+                let start = target.chunk << target.branch.chunk_log2;
+                let shown = image.record.shown.saturating_sub(start);
+                if overlay.covers(shown.min(1 << target.branch.chunk_log2)) {
+                    return Ok(Under::Zeros);
+                }
+                Err(corrupt(format!(
+                    "write a part of chunk {} of branch {}: the rest was never brought in",
+                    target.chunk, target.branch.id
+                )))
             }
-            base = line.branch.base.as_ref();
         }
-        Ok(None)
     }
+
+    /// Where the content of a chunk is that a line itself has nothing of.
+    pub(super) fn find_below(&self, line: &Line, chunk: u64) -> Result<Below> {
+        let (number, at) = MapPage::locate(chunk);
+        let mut base = line.branch.base();
+        loop {
+            match base {
+                None => return Ok(Below::Zeros),
+                Some(Base::Image(image)) => return Ok(Below::Image(image)),
+                Some(Base::Line(line)) => {
+                    if let Some(entry) = self.map.load(&line, number)?.get(at) {
+                        let hole = entry.slot == Slot::HOLE;
+                        return Ok(if hole { Below::Zeros } else { Below::Slot(entry.slot) });
+                    }
+                    base = line.branch.base();
+                }
+            }
+        }
+    }
+}
+
+/// Where content is that a branch itself does not have.
+pub(super) enum Below {
+    Zeros,
+    Slot(Slot),
+    Image(Arc<Image>),
 }
 
 /// Where the decisions about chunks are gathered.
@@ -346,7 +389,7 @@ pub(super) fn hole(
     let slot = current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
     let freed = slot.filter(|_| kept_for.is_none());
     let already = current.is_some_and(|e| e.slot == Slot::HOLE);
-    let change = match (current, branch.base.is_some()) {
+    let change = match (current, branch.has_base()) {
         (Some(_), true) if already => Change::None,
         (_, true) => Change::Set(Entry { slot: Slot::HOLE, born: epoch }),
         (Some(_), false) => Change::Removed,

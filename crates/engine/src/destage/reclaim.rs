@@ -56,7 +56,7 @@ impl Pool {
         }
         self.zero_part(m, range, range.bytes.start, first * size)?;
         self.zero_part(m, range, end * size, range.bytes.end)?;
-        if branch.base.is_none() {
+        if !branch.has_base() {
             // Pages in the middle vanish; the two at the edges may stay, so they are taken together with what follows.
             let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
             loop {

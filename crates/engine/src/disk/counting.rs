@@ -92,6 +92,9 @@ impl Disk for CountingDisk {
     fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
         self.inner.run_at(offset)
     }
+    fn modified(&self) -> io::Result<Option<u64>> {
+        self.inner.modified()
+    }
     fn backing_available(&self) -> io::Result<Option<u64>> {
         self.inner.backing_available()
     }

@@ -280,6 +280,14 @@ impl Disk for FileDisk {
         }
     }
 
+    fn modified(&self) -> io::Result<Option<u64>> {
+        if self.block {
+            return Ok(None);
+        }
+        let since = self.file.metadata()?.modified()?.duration_since(std::time::UNIX_EPOCH);
+        Ok(since.ok().and_then(|since| u64::try_from(since.as_nanos()).ok()))
+    }
+
     fn backing_available(&self) -> io::Result<Option<u64>> {
         if self.block {
             return Ok(None);

@@ -102,6 +102,12 @@ pub trait Disk: Send + Sync {
         Ok((self.len()?.max(offset), true))
     }
 
+    /// When its content was changed last, in nanoseconds since the Unix epoch; `None` where that is not known (a block
+    /// device).
+    fn modified(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Bytes that the backing store could still allocate for this file; `None` when it is fully backed (a block
     /// device).
     fn backing_available(&self) -> io::Result<Option<u64>>;

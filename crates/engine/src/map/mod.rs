@@ -76,6 +76,17 @@ impl Map {
         Ok(Arc::new(page))
     }
 
+    /// The first page in `first..=last` in which `line` may have entries of its own.
+    pub(crate) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+        let current = self.catalog.next_page(line.branch.id, first, last)?;
+        if line.epoch == HEAD {
+            return Ok(current);
+        }
+        let version = self.catalog.next_version(line.branch.id, first * CHUNKS)?;
+        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
+        Ok(current.into_iter().chain(version).min())
+    }
+
     /// The page as stored, past the cache: for the destager, the only one that changes it.
     pub(crate) fn read(&self, key: PageKey) -> Result<Arc<MapPage>> {
         let page = self.catalog.page(key).inspect_err(|e| self.fault.damage(e))?;

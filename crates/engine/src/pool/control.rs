@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
 use crate::journal::Record;
 use crate::journal::Room;
 use crate::journal::record::{Kind, PieceCrcs};
+use crate::volume::Volume;
 use crate::world::uuid;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -73,14 +74,22 @@ impl Pool {
     pub fn create_volume(&self, new: &NewVolume) -> Result<VolumeInfo> {
         let identity = uuid(&*self.world.rng);
         let now = self.world.clock.now();
-        self.submit(|names| names.create(new, &self.config, identity, now))?;
+        self.submit(|names| names.create(new, &self.config, identity, now, None))?;
         self.volume(&new.name)
     }
 
     /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros.
-    pub fn resize_volume(&self, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
+    pub fn resize_volume(self: &Arc<Self>, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
+        let state = self.names.read().volume(name)?.clone();
+        if force && size < state.size.load(Ordering::Acquire) {
+            Volume::internal(self.clone(), state.clone()).bring_in_around(size)?;
+        }
         self.submit_with(|names| {
             let volume = names.volume(name)?;
+            if !Arc::ptr_eq(volume, &state) {
+                let text = format!("resize volume {name}: it was rolled back or replaced meanwhile; try again");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
             check_size(size, volume.block_size)?;
             let old = volume.size.load(Ordering::Acquire);
             if size < old && !force {
@@ -91,7 +100,7 @@ impl Pool {
             // The part of a chunk that is cut off may have to be kept for a snapshot.
             let branch = &volume.line.branch;
             let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
-            let shared = branch.base.is_some() || !branch.frozen.read().is_empty();
+            let shared = branch.has_base() || !branch.frozen.read().is_empty();
             Ok((Control::ResizeVolume { id: volume.id, size }, (cuts && shared).then(|| branch.clone())))
         })?;
         self.volume(name)

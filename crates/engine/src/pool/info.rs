@@ -39,6 +39,8 @@ pub struct PoolOptions {
     pub destage_start_percent: u8,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,
+    /// Volumes that rest on more levels than this are made independent of them in the background (0: never).
+    pub flatten_depth: u32,
 }
 
 impl Default for PoolOptions {
@@ -51,6 +53,7 @@ impl Default for PoolOptions {
             batch_bytes: 64 << 20,
             destage_start_percent: 60,
             low_space_percent: 10,
+            flatten_depth: 32,
         }
     }
 }
@@ -374,6 +377,38 @@ pub struct RelocationInfo {
     pub position: u64,
     /// Bytes moved so far, in all passes.
     pub moved_bytes: u64,
+}
+
+/// What a volume shows where nothing of its own is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// An image outside of the pool.
+    Image {
+        /// File or block device.
+        path: String,
+        /// Its length in bytes.
+        length: u64,
+        /// Why it can't be used now.
+        unavailable: Option<String>,
+    },
+    /// The snapshot that it was cloned from; deleted ones, and those of deleted volumes, included.
+    Snapshot {
+        /// The volume's name; empty when it was deleted.
+        volume: String,
+        /// The snapshot's name.
+        snapshot: String,
+    },
+}
+
+/// How far making a volume independent of its origin is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlattenInfo {
+    /// Byte of the volume that it has come to.
+    pub position: u64,
+    /// Bytes copied so far.
+    pub copied_bytes: u64,
+    /// Why it does not go on for now; it tries again by itself.
+    pub stalled: Option<String>,
 }
 
 /// What one call of [`super::Pool::maintain`] did.

@@ -1,5 +1,6 @@
 //! Lines of history as the data path needs them: branches, and what reads them at an epoch.
 
+use super::image::Image;
 use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
 use super::{Method, Order};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
@@ -18,8 +19,19 @@ pub(crate) struct Branch {
     pub(crate) chunk_log2: u8,
     /// log2 of the slot size: the chunk size, but at least the atomic unit.
     pub(crate) slot_log2: u8,
-    /// What chunks without an entry show.
-    pub(crate) base: Option<Line>,
+    /// What chunks without an entry show; goes when the branch is complete.
+    base: RwLock<Option<Base>>,
+    /// Is there a base?
+    based: AtomicBool,
+    /// There is an image at the bottom: content that destage will need is brought in before what is written over it.
+    pub(crate) over_image: bool,
+    /// Held alone by who brings content of an image into the journal, and shared by who writes: neither may come between
+    /// the other's look and its record.
+    pub(crate) bringing: RwLock<()>,
+    /// Levels under it when it began; bases may have gone since.
+    pub(crate) depth: u32,
+    /// It is being made complete, so that it needs its base no more.
+    pub(crate) filling: AtomicBool,
     /// Writes are born in this epoch. Changes under the sequencing lock only.
     pub(crate) epoch: AtomicU32,
     /// Epochs of snapshots that are there, or that something rests on: what they see is preserved.
@@ -35,6 +47,13 @@ pub(crate) struct Branch {
     pub(crate) kept: AtomicU64,
 }
 
+/// What lies under a branch.
+#[derive(Clone)]
+pub(crate) enum Base {
+    Line(Line),
+    Image(Arc<Image>),
+}
+
 /// A branch as of an epoch.
 #[derive(Clone)]
 pub(crate) struct Line {
@@ -43,12 +62,26 @@ pub(crate) struct Line {
 }
 
 impl Branch {
-    pub(crate) fn new(id: u64, record: &BranchRecord, base: Option<Line>, atomic_unit: u32) -> Self {
+    pub(crate) fn new(id: u64, record: &BranchRecord, base: Option<Base>, atomic_unit: u32) -> Self {
+        let over_image = match &base {
+            Some(Base::Line(line)) => line.branch.over_image && line.branch.has_base(),
+            Some(Base::Image(_)) => true,
+            None => false,
+        };
+        let depth = match &base {
+            Some(Base::Line(line)) => line.branch.depth + 1,
+            _ => 0,
+        };
         let branch = Branch {
             id,
             chunk_log2: record.chunk_log2,
             slot_log2: record.chunk_log2.max(atomic_unit.trailing_zeros() as u8),
-            base,
+            based: AtomicBool::new(base.is_some()),
+            base: RwLock::new(base),
+            over_image,
+            bringing: RwLock::new(()),
+            depth,
+            filling: AtomicBool::new(record.fill.is_some()),
             epoch: AtomicU32::new(record.epoch),
             frozen: RwLock::new(BTreeSet::new()),
             method: AtomicU8::new(0),
@@ -60,6 +93,20 @@ impl Branch {
         };
         branch.set_method(record.method);
         branch
+    }
+
+    pub(crate) fn has_base(&self) -> bool {
+        self.based.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn base(&self) -> Option<Base> {
+        if self.has_base() { self.base.read().clone() } else { None }
+    }
+
+    /// The branch is complete. Whoever looked for something in the base meanwhile finds out, and looks again.
+    pub(crate) fn drop_base(&self) -> Option<Base> {
+        self.based.store(false, Ordering::SeqCst);
+        self.base.write().take()
     }
 
     /// Chunks that `offset..offset+len` touches.
@@ -93,13 +140,39 @@ impl Branch {
 }
 
 impl Line {
-    /// The line, its base, the base of that, and so on.
-    pub(crate) fn levels(&self) -> impl Iterator<Item = &Line> {
-        std::iter::successors(Some(self), |line| line.branch.base.as_ref())
+    /// The line, its base, the base of that, and so on, without an image at the bottom.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = Line> {
+        std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
+            Some(Base::Line(base)) => Some(base),
+            _ => None,
+        })
+    }
+
+    /// The image at the bottom.
+    pub(crate) fn image(&self) -> Option<Arc<Image>> {
+        self.levels().find_map(|line| match line.branch.base() {
+            Some(Base::Image(image)) => Some(image),
+            _ => None,
+        })
+    }
+
+    /// The branches that rest on something now, to see later whether all of them still do.
+    pub(crate) fn based(&self) -> Based {
+        Based(self.levels().map(|line| line.branch).filter(|branch| branch.has_base()).collect())
     }
 
     pub(crate) fn frozen(&self) -> Frozen {
         Frozen { branch: self.branch.id, epoch: self.epoch }
+    }
+}
+
+/// Branches that rested on something. A walk through levels is right if they still do at its end: a base that nothing rests
+/// on any more is taken apart.
+pub(crate) struct Based(Vec<Arc<Branch>>);
+
+impl Based {
+    pub(crate) fn hold(&self) -> bool {
+        self.0.iter().all(|branch| branch.has_base())
     }
 }
 

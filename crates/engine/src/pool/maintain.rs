@@ -3,7 +3,7 @@
 use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
-use crate::destage::Relocation;
+use crate::destage::{Fill, Relocation};
 use crate::error::{Result, no_space};
 use crate::grace::Retired;
 use crate::journal::{Cursor, Room, SegmentFile};
@@ -54,6 +54,8 @@ pub(crate) struct Maintenance {
     pub(crate) evacuated: bool,
     /// Branches whose chunks are being brought home.
     pub(crate) relocating: BTreeMap<u64, Relocation>,
+    /// Branches that are being made complete.
+    pub(crate) filling: BTreeMap<u64, Fill>,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     seen_written: u64,
@@ -66,6 +68,7 @@ impl Maintenance {
         committed: Positions,
         dead: BTreeMap<u64, u64>,
         deleted: BTreeSet<u64>,
+        filling: BTreeMap<u64, Fill>,
     ) -> Self {
         Maintenance {
             allocator,
@@ -77,6 +80,7 @@ impl Maintenance {
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),
+            filling,
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen_written: 0,
@@ -87,7 +91,7 @@ impl Maintenance {
 impl Pool {
     /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
-        if self.enforce_snapshot_policies()? {
+        if self.enforce_snapshot_policies()? || self.flatten_deepest()? {
             return Ok(Progress::Worked);
         }
         let m = &mut *self.maintenance.lock();
@@ -96,7 +100,7 @@ impl Pool {
         if self.wants_destage(m) && self.destage(m)? {
             return Ok(Progress::Worked);
         }
-        if self.reclaim(m)? || self.evacuate(m)? || self.relocate(m)? {
+        if self.reclaim(m)? || self.evacuate(m)? || self.relocate(m)? || self.fill_branches(m)? {
             return Ok(Progress::Worked);
         }
         if m.committed.destaged_lsn < m.destaged {

@@ -3,6 +3,8 @@
 
 mod allocator;
 mod control;
+mod fill;
+pub(crate) mod image;
 mod info;
 pub(crate) mod label;
 pub(crate) mod line;

@@ -1,10 +1,15 @@
 //! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last sequenced record.
 //! The catalog follows, in LSN order.
 
+use super::image::Image;
 use super::info::NewVolume;
-use super::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
+use super::line::{Base, Branch, HEAD, Line, VolumeCounters, VolumeState};
 use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
-use crate::catalog::{BranchRecord, Control, Frozen, Labels, PvRecord, SnapshotRecord, VolumeRecord};
+use crate::catalog::{
+    BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, PvRecord, SnapshotRecord, Superblock,
+    VolumeRecord,
+};
+use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::staging::Range;
 use parking_lot::RwLock;
@@ -33,6 +38,8 @@ impl Snapshot {
 /// See the module.
 pub(crate) struct Namespace {
     atomic_unit: u32,
+    /// Where images are opened.
+    dir: Arc<dyn Dir>,
     pub(crate) by_name: BTreeMap<String, Arc<VolumeState>>,
     by_id: HashMap<u64, Arc<VolumeState>>,
     /// All branches that have rows in the catalog, or will have: dead ones too.
@@ -51,9 +58,11 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    pub(crate) fn new(atomic_unit: u32, placement: Placement, next_id: u64, next_pv: u32) -> Self {
+    pub(crate) fn new(dir: Arc<dyn Dir>, superblock: &Superblock) -> Self {
+        let Superblock { atomic_unit, placement, next_id, next_pv, .. } = *superblock;
         Namespace {
             atomic_unit,
+            dir,
             by_name: BTreeMap::new(),
             by_id: HashMap::new(),
             branches: HashMap::new(),
@@ -69,10 +78,17 @@ impl Namespace {
 
     /// Branches come in the order of their ids, so a base comes before what rests on it.
     pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
-        let base = record.base.map(|of| self.line(of)).transpose()?;
-        if let Some(of) = record.base {
-            *self.children.entry(of).or_insert(0) += 1;
-        }
+        let base = match &record.base {
+            None => None,
+            Some(BaseRecord::Frozen(of)) => {
+                let line = self.line(*of)?;
+                *self.children.entry(*of).or_insert(0) += 1;
+                Some(Base::Line(line))
+            }
+            Some(BaseRecord::Image(image)) => {
+                Some(Base::Image(Arc::new(Image::new(image.clone(), self.dir.clone()))))
+            }
+        };
         let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit));
         self.branches.insert(id, branch.clone());
         Ok(branch)
@@ -80,15 +96,33 @@ impl Namespace {
 
     /// Forgets a branch that has nothing left.
     pub(crate) fn forget_branch(&mut self, id: u64) {
-        let base = self.branches.remove(&id).and_then(|b| b.base.as_ref().map(Line::frozen));
-        if let Some(of) = base
-            && let Some(count) = self.children.get_mut(&of)
+        if let Some(branch) = self.branches.remove(&id) {
+            self.drop_base(&branch);
+        }
+    }
+
+    /// A branch rests on nothing any more.
+    pub(crate) fn drop_base(&mut self, branch: &Branch) {
+        if let Some(Base::Line(line)) = branch.drop_base()
+            && let Some(count) = self.children.get_mut(&line.frozen())
         {
             *count -= 1;
             if *count == 0 {
-                self.children.remove(&of);
+                self.children.remove(&line.frozen());
             }
         }
+    }
+
+    /// All volumes and snapshots, in sight or not.
+    pub(crate) fn states(&self) -> impl Iterator<Item = &Arc<VolumeState>> {
+        self.by_id.values().chain(self.snapshots.values().map(|s| &s.state))
+    }
+
+    /// The branches of a volume: the one that it writes to, and those of its snapshots, in sight or not.
+    pub(crate) fn branches_of(&self, volume: &VolumeState) -> BTreeMap<u64, Arc<Branch>> {
+        let of_snapshots = self.snapshots.values().filter(|s| s.volume == volume.id);
+        let branches = of_snapshots.map(|s| &s.state.line.branch).chain([&volume.line.branch]);
+        branches.map(|branch| (branch.id, branch.clone())).collect()
     }
 
     /// Has a branch snapshots, in sight or not, in the catalog?
@@ -237,9 +271,21 @@ impl Namespace {
             Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
             Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
             Control::CloneVolume { id, chunk_log2, base, method, volume } => {
-                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, Some(*base), *method))?;
+                let base = Some(BaseRecord::Frozen(*base));
+                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, base, *method))?;
                 self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
                 self.load_volume(*id, volume.clone())?;
+            }
+            Control::CreateOver { id, chunk_log2, image, volume } => {
+                let base = Some(BaseRecord::Image(image.clone()));
+                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, base, Method::default()))?;
+                self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
+                self.load_volume(*id, volume.clone())?;
+            }
+            Control::SetFill { branches, rate } => {
+                for branch in branches.iter().filter_map(|id| self.branches.get(id)) {
+                    branch.filling.store(rate.is_some() && branch.has_base(), Ordering::Release);
+                }
             }
             Control::RollBack { id, branch, base, size, undo_id, undo } => {
                 self.roll_back(*id, *branch, *base, *size, *undo_id, undo)?;
@@ -315,7 +361,7 @@ impl Namespace {
         let was = &old.line.branch;
         let record = BranchRecord {
             order: was.order(),
-            ..BranchRecord::new(was.chunk_log2, Some(base), was.method())
+            ..BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(base)), was.method())
         };
         self.load_branch(branch, &record)?;
         self.next_id = self.next_id.max(branch + 1);
@@ -355,6 +401,7 @@ impl Namespace {
         config: &PoolConfig,
         uuid: [u8; 16],
         created: u64,
+        image: Option<ImageRecord>,
     ) -> Result<Control> {
         check_name(&new.name)?;
         check_block_size(new.block_size)?;
@@ -384,7 +431,11 @@ impl Namespace {
             policy: SnapshotPolicy::default(),
             import: None,
         };
-        Ok(Control::CreateVolume { id: self.next_id, chunk_log2: chunk.trailing_zeros() as u8, volume })
+        let (id, chunk_log2) = (self.next_id, chunk.trailing_zeros() as u8);
+        Ok(match image {
+            None => Control::CreateVolume { id, chunk_log2, volume },
+            Some(image) => Control::CreateOver { id, chunk_log2, image, volume },
+        })
     }
 }
 

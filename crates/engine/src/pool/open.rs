@@ -8,6 +8,7 @@ use super::pv::{PvTable, open_known, open_new};
 use super::space::Space;
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
 use crate::catalog::{self, CURRENT, Catalog, Control, Positions, PvRecord, Superblock};
+use crate::destage::Fill;
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::Fault;
@@ -102,7 +103,7 @@ impl Pool {
         let config = superblock.config();
         check_config(&config)
             .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
-        let mut names = load_names(&catalog, &superblock)?;
+        let mut names = load_names(dir.clone(), &catalog, &superblock)?;
         let pvs = PvTable::new();
         let mut allocator = Allocator::new(config.extent_size, superblock.placement, catalog.clone());
         let space = Space::new(config.extent_size);
@@ -130,7 +131,9 @@ impl Pool {
             scanned,
         );
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        let dead = catalog.branches()?.into_iter().filter(|(_, b)| b.dead).map(|(id, _)| (id, 0)).collect();
+        let branches = catalog.branches()?;
+        let dead = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
+        let filling = branches.iter().filter_map(|(id, b)| Some((*id, Fill::of(b.fill?)))).collect();
         let deleted = catalog.snapshots()?.into_iter().filter(|(_, s)| s.deleted).map(|(id, _)| id).collect();
         open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
@@ -148,7 +151,7 @@ impl Pool {
             map,
             pvs,
             names: RwLock::new(names),
-            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted)),
+            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted, filling)),
             positions: SharedPositions::default(),
             pv_operations: Mutex::new(()),
             work: Work::default(),
@@ -191,9 +194,8 @@ fn check_config(config: &PoolConfig) -> Result<()> {
     Ok(())
 }
 
-fn load_names(catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
-    let mut names =
-        Namespace::new(superblock.atomic_unit, superblock.placement, superblock.next_id, superblock.next_pv);
+fn load_names(dir: Arc<dyn Dir>, catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
+    let mut names = Namespace::new(dir, superblock);
     for (id, record) in catalog.branches()? {
         if !(9..=30).contains(&record.chunk_log2) {
             return Err(corrupt(format!("load branch {id}: its chunk size makes no sense")));

@@ -1,6 +1,6 @@
 //! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
 
-use super::line::{Branch, HEAD, VolumeState};
+use super::line::{Base, Branch, HEAD, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
@@ -79,8 +79,8 @@ impl Pool {
     pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
         let names = self.names.read();
         let base = |(id, branch): (&u64, &Arc<Branch>)| {
-            let of = branch.base.as_ref()?.frozen();
-            Some((*id, (of.branch, of.epoch)))
+            let Some(Base::Line(line)) = branch.base() else { return None };
+            Some((*id, (line.branch.id, line.epoch)))
         };
         names.branches.iter().filter_map(base).collect()
     }

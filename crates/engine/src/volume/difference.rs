@@ -7,7 +7,7 @@
 use super::Volume;
 use crate::error::{Result, invalid};
 use crate::map::page::{CHUNKS, Entry, MapPage};
-use crate::pool::line::{HEAD, Line};
+use crate::pool::line::{Based, HEAD, Line};
 use crate::staging::union;
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,16 @@ pub struct ChangeRun {
 pub struct Difference {
     to: Arc<Volume>,
     /// Held, so that what it sees is kept.
-    _from: Arc<Volume>,
+    from: Arc<Volume>,
+}
+
+/// The ways from two states down to what they have in common, as they are now.
+struct Ways<'a> {
+    to: &'a Volume,
+    /// What both rested on when the ways were found.
+    based: [Based; 2],
+    /// Bytes from the start that both show of different images, or only one of any.
+    foreign: u64,
     /// What lies above the branch that both have in common: what is there is in one state only.
     apart: Vec<Line>,
     /// The branch in common, at the earlier and at the later epoch.
@@ -54,20 +63,7 @@ impl Difference {
         if !Arc::ptr_eq(&from.pool, &to.pool) {
             return Err(invalid("compare two states: they are of different pools"));
         }
-        let mut apart: Vec<Line> = other.levels().cloned().collect();
-        let mut common = None;
-        for mine in line.levels() {
-            if let Some(at) = apart.iter().position(|l| l.branch.id == mine.branch.id) {
-                let theirs = apart.split_off(at).swap_remove(0);
-                let (earlier, later) =
-                    if theirs.epoch < mine.epoch { (theirs, mine.clone()) } else { (mine.clone(), theirs) };
-                common = Some((earlier, later));
-                break;
-            }
-        }
-        let common_branch = common.as_ref().map(|(line, _)| line.branch.id);
-        apart.extend(line.levels().take_while(|l| Some(l.branch.id) != common_branch).cloned());
-        Ok(Difference { to, _from: from, apart, common })
+        Ok(Difference { to, from })
     }
 
     /// The size of what is compared, in bytes: that of the second state. Beyond the end of a smaller first state it has
@@ -132,11 +128,44 @@ impl Difference {
     /// says nothing of what follows. A bounded piece of work; the catalog is read a page at a time.
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
-        let mut bytes = offset..offset + len;
+        loop {
+            let ways = Ways::between(&self.from.state.line, &self.to);
+            let step = ways.step(offset..offset + len);
+            // A base that somebody lets go of meanwhile may be gone: the ways are others now.
+            if ways.based.iter().all(Based::hold) {
+                return step;
+            }
+        }
+    }
+}
+
+impl<'a> Ways<'a> {
+    fn between(line: &Line, to: &'a Volume) -> Ways<'a> {
+        let other = &to.state.line;
+        let based = [line.based(), other.based()];
+        let mut apart: Vec<Line> = other.levels().collect();
+        let mut common = None;
+        for mine in line.levels() {
+            if let Some(at) = apart.iter().position(|l| l.branch.id == mine.branch.id) {
+                let theirs = apart.split_off(at).swap_remove(0);
+                common = Some(if theirs.epoch < mine.epoch { (theirs, mine) } else { (mine, theirs) });
+                break;
+            }
+        }
+        let common_branch = common.as_ref().map(|(line, _)| line.branch.id);
+        apart.extend(line.levels().take_while(|l| Some(l.branch.id) != common_branch));
+        let images = [line.image(), other.image()].map(|image| image.map(|i| i.record.clone()));
+        let same = common.is_some() || images[0] == images[1];
+        let foreign = if same { 0 } else { images.iter().flatten().map(|i| i.shown).max().unwrap_or(0) };
+        Ways { to, based, foreign, apart, common }
+    }
+
+    fn step(&self, mut bytes: Range<u64>) -> Result<(Vec<Range<u64>>, u64)> {
         // Staging is asked before the map: a record leaves the one only after it has entered the other.
         let mut found = self.staged(&mut bytes);
         found.extend(self.mapped(&mut bytes)?);
-        found.retain(|r| r.start < bytes.end);
+        found.push(bytes.start..self.foreign);
+        found.retain(|r| r.start < bytes.end.min(r.end));
         found.iter_mut().for_each(|r| r.end = r.end.min(bytes.end));
         Ok((union(found), bytes.end))
     }
@@ -230,7 +259,7 @@ impl Difference {
                 let version = self.to.pool.catalog.next_version(line.branch.id, number * CHUNKS)?;
                 version.map(|chunk| chunk / CHUNKS)
             }
-            None => self.to.next_page(line, number, *end - 1)?,
+            None => self.to.pool.map.next_page(line, number, *end - 1)?,
         };
         if next == Some(number) {
             return Ok(Held::Page);

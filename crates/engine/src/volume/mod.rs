@@ -1,6 +1,7 @@
 //! A volume as the targets see it: the engine's implementation of [`BlockDevice`].
 
 mod difference;
+mod image;
 mod read;
 mod status;
 mod write;
@@ -22,18 +23,27 @@ pub struct Volume {
     counted: bool,
     /// Fills the volume from a stream, whoever else may not write.
     importer: bool,
+    /// Of the pool itself, which changes nothing that anybody reads.
+    internal: bool,
 }
 
 impl Volume {
     pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
         state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
-        Volume { pool, state, read_only, counted, importer: false }
+        Volume { pool, state, read_only, counted, importer: false, internal: false }
     }
 
     /// The handle through which a stream fills the volume.
     pub(crate) fn importer(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
         let mut volume = Volume::new(pool, state, false, true);
         volume.importer = true;
+        volume
+    }
+
+    /// A handle of the pool itself, for a volume that may refuse writes.
+    pub(crate) fn internal(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
+        let mut volume = Volume::new(pool, state, false, false);
+        volume.internal = true;
         volume
     }
 
@@ -77,6 +87,9 @@ impl Volume {
 
     fn check_writable(&self) -> Result<()> {
         self.pool.check_usable()?;
+        if self.internal {
+            return Ok(());
+        }
         let importing = self.state.importing.load(Ordering::Acquire);
         if self.importer {
             let over = || Error::new(ErrorKind::ReadOnly, "go on with the import: it was cancelled");

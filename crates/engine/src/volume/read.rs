@@ -6,7 +6,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{Entry, MapPage, Slot};
-use crate::pool::line::{HEAD, Line};
+use crate::pool::line::{Base, HEAD, Line};
 use crate::staging::{Piece, SECTORS, Source};
 use std::ops::Range;
 use std::sync::Arc;
@@ -80,15 +80,18 @@ impl Volume {
     ///
     /// A place that a snapshot is read from may be overwritten meanwhile, after its content was copied away
     /// (copy-on-write). The branch's generation moves before that happens: what was read under another one is read again.
+    /// So is what was read while the branch lost its base, having become complete: the base may be gone by then.
     fn read_line(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         loop {
             let generation = line.branch.generation.load(Ordering::SeqCst);
+            let based = line.branch.has_base();
             let done = if line.branch.staging.is_empty() {
                 self.read_below(line, offset, buf, may_block)
             } else {
                 self.read_merged(line, offset, buf, may_block)
             };
-            if line.epoch == HEAD || line.branch.generation.load(Ordering::SeqCst) == generation {
+            let same = line.epoch == HEAD || line.branch.generation.load(Ordering::SeqCst) == generation;
+            if same && (!based || line.branch.has_base()) {
                 return done;
             }
         }
@@ -212,7 +215,7 @@ impl Volume {
             let here = match page.as_ref().and_then(|(_, p)| p.get(index)) {
                 Some(Entry { slot: Slot::HOLE, .. }) => Place::Zeros,
                 Some(Entry { slot, .. }) => Place::Slot(Slot::new(slot.pv(), slot.offset() + inside)),
-                None if branch.base.is_some() => Place::Base,
+                None if branch.has_base() => Place::Base,
                 None => Place::Zeros,
             };
             if !run.0.goes_on((done - run.1) as u64, here) {
@@ -236,16 +239,19 @@ impl Volume {
         may_block: bool,
     ) -> Result<bool> {
         let out = &mut buf[from..];
-        match (place, &line.branch.base) {
-            (Place::Slot(slot), _) => {
+        match place {
+            Place::Slot(slot) => {
                 let pv = self.pool.pvs.get(slot.pv())?;
                 let name = || format!("read from {} at byte {}", pv.path, slot.offset());
                 read_disk(&pv.disk, out, slot.offset(), may_block, name)
             }
-            (Place::Base, Some(base)) if !out.is_empty() => {
-                self.read_line(base, offset + from as u64, out, may_block)
-            }
-            _ => {
+            Place::Base if !out.is_empty() => match line.branch.base() {
+                Some(Base::Line(base)) => self.read_line(&base, offset + from as u64, out, may_block),
+                Some(Base::Image(image)) => image.read(out, offset + from as u64, may_block),
+                // It has just gone: this is read again.
+                None => Ok(true),
+            },
+            Place::Base | Place::Zeros => {
                 out.fill(0);
                 Ok(true)
             }

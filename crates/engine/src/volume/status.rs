@@ -5,7 +5,8 @@ use crate::device::StatusRun;
 use crate::error::Result;
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{CHUNKS, MapPage, Slot};
-use crate::pool::line::{HEAD, Line};
+use crate::pool::image::Image;
+use crate::pool::line::{Base, Line};
 use crate::staging::Source;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,12 +43,17 @@ impl Volume {
     pub(super) fn status_runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
         self.check_range(offset, len)?;
         let _reading = self.pool.readers.enter();
-        let mut runs = Runs { runs: Vec::new(), max: max_runs.max(1) };
         let chunks = self.branch().chunks(offset, len);
         let last = chunks.end.min(chunks.start + MAX_CHUNKS);
         let end = (offset + len).min(last << self.branch().chunk_log2);
-        self.line_runs(&self.state.line, offset..end, &mut runs)?;
-        Ok(runs.runs)
+        loop {
+            let based = self.state.line.based();
+            let mut runs = Runs { runs: Vec::new(), max: max_runs.max(1) };
+            let walked = self.line_runs(&self.state.line, offset..end, &mut runs);
+            if based.hold() {
+                return walked.map(|_| runs.runs);
+            }
+        }
     }
 
     /// The runs of a range of a line; false when the list is full.
@@ -57,18 +63,23 @@ impl Volume {
         let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };
         Ok(all && walk.end_gap()?)
     }
+}
 
-    /// The first page in `first..=last` in which `line` may have entries of its own.
-    pub(super) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
-        let (catalog, branch) = (&self.pool.catalog, line.branch.id);
-        let current = catalog.next_page(branch, first, last)?;
-        if line.epoch == HEAD {
-            return Ok(current);
+/// The runs of a range of an image; false when the list is full. What is not zeros is told in whole blocks.
+fn image_runs(image: &Image, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let (end, data) = if at < image.record.shown { image.run_at(at)? } else { (bytes.end, false) };
+        let whole = if data { end.next_multiple_of(BLOCK) } else { end - end % BLOCK };
+        // A hole that ends in the block that it began in.
+        let data = data || whole <= at && end < image.record.shown;
+        let end = if whole > at { whole } else { (at + 1).next_multiple_of(BLOCK) }.min(bytes.end);
+        if !runs.push(end - at, if data { DATA } else { HOLE }) {
+            return Ok(false);
         }
-        let version = catalog.next_version(branch, first * CHUNKS)?;
-        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
-        Ok(current.into_iter().chain(version).min())
+        at = end;
     }
+    Ok(true)
 }
 
 /// The way along a line.
@@ -96,9 +107,10 @@ impl Walk<'_> {
 
     fn end_gap(&mut self) -> Result<bool> {
         let gap = std::mem::replace(&mut self.gap, 0..0);
-        match &self.line.branch.base {
+        match self.line.branch.base() {
             _ if gap.is_empty() => Ok(true),
-            Some(base) => self.volume.line_runs(base, gap, self.runs),
+            Some(Base::Line(base)) => self.volume.line_runs(&base, gap, self.runs),
+            Some(Base::Image(image)) => image_runs(&image, gap, self.runs),
             None => Ok(self.runs.push(gap.end - gap.start, HOLE)),
         }
     }
@@ -133,7 +145,7 @@ impl Walk<'_> {
                 page = map.cached(line, number).map(|page| (number, page));
                 if page.is_none() {
                     // Pages that do not exist are skipped at one look.
-                    let next = self.volume.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
+                    let next = map.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
                     let next = next.map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
                     if next > chunk {
                         self.absent(clamp(chunk)..clamp(next));

@@ -2,7 +2,7 @@
 
 use super::Volume;
 use crate::device::WriteOp;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
 use crate::journal::{Record, Room, Sequencing};
 use crate::map::page::{Entry, MapPage, Slot};
@@ -40,9 +40,13 @@ impl Volume {
             .map(|op| {
                 self.count(&self.state.counters.writes, 1);
                 self.count(&self.state.counters.write_bytes, op.data.len() as u64);
-                self.request(op.offset, op.data.len() as u64, Change::Data(&op.data))
+                let len = op.data.len() as u64;
+                let request = self.request(op.offset, len, Change::Data(&op.data))?;
+                self.bring_in(op.offset, len)?;
+                Ok(request)
             })
             .collect();
+        let _writing = self.writing();
         {
             let mut sequencing = None;
             for (op, request) in ops.iter_mut().zip(requests) {
@@ -64,8 +68,34 @@ impl Volume {
     pub(super) fn zero_range(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
         let change = if may_unmap { Change::Discard } else { Change::Zeros };
         let request = self.request(offset, len, change)?;
+        self.bring_in(offset, len)?;
+        let _writing = self.writing();
         let last = self.sequence(&mut None, request)?;
         self.finish(last, fua)
+    }
+
+    /// Brings a chunk of which a part is about to be written into the journal, as the image at the bottom has it: then
+    /// destage needs no image, which may be gone by then. Who writes here waits until the record is staged.
+    pub(super) fn bring_in_chunk(&self, chunk: u64) -> Result<()> {
+        let branch = self.branch();
+        if self.falls_to_image(chunk)?.is_none() {
+            return Ok(());
+        }
+        let _alone = branch.bringing.write();
+        let Some(image) = self.falls_to_image(chunk)? else { return Ok(()) };
+        loop {
+            let start = chunk << branch.chunk_log2;
+            let size = self.size();
+            let len = size.saturating_sub(start).min(1 << branch.chunk_log2);
+            let mut data = vec![0; len as usize];
+            image.read(&mut data, start, true)?;
+            let request = self.request(start, len, Change::Data(&Bytes::from(data)))?;
+            match self.sequence(&mut None, request) {
+                // The volume has become shorter meanwhile.
+                Err(e) if e.kind() == ErrorKind::OutOfRange && size != self.size() => {}
+                sequenced => return self.pool.journal.write_out(sequenced?),
+            }
+        }
     }
 
     /// Waits until everything up to `lsn` is written, and with `fua` durable.

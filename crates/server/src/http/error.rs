@@ -23,6 +23,7 @@ pub fn error_body(error: Error) -> ErrorBody {
         EngineKind::Poisoned => ErrorKind::Poisoned,
         EngineKind::Busy => ErrorKind::Busy,
         EngineKind::Unsupported => ErrorKind::Unsupported,
+        EngineKind::Unavailable => ErrorKind::Unavailable,
     };
     ErrorBody { kind, message: error.to_string() }
 }

@@ -64,6 +64,11 @@ impl Content {
         })
     }
 
+    /// How many places hold anything.
+    pub(crate) fn count(&self) -> u64 {
+        self.zones.values().map(|zone| zone.iter().filter(|v| **v != 0).count() as u64).sum()
+    }
+
     /// The zones in which something is, with what they hold; equal addresses are shared.
     pub(crate) fn zones(&self) -> impl Iterator<Item = (u64, &Arc<Zone>)> {
         self.zones.iter().map(|(number, zone)| (*number, zone))

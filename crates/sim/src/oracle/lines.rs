@@ -3,7 +3,8 @@
 //! The model is the least that the rule of preservation allows: a chunk has one slot for each epoch in which it was
 //! written and whose content somebody still sees.
 
-use super::content::Content;
+use super::SECTOR;
+use super::content::{Content, ZONE};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module.
@@ -18,6 +19,10 @@ struct Line {
     /// (line, epoch)
     base: Option<(u32, u32)>,
     chunk_size: u64,
+    /// It rests on an image, by way of others perhaps.
+    over_image: bool,
+    /// Chunks, at most, that it shows of what it rests on.
+    below: u64,
     epoch: u32,
     /// A volume writes to it.
     written: bool,
@@ -37,9 +42,16 @@ impl Lines {
     /// A new line.
     pub(super) fn begin(&mut self, base: Option<(u32, u32)>, chunk_size: u64) -> u32 {
         self.next += 1;
+        let under = base.and_then(|(line, epoch)| {
+            let line = self.lines.get(&line)?;
+            Some((line.over_image, line.below + line.frozen.get(&epoch)?.slots.count()))
+        });
+        let (over_image, below) = under.unwrap_or_default();
         let line = Line {
             base,
             chunk_size,
+            over_image,
+            below,
             epoch: 1,
             written: true,
             slots: Content::default(),
@@ -47,6 +59,25 @@ impl Lines {
         };
         self.lines.insert(self.next, line);
         self.next
+    }
+
+    /// The line rests on an image of that content.
+    pub(super) fn put_over_image(&mut self, line: u32, content: &Content) {
+        if let Some(line) = self.lines.get_mut(&line) {
+            let mut chunks = Content::default();
+            for sector in
+                content.zones().flat_map(|(n, zone)| (n * ZONE..).zip(zone.iter())).filter(|(_, s)| **s != 0)
+            {
+                let chunk = sector.0 * SECTOR / line.chunk_size;
+                chunks.set(chunk, chunk + 1, 1);
+            }
+            (line.over_image, line.below) = (true, chunks.count());
+        }
+    }
+
+    /// Does a line rest on an image, or did it once?
+    pub(crate) fn over_image(&self, line: u32) -> bool {
+        self.lines.get(&line).is_some_and(|l| l.over_image)
     }
 
     pub(super) fn write(&mut self, line: u32, start: u64, end: u64) {
@@ -64,7 +95,7 @@ impl Lines {
         for edge in [start, end] {
             let part = edge / line.chunk_size;
             let cut = !edge.is_multiple_of(line.chunk_size);
-            if cut && (line.base.is_some() || line.slots.get(part) != 0) {
+            if cut && (line.base.is_some() || line.over_image || line.slots.get(part) != 0) {
                 line.slots.set(part, part + 1, u64::from(line.epoch));
             }
         }
@@ -120,8 +151,8 @@ impl Lines {
     }
 
     /// The most bytes of slots that a line may own when nothing is pending; `shared`: snapshots share what did not change
-    /// between them.
-    pub(crate) fn bytes(&self, line: u32, atomic_unit: u32, shared: bool) -> u64 {
+    /// between them; `filled`: what it shows of what it rests on may be its own.
+    pub(crate) fn bytes(&self, line: u32, atomic_unit: u32, shared: bool, filled: bool) -> u64 {
         let Some(line) = self.lines.get(&line) else { return 0 };
         let mut seen = BTreeSet::new();
         let mut slots: BTreeSet<(u64, u64)> = BTreeSet::new();
@@ -135,11 +166,13 @@ impl Lines {
                 slots.extend(chunks.map(|(at, born)| (number * zone.len() as u64 + at as u64, *born)));
             }
         }
-        (slots.len() as u64 + unshared) * line.chunk_size.max(atomic_unit.into())
+        let copies = if shared { 1 } else { line.frozen.len() as u64 + 1 };
+        let below = if filled { line.below * copies } else { 0 };
+        (slots.len() as u64 + unshared + below) * line.chunk_size.max(atomic_unit.into())
     }
 
     /// The most bytes of slots in use when nothing is pending.
-    pub(crate) fn total_bytes(&self, atomic_unit: u32, shared: bool) -> u64 {
-        self.lines.keys().map(|line| self.bytes(*line, atomic_unit, shared)).sum()
+    pub(crate) fn total_bytes(&self, atomic_unit: u32, shared: bool, filled: bool) -> u64 {
+        self.lines.keys().map(|line| self.bytes(*line, atomic_unit, shared, filled)).sum()
     }
 }

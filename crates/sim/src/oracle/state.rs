@@ -27,6 +27,8 @@ pub struct VolumeModel {
     pub(crate) content: Content,
     /// The line that it writes to.
     pub(crate) line: u32,
+    /// It began over an image.
+    pub(crate) over_image: bool,
 }
 
 /// A snapshot as it should be.
@@ -59,7 +61,7 @@ impl VolumeModel {
     /// An empty volume.
     pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
         let content = Content::default();
-        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0 }
+        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0, over_image: false }
     }
 
     pub(super) fn same_shape(&self, found: &FoundVolume) -> bool {
@@ -164,6 +166,9 @@ impl State {
             }
             Effect::Create(vol, model) => {
                 let line = self.lines.begin(None, model.chunk_size);
+                if model.over_image {
+                    self.lines.put_over_image(line, &model.content);
+                }
                 self.volumes.insert(*vol, VolumeModel { line, ..model.clone() });
             }
             Effect::Delete(vol) => {

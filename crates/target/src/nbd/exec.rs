@@ -121,7 +121,8 @@ fn errno(error: &Error, command: Command) -> Errno {
         | ErrorKind::Io
         | ErrorKind::Corrupt
         | ErrorKind::Poisoned
-        | ErrorKind::Busy => Errno::Io,
+        | ErrorKind::Busy
+        | ErrorKind::Unavailable => Errno::Io,
     }
 }
 

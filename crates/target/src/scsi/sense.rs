@@ -220,7 +220,7 @@ pub(crate) fn of_error(error: &Error, during: During) -> Sense {
         (ErrorKind::Io | ErrorKind::Corrupt, During::Read) => (MediumError, Asc::UNRECOVERED_READ_ERROR),
         (ErrorKind::Io | ErrorKind::Corrupt, During::Write) => (MediumError, Asc::WRITE_ERROR),
         (ErrorKind::Poisoned, _) => (HardwareError, Asc::INTERNAL_TARGET_FAILURE),
-        (ErrorKind::NotFound, _) => (NotReady, Asc::NOT_READY_MANUAL_INTERVENTION),
+        (ErrorKind::NotFound | ErrorKind::Unavailable, _) => (NotReady, Asc::NOT_READY_MANUAL_INTERVENTION),
         (ErrorKind::Conflict | ErrorKind::Busy, _) => (AbortedCommand, Asc::NONE),
     };
     Sense::new(key, asc)

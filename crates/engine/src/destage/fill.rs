@@ -1,0 +1,359 @@
+//! Making branches complete: what an epoch of a branch still reads through the base is brought into the branch, until it
+//! needs its base no more and lets go of it. That is how a volume over an image becomes independent of the image, and how a
+//! clone (or a volume that was rolled back) becomes independent of what it rests on.
+//!
+//! Through the base read the epochs of a chunk that are older than all that the branch itself has of it. They all see the
+//! same: one copy, born in the branch's first epoch, serves them. Where the branch has nothing at all the copy becomes the
+//! current content, else a version for the newest snapshot among those epochs. What is zeros below needs no copy: a branch
+//! without a base reads zeros where it has nothing.
+//!
+//! Every step moves like an evacuation (copy, sync, commit) and carries how far it is, so it can be cut short anywhere. The
+//! last one takes the base away, in one commit; whoever is reading through it notices, and reads again.
+
+use super::plan::Below;
+use crate::catalog::{BranchRecord, FillRecord, Version};
+use crate::disk::SyncPurpose;
+use crate::error::{Error, Result};
+use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
+use crate::pool::line::{Base, Branch, HEAD, Line};
+use crate::pool::{Maintenance, Pool};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Map pages looked at, and bytes copied (at least one chunk), by one step.
+const PAGES_PER_STEP: usize = 64;
+const BYTES_PER_STEP: u64 = 4 << 20;
+/// A copy is made in pieces of this many bytes.
+const PIECE: u64 = 1 << 20;
+/// The epoch that a branch begins with.
+const FIRST: u32 = 1;
+/// What stands in the way is looked at again after so many nanoseconds.
+const PATIENCE: u64 = 1_000_000_000;
+/// How long the last step waits for those who write to the branch.
+const WRITERS: Duration = Duration::from_millis(20);
+
+/// A branch on its way to being complete.
+#[derive(Debug, Clone)]
+pub(crate) struct Fill {
+    pub(crate) record: FillRecord,
+    /// Nothing more before this time.
+    not_before: u64,
+    /// Why it does not go on.
+    pub(crate) stalled: Option<String>,
+}
+
+impl Fill {
+    /// As the catalog has it.
+    pub(crate) fn of(record: FillRecord) -> Fill {
+        Fill { record, not_before: 0, stalled: None }
+    }
+}
+
+/// What one step copies.
+struct Step {
+    /// Bytes that may still be copied.
+    budget: u64,
+    copied: u64,
+    slots: u64,
+    pages: Vec<(PageKey, MapPage)>,
+    versions: Vec<Version>,
+    /// Physical volumes that were written to.
+    written: BTreeSet<u32>,
+    /// The last slot that was taken.
+    last: Option<Slot>,
+    stalled: Option<String>,
+}
+
+/// What is to be done with a page.
+enum Looked {
+    /// It is complete.
+    Whole,
+    /// The step has done enough, or can't go on, before its end.
+    Part,
+}
+
+impl Pool {
+    /// Takes note of what the catalog says of these branches.
+    pub(super) fn note_fills(&self, m: &mut Maintenance, branches: &[u64]) -> Result<()> {
+        for id in branches {
+            match self.catalog.branch(*id)?.and_then(|b| b.fill) {
+                Some(record) => drop(m.filling.insert(*id, Fill::of(record))),
+                None => drop(m.filling.remove(id)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a step towards making one branch complete. False when there is none, or none may go on now.
+    pub(crate) fn fill_branches(&self, m: &mut Maintenance) -> Result<bool> {
+        // Slots of the journal's last batch may still be on their way: nothing is copied before they are in place.
+        if m.filling.is_empty() || m.committed.preserved_lsn > m.destaged {
+            return Ok(false);
+        }
+        let now = self.world.clock.now();
+        // A clock that was set back holds nobody up for long.
+        let ready = |job: &Fill| now >= job.not_before || job.not_before - now > PATIENCE;
+        let Some(id) = m.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id) else {
+            return Ok(false);
+        };
+        self.fill_step(m, id, now).map_err(|e| self.fault.poison(&e))?;
+        Ok(true)
+    }
+
+    fn fill_step(&self, m: &mut Maintenance, id: u64, now: u64) -> Result<()> {
+        let Some(mut job) = m.filling.remove(&id) else { return Ok(()) };
+        let branch = self.names.read().branches.get(&id).cloned();
+        let Some(branch) = branch.filter(|b| b.has_base()) else { return Ok(()) };
+        let rate = job.record.rate;
+        let budget = if rate == 0 { BYTES_PER_STEP } else { BYTES_PER_STEP.min(rate) };
+        let mut step = Step {
+            budget,
+            copied: 0,
+            slots: 0,
+            pages: Vec::new(),
+            versions: Vec::new(),
+            written: BTreeSet::new(),
+            last: None,
+            stalled: None,
+        };
+        let end = self.end_page(&branch);
+        let page = self.fill_pages(m, &branch, job.record.page..end, &mut step)?;
+        let (copied, stalled) = (step.copied, step.stalled.take());
+        job.record = FillRecord { page, copied: job.record.copied + copied, ..job.record };
+        self.commit_fill(m, &branch, step, job.record)?;
+        if page >= end && stalled.is_none() {
+            if self.let_go_of_base(m, &branch)? {
+                return Ok(());
+            }
+        } else if stalled.is_some() {
+            job.not_before = now.saturating_add(PATIENCE);
+        } else if let Some(pause) = copied.saturating_mul(PATIENCE).checked_div(rate) {
+            job.not_before = now.saturating_add(pause.min(PATIENCE));
+        }
+        job.stalled = stalled;
+        m.filling.insert(id, job);
+        Ok(())
+    }
+
+    /// The map page behind the last that anybody reads of a branch.
+    fn end_page(&self, branch: &Branch) -> u64 {
+        let names = self.names.read();
+        let of_branch = names.states().filter(|state| state.line.branch.id == branch.id);
+        let size = of_branch.map(|state| state.size.load(Ordering::Acquire)).max().unwrap_or(0);
+        size.div_ceil(CHUNKS << branch.chunk_log2)
+    }
+
+    /// Copies what is missing in some of `pages`; the page where that goes on.
+    fn fill_pages(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        pages: std::ops::Range<u64>,
+        step: &mut Step,
+    ) -> Result<u64> {
+        let mut at = pages.start;
+        for _ in 0..PAGES_PER_STEP {
+            if at >= pages.end || step.budget == 0 {
+                break;
+            }
+            at = match self.next_below(branch, at..pages.end) {
+                Ok(next) => next,
+                Err(error) if blames_image(branch) => {
+                    step.stalled = Some(error.to_string());
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            if at < pages.end {
+                match self.fill_page(m, branch, at, step)? {
+                    Looked::Whole => at += 1,
+                    Looked::Part => break,
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    /// The first of `pages` of which anything below a branch has content; their end if none has.
+    fn next_below(&self, branch: &Arc<Branch>, pages: std::ops::Range<u64>) -> Result<u64> {
+        let mut next = pages.end;
+        let head = Line { branch: branch.clone(), epoch: HEAD };
+        for line in head.levels().skip(1) {
+            let found = self.map.next_page(&line, pages.start, pages.end - 1)?;
+            next = next.min(found.unwrap_or(next));
+        }
+        let Some(image) = head.image() else { return Ok(next) };
+        let bytes = CHUNKS << branch.chunk_log2;
+        let mut at = pages.start * bytes;
+        // A file has data and holes by turns: two looks are enough.
+        for _ in 0..2 {
+            if at >= image.record.shown {
+                return Ok(next);
+            }
+            let (end, data) = image.run_at(at)?;
+            if data {
+                return Ok(next.min(at / bytes));
+            }
+            at = end;
+        }
+        Ok(next.min(at / bytes))
+    }
+
+    /// Copies what is missing in a page.
+    fn fill_page(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        number: u64,
+        step: &mut Step,
+    ) -> Result<Looked> {
+        let key = (branch.id, number);
+        let mut page = (*self.map.read(key)?).clone();
+        let oldest = self.oldest_births(branch, number, &page)?;
+        let (before, mut looked) = (step.slots, Looked::Whole);
+        for (at, oldest) in oldest.into_iter().enumerate() {
+            // Whoever is as old as what there is, or younger, sees that.
+            let last = oldest.map(|born| branch.keeper(FIRST, born));
+            if last == Some(None) {
+                continue;
+            }
+            let chunk = number * CHUNKS + at as u64;
+            if step.budget == 0 {
+                looked = Looked::Part;
+                break;
+            }
+            let Some(slot) = self.copy_below(m, branch, chunk, step)? else {
+                if step.stalled.is_some() {
+                    looked = Looked::Part;
+                    break;
+                }
+                continue;
+            };
+            let entry = Entry { slot, born: FIRST };
+            match last.flatten() {
+                Some(last) => step.versions.push(Version { key: (branch.id, chunk, last), entry }),
+                None => drop(page.set(at, entry)),
+            }
+        }
+        if step.slots > before {
+            step.pages.push((key, page));
+        }
+        Ok(looked)
+    }
+
+    /// When the oldest content that a branch itself has of each chunk of a page was born.
+    fn oldest_births(&self, branch: &Branch, number: u64, page: &MapPage) -> Result<Vec<Option<u32>>> {
+        let mut oldest = vec![None; CHUNKS as usize];
+        for (at, entry) in page.iter() {
+            oldest[at] = Some(entry.born);
+        }
+        let first = number * CHUNKS;
+        for version in self.catalog.versions_in(branch.id, first..first + CHUNKS)? {
+            let born = &mut oldest[MapPage::locate(version.key.1).1];
+            *born = Some(born.unwrap_or(u32::MAX).min(version.entry.born));
+        }
+        Ok(oldest)
+    }
+
+    /// Copies what a chunk shows from below into a slot of the branch. `None`: it is zeros, or that can't be done now.
+    fn copy_below(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        chunk: u64,
+        step: &mut Step,
+    ) -> Result<Option<Slot>> {
+        let below = self.find_below(&Line { branch: branch.clone(), epoch: HEAD }, chunk)?;
+        let size = 1u64 << branch.chunk_log2;
+        let mut buffer = vec![0u8; size.min(PIECE) as usize];
+        match &below {
+            Below::Zeros => return Ok(None),
+            Below::Slot(_) => {}
+            // A chunk over an image is not longer than a record: one piece.
+            Below::Image(image) => {
+                if let Err(error) = image.read(&mut buffer, chunk << branch.chunk_log2, true) {
+                    step.stalled = Some(error.to_string());
+                    return Ok(None);
+                }
+                if buffer.iter().all(|b| *b == 0) {
+                    return Ok(None);
+                }
+            }
+        }
+        if !self.space.try_reserve(branch.slot_log2, 1) {
+            step.stalled = Some("the pool is full".into());
+            return Ok(None);
+        }
+        let slot = m.allocator.allocate(&self.space, branch.slot_log2, step.last)?;
+        let target = self.pvs.get(slot.pv())?;
+        for at in (0..size).step_by(buffer.len()) {
+            if let Below::Slot(from) = below {
+                let source = self.pvs.get(from.pv())?;
+                let failed = |e| Error::io(format!("copy a chunk from {}", source.path), e);
+                source.disk.read_at(&mut buffer, from.offset() + at).map_err(failed)?;
+            }
+            let failed = |e| Error::io(format!("copy a chunk to {}", target.path), e);
+            target.disk.write_at(&buffer, slot.offset() + at).map_err(failed)?;
+        }
+        self.positions.bytes.fetch_add(size, Ordering::Relaxed);
+        self.positions.allocated.fetch_add(size, Ordering::Relaxed);
+        step.copied += size;
+        step.budget = step.budget.saturating_sub(size);
+        step.slots += 1;
+        step.written.insert(slot.pv());
+        step.last = Some(slot);
+        Ok(Some(slot))
+    }
+
+    /// Makes a step's copies the branch's own.
+    fn commit_fill(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        step: Step,
+        record: FillRecord,
+    ) -> Result<()> {
+        if step.slots == 0 {
+            return Ok(());
+        }
+        for id in step.written {
+            let pv = self.pvs.get(id)?;
+            let failed = |e| Error::io(format!("sync {}", pv.path), e);
+            pv.disk.sync(SyncPurpose::Preserve).map_err(failed)?;
+        }
+        let mut txn = self.catalog.begin()?;
+        txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;
+        txn.put_versions(step.versions.iter())?;
+        self.put_branch(&mut txn, branch.id, |b| {
+            b.slots += step.slots;
+            b.fill = Some(record);
+        })?;
+        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
+        self.commit(m, txn, preserved, destaged, &[(branch.slot_log2, step.slots)])?;
+        branch.slots.fetch_add(step.slots, Ordering::Relaxed);
+        self.publish(step.pages);
+        self.map.forget_frozen(branch.id);
+        Ok(())
+    }
+
+    /// The branch is complete: it rests on nothing any more. False while somebody writes who relies on the base.
+    fn let_go_of_base(&self, m: &mut Maintenance, branch: &Arc<Branch>) -> Result<bool> {
+        let Some(_alone) = branch.bringing.try_write_for(WRITERS) else { return Ok(false) };
+        let mut txn = self.catalog.begin()?;
+        let complete = |b: &mut BranchRecord| (b.base, b.fill) = (None, None);
+        self.put_branch(&mut txn, branch.id, complete)?;
+        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
+        self.commit(m, txn, preserved, destaged, &[])?;
+        branch.filling.store(false, Ordering::Release);
+        self.names.write().drop_base(branch);
+        Ok(true)
+    }
+}
+
+/// Can a failure of looking below a branch be the image's? Anything else is the pool's own.
+fn blames_image(branch: &Arc<Branch>) -> bool {
+    let head = Line { branch: branch.clone(), epoch: HEAD };
+    head.levels().any(|line| matches!(line.branch.base(), Some(Base::Image(_))))
+}

@@ -1,0 +1,148 @@
+//! Volumes over images outside of the pool, and volumes that become independent of what they rest on.
+
+use crate::oracle::{Effect, SECTOR, View, VolId, VolumeModel, fill_sector};
+use crate::perform::Answer;
+use crate::run::{Outcome, Run};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::pool::{Health, Pool};
+use hindcast_engine::{ErrorKind, Volume};
+use std::sync::Arc;
+
+/// Sectors of an image that have one content, or none.
+const PIECE: u64 = 24;
+/// Whose writes an image's content looks like: no volume of a run has this number.
+const IMAGES: VolId = 1 << 30;
+/// Background steps without images.
+const STEPS: u32 = 30;
+
+impl Run {
+    /// Puts an image of `len` bytes beside the pool: the same one for the same number.
+    fn add_image(&mut self, len: u64) -> (String, Vec<(u64, u64, u64)>) {
+        self.next_image += 1;
+        let (number, sectors) = (self.next_image, len / SECTOR);
+        let mut data = vec![0; len as usize];
+        let mut pieces = Vec::new();
+        for (piece, start) in (0..sectors).step_by(PIECE as usize).enumerate() {
+            let end = (start + PIECE).min(sectors);
+            if !(piece as u64 * 7 + number).is_multiple_of(4) {
+                let stamp = self.next_stamp;
+                self.next_stamp += 1;
+                for sector in start..end {
+                    let at = (sector * SECTOR) as usize;
+                    fill_sector(&mut data[at..at + SECTOR as usize], IMAGES, sector, stamp);
+                }
+                pieces.push((start, end, stamp));
+            }
+        }
+        let name = format!("image-{number}");
+        self.dir.add_image(&name, &data);
+        (name, pieces)
+    }
+
+    /// A new volume over a new image; without a size it has the image's.
+    pub(crate) fn create_over(&mut self, model: &VolumeModel, len: u64) -> Outcome<()> {
+        let (image, pieces) = self.add_image(len);
+        let mut model = model.clone();
+        let asked = model.size;
+        if asked == 0 {
+            model.size = len.next_multiple_of(model.block_size.into());
+        }
+        let shown = model.size.min(len) / SECTOR;
+        for (start, end, stamp) in pieces {
+            model.content.set(start.min(shown), end.min(shown), stamp);
+        }
+        model.over_image = true;
+        self.create_volume_of(&model, |pool, mut new| {
+            new.size = asked;
+            pool.create_volume_over(&new, &image)
+        })
+    }
+
+    /// Records of its own that a request to a volume may need: content of an image comes into the journal first.
+    pub(crate) fn may_bring_in(&mut self, vol: VolId, chunks: u64) -> Outcome<()> {
+        let line = self.model(vol)?.line;
+        self.brought = if self.oracle.state().lines.over_image(line) { chunks } else { 0 };
+        Ok(())
+    }
+
+    /// Nothing that anybody reads changes.
+    pub(crate) fn flatten(&mut self, vol: VolId, on: bool) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        self.filled |= on;
+        let refusal = if on { ErrorKind::Conflict } else { ErrorKind::NotFound };
+        let answer = self.control(Effect::Method(vol), &[refusal], |pool| {
+            if on { pool.flatten_volume(&name, 0) } else { pool.stop_flatten(&name) }
+        })?;
+        if let Answer::Done = answer
+            && self.pool()?.flattening(&name).is_ok_and(|f| f.is_some()) != on
+            && !self.dir.crashed()
+        {
+            return Err(format!("flattening {name}, {on}, is not told"));
+        }
+        Ok(())
+    }
+
+    /// Is any volume on its way to being independent?
+    pub(crate) fn flattening(&self) -> Outcome<bool> {
+        let pool = self.pool()?;
+        let volumes = self.oracle.state().volumes.values();
+        let mut running = volumes.map(|v| pool.flattening(&v.name).is_ok_and(|f| f.is_some()));
+        Ok(running.any(|running| running))
+    }
+
+    /// Opens the pool without any image: what needs one says so, everything else is there, and what was staged comes to its
+    /// place. Then the images come back.
+    pub(crate) fn lose_images(&mut self) -> Outcome<()> {
+        if !self.close()? {
+            return self.reopen(None);
+        }
+        self.dir.crash_at(None);
+        let images: Vec<String> =
+            self.dir.files().into_iter().map(|f| f.0).filter(|n| n.starts_with("image-")).collect();
+        images.iter().for_each(|name| self.dir.hide(name, true));
+        let pool = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone());
+        let pool = pool.map_err(|e| format!("open the pool without images: {e:?}"))?;
+        self.read_without_images(&pool)?;
+        pool.drain().map_err(|e| format!("drain without images: {e:?}"))?;
+        for _ in 0..STEPS {
+            pool.maintain().map_err(|e| format!("a background step without images: {e:?}"))?;
+        }
+        self.read_without_images(&pool)?;
+        if let Health::Poisoned(why) = pool.health() {
+            return Err(format!("without images the pool is poisoned: {why}"));
+        }
+        pool.close().map_err(|e| format!("close without images: {e:?}"))?;
+        drop(pool);
+        images.iter().for_each(|name| self.dir.hide(name, false));
+        self.open(crate::oracle::Promise::Acknowledged)
+    }
+
+    fn read_without_images(&self, pool: &Arc<Pool>) -> Outcome<()> {
+        let state = self.oracle.state();
+        let fail = |e| format!("open without images: {e:?}");
+        for (vol, model) in &state.volumes {
+            let handle = pool.open_volume(&model.name, true).map_err(fail)?;
+            let needs = state.lines.over_image(model.line);
+            self.read_view_without_images(&handle, View::Volume(*vol), *vol, needs)?;
+        }
+        for (snap, model) in state.snapshots.iter().take(20) {
+            let volume = self.volume_name(model.volume)?;
+            let handle = pool.open_snapshot(&volume, &model.name).map_err(fail)?;
+            let needs = state.lines.over_image(model.of.0);
+            self.read_view_without_images(&handle, View::Snapshot(*snap), model.volume, needs)?;
+        }
+        Ok(())
+    }
+
+    fn read_view_without_images(&self, handle: &Volume, view: View, of: VolId, needs: bool) -> Outcome<()> {
+        for (offset, len) in self.oracle.interesting(of, handle.info().size) {
+            let mut data = vec![0xEE; len as usize];
+            match handle.read(offset, &mut data) {
+                Ok(()) => self.oracle.check_read(view, offset, &data)?,
+                Err(e) if needs && e.kind() == ErrorKind::Unavailable => {}
+                Err(e) => return Err(format!("read {view:?} at {offset} without images: {e:?}")),
+            }
+        }
+        Ok(())
+    }
+}
