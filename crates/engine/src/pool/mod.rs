@@ -83,6 +83,8 @@ pub(crate) struct SharedPositions {
 #[derive(Default)]
 struct Work {
     wanted: Mutex<bool>,
+    /// Calls so far.
+    kicks: AtomicU64,
     signal: Condvar,
     closed: AtomicBool,
 }
@@ -210,6 +212,7 @@ impl Pool {
 
     /// Tells the maintenance thread that there is work.
     pub(crate) fn kick(&self) {
+        self.work.kicks.fetch_add(1, Ordering::Relaxed);
         let mut wanted = self.work.wanted.lock();
         if !*wanted {
             *wanted = true;
