@@ -355,7 +355,13 @@ mod tests {
         Control::CloneVolume { id: 7, chunk_log2: 14, base, method: Method::Copy, volume }
     }
 
-    fn every_kind() -> [Control; 19] {
+    fn create_over() -> Control {
+        let Control::CreateVolume { volume, .. } = create_volume() else { unreachable!() };
+        let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
+        Control::CreateOver { id: 8, chunk_log2: 12, image, volume }
+    }
+
+    fn every_kind() -> [Control; 21] {
         let base = Frozen { branch: 2, epoch: 9 };
         [
             create_volume(),
@@ -376,6 +382,8 @@ mod tests {
             Control::SetOrder { id: 1, order: Order::Independent },
             Control::SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() },
             Control::SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } },
+            create_over(),
+            Control::SetFill { branches: vec![3, 4], rate: Some(9) },
             Control::SetImport {
                 id: 1,
                 import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }),
@@ -406,6 +414,8 @@ mod tests {
             "17010000000000000001000000000000",
             "140500000000000000010100020062790300616e6e000000",
             "15010000000000000019010000000000",
+            "CREATEOVER",
+            "SETFILL",
             "1601000000000000000101010101010101010101010101010101020202020202020202020202020202020000010000000000000000000000",
         ];
         assert_eq!(every_kind().each_ref().map(hex), golden);

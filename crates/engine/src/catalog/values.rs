@@ -653,6 +653,14 @@ mod tests {
             },
             "020e00010000004d0000000000000002000000000000000900000001281f1fd0",
         );
+        let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
+        golden(
+            BranchRecord {
+                fill: Some(FillRecord { rate: 1, page: 2, copied: 3 }),
+                ..BranchRecord::new(14, Some(BaseRecord::Image(image)), Method::Copy)
+            },
+            "GOLDEN",
+        );
         golden(Entry { slot: Slot::new(1, 4096), born: 3 }, "01080000000000010003000000d0a8f98f");
         golden(HoleRecord { end: 1 << 30, born: 3 }, "01000000400000000003000000352d693f");
         golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");

@@ -82,7 +82,7 @@ fn leaks_and_counts_are_found_and_repaired() {
         let mut words = catalog.bitmap(0, 0, 1).unwrap();
         words[0] |= 1 << 15;
         txn.put_extent(0, 0, &ExtentRecord { slot_log2: 12, used: 12 }, &words).unwrap();
-        let (id, branch) = catalog.branches().unwrap()[0];
+        let (id, branch) = catalog.branches().unwrap().swap_remove(0);
         txn.put_branch(id, &BranchRecord { slots: 3, ..branch }).unwrap();
     });
     let report = run(&dir, false);

@@ -84,7 +84,7 @@ impl Overlay {
         let mut at = 0u32;
         let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
             Under::Kept => {}
-            Under::Zeros => out.push(Placed::new(slot, start, end, Fill::Zeros)),
+            Under::Zeros | Under::Covered => out.push(Placed::new(slot, start, end, Fill::Zeros)),
             Under::Slot(old) => {
                 let from = Slot::new(old.pv(), old.offset() + start as u64);
                 out.push(Placed::new(slot, start, end, Fill::Slot(from)));
@@ -113,6 +113,8 @@ enum Under {
     /// What the slot holds already.
     Kept,
     Zeros,
+    /// An image, of which the parts leave nothing to see: what they do not cover is zeros.
+    Covered,
     /// What another slot holds.
     Slot(Slot),
 }
@@ -221,6 +223,9 @@ impl Pool {
             (Some(_), false) => old.map_or(Under::Zeros, Under::Slot),
             (None, false) => self.under_new(target, overlay)?,
         };
+        if matches!(under, Under::Covered) && !overlay.needs_slot() {
+            return self.plan_hole(m, target, kept_for, out);
+        }
         if let (Some(slot), None) = (old, kept_for) {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
             overlay.place(slot, size, under, out.in_place);
@@ -326,7 +331,7 @@ impl Pool {
                 let start = target.chunk << target.branch.chunk_log2;
                 let shown = image.record.shown.saturating_sub(start);
                 if overlay.covers(shown.min(1 << target.branch.chunk_log2)) {
-                    return Ok(Under::Zeros);
+                    return Ok(Under::Covered);
                 }
                 Err(corrupt(format!(
                     "write a part of chunk {} of branch {}: the rest was never brought in",

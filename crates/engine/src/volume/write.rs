@@ -90,7 +90,8 @@ impl Volume {
             let mut data = vec![0; len as usize];
             image.read(&mut data, start, true)?;
             let request = self.request(start, len, Change::Data(&Bytes::from(data)))?;
-            match self.sequence(&mut None, request) {
+            let sequenced = self.sequence(&mut None, request);
+            match sequenced {
                 // The volume has become shorter meanwhile.
                 Err(e) if e.kind() == ErrorKind::OutOfRange && size != self.size() => {}
                 sequenced => return self.pool.journal.write_out(sequenced?),

@@ -3,8 +3,7 @@
 //! The model is the least that the rule of preservation allows: a chunk has one slot for each epoch in which it was
 //! written and whose content somebody still sees.
 
-use super::SECTOR;
-use super::content::{Content, ZONE};
+use super::content::Content;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// See the module.
@@ -61,18 +60,16 @@ impl Lines {
         self.next
     }
 
-    /// The line rests on an image of that content.
-    pub(super) fn put_over_image(&mut self, line: u32, content: &Content) {
+    /// The line rests on an image, and shows so many bytes of it.
+    pub(super) fn put_over_image(&mut self, line: u32, shown: u64) {
         if let Some(line) = self.lines.get_mut(&line) {
-            let mut chunks = Content::default();
-            for sector in
-                content.zones().flat_map(|(n, zone)| (n * ZONE..).zip(zone.iter())).filter(|(_, s)| **s != 0)
-            {
-                let chunk = sector.0 * SECTOR / line.chunk_size;
-                chunks.set(chunk, chunk + 1, 1);
-            }
-            (line.over_image, line.below) = (true, chunks.count());
+            (line.over_image, line.below) = (true, shown.div_ceil(line.chunk_size));
         }
+    }
+
+    /// Is there any line that rests on an image, or did once?
+    pub(crate) fn any_over_image(&self) -> bool {
+        self.lines.values().any(|line| line.over_image)
     }
 
     /// Does a line rest on an image, or did it once?

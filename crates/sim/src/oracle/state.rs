@@ -27,8 +27,8 @@ pub struct VolumeModel {
     pub(crate) content: Content,
     /// The line that it writes to.
     pub(crate) line: u32,
-    /// It began over an image.
-    pub(crate) over_image: bool,
+    /// It began over an image, of which it shows so many bytes.
+    pub(crate) over_image: Option<u64>,
 }
 
 /// A snapshot as it should be.
@@ -61,7 +61,7 @@ impl VolumeModel {
     /// An empty volume.
     pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
         let content = Content::default();
-        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0, over_image: false }
+        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0, over_image: None }
     }
 
     pub(super) fn same_shape(&self, found: &FoundVolume) -> bool {
@@ -166,8 +166,8 @@ impl State {
             }
             Effect::Create(vol, model) => {
                 let line = self.lines.begin(None, model.chunk_size);
-                if model.over_image {
-                    self.lines.put_over_image(line, &model.content);
+                if let Some(shown) = model.over_image {
+                    self.lines.put_over_image(line, shown);
                 }
                 self.volumes.insert(*vol, VolumeModel { line, ..model.clone() });
             }
