@@ -231,6 +231,33 @@ def what_changed_since(t):
 
 
 @test(hindcast_only=True)
+def relocation(t):
+    """What redirects have scattered is brought into order, under reads, and stays what it is."""
+    server = t.server()
+    server.create("db", 16 * MIB, "4K")
+    data = bytearray(pattern(1, 16 * MIB))
+    put(server, "db", bytes(data))
+    server.drained()
+    server.cli("snapshot", "create", "db@a")
+    old = bytes(data)
+    with connection(server.uri("db")) as h:
+        for i in range(0, 4096, 5):
+            data[i * 4096:(i + 1) * 4096] = bytes([i % 251]) * 4096
+            h.pwrite(bytes(data[i * 4096:(i + 1) * 4096]), i * 4096)
+        h.flush()
+    server.drained()
+    before = server.cli("volume", "relocate", "db", "--status")
+    assert before["chunks"] == 4096 and before["runs"] > 500 and before["running"] is None, before
+    server.cli("volume", "relocate", "db", "--stop", code=NOT_FOUND)
+    server.cli("volume", "relocate", "none", code=NOT_FOUND)
+    after = server.cli("volume", "relocate", "db", "--wait")
+    assert after["runs"] < before["runs"] / 4, (before, after)
+    assert get(server, "db", 16 * MIB) == bytes(data) and get(server, "db@a", 16 * MIB) == old
+    server.check()
+    assert get(server, "db", 16 * MIB) == bytes(data) and get(server, "db@a", 16 * MIB) == old
+
+
+@test(hindcast_only=True)
 def streams_and_differences(t):
     """`diff`, `export` and `import`: whole, incremental, cut short and gone on with, damaged."""
     here, there = t.server("here"), t.server("there")

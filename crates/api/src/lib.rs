@@ -6,6 +6,7 @@
 
 mod client;
 mod error;
+mod relocation;
 mod schedules;
 mod size;
 mod snapshots;
@@ -15,6 +16,7 @@ mod types;
 
 pub use client::{Client, ClientError, Endpoint};
 pub use error::{ErrorBody, ErrorKind};
+pub use relocation::*;
 pub use schedules::*;
 pub use size::{ParseSizeError, Size};
 pub use snapshots::*;

@@ -9,6 +9,7 @@ mod extras;
 mod failure;
 mod output;
 mod pool;
+mod relocate;
 mod schedule;
 mod select;
 mod serve;
@@ -67,7 +68,7 @@ enum Command {
     /// The pool and its physical volumes
     #[command(subcommand)]
     Pool(pool::Command),
-    /// Volumes: create, list, show, resize, rename, set, delete, stats
+    /// Volumes: create, list, show, resize, rename, set, relocate, delete, stats
     #[command(subcommand)]
     Volume(volume::Command),
     /// Snapshots: create, list, show, rename, label, protect, delete, rollback

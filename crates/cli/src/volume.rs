@@ -62,7 +62,9 @@ pub(crate) enum Command {
     /// List volumes
     List,
     /// Show one volume
-    Show { name: String },
+    Show {
+        name: String,
+    },
     /// Change the size of a volume
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
@@ -75,7 +77,10 @@ pub(crate) enum Command {
         force: bool,
     },
     /// Rename a volume, and with it its export and its target
-    Rename { name: String, new_name: String },
+    Rename {
+        name: String,
+        new_name: String,
+    },
     /// Change properties of a volume
     #[command(after_help = SET_EXAMPLES, group = ArgGroup::new("property").required(true).multiple(true))]
     Set {
@@ -96,6 +101,7 @@ pub(crate) enum Command {
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         auto_delete: Option<bool>,
     },
+    Relocate(crate::relocate::Args),
     /// Delete a volume; its space comes back in the background
     Delete {
         name: String,
@@ -172,6 +178,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 format!("{} is now {}, {}", v.name, access(v), v.method.name())
             })
         }
+        Command::Relocate(args) => crate::relocate::run(&args, session),
         Command::Delete { name, force } => {
             client.delete_volume(&name, force)?;
             output.done(format_args!("deleted {name}"))

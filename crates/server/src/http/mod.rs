@@ -2,6 +2,7 @@
 
 pub(crate) mod convert;
 mod error;
+mod relocation;
 mod routes;
 mod schedules;
 mod serve;

@@ -2,7 +2,7 @@
 
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, convert, schedules, snapshots, targets, transfer};
+use super::{App, blocking, convert, relocation, schedules, snapshots, targets, transfer};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -46,6 +46,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(volume, patch_volume, delete_volume))
         .merge(snapshots::router())
         .merge(transfer::router())
+        .merge(relocation::router())
         .merge(schedules::router())
         .merge(targets::router());
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
