@@ -45,7 +45,7 @@ const COMMANDS: [(u8, u8, usize, usize, usize); 15] = [
     (0x15, 0x10, 6, 4, 1),
 ];
 
-/// For each command: which, byte 2 of the CDB, the list's length, and the list.
+// For each command: which, byte 2 of the CDB, the list's length, and the list.
 fuzz_target!(|data: &[u8]| {
     let info =
         DeviceInfo { size: 1 << 18, block_size: 512, preferred_size: 4096, read_only: false, uuid: [3; 16] };
@@ -87,5 +87,6 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     // What was kept can be read.
-    assert!(LogicalUnit::new(device, options, Some(store)).is_ok());
+    let kept = LogicalUnit::new(device, options, Some(store));
+    assert!(kept.is_ok(), "{:?}", kept.err());
 });

@@ -157,9 +157,13 @@ impl Settings {
             Some(Digests::Refused) => DigestPolicy::Refused,
             Some(Digests::Required) => DigestPolicy::Required,
         };
+        let max_connections = self.iscsi_max_connections.map_or(default.max_connections, |n| n as usize);
         Ok(IscsiConfig {
             portals,
-            max_connections: self.iscsi_max_connections.map_or(default.max_connections, |n| n as usize),
+            max_connections,
+            max_connections_per_address: self
+                .iscsi_max_connections_per_address
+                .map_or(max_connections.div_ceil(2), |n| n as usize),
             max_sessions: self.iscsi_max_sessions.map_or(default.max_sessions, |n| n as usize),
             max_in_flight: self.iscsi_max_in_flight.map_or(default.max_in_flight, |s| s.0),
             header_digest: digests,

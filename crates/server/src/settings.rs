@@ -99,7 +99,16 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_ISCSI_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
     pub iscsi_max_connections: Option<u32>,
 
-    /// iSCSI sessions at once [default: 512]
+    /// iSCSI connections from one address [default: half of all]
+    #[arg(
+        long,
+        env = "HINDCAST_ISCSI_MAX_CONNECTIONS_PER_ADDRESS",
+        value_name = "N",
+        help_heading = "Listeners"
+    )]
+    pub iscsi_max_connections_per_address: Option<u32>,
+
+    /// iSCSI sessions at once; discovery sessions have at most a quarter of them [default: 512]
     #[arg(long, env = "HINDCAST_ISCSI_MAX_SESSIONS", value_name = "N", help_heading = "Listeners")]
     pub iscsi_max_sessions: Option<u32>,
 
@@ -341,6 +350,7 @@ impl Settings {
             nbd_max_in_flight,
             iscsi,
             iscsi_max_connections,
+            iscsi_max_connections_per_address,
             iscsi_max_sessions,
             iscsi_max_in_flight,
             iscsi_digests,

@@ -14,6 +14,7 @@ use initiator::{
     encode, pattern, to_text,
 };
 use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
@@ -263,7 +264,7 @@ fn task_management_that_has_to_wait_is_bounded() {
 /// Commands that may take minutes leave the others their workers.
 #[test]
 fn long_commands_leave_workers_to_others() {
-    let fixture = Fixture::with(|c| c.workers = 2);
+    let fixture = Fixture::with(|c| c.workers = 8);
     let mut greedy = fixture.session();
     let mut good = fixture.connect();
     good.isid[5] = 77;
@@ -282,8 +283,95 @@ fn long_commands_leave_workers_to_others() {
     let two = [good.command(0x40, &cdb, 24), good.command(0x40, &cdb, 24)];
     good.stream.write_all(&two.map(|bhs| encode(&bhs, &[], good.digests)).concat()).unwrap();
     assert_eq!([good.receive().status(), good.receive().status()], [0, 0]);
+    // Nor has one initiator all the workers for long commands.
+    let bhs = good.command(0, &[0x2f, 0, 0, 0, 0, 0, 0, 0, 9, 0], 0);
+    good.send(&bhs, &[]);
+    fixture.device.blocked.wait_for(3);
     fixture.device.blocked.open();
+    assert_eq!(good.receive().status(), 0);
     for _ in 0..8 {
         assert_eq!(greedy.receive().status(), 0);
     }
+}
+
+/// Discovery needs no rights: whoever only discovers must not take the sessions away from those who have some.
+#[test]
+fn discovery_leaves_sessions_to_others() {
+    let fixture = Fixture::with(|c| c.max_sessions = 8);
+    let discover = |n: u8| {
+        let mut wire = fixture.connect();
+        wire.isid[5] = n;
+        let response = wire.try_login(&[("SessionType", "Discovery")]);
+        (response.login_status(), wire)
+    };
+    let held: Vec<(u16, Wire)> = (0..6).map(discover).collect();
+    assert_eq!(
+        held.iter().map(|(status, _)| *status).collect::<Vec<_>>(),
+        [0, 0, 0x302, 0x302, 0x302, 0x302]
+    );
+    drop(fixture.session());
+}
+
+/// A connection to this host from an address of one's choice.
+fn connect_from(local: [u8; 4], port: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from((local, 0))).unwrap();
+    connect(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    TcpStream::from(socket)
+}
+
+#[test]
+fn one_address_cannot_take_all_connections() {
+    let fixture = Fixture::with(|c| {
+        (c.max_connections, c.max_connections_per_address) = (8, 3);
+        c.portals.truncate(1);
+        c.portals[0].listen = "0.0.0.0:0".parse().unwrap();
+    });
+    let port = fixture.address(0).port();
+    let local = || Wire::connect(([127, 0, 0, 1], port).into());
+    let held: Vec<Wire> = (0..3).map(|_| local()).collect();
+    fixture.wait_for("three connections", || fixture.server.stats().connections == 3);
+    assert!(local().is_closed());
+    let mut other = Wire::over(connect_from([127, 0, 0, 2], port));
+    other.login(&[]);
+    drop(held);
+    fixture.wait_for("the three to end", || fixture.server.stats().connections == 1);
+    local().login(&[]);
+}
+
+#[test]
+fn both_wildcard_addresses_may_have_one_port() {
+    let fixture = Fixture::with(|c| {
+        c.portals.truncate(1);
+        c.portals[0].listen = "[::]:0".parse().unwrap();
+    });
+    let port = fixture.address(0).port();
+    let refused = std::net::TcpStream::connect(("127.0.0.1", port));
+    assert!(refused.is_err(), "an IPv6 portal serves IPv6");
+    let both = Fixture::with(|c| {
+        c.portals.truncate(1);
+        c.portals[0].listen = ([0, 0, 0, 0], port).into();
+    });
+    Wire::connect(([127, 0, 0, 1], port).into()).login(&[]);
+    assert_eq!(both.address(0).port(), port);
+}
+
+/// A bug that ends a connection's thread leaves no session, and no reservation of RESERVE(6), behind.
+#[test]
+fn a_panic_ends_the_session() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    assert_eq!(wire.run(FINAL | 0x40, &[0x16, 0, 0, 0, 0, 0], 0, &[]).status(), 0); // RESERVE(6)
+    fixture.device.broken_inline.store(true, Ordering::Relaxed);
+    let bhs = wire.read_command(0, 1);
+    wire.send(&bhs, &[]);
+    assert!(wire.is_closed());
+    fixture.wait_for("the session to end", || fixture.server.sessions().is_empty());
+    fixture.device.broken_inline.store(false, Ordering::Relaxed);
+    let mut other = fixture.connect();
+    other.isid[5] = 9;
+    other.login(&[]);
+    other.clear_attentions();
+    assert_eq!(other.read(0, 1).len(), 512);
 }

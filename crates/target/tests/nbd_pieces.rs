@@ -97,7 +97,7 @@ proptest! {
         let pieces = cuts.windows(2).map(|w| bytes[w[0]..w[1]].to_vec()).collect();
         let (one, other) = (Arc::new(MemDevice::new(SIZE)), Arc::new(MemDevice::new(SIZE)));
         one.cold.store(threads, Relaxed);
-        let pool = if threads { Pool::start("test", 3).unwrap() } else { Pool::inline() };
+        let pool = if threads { Pool::start("test", 3, 3).unwrap() } else { Pool::inline() };
         let answers = play(&one, structured, pieces, pool);
         let expected = requests_in(&bytes, 64 << 20);
         let answered = expected.iter().filter(|r| !(r.kind == DISC && r.flags & !1 == 0));

@@ -301,6 +301,23 @@ fn aptpl_survives_a_restart() {
     assert_eq!(read_in(&last.a, 2)[2], 0x0c);
 }
 
+/// Found by fuzzing: the unit could not be opened again.
+#[test]
+fn aptpl_of_all_registrants_outlives_its_maker() {
+    let rig = Rig::new();
+    for (nexus, key) in [(&rig.a, 1), (&rig.b, 2)] {
+        let (cdb, list) = out(REGISTER, 0, 0, key, 1, &[]);
+        good(nexus, &cdb, &list);
+    }
+    done(&rig.a, RESERVE, 8, 1, 0);
+    let (cdb, list) = out(REGISTER, 0, 1, 0, 1, &[]);
+    good(&rig.a, &cdb, &list);
+    let again = Rig::over(rig.device.clone(), LuOptions::default(), rig.store.clone());
+    assert_eq!(keys(&again.b), [2]);
+    conflict(&again.a, &blocks(0x28, 0, 0, 1), &[]);
+    good(&again.b, &blocks(0x28, 0, 0, 1), &[]);
+}
+
 #[test]
 fn registrations_outlive_sessions() {
     let rig = Rig::new();

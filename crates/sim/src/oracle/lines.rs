@@ -108,6 +108,11 @@ impl Lines {
         }
     }
 
+    /// There are snapshots that nobody sees any more, but something rests on them.
+    pub(crate) fn any_hidden(&self) -> bool {
+        self.lines.values().any(|line| line.frozen.values().any(|frozen| !frozen.named))
+    }
+
     /// The line and the lines under it.
     pub(crate) fn depth(&self, line: u32) -> usize {
         let base = |id: &u32| self.lines.get(id).and_then(|l| l.base).map(|(line, _)| line);

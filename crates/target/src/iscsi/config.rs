@@ -41,9 +41,11 @@ pub struct IscsiConfig {
     pub portals: Vec<Portal>,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
+    /// Connections from one address at a time: one host must not be able to shut all others out.
+    pub max_connections_per_address: usize,
     /// Connections of one session (MaxConnections).
     pub max_connections_per_session: u16,
-    /// Sessions at a time, discovery sessions included; more are refused at login.
+    /// Sessions at a time; more are refused at login. Discovery sessions, which anybody may open, have at most a quarter.
     pub max_sessions: usize,
     /// Time for the whole login phase.
     pub login_timeout: Duration,
@@ -84,6 +86,7 @@ impl Default for IscsiConfig {
         IscsiConfig {
             portals: Vec::new(),
             max_connections: 1024,
+            max_connections_per_address: 512,
             max_connections_per_session: 8,
             max_sessions: 512,
             login_timeout: Duration::from_secs(15),
@@ -121,8 +124,14 @@ impl IscsiConfig {
         if self.max_recv_data_segment < 8192 {
             return invalid("max_recv_data_segment is less than 8192, which login PDUs may have");
         }
-        let zero = [self.max_connections, self.max_sessions, self.max_jobs_per_connection, self.workers]
-            .contains(&0);
+        let limits = [
+            self.max_connections,
+            self.max_connections_per_address,
+            self.max_sessions,
+            self.max_jobs_per_connection,
+            self.workers,
+        ];
+        let zero = limits.contains(&0);
         if zero || self.max_connections_per_session == 0 || self.max_outstanding_r2t == 0 {
             return invalid("a limit is zero");
         }

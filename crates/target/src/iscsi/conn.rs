@@ -137,20 +137,24 @@ impl Conn {
     ) {
         let conn = self.clone();
         let pool = if work.may_take_long() { &self.shared.slow_pool } else { &self.shared.pool };
-        pool.submit(Box::new(move || {
-            let mut unanswered = Unanswered { conn: &conn, active: &active, answered: false };
-            let mut out = conn.outbox.spare();
-            let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);
-            conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
-            conn.session.finish(&active, || conn.outbox.post(out, Some(ticket))).run();
-            unanswered.answered = true;
-        }));
+        pool.submit(
+            u64::from(self.session.tsih),
+            Box::new(move || {
+                let mut unanswered = Unanswered { conn: &conn, active: &active, answered: false };
+                let mut out = conn.outbox.spare();
+                let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);
+                conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
+                conn.session.finish(&active, || conn.outbox.post(out, Some(ticket))).run();
+                unanswered.answered = true;
+            }),
+        );
     }
 
     /// Carries out a request that had to wait for its turn. Others' threads call this: it does not wait.
     pub(super) fn run_held(self: Arc<Self>, held: Held) {
         let pool = self.shared.pool.clone();
-        pool.submit(Box::new(move || super::command::run_held(&self, held)));
+        let client = u64::from(self.session.tsih);
+        pool.submit(client, Box::new(move || super::command::run_held(&self, held)));
     }
 
     pub(super) fn forget_transfer(&self, itt: u32) {

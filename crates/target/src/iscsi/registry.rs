@@ -5,8 +5,9 @@ use super::session::{Key, Session};
 use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
 use crate::net::transport::Transport;
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ pub(super) struct Registry {
 struct State {
     /// Weak, so that a record belongs to its connection alone.
     connections: BTreeMap<u64, Weak<Record>>,
+    /// How many of them each address has; none is absent.
+    by_address: HashMap<IpAddr, usize>,
     sessions: BTreeMap<u16, Arc<Session>>,
     next_id: u64,
     next_tsih: u16,
@@ -61,21 +64,23 @@ struct State {
 }
 
 impl Registry {
-    /// Registers a connection; `None` if there are `max` already.
+    /// Registers a connection; `None` if there are `max` already, or `max_own` from its address.
     pub(super) fn admit(
         registry: &Arc<Registry>,
-        max: usize,
+        (max, max_own): (usize, usize),
         transport: Arc<dyn Transport>,
         (peer, local): (SocketAddr, SocketAddr),
         portal_group: u16,
     ) -> Option<Arc<Record>> {
+        let address = peer.ip().to_canonical();
         let mut state = registry.state.lock();
-        if state.connections.len() >= max {
+        let own = state.by_address.get(&address).copied().unwrap_or(0);
+        if state.connections.len() >= max || own >= max_own {
             state.refused += 1;
             let refused = state.refused;
             drop(state);
             if refused.is_power_of_two() {
-                tracing::warn!(%peer, max, refused, "too many iSCSI connections");
+                tracing::warn!(%peer, max, own, max_own, refused, "too many iSCSI connections");
             }
             return None;
         }
@@ -93,6 +98,7 @@ impl Registry {
             registry: registry.clone(),
         });
         state.connections.insert(record.id, Arc::downgrade(&record));
+        state.by_address.insert(address, own + 1);
         Some(record)
     }
 
@@ -124,7 +130,8 @@ impl Registry {
                 }
             }
         }
-        if state.sessions.len() >= max {
+        let discovering = || state.sessions.values().filter(|s| s.key.target.is_none()).count();
+        if state.sessions.len() >= max || (key.target.is_none() && discovering() >= max.div_ceil(4)) {
             return Err(NoSession::TooMany);
         }
         let tsih = loop {
@@ -275,6 +282,12 @@ impl Drop for Record {
     fn drop(&mut self) {
         let mut state = self.registry.state.lock();
         state.connections.remove(&self.id);
+        if let Entry::Occupied(mut own) = state.by_address.entry(self.peer.ip().to_canonical()) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
         state.past.add(&self.counters.read());
         drop(state);
         self.registry.ended.notify_all();

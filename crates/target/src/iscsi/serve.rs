@@ -28,6 +28,7 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> io::Result<()> {
     let config = &conn.shared.config;
     let tick = TICK.min(config.nop_interval / 2).min(config.stall_timeout / 2);
     let prepared = conn.outbox.transport.set_timeouts(tick, config.stall_timeout);
+    let mut ending = Ending { conn, orderly: false };
     let mut serving = Serving {
         conn,
         rx: RxBuffer::new(received),
@@ -52,8 +53,23 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> io::Result<()> {
     serving.tell_window().run();
     conn.count(&serving.tally);
     drop(serving);
-    conn.finish();
+    ending.orderly = true;
     result
+}
+
+/// Leaves the session when a connection's thread ends, also by a panic: otherwise its tasks and its nexus would stay.
+struct Ending<'a> {
+    conn: &'a Arc<Conn>,
+    orderly: bool,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if !self.orderly {
+            self.conn.abort();
+        }
+        self.conn.finish();
+    }
 }
 
 pub(super) struct Serving<'a> {

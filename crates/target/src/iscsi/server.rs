@@ -69,11 +69,12 @@ impl IscsiServer {
             }
             listeners.push(Arc::new(listener));
         }
-        let start = |name| {
-            let pool = Pool::start(name, config.workers);
+        let start = |name, share| {
+            let pool = Pool::start(name, config.workers, share);
             pool.map(Arc::new).map_err(|e| Error::io("start iSCSI workers", e))
         };
-        let pools = (start("iscsi-work")?, start("iscsi-slow")?);
+        // One initiator's long commands must not keep others' from beginning.
+        let pools = (start("iscsi-work", config.workers)?, start("iscsi-slow", config.workers.div_ceil(4))?);
         let shared = shared(config, portals, targets, pools);
         let context = Arc::new(Context { shared, registry: Arc::default() });
         let server = IscsiServer { context, listeners, acceptors: Mutex::default() };
@@ -146,8 +147,8 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
         }
     };
     let registry = &context.registry;
-    let Some(record) = Registry::admit(registry, config.max_connections, Arc::new(socket), addresses, group)
-    else {
+    let limits = (config.max_connections, config.max_connections_per_address);
+    let Some(record) = Registry::admit(registry, limits, Arc::new(socket), addresses, group) else {
         return;
     };
     let context = context.clone();
@@ -175,7 +176,7 @@ pub fn serve_transport(
     let pool = Arc::new(pool);
     let shared = shared(config.clone(), config.portals.clone(), targets, (pool.clone(), pool));
     let registry = Arc::default();
-    match Registry::admit(&registry, 1, transport, addresses, 1) {
+    match Registry::admit(&registry, (1, 1), transport, addresses, 1) {
         Some(record) => run(&shared, &registry, record),
         None => Ok(()),
     }

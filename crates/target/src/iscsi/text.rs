@@ -161,7 +161,8 @@ pub fn is_name(name: &str) -> bool {
     if let Some(rest) = name.strip_prefix("naa.") {
         return digits(rest, &[16, 32]);
     }
-    let allowed = |c: char| c.is_alphanumeric() || ".-:".contains(c) || !c.is_ascii();
+    let foreign = |c: char| !c.is_ascii() && !c.is_control() && !c.is_whitespace();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-:".contains(c) || foreign(c);
     name.len() <= 223 && name.starts_with("iqn.") && name.len() > 4 && name.chars().all(allowed)
 }
 
@@ -229,7 +230,18 @@ mod tests {
             assert!(is_name(good), "{good}");
         }
         let long = format!("iqn.{}", "a".repeat(220));
-        for bad in ["", "iqn.", "vol", "eui.1", "iqn.a b", "iqn.a=b", &long, "naa.xyz"] {
+        for bad in [
+            "",
+            "iqn.",
+            "vol",
+            "eui.1",
+            "iqn.a b",
+            "iqn.a=b",
+            "iqn.a\u{85}b",
+            "iqn.a\u{2028}b",
+            &long,
+            "naa.xyz",
+        ] {
             assert!(!is_name(bad), "{bad}");
         }
     }

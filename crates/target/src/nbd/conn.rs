@@ -33,7 +33,7 @@ pub(super) struct Conn<T> {
     pub(super) flight: Arc<Flight>,
     pub(super) counters: Arc<Counters>,
     /// Last, so that the device is let go of before the connection counts as gone.
-    _record: Option<Arc<Record>>,
+    record: Option<Arc<Record>>,
 }
 
 impl<T: Transport> Conn<T> {
@@ -47,7 +47,7 @@ impl<T: Transport> Conn<T> {
     ) -> Arc<Conn<T>> {
         let counters = record.as_ref().map(|r| r.counters.clone()).unwrap_or_default();
         let outbox = Outbox::new(transport, ());
-        Arc::new(Conn { outbox, exec, rules, shared, flight, counters, _record: record })
+        Arc::new(Conn { outbox, exec, rules, shared, flight, counters, record })
     }
 
     /// Hands work to the pool; its reply is sent when it is done, in whatever order.
@@ -58,13 +58,17 @@ impl<T: Transport> Conn<T> {
     ) {
         let conn = self.clone();
         conn.counters.job_started();
-        self.shared.pool.submit(Box::new(move || {
-            let mut unanswered = Unanswered { conn: &conn, answered: false };
-            let mut out = conn.outbox.spare();
-            work(&conn, &mut out);
-            conn.outbox.post(out, Some(ticket));
-            unanswered.answered = true;
-        }));
+        let client = self.record.as_ref().map_or(0, |r| r.id);
+        self.shared.pool.submit(
+            client,
+            Box::new(move || {
+                let mut unanswered = Unanswered { conn: &conn, answered: false };
+                let mut out = conn.outbox.spare();
+                work(&conn, &mut out);
+                conn.outbox.post(out, Some(ticket));
+                unanswered.answered = true;
+            }),
+        );
     }
 
     pub(super) fn stopping(&self) -> bool {

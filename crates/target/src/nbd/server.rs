@@ -140,7 +140,8 @@ impl NbdServer {
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
         let listeners =
             config.listen.iter().map(|l| Listener::bind(l).map(Arc::new)).collect::<Result<Vec<_>>>()?;
-        let pool = Pool::start("nbd-work", config.workers).map_err(|e| Error::io("start NBD workers", e))?;
+        let pool = Pool::start("nbd-work", config.workers, config.workers)
+            .map_err(|e| Error::io("start NBD workers", e))?;
         let shared = config.shared(pool, Arc::default());
         let context = Arc::new(Context { config, exports, tls, shared, registry: Arc::default() });
         let server = NbdServer { context, listeners, acceptors: Mutex::default() };

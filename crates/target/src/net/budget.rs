@@ -36,6 +36,12 @@ impl Budget {
         free
     }
 
+    /// Whether one who holds `held` bytes may ask for more: nobody may hold more than what is left for all others
+    /// (dynamic thresholds: Choudhury and Hahne 1998). The next one that comes always finds half of what was left.
+    fn is_fair(&self, held: u64, bytes: u64) -> bool {
+        held + bytes <= self.limit.saturating_sub(self.state.lock().used)
+    }
+
     /// Somebody waits.
     pub(crate) fn contended(&self) -> bool {
         let state = self.state.lock();
@@ -136,7 +142,8 @@ impl Flight {
 
     /// A single job always has room, whatever its size: limits are never below the largest request.
     fn has_room(&self, state: &FlightState, bytes: u64) -> bool {
-        state.jobs == 0 || (state.jobs < self.max_jobs && state.bytes + bytes <= self.max_bytes)
+        let own = state.jobs < self.max_jobs && state.bytes + bytes <= self.max_bytes;
+        state.jobs == 0 || (own && self.budget.is_fair(state.bytes, bytes))
     }
 
     fn admit(self: &Arc<Self>, state: &mut FlightState, bytes: u64) -> Ticket {
@@ -242,5 +249,21 @@ mod tests {
         assert!(two.try_enter(30).is_none());
         drop(held);
         assert!(two.try_enter(30).is_some());
+    }
+
+    #[test]
+    fn greedy_connections_leave_room_for_the_next() {
+        let budget = Budget::new(1200);
+        let mut held = Vec::new();
+        for greedy in 1..=5 {
+            let flight = Flight::new(budget.clone(), usize::MAX, 1000);
+            while let Some(ticket) = flight.try_enter(1) {
+                held.push(ticket);
+            }
+            let left = 1200 - budget.state.lock().used;
+            assert!(left >= 1200 >> greedy, "{left} bytes are left after {greedy} greedy connections");
+        }
+        let modest = Flight::new(budget, usize::MAX, 1000);
+        assert!(modest.try_enter(30).is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::transport::Socket;
 use hindcast_engine::{Error, ErrorKind, Result};
-use rustix::net::Shutdown;
+use rustix::net::{self, AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,11 +27,27 @@ pub enum Listen {
 pub(crate) const UNIX_PEER: &str = "unix";
 /// Pause after an error of `accept`, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 enum Kind {
     Tcp(TcpListener),
     /// With the identity of the file, to remove no other's.
     Unix(UnixListener, (u64, u64)),
+}
+
+/// Listens as the standard library does, but an IPv6 address is for IPv6 only: `[::]` and `0.0.0.0` can be bound side by
+/// side, and what a portal's address says is what it serves, whatever the system's default is.
+fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(net::ipproto::TCP))?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    net::bind(&socket, address)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
 }
 
 /// A bound address. A Unix socket's file goes with it.
@@ -45,7 +61,7 @@ impl Listener {
         match listen {
             Listen::Tcp(address) => {
                 let fail = |e| Error::io(format!("listen on {address}"), e);
-                let listener = TcpListener::bind(address).map_err(fail)?;
+                let listener = listen_tcp(address).map_err(fail)?;
                 let address = Listen::Tcp(listener.local_addr().map_err(fail)?);
                 Ok(Listener { kind: Kind::Tcp(listener), address })
             }
@@ -95,7 +111,7 @@ impl Listener {
 
     /// Ends the accept loop. Shutting a listening socket down wakes `accept` up on Linux.
     pub(crate) fn stop(&self) {
-        let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
+        let _ = net::shutdown(self.fd(), Shutdown::Both);
         self.remove_file();
     }
 

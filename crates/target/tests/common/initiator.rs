@@ -217,7 +217,10 @@ pub struct Wire {
 
 impl Wire {
     pub fn connect(address: SocketAddr) -> Wire {
-        let stream = TcpStream::connect(address).unwrap();
+        Wire::over(TcpStream::connect(address).unwrap())
+    }
+
+    pub fn over(stream: TcpStream) -> Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Wire {

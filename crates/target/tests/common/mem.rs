@@ -41,6 +41,8 @@ pub struct MemDevice {
     pub keep: Mutex<Option<Vec<bytes::Bytes>>>,
     /// `read` and `flush` panic.
     pub broken: AtomicBool,
+    /// `try_read` panics, on the connection's own thread.
+    pub broken_inline: AtomicBool,
 }
 
 #[derive(Default)]
@@ -100,6 +102,7 @@ impl MemDevice {
             blocked: Gate::default(),
             keep: Mutex::default(),
             broken: AtomicBool::new(false),
+            broken_inline: AtomicBool::new(false),
         }
     }
 
@@ -172,6 +175,7 @@ impl BlockDevice for MemDevice {
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         count(&self.calls.try_reads);
+        assert!(!self.broken_inline.load(Ordering::Relaxed), "break as told");
         self.check(offset, buf.len() as u64, false)?;
         if self.cold.load(Ordering::Relaxed) {
             buf.fill(0xee); // undefined content
