@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::{line, list, properties};
 use crate::session::Session;
 use clap::{ArgGroup, Subcommand};
-use hindcast_api::{CreateVolume, Method, PatchVolume, Size, Volume, VolumeStats};
+use hindcast_api::{CreateVolume, Method, Order, PatchVolume, Size, Volume, VolumeStats};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,9 @@ pub(crate) enum Command {
         /// How to preserve what snapshots need, from now on: row (redirect-on-write) or cow (copy-on-write)
         #[arg(long, group = "property")]
         method: Option<Method>,
+        /// Whether snapshots share what is preserved: dependent, or (for comparison) independent
+        #[arg(long, group = "property")]
+        order: Option<Order>,
         /// What its snapshots are expected to take, in per cent of its size; taking more is a warning
         #[arg(long, group = "property", value_name = "PERCENT")]
         snapshot_reserve: Option<u8>,
@@ -170,10 +173,16 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set { name, read_only, writable, method, snapshot_reserve, auto_delete } => {
+        Command::Set { name, read_only, writable, method, order, snapshot_reserve, auto_delete } => {
             let read_only = (read_only || writable).then_some(read_only);
-            let patch =
-                PatchVolume { read_only, method, snapshot_reserve, auto_delete, ..PatchVolume::default() };
+            let patch = PatchVolume {
+                read_only,
+                method,
+                order,
+                snapshot_reserve,
+                auto_delete,
+                ..PatchVolume::default()
+            };
             output.show(&client.patch_volume(&name, &patch)?, |v| {
                 format!("{} is now {}, {}", v.name, access(v), v.method.name())
             })
@@ -225,6 +234,7 @@ fn details(v: &Volume) -> String {
         ("block size", v.block_size.to_string()),
         ("access", access(v).into()),
         ("method", v.method.name().into()),
+        ("order", v.order.name().into()),
         (
             "snapshot reserve",
             format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", kept by deletion" } else { "" }),

@@ -2,7 +2,7 @@
 
 use hindcast_api as api;
 use hindcast_engine::pool::{
-    self, Health, Method, Placement, Pool, PoolInfo, PoolStats, PvInfo, SnapshotInfo, SnapshotSpace,
+    self, Health, Method, Order, Placement, Pool, PoolInfo, PoolStats, PvInfo, SnapshotInfo, SnapshotSpace,
     VolumeInfo,
 };
 use hindcast_engine::world::uuid_text;
@@ -91,6 +91,13 @@ pub(super) fn method(method: api::Method) -> Method {
     match method {
         api::Method::Cow => Method::Copy,
         api::Method::Row => Method::Redirect,
+    }
+}
+
+pub(super) fn order(order: api::Order) -> Order {
+    match order {
+        api::Order::Dependent => Order::Dependent,
+        api::Order::Independent => Order::Independent,
     }
 }
 
@@ -197,6 +204,10 @@ fn volume(info: &VolumeInfo) -> api::Volume {
         method: match info.method {
             Method::Copy => api::Method::Cow,
             Method::Redirect => api::Method::Row,
+        },
+        order: match info.order {
+            Order::Dependent => api::Order::Dependent,
+            Order::Independent => api::Order::Independent,
         },
         snapshot_space: None,
         snapshot_reserve: info.policy.reserve_percent,

@@ -240,7 +240,7 @@ async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Vol
     .await
 }
 
-/// Changes a volume: read_only, then method, policy of snapshots, size, name; the first that fails ends the request.
+/// Changes a volume: read_only, then method, order, policy of snapshots, size, name; the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -256,6 +256,10 @@ async fn patch_volume(
         if let Some(method) = patch.method {
             info = app.pool.set_method(&name, convert::method(method))?;
             tracing::info!(volume = name, method = method.name(), "volume");
+        }
+        if let Some(order) = patch.order {
+            info = app.pool.set_order(&name, convert::order(order))?;
+            tracing::info!(volume = name, order = order.name(), "volume");
         }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
             let old = info.policy;
