@@ -1,5 +1,6 @@
 //! Requests and responses. Plain data; field names are the JSON names.
 
+use crate::{CachePolicy, PoolIndex, Preservation};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -201,6 +202,10 @@ pub struct Pool {
     pub journal: Journal,
     /// The map cache.
     pub map_cache: MapCache,
+    /// The metadata that tells where chunks are.
+    pub index: PoolIndex,
+    /// What preserving for snapshots has cost.
+    pub preservation: Preservation,
 }
 
 /// The journal: room and positions. Positions are LSNs, and grow from `destaged` to `sequenced`.
@@ -229,6 +234,10 @@ pub struct Journal {
 /// The cache of map pages, shared by all volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MapCache {
+    /// Its replacement: the rate of hits below is that policy's.
+    pub policy: CachePolicy,
+    /// Bytes that it may hold.
+    pub size: u64,
     /// Bytes held.
     pub used: u64,
     /// Look-ups answered.
@@ -376,7 +385,7 @@ pub struct CreateVolume {
 }
 
 /// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, method,
-/// order, /// policy of snapshots, size, name, and the first that fails ends the request.
+/// order, policy of snapshots, size, name, and the first that fails ends the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {

@@ -99,6 +99,10 @@ impl Pool {
                 .slots
                 .store(branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots), Ordering::Relaxed);
         }
+        for (branch, done) in batch.branches.iter().zip(&plan.done) {
+            branch.preserved.add(done);
+            self.positions.preserving.add(done);
+        }
         for (branch, epoch) in batch.branches.iter().zip(&batch.epochs) {
             self.forget_views(branch, *epoch, &plan.pages);
         }

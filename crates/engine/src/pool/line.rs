@@ -1,6 +1,7 @@
 //! Lines of history as the data path needs them: branches, and what reads them at an epoch.
 
-use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
+use super::counters::{PreserveCounters, VolumeCounters};
+use super::info::{SnapshotPolicy, VolumeInfo};
 use super::{Method, Order};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::staging::Staging;
@@ -33,6 +34,8 @@ pub(crate) struct Branch {
     pub(crate) slots: AtomicU64,
     /// Of them, slots that only its versions point to.
     pub(crate) kept: AtomicU64,
+    /// Of the volume that writes to it: goes on when that is rolled back.
+    pub(crate) preserved: Arc<PreserveCounters>,
 }
 
 /// A branch as of an epoch.
@@ -43,7 +46,13 @@ pub(crate) struct Line {
 }
 
 impl Branch {
-    pub(crate) fn new(id: u64, record: &BranchRecord, base: Option<Line>, atomic_unit: u32) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        record: &BranchRecord,
+        base: Option<Line>,
+        atomic_unit: u32,
+        preserved: Arc<PreserveCounters>,
+    ) -> Self {
         let branch = Branch {
             id,
             chunk_log2: record.chunk_log2,
@@ -57,6 +66,7 @@ impl Branch {
             staging: Arc::new(Staging::new()),
             slots: AtomicU64::new(record.slots),
             kept: AtomicU64::new(0),
+            preserved,
         };
         branch.set_method(record.method);
         branch
@@ -122,22 +132,7 @@ pub(crate) struct VolumeState {
     pub(crate) import: RwLock<Option<ImportRecord>>,
     /// Is there an import? For the path of writes.
     pub(crate) importing: AtomicBool,
-    pub(crate) counters: VolumeCounters,
-}
-
-/// Apart from what every request reads: counting must not take those lines from other processors.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct VolumeCounters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) discards: AtomicU64,
-    pub(crate) discard_bytes: AtomicU64,
-    pub(crate) staged_read_bytes: AtomicU64,
-    pub(crate) errors: AtomicU64,
+    pub(crate) counters: Arc<VolumeCounters>,
 }
 
 impl VolumeState {
@@ -149,7 +144,6 @@ impl VolumeState {
 
     pub(crate) fn info(&self) -> VolumeInfo {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let c = &self.counters;
         VolumeInfo {
             name: self.name.read().clone(),
             uuid: self.uuid,
@@ -165,17 +159,8 @@ impl VolumeState {
             importing: self.importing.load(Ordering::Relaxed),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
-            stats: VolumeStats {
-                reads: get(&c.reads),
-                read_bytes: get(&c.read_bytes),
-                writes: get(&c.writes),
-                write_bytes: get(&c.write_bytes),
-                flushes: get(&c.flushes),
-                discards: get(&c.discards),
-                discard_bytes: get(&c.discard_bytes),
-                staged_read_bytes: get(&c.staged_read_bytes),
-                errors: get(&c.errors),
-            },
+            stats: self.counters.stats(),
+            preserved: self.line.branch.preserved.stats(),
         }
     }
 }

@@ -40,7 +40,8 @@ impl Volume {
             .map(|op| {
                 self.count(&self.state.counters.writes, 1);
                 self.count(&self.state.counters.write_bytes, op.data.len() as u64);
-                self.request(op.offset, op.data.len() as u64, Change::Data(&op.data))
+                let request = self.request(op.offset, op.data.len() as u64, Change::Data(&op.data));
+                request.inspect(|request| self.count_place_of_write(request.offset, request.len))
             })
             .collect();
         {

@@ -12,7 +12,7 @@ use axum::routing::get;
 use axum::{Router, body::Bytes};
 use hindcast_api::{
     API_V1, AddPv, CreateVolume, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv, PatchVolume,
-    Pool, Pv, Status, Volume,
+    Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy};
 use serde::Deserialize;
@@ -44,6 +44,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(patch_pv, remove_pv))
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
+        .routes(routes!(volume_stats))
         .merge(snapshots::router())
         .merge(transfer::router())
         .merge(relocation::router())
@@ -132,7 +133,11 @@ async fn metrics_text(State(app): Shared) -> Result<Response, ApiError> {
 /// The pool.
 #[utoipa::path(get, path = "/pool", responses((status = OK, body = Pool)))]
 async fn pool(State(app): Shared) -> Result<Json<Pool>, ApiError> {
-    blocking(&app, |app| Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))).await
+    blocking(&app, |app| Ok(Json(pool_now(app)?))).await
+}
+
+fn pool_now(app: &App) -> Result<Pool, ApiError> {
+    Ok(convert::pool(&app.pool.info(), &app.pool.stats(), app.pool.index_size()?))
 }
 
 /// Changes the pool.
@@ -143,7 +148,7 @@ async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<
             app.pool.set_placement(convert::placement(placement))?;
             tracing::info!(placement = placement.name(), "placement set");
         }
-        Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))
+        Ok(Json(pool_now(app)?))
     })
     .await
 }
@@ -236,6 +241,19 @@ async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Vol
         let volume = Lineage::new(&app.pool).volume(&app.pool.volume(&name)?);
         let snapshot_space = app.pool.space_usage(&name).ok().map(|usage| usage.snapshots);
         Ok(Json(Volume { snapshot_space, ..volume }))
+    })
+    .await
+}
+
+/// Everything that is counted of one volume: requests, what preserving costs, where requests go.
+#[utoipa::path(get, path = "/volumes/{name}/stats", params(("name" = String, Path)), responses((status = OK, body = VolumeStatistics), (status = "default", body = ErrorBody)))]
+async fn volume_stats(
+    State(app): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<VolumeStatistics>, ApiError> {
+    blocking(&app, move |app| {
+        let statistics = app.pool.volume_statistics(&name)?;
+        Ok(Json(convert::statistics(name, &statistics)))
     })
     .await
 }
