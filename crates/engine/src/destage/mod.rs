@@ -108,9 +108,7 @@ impl Pool {
         }
         self.publish(plan.pages);
         for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
-            // Published first: whoever looks from here on finds the copy. Whoever looked before sees the generation move.
-            self.map.forget_frozen(branch.id);
-            branch.generation.fetch_add(1, Ordering::SeqCst);
+            branch.generation.supersede(|| self.map.forget_frozen(branch.id));
         }
         Ok(plan.in_place)
     }

@@ -4,6 +4,7 @@ use super::counters::{PreserveCounters, VolumeCounters};
 use super::info::{SnapshotPolicy, VolumeInfo};
 use super::{Method, Order};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
+use crate::generation::Generation;
 use crate::staging::Staging;
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -28,7 +29,7 @@ pub(crate) struct Branch {
     method: AtomicU8,
     independent: AtomicBool,
     /// Moves when a place that a snapshot was read from is about to be overwritten (copy-on-write).
-    pub(crate) generation: AtomicU64,
+    pub(crate) generation: Generation,
     pub(crate) staging: Arc<Staging>,
     /// Slots that its map and its versions point to, as of the last commit.
     pub(crate) slots: AtomicU64,
@@ -62,7 +63,7 @@ impl Branch {
             frozen: RwLock::new(BTreeSet::new()),
             method: AtomicU8::new(0),
             independent: AtomicBool::new(record.order == Order::Independent),
-            generation: AtomicU64::new(0),
+            generation: Generation::new(),
             staging: Arc::new(Staging::new()),
             slots: AtomicU64::new(record.slots),
             kept: AtomicU64::new(0),

@@ -10,7 +10,6 @@ use crate::pool::line::{HEAD, Line};
 use crate::staging::{Piece, SECTORS, Source};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A read-ahead by [`Volume::load_range`] stops here: it is a hint.
 const MAX_CACHED: u64 = 16 << 20;
@@ -81,17 +80,11 @@ impl Volume {
     /// A place that a snapshot is read from may be overwritten meanwhile, after its content was copied away
     /// (copy-on-write). The branch's generation moves before that happens: what was read under another one is read again.
     fn read_line(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
-        loop {
-            let generation = line.branch.generation.load(Ordering::SeqCst);
-            let done = if line.branch.staging.is_empty() {
-                self.read_below(line, offset, buf, may_block)
-            } else {
-                self.read_merged(line, offset, buf, may_block)
-            };
-            if line.epoch == HEAD || line.branch.generation.load(Ordering::SeqCst) == generation {
-                return done;
-            }
-        }
+        let mut read = || match line.branch.staging.is_empty() {
+            true => self.read_below(line, offset, buf, may_block),
+            false => self.read_merged(line, offset, buf, may_block),
+        };
+        if line.epoch == HEAD { read() } else { line.branch.generation.read(read) }
     }
 
     /// Reads from staging what is there, and the rest from below it.
