@@ -187,7 +187,7 @@ fn read(volume: &Volume, offset: u64, len: u64) -> Result<Vec<u8>, ErrorKind> {
 }
 
 /// Writes and everything else that changes are refused, reads go on, and it says so.
-fn assert_poisoned(pool: &Pool, volume: &Volume) {
+fn assert_poisoned(pool: &Arc<Pool>, volume: &Volume) {
     assert!(matches!(pool.health(), Health::Poisoned(_)), "{:?}", pool.health());
     assert_eq!(write(volume, 0, 9, 512), Err(ErrorKind::Poisoned));
     assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Poisoned);

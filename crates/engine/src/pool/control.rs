@@ -2,7 +2,7 @@
 
 use super::full;
 use super::label::{Label, wipe};
-use super::line::Branch;
+use super::line::{Branch, VolumeState};
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
 use super::snapshots::check_deletable;
@@ -78,7 +78,8 @@ impl Pool {
         self.volume(&new.name)
     }
 
-    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros.
+    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros. [`ErrorKind::Conflict`]
+    /// while the volume is filled from a stream: that says how long it is.
     pub fn resize_volume(self: &Arc<Self>, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
         let state = self.names.read().volume(name)?.clone();
         if force && size < state.size.load(Ordering::Acquire) {
@@ -87,23 +88,26 @@ impl Pool {
         self.submit_with(|names| {
             let volume = names.volume(name)?;
             if !Arc::ptr_eq(volume, &state) {
-                let text = format!("resize volume {name}: it was rolled back or replaced meanwhile; try again");
+                let text =
+                    format!("resize volume {name}: it was rolled back or replaced meanwhile; try again");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
-            check_size(size, volume.block_size)?;
-            let old = volume.size.load(Ordering::Acquire);
-            if size < old && !force {
-                return Err(conflict(format!(
-                    "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
-                )));
+            if volume.importing.load(Ordering::Acquire) {
+                return Err(conflict(format!("resize volume {name}: it is being filled from a stream")));
             }
-            // The part of a chunk that is cut off may have to be kept for a snapshot.
-            let branch = &volume.line.branch;
-            let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
-            let shared = branch.has_base() || !branch.frozen.read().is_empty();
-            Ok((Control::ResizeVolume { id: volume.id, size }, (cuts && shared).then(|| branch.clone())))
+            resized(volume, size, force)
         })?;
         self.volume(name)
+    }
+
+    /// Gives a volume that is filled from a stream the stream's size.
+    pub(crate) fn resize_for_import(&self, id: u64, size: u64) -> Result<()> {
+        let gone = || crate::error::not_found("import: the volume was deleted");
+        let now = || self.names.read().volume_by_id(id).map(|v| v.size.load(Ordering::Acquire));
+        if now().ok_or_else(gone)? != size {
+            self.submit_with(|names| resized(names.volume_by_id(id).ok_or_else(gone)?, size, true))?;
+        }
+        Ok(())
     }
 
     /// Gives a volume another name. Open handles go on.
@@ -292,4 +296,21 @@ impl Pool {
         self.destage_to(lsn)?;
         self.pvs.take(pv).map_or(Ok(()), |pv| wipe(&*pv.disk, &pv.path))
     }
+}
+
+/// The operation that resizes a volume, and the branch of which it may need a slot.
+fn resized(volume: &VolumeState, size: u64, force: bool) -> Result<(Control, Option<Arc<Branch>>)> {
+    check_size(size, volume.block_size)?;
+    let old = volume.size.load(Ordering::Acquire);
+    if size < old && !force {
+        let name = volume.name.read();
+        return Err(conflict(format!(
+            "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
+        )));
+    }
+    // The part of a chunk that is cut off may have to be kept for a snapshot.
+    let branch = &volume.line.branch;
+    let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
+    let shared = branch.has_base() || !branch.frozen.read().is_empty();
+    Ok((Control::ResizeVolume { id: volume.id, size }, (cuts && shared).then(|| branch.clone())))
 }

@@ -1,9 +1,11 @@
 //! Lines of history as the data path needs them: branches, and what reads them at an epoch.
 
+use super::counters::{PreserveCounters, VolumeCounters};
 use super::image::Image;
-use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
+use super::info::{SnapshotPolicy, VolumeInfo};
 use super::{Method, Order};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
+use crate::generation::Generation;
 use crate::staging::Staging;
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -39,12 +41,14 @@ pub(crate) struct Branch {
     method: AtomicU8,
     independent: AtomicBool,
     /// Moves when a place that a snapshot was read from is about to be overwritten (copy-on-write).
-    pub(crate) generation: AtomicU64,
+    pub(crate) generation: Generation,
     pub(crate) staging: Arc<Staging>,
     /// Slots that its map and its versions point to, as of the last commit.
     pub(crate) slots: AtomicU64,
     /// Of them, slots that only its versions point to.
     pub(crate) kept: AtomicU64,
+    /// Of the volume that writes to it: goes on when that is rolled back.
+    pub(crate) preserved: Arc<PreserveCounters>,
 }
 
 /// What lies under a branch.
@@ -62,7 +66,13 @@ pub(crate) struct Line {
 }
 
 impl Branch {
-    pub(crate) fn new(id: u64, record: &BranchRecord, base: Option<Base>, atomic_unit: u32) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        record: &BranchRecord,
+        base: Option<Base>,
+        atomic_unit: u32,
+        preserved: Arc<PreserveCounters>,
+    ) -> Self {
         let over_image = match &base {
             Some(Base::Line(line)) => line.branch.over_image && line.branch.has_base(),
             Some(Base::Image(_)) => true,
@@ -86,10 +96,11 @@ impl Branch {
             frozen: RwLock::new(BTreeSet::new()),
             method: AtomicU8::new(0),
             independent: AtomicBool::new(record.order == Order::Independent),
-            generation: AtomicU64::new(0),
+            generation: Generation::new(),
             staging: Arc::new(Staging::new()),
             slots: AtomicU64::new(record.slots),
             kept: AtomicU64::new(0),
+            preserved,
         };
         branch.set_method(record.method);
         branch
@@ -195,22 +206,7 @@ pub(crate) struct VolumeState {
     pub(crate) import: RwLock<Option<ImportRecord>>,
     /// Is there an import? For the path of writes.
     pub(crate) importing: AtomicBool,
-    pub(crate) counters: VolumeCounters,
-}
-
-/// Apart from what every request reads: counting must not take those lines from other processors.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct VolumeCounters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) discards: AtomicU64,
-    pub(crate) discard_bytes: AtomicU64,
-    pub(crate) staged_read_bytes: AtomicU64,
-    pub(crate) errors: AtomicU64,
+    pub(crate) counters: Arc<VolumeCounters>,
 }
 
 impl VolumeState {
@@ -222,7 +218,6 @@ impl VolumeState {
 
     pub(crate) fn info(&self) -> VolumeInfo {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let c = &self.counters;
         VolumeInfo {
             name: self.name.read().clone(),
             uuid: self.uuid,
@@ -238,17 +233,8 @@ impl VolumeState {
             importing: self.importing.load(Ordering::Relaxed),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
-            stats: VolumeStats {
-                reads: get(&c.reads),
-                read_bytes: get(&c.read_bytes),
-                writes: get(&c.writes),
-                write_bytes: get(&c.write_bytes),
-                flushes: get(&c.flushes),
-                discards: get(&c.discards),
-                discard_bytes: get(&c.discard_bytes),
-                staged_read_bytes: get(&c.staged_read_bytes),
-                errors: get(&c.errors),
-            },
+            stats: self.counters.stats(),
+            preserved: self.line.branch.preserved.stats(),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last sequenced record.
 //! The catalog follows, in LSN order.
 
+use super::counters::{PreserveCounters, VolumeCounters};
 use super::image::Image;
 use super::info::NewVolume;
-use super::line::{Base, Branch, HEAD, Line, VolumeCounters, VolumeState};
+use super::line::{Base, Branch, HEAD, Line, VolumeState};
 use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
 use crate::catalog::{
     BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, PvRecord, SnapshotRecord, Superblock,
@@ -78,6 +79,15 @@ impl Namespace {
 
     /// Branches come in the order of their ids, so a base comes before what rests on it.
     pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
+        self.add_branch(id, record, Arc::default())
+    }
+
+    fn add_branch(
+        &mut self,
+        id: u64,
+        record: &BranchRecord,
+        preserved: Arc<PreserveCounters>,
+    ) -> Result<Arc<Branch>> {
         let base = match &record.base {
             None => None,
             Some(BaseRecord::Frozen(of)) => {
@@ -89,7 +99,7 @@ impl Namespace {
                 Some(Base::Image(Arc::new(Image::new(image.clone(), self.dir.clone()))))
             }
         };
-        let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit));
+        let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit, preserved));
         self.branches.insert(id, branch.clone());
         Ok(branch)
     }
@@ -142,6 +152,10 @@ impl Namespace {
     }
 
     pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
+        self.add_volume(id, record, Arc::default())
+    }
+
+    fn add_volume(&mut self, id: u64, record: VolumeRecord, counters: Arc<VolumeCounters>) -> Result<()> {
         let line = self.line(Frozen { branch: record.branch, epoch: HEAD })?;
         let state = Arc::new(VolumeState {
             id,
@@ -157,7 +171,7 @@ impl Namespace {
             policy: RwLock::new(record.policy),
             import: RwLock::new(record.import),
             importing: AtomicBool::new(record.import.is_some()),
-            counters: VolumeCounters::default(),
+            counters,
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
             return Err(corrupt(format!("load volume {}: two volumes have that name", record.name)));
@@ -183,7 +197,7 @@ impl Namespace {
             policy: RwLock::new(SnapshotPolicy::default()),
             import: RwLock::new(None),
             importing: AtomicBool::new(false),
-            counters: VolumeCounters::default(),
+            counters: Arc::default(),
         });
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
             return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
@@ -363,7 +377,7 @@ impl Namespace {
             order: was.order(),
             ..BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(base)), was.method())
         };
-        self.load_branch(branch, &record)?;
+        self.add_branch(branch, &record, was.preserved.clone())?;
         self.next_id = self.next_id.max(branch + 1);
         // Handles of what it was find it deleted: data never changes under a client without its knowledge.
         old.deleted.store(true, Ordering::Release);
@@ -380,7 +394,7 @@ impl Namespace {
             policy: *old.policy.read(),
             import: None,
         };
-        self.load_volume(id, record)
+        self.add_volume(id, record, old.counters.clone())
     }
 
     /// The number of the PV that `wanted` names: by path, UUID (as hex digits) or number.

@@ -43,6 +43,7 @@ impl Volume {
                 let len = op.data.len() as u64;
                 let request = self.request(op.offset, len, Change::Data(&op.data))?;
                 self.bring_in(op.offset, len)?;
+                self.count_place_of_write(op.offset, len);
                 Ok(request)
             })
             .collect();
