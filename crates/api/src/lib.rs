@@ -6,6 +6,7 @@
 
 mod client;
 mod error;
+mod flatten;
 mod relocation;
 mod schedules;
 mod size;
@@ -17,6 +18,7 @@ mod types;
 
 pub use client::{Client, ClientError, Endpoint};
 pub use error::{ErrorBody, ErrorKind};
+pub use flatten::*;
 pub use relocation::*;
 pub use schedules::*;
 pub use size::{ParseSizeError, Size};

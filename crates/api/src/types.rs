@@ -325,7 +325,8 @@ pub struct Volume {
     pub auto_delete: bool,
     /// It is being filled from a stream, and takes no other writes.
     pub importing: bool,
-    /// Address of the snapshot that its content begins with, if it is a clone, or was rolled back.
+    /// Address of the snapshot that its content begins with, if it is a clone, or was rolled back; or the path of the
+    /// image that it rests on.
     pub origin: Option<String>,
     /// Address of the newest snapshot in sight that its content comes after, on its own line of history or before.
     pub parent: Option<String>,
@@ -368,8 +369,12 @@ pub struct VolumeStats {
 pub struct CreateVolume {
     /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// Bytes; a multiple of the block size, up to 64 TiB.
+    /// Bytes; a multiple of the block size, up to 64 TiB. 0 over an image: as long as that.
     pub size: u64,
+    /// Absolute path, on the server's machine, of a raw image file or block device whose content the volume shows until
+    /// it is written to. The image must not change from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     /// Bytes; a power of two from 512 up to the pool's extent size. Default: as the server is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_size: Option<u64>,

@@ -7,6 +7,7 @@ mod check;
 mod clone;
 mod extras;
 mod failure;
+mod flatten;
 mod output;
 mod pool;
 mod relocate;
@@ -69,7 +70,7 @@ enum Command {
     /// The pool and its physical volumes
     #[command(subcommand)]
     Pool(pool::Command),
-    /// Volumes: create, list, show, resize, rename, set, relocate, delete, stats
+    /// Volumes: create, list, show, resize, rename, set, relocate, flatten, delete, stats
     #[command(subcommand)]
     Volume(volume::Command),
     /// Snapshots: create, list, show, rename, label, protect, delete, rollback

@@ -10,6 +10,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   hindcast volume create db --size 10G
   hindcast volume create archive --size 1.5T --chunk 256K --block 4096
+  hindcast volume create vm --origin /srv/images/debian.raw    served at once; then: volume flatten vm
 
 The volume is thin: it takes space when it is written. At once it is exported over NBD under
 its name, and over iSCSI as LUN 0 of iqn.2026-11.io.hindcast:NAME.";
@@ -35,9 +36,12 @@ pub(crate) enum Command {
     Create {
         /// 1 to 128 letters, digits, dots, dashes and underscores, beginning with a letter or digit
         name: String,
-        /// Size, up to 64T
-        #[arg(long)]
-        size: Size,
+        /// Size, up to 64T [default over an origin: the image's]
+        #[arg(long, required_unless_present = "origin")]
+        size: Option<Size>,
+        /// Show a raw image file or block device of the server's machine until written to; it must not change any more
+        #[arg(long, value_name = "PATH")]
+        origin: Option<std::path::PathBuf>,
         /// Chunk size, a power of two from 512 to the pool's extent size [default: the server's, 16K]
         #[arg(long, value_name = "SIZE")]
         chunk: Option<Size>,
@@ -97,6 +101,7 @@ pub(crate) enum Command {
         auto_delete: Option<bool>,
     },
     Relocate(crate::relocate::Args),
+    Flatten(crate::flatten::Args),
     /// Delete a volume; its space comes back in the background
     Delete {
         name: String,
@@ -126,10 +131,11 @@ fn yes_no(text: &str) -> Result<bool, String> {
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
-        Command::Create { name, size, chunk, block, read_only, method } => {
+        Command::Create { name, size, origin, chunk, block, read_only, method } => {
             let new = CreateVolume {
                 name,
-                size: size.0,
+                size: size.map_or(0, |size| size.0),
+                origin: origin.as_deref().map(absolute).transpose()?,
                 chunk_size: chunk.map(|s| s.0),
                 block_size: block,
                 read_only,
@@ -164,12 +170,20 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             })
         }
         Command::Relocate(args) => crate::relocate::run(&args, session),
+        Command::Flatten(args) => crate::flatten::run(&args, session),
         Command::Delete { name, force } => {
             client.delete_volume(&name, force)?;
             output.done(format_args!("deleted {name}"))
         }
         Command::Stats(args) => crate::stats::run(&args, session),
     }
+}
+
+/// The server does not know where this command runs.
+fn absolute(path: &std::path::Path) -> Result<String, Failure> {
+    let path = std::path::absolute(path).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?;
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Failure::Usage(format!("{}: a path must be UTF-8", path.display())))
 }
 
 fn access(volume: &Volume) -> &'static str {

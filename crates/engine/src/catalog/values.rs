@@ -659,7 +659,7 @@ mod tests {
                 fill: Some(FillRecord { rate: 1, page: 2, copied: 3 }),
                 ..BranchRecord::new(14, Some(BaseRecord::Image(image)), Method::Copy)
             },
-            "GOLDEN",
+            "030e00010000000000000000000000000000000000000000000000010102002f69e8030000000000004d00000000000000840300000000000001010000000000000002000000000000000300000000000000618637c3",
         );
         golden(Entry { slot: Slot::new(1, 4096), born: 3 }, "01080000000000010003000000d0a8f98f");
         golden(HoleRecord { end: 1 << 30, born: 3 }, "01000000400000000003000000352d693f");

@@ -174,6 +174,8 @@ pub struct VolumeInfo {
     pub order: Order,
     /// How much space its snapshots may take.
     pub policy: SnapshotPolicy,
+    /// The path of the image that it rests on, by way of snapshots perhaps.
+    pub image: Option<String>,
     /// It is being filled from a stream, and takes no other writes.
     pub importing: bool,
     /// Bytes of slots it owns (staged writes not included).

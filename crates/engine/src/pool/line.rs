@@ -230,6 +230,7 @@ impl VolumeState {
             method: self.line.branch.method(),
             order: self.line.branch.order(),
             policy: *self.policy.read(),
+            image: self.line.image().map(|image| image.record.path.clone()),
             importing: self.importing.load(Ordering::Relaxed),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),

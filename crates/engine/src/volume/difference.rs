@@ -6,6 +6,7 @@
 
 use super::Volume;
 use crate::error::{Result, invalid};
+use crate::journal::record::BLOCK;
 use crate::map::page::{CHUNKS, Entry, MapPage};
 use crate::pool::line::{Based, HEAD, Line};
 use crate::staging::union;
@@ -156,7 +157,8 @@ impl<'a> Ways<'a> {
         apart.extend(line.levels().take_while(|l| Some(l.branch.id) != common_branch));
         let images = [line.image(), other.image()].map(|image| image.map(|i| i.record.clone()));
         let same = common.is_some() || images[0] == images[1];
-        let foreign = if same { 0 } else { images.iter().flatten().map(|i| i.shown).max().unwrap_or(0) };
+        let shown = images.iter().flatten().map(|i| i.shown).max().unwrap_or(0);
+        let foreign = if same { 0 } else { shown.next_multiple_of(BLOCK) };
         Ways { to, based, foreign, apart, common }
     }
 

@@ -210,7 +210,8 @@ impl Lineage {
 
     pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
         let parent = self.before(info.branch, u32::MAX).map(address);
-        api::Volume { origin: self.origin(info.branch), parent, ..volume(info) }
+        let origin = self.origin(info.branch).or_else(|| info.image.clone());
+        api::Volume { origin, parent, ..volume(info) }
     }
 }
 

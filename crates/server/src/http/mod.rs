@@ -2,6 +2,7 @@
 
 pub(crate) mod convert;
 mod error;
+mod flatten;
 mod relocation;
 mod routes;
 mod schedules;

@@ -2,7 +2,7 @@
 
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, convert, relocation, schedules, snapshots, targets, transfer};
+use super::{App, blocking, convert, flatten, relocation, schedules, snapshots, targets, transfer};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -48,6 +48,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .merge(snapshots::router())
         .merge(transfer::router())
         .merge(relocation::router())
+        .merge(flatten::router())
         .merge(schedules::router())
         .merge(targets::router());
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
@@ -218,13 +219,20 @@ async fn create_volume(
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     blocking(&app, move |app| {
         let method = new.method.map(convert::method).unwrap_or_default();
-        let mut info = app.pool.create_volume(&NewVolume {
+        let wanted = NewVolume {
             name: new.name,
             size: new.size,
             chunk_size: new.chunk_size.unwrap_or(app.chunk),
             block_size: new.block_size.unwrap_or(512),
             read_only: new.read_only,
-        })?;
+        };
+        let mut info = match new.origin.as_deref() {
+            None => app.pool.create_volume(&wanted)?,
+            Some(image) if image.starts_with('/') => app.pool.create_volume_over(&wanted, image)?,
+            Some(_) => {
+                return Err(ApiError::new(ErrorKind::Invalid, "the path of an image must be absolute"));
+            }
+        };
         tracing::info!(volume = info.name, size = info.size, "volume created");
         if method != info.method {
             info = app.pool.set_method(&info.name, method)?;

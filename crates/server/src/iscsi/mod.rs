@@ -105,7 +105,7 @@ impl IscsiTarget {
     pub(crate) fn change_volume(
         &self,
         name: &str,
-        change: impl FnOnce(&Pool) -> Result<VolumeInfo>,
+        change: impl FnOnce(&Arc<Pool>) -> Result<VolumeInfo>,
     ) -> Result<VolumeInfo> {
         let before = self.exports.pool.volume(name)?;
         let after = change(&self.exports.pool)?;

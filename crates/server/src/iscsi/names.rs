@@ -88,6 +88,7 @@ mod tests {
 
     fn volume(name: &str) -> VolumeInfo {
         VolumeInfo {
+            image: None,
             name: name.into(),
             uuid: [0xab; 16],
             size: 1,

@@ -1,0 +1,75 @@
+//! `hindcast volume flatten`.
+
+use crate::failure::Failure;
+use crate::output::properties;
+use crate::session::Session;
+use hindcast_api::{Flatten, Flattening, Size, VolumeOrigin};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  hindcast volume flatten db --rate 50M
+  hindcast volume flatten db --wait
+  hindcast volume flatten db --status            what it rests on, and how far it is
+  hindcast volume flatten db --stop              what is copied stays
+
+A volume over an image (volume create --origin) and a clone show their origin where nothing was written to them. Flattening
+copies that into the volume, for its snapshots too, in the background, while the volume is used; zeros take no space. Then
+the image can be removed, and a deleted snapshot that was kept for the clone goes. It goes on after a restart of the server.";
+
+/// How often --wait looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Make a volume independent of the image or snapshot that it rests on
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    name: String,
+    /// Bytes a second at most [default: as fast as it goes]
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Size>,
+    /// Return when it has ended
+    #[arg(long)]
+    wait: bool,
+    /// Only show how it is
+    #[arg(long, conflicts_with_all = ["rate", "wait", "stop"])]
+    status: bool,
+    /// End it where it is
+    #[arg(long, conflicts_with_all = ["rate", "wait"])]
+    stop: bool,
+}
+
+pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    if args.status {
+        return output.show(&client.flattening(&args.name)?, details);
+    }
+    if args.stop {
+        client.stop_flattening(&args.name)?;
+        return output.done(format_args!("{}: stopped", args.name));
+    }
+    let how = Flatten { rate: args.rate.map_or(0, |rate| rate.0) };
+    let mut state = client.flatten(&args.name, &how)?;
+    while args.wait && state.running.is_some() {
+        std::thread::sleep(LOOK);
+        state = client.flattening(&args.name)?;
+    }
+    output.show(&state, details)
+}
+
+fn details(f: &Flattening) -> String {
+    let origin = match &f.origin {
+        None => "-".into(),
+        Some(VolumeOrigin::Image { path, length, unavailable: None }) => format!("{path}, {}", Size(*length)),
+        Some(VolumeOrigin::Image { unavailable: Some(why), .. }) => why.clone(),
+        Some(VolumeOrigin::Snapshot { volume, snapshot }) => format!("{volume}@{snapshot}"),
+    };
+    let running = f.running.as_ref().map_or_else(
+        || "no".into(),
+        |r| {
+            let stalled = r.stalled.as_ref().map_or_else(String::new, |why| format!("; stalled: {why}"));
+            format!("at {}, {} copied{stalled}", Size(r.position), Size(r.copied))
+        },
+    );
+    properties([("origin", origin), ("running", running)])
+}

@@ -1,0 +1,61 @@
+//! The routes of flattening.
+
+use super::error::{ApiError, Json, Path};
+use super::routes::Shared;
+use super::{App, blocking};
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{ErrorBody, Flatten, FlattenProgress, Flattening, VolumeOrigin};
+use hindcast_engine::pool::Origin;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(flattening, flatten, stop_flattening))
+}
+
+fn state(app: &App, volume: &str) -> Result<Flattening, ApiError> {
+    let origin = app.pool.origin(volume)?.map(|origin| match origin {
+        Origin::Image { path, length, unavailable } => VolumeOrigin::Image { path, length, unavailable },
+        Origin::Snapshot { volume, snapshot } => VolumeOrigin::Snapshot { volume, snapshot },
+    });
+    let running = app.pool.flattening(volume)?.map(|f| FlattenProgress {
+        position: f.position,
+        copied: f.copied_bytes,
+        stalled: f.stalled,
+    });
+    Ok(Flattening { origin, running })
+}
+
+/// What a volume rests on, and how far its flattening is.
+#[utoipa::path(get, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), responses((status = OK, body = Flattening), (status = "default", body = ErrorBody)))]
+async fn flattening(State(app): Shared, Path(volume): Path<String>) -> Result<Json<Flattening>, ApiError> {
+    blocking(&app, move |app| Ok(Json(state(app, &volume)?))).await
+}
+
+/// Begins to copy into a volume what it still shows of its origin, in the background; it goes on after a restart.
+#[utoipa::path(post, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), request_body = Flatten, responses((status = ACCEPTED, body = Flattening), (status = "default", body = ErrorBody)))]
+async fn flatten(
+    State(app): Shared,
+    Path(volume): Path<String>,
+    Json(how): Json<Flatten>,
+) -> Result<(StatusCode, Json<Flattening>), ApiError> {
+    blocking(&app, move |app| {
+        app.pool.flatten_volume(&volume, how.rate)?;
+        tracing::info!(volume, rate = how.rate, "flattening begun");
+        Ok((StatusCode::ACCEPTED, Json(state(app, &volume)?)))
+    })
+    .await
+}
+
+/// Ends a flattening where it is; what is copied stays.
+#[utoipa::path(delete, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn stop_flattening(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.pool.stop_flatten(&volume)?;
+        tracing::info!(volume, "flattening stopped");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}

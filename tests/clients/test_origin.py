@@ -1,0 +1,64 @@
+#!/usr/bin/python3
+"""Volumes over images outside of the pool: served at once, written to, made independent."""
+
+from harness import *
+from libnbd import connection
+import os
+
+
+@test(hindcast_only=True)
+def an_image_is_served_written_to_and_let_go(t):
+    """A raw image made by qemu-img is served over NBD at once; after flattening it can be removed."""
+    need("qemu-img", "qemu-io")
+    server = t.server()
+    image = os.path.join(str(server.dir), "disk.raw")
+    run("qemu-img", "create", "-f", "raw", image, str(24 * MIB))
+    run("qemu-io", "-f", "raw", "-c", f"write -P 0x5a 0 {4 * MIB}", "-c", f"write -P 0x33 {20 * MIB} 70000", image)
+    with open(image, "ab") as file:
+        file.write(b"tail")
+    with open(image, "rb") as file:
+        expected = bytearray(file.read())
+    expected += bytes(-len(expected) % 512)
+    before = sha256(image)
+
+    server.cli("volume", "create", "vm", "--origin", image + ".none", code=NOT_FOUND)
+    server.cli("volume", "create", "vm", "--origin", image, "--chunk", "1M", code=USAGE)
+    made = server.cli("volume", "create", "vm", "--origin", image)
+    assert made["size"] == len(expected) and made["allocated"] == 0 and made["origin"] == image, made
+
+    def everything():
+        with connection(server.uri("vm")) as h:
+            return b"".join(h.pread(min(MIB, len(expected) - at), at) for at in range(0, len(expected), MIB))
+
+    assert everything() == expected
+    with connection(server.uri("vm")) as h:
+        for at, length in ((512, 512), (2 * MIB + 1024, 40960), (20 * MIB - 512, 1024), (10 * MIB, 4096)):
+            data = os.urandom(length)
+            h.pwrite(data, at)
+            expected[at:at + length] = data
+        h.flush()
+    assert everything() == expected
+    server.cli("snapshot", "create", "vm@monday")
+    assert sha256(image) == before, "an image is never changed"
+
+    status = server.cli("volume", "flatten", "vm", "--status")
+    assert status["origin"]["kind"] == "image" and status["origin"]["path"] == image and not status["running"], status
+    os.rename(image, image + ".away")
+    server.kill()
+    server.start()
+    assert server.cli("volume", "flatten", "vm", "--status")["origin"]["unavailable"]
+    os.rename(image + ".away", image)
+
+    done = server.cli("volume", "flatten", "vm", "--wait")
+    assert done == {"origin": None, "running": None}, done
+    os.remove(image)
+    server.stop()
+    server.start()
+    assert everything() == expected
+    server.cli("volume", "flatten", "vm", code=CONFLICT)
+    server.cli("volume", "flatten", "vm", "--stop", code=NOT_FOUND)
+    server.check()
+
+
+if __name__ == "__main__":
+    main()
