@@ -189,10 +189,7 @@ impl Generator {
             Kind::Crash => Op::CrashIn(1 + self.rand.below(self.crash_spread), Crash::random(&mut self.rand)),
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
-            Kind::CreateOver if state.volumes.len() as u64 >= self.max_volumes + 1 => return None,
-            Kind::CreateOver => self.create_over(state)?,
-            Kind::Flatten => Op::Flatten(vol, self.rand.percent(85)),
-            Kind::LoseImages => Op::LoseImages,
+            Kind::CreateOver | Kind::Flatten | Kind::LoseImages => self.of_image(kind, vol, state)?,
             Kind::Resize => self.resize(vol, volume),
             Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
             Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
@@ -305,6 +302,15 @@ impl Generator {
         let name = self.volume_name(state);
         let size = self.size(block_size);
         Op::Create(VolumeModel::new(name, size, chunk_size, block_size, self.rand.percent(5)))
+    }
+
+    fn of_image(&mut self, kind: Kind, vol: VolId, state: &State) -> Option<Op> {
+        match kind {
+            Kind::CreateOver if state.volumes.len() as u64 > self.max_volumes => None,
+            Kind::CreateOver => self.create_over(state),
+            Kind::Flatten => Some(Op::Flatten(vol, self.rand.percent(85))),
+            _ => Some(Op::LoseImages),
+        }
     }
 
     fn create_over(&mut self, state: &State) -> Option<Op> {

@@ -194,6 +194,18 @@ impl Control {
                 w.u8(14).u64(*id).u64(*branch).u64(base.branch).u32(base.epoch).u64(*size);
                 w.u64(*undo_id).value(undo);
             }
+            Control::CreateOver { id, chunk_log2, image, volume } => {
+                w.u8(30).u64(*id).u8(*chunk_log2);
+                image.put(w);
+                w.value(volume);
+            }
+            property => property.put_property(w),
+        }
+    }
+
+    /// The same for what only sets something.
+    fn put_property(&self, w: &mut Writer) {
+        match self {
             Control::SetMethod { id, method } => {
                 w.u8(15).u64(*id).u8(encode_method(*method));
             }
@@ -211,15 +223,11 @@ impl Control {
             Control::SetOrder { id, order } => {
                 w.u8(23).u64(*id).u8(encode_order(*order));
             }
-            Control::CreateOver { id, chunk_log2, image, volume } => {
-                w.u8(30).u64(*id).u8(*chunk_log2);
-                image.put(w);
-                w.value(volume);
-            }
             Control::SetFill { branches, rate } => {
                 w.u8(31).u8(rate.is_some() as u8).u64(rate.unwrap_or(0)).u16(branches.len() as u16);
                 branches.iter().for_each(|id| _ = w.u64(*id));
             }
+            _ => {}
         }
     }
 
@@ -269,28 +277,13 @@ impl Control {
                 undo_id: r.u64()?,
                 undo: r.value()?,
             },
-            15 => Control::SetMethod { id: r.u64()?, method: decode_method(r.u8()?)? },
-            20 => {
-                Control::SetLabels { id: r.u64()?, protected: r.u8()? != 0, labels: decode_labels(&mut r)? }
-            }
-            21 => {
-                let (id, reserve_percent, auto_delete) = (r.u64()?, r.u8()?, r.u8()? != 0);
-                Control::SetPolicy { id, policy: SnapshotPolicy { reserve_percent, auto_delete } }
-            }
-            22 => Control::SetImport { id: r.u64()?, import: decode_import(&mut r)? },
-            23 => Control::SetOrder { id: r.u64()?, order: decode_order(r.u8()?)? },
             30 => Control::CreateOver {
                 id: r.u64()?,
                 chunk_log2: r.u8()?,
                 image: ImageRecord::take(&mut r)?,
                 volume: r.value()?,
             },
-            31 => {
-                let (set, rate, count) = (r.u8()? != 0, r.u64()?, r.u16()?);
-                let branches = (0..count).map(|_| r.u64()).collect::<Option<_>>()?;
-                Control::SetFill { branches, rate: set.then_some(rate) }
-            }
-            _ => return None,
+            code => Self::decode_property(code, &mut r)?,
         };
         if matches!(&control, Control::CreateVolume { chunk_log2, .. }
             | Control::CloneVolume { chunk_log2, .. }
@@ -299,6 +292,26 @@ impl Control {
             return None;
         }
         is_padding(&mut r).then_some(control)
+    }
+
+    /// The same for what only sets something.
+    fn decode_property(code: u8, r: &mut Reader<'_>) -> Option<Control> {
+        Some(match code {
+            15 => Control::SetMethod { id: r.u64()?, method: decode_method(r.u8()?)? },
+            20 => Control::SetLabels { id: r.u64()?, protected: r.u8()? != 0, labels: decode_labels(r)? },
+            21 => {
+                let (id, reserve_percent, auto_delete) = (r.u64()?, r.u8()?, r.u8()? != 0);
+                Control::SetPolicy { id, policy: SnapshotPolicy { reserve_percent, auto_delete } }
+            }
+            22 => Control::SetImport { id: r.u64()?, import: decode_import(r)? },
+            23 => Control::SetOrder { id: r.u64()?, order: decode_order(r.u8()?)? },
+            31 => {
+                let (set, rate, count) = (r.u8()? != 0, r.u64()?, r.u16()?);
+                let branches = (0..count).map(|_| r.u64()).collect::<Option<_>>()?;
+                Control::SetFill { branches, rate: set.then_some(rate) }
+            }
+            _ => return None,
+        })
     }
 }
 
