@@ -226,6 +226,19 @@ impl Generator {
                 1 | 2 => Op::BadReads,
                 _ => Op::ClearFaults,
             },
+            of_snapshots => return self.draw_of_snapshots(of_snapshots, (vol, volume), state, transfers),
+        };
+        Some(op)
+    }
+
+    fn draw_of_snapshots(
+        &mut self,
+        kind: Kind,
+        (vol, volume): (VolId, &VolumeModel),
+        state: &State,
+        transfers: &Transfers,
+    ) -> Option<Op> {
+        let op = match kind {
             Kind::Method => Op::Method(vol, self.rand.pick(&[Method::Redirect, Method::Copy])),
             Kind::Snapshot if state.snapshots.len() as u64 >= self.max_snapshots => return None,
             Kind::Snapshot => self.snapshot(state),
@@ -236,15 +249,10 @@ impl Generator {
             Kind::Order => Op::Order(vol, self.rand.pick(&[Order::Independent, Order::Dependent])),
             Kind::ReleaseSnapshots => Op::ReleaseSnapshots,
             Kind::DeleteSnapshots => self.delete_snapshots(state)?,
-            Kind::RenameSnapshot
-            | Kind::Clone
-            | Kind::RollBack
-            | Kind::ReadSnapshot
-            | Kind::Note
-            | Kind::Export => {
+            of_one => {
                 let ids: Vec<SnapId> = state.snapshots.keys().copied().collect();
                 let snap = *ids.get(self.rand.below(ids.len() as u64) as usize)?;
-                self.of_snapshot(kind, snap, state)?
+                self.of_snapshot(of_one, snap, state)?
             }
         };
         Some(op)

@@ -5,7 +5,7 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -284,8 +284,9 @@ impl Disk for FileDisk {
         if self.block {
             return Ok(None);
         }
-        let since = self.file.metadata()?.modified()?.duration_since(std::time::UNIX_EPOCH);
-        Ok(since.ok().and_then(|since| u64::try_from(since.as_nanos()).ok()))
+        let meta = self.file.metadata()?;
+        let nanos = meta.mtime().checked_mul(1_000_000_000).and_then(|n| n.checked_add(meta.mtime_nsec()));
+        Ok(nanos.and_then(|nanos| u64::try_from(nanos).ok()))
     }
 
     fn backing_available(&self) -> io::Result<Option<u64>> {

@@ -269,6 +269,13 @@ impl State {
                     volume.read_only = *on;
                 }
             }
+            Effect::Policy(..) | Effect::Import(..) | Effect::Arrive { .. } => self.apply_to_volume(effect),
+            of_snapshots => self.apply_to_snapshots(of_snapshots),
+        }
+    }
+
+    fn apply_to_snapshots(&mut self, effect: &Effect) {
+        match effect {
             Effect::CreateSnapshots(wanted) => {
                 wanted.iter().for_each(|(snap, vol, name)| self.freeze(*snap, *vol, name));
             }
@@ -287,14 +294,12 @@ impl State {
                 self.volumes.insert(*vol, VolumeModel { content, line, ..new });
             }
             Effect::RollBack(vol, snap, undo, name) => self.roll_back(*vol, *snap, *undo, name),
-            Effect::Method(_) => {}
             Effect::Labels(snap, protected, labels) => {
                 if let Some(snapshot) = self.snapshots.get_mut(snap) {
                     snapshot.protected = *protected;
                     snapshot.labels.clone_from(labels);
                 }
             }
-            Effect::Policy(..) | Effect::Import(..) | Effect::Arrive { .. } => self.apply_to_volume(effect),
             Effect::Imported(snap, vol, name, origin) => {
                 self.freeze(*snap, *vol, name);
                 if let Some(snapshot) = self.snapshots.get_mut(snap) {
@@ -304,6 +309,8 @@ impl State {
                     volume.import = None;
                 }
             }
+            // Nobody sees another way to preserve.
+            _ => {}
         }
     }
 
