@@ -266,11 +266,14 @@ impl Pool {
         step: &mut Step,
     ) -> Result<Option<Slot>> {
         let below = self.find_below(&Line { branch: branch.clone(), epoch: HEAD }, chunk)?;
+        // Holes can be very many: they must be passed quickly.
+        if matches!(below, Below::Zeros) {
+            return Ok(None);
+        }
         let size = 1u64 << branch.chunk_log2;
         let mut buffer = vec![0u8; size.min(PIECE) as usize];
         match &below {
-            Below::Zeros => return Ok(None),
-            Below::Slot(_) => {}
+            Below::Zeros | Below::Slot(_) => {}
             // A chunk over an image is not longer than a record: one piece.
             Below::Image(image) => {
                 if let Err(error) = image.read(&mut buffer, chunk << branch.chunk_log2, true) {
