@@ -126,6 +126,9 @@ fn tear_4096(name: &str) -> TearModel {
     if name.starts_with("pv") || name.starts_with('/') { TearModel::BLOCKS } else { tear_512(name) }
 }
 
+/// Journal that the records of a control operation take at most, in bytes.
+const CONTROL_ROOM: u64 = 16 << 10;
+
 impl Run {
     /// A machine without a pool.
     pub fn new(seed: u64, plan: Plan, wild: bool, trace: Trace) -> Self {
@@ -259,6 +262,8 @@ impl Run {
         }
         self.create()?;
         for _ in 0..count {
+            // Before the operation is drawn: a policy may delete what it would be about.
+            self.make_room(CONTROL_ROOM)?;
             let op = generator.next(self.oracle.state(), &self.transfers());
             self.step(&op)?;
         }
