@@ -380,6 +380,9 @@ def rollback_and_its_undoing(t):
     put(server, "db", pattern(9, MIB))
     server.check()
     assert get(server, "db", MIB) == pattern(9, MIB)
+    # A connection's end is noticed a moment after the client has gone.
+    unused = lambda: server.show("db")["handles"] == 0
+    wait_for("the connection's end", unused)
     server.cli("snapshot", "rollback", "db@undo")
     assert get(server, "db", MIB) == contents["three"]
     assert len(names(server)) == 5, "each rollback keeps what was"
@@ -387,6 +390,7 @@ def rollback_and_its_undoing(t):
     server.cli("snapshot", "rollback", "db@one", "--undo-name", "two", code=CONFLICT)
     # The size is a part of the state.
     server.cli("volume", "resize", "db", "--size", "16M")
+    wait_for("the connection's end", unused)
     server.cli("snapshot", "rollback", "db@one")
     assert server.show("db")["size"] == 8 * MIB
     server.check()
