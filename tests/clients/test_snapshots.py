@@ -70,6 +70,9 @@ def commands_and_exit_codes(t):
 
     assert server.show("db")["method"] == "row"
     assert server.cli("volume", "set", "db", "--method", "cow")["method"] == "cow"
+    assert server.cli("volume", "set", "db", "--order", "independent")["order"] == "independent"
+    server.cli("volume", "set", "db", "--order", "none", code=USAGE)
+    assert server.cli("volume", "set", "db", "--order", "dependent")["order"] == "dependent"
     server.create("other", MIB, "4K", "--method", "cow")
     assert server.show("other")["method"] == "cow"
 
@@ -100,6 +103,37 @@ def commands_and_exit_codes(t):
     server.cli("snapshot", "delete", "db@2*", "db@first")
     assert names(server) == []
     assert server.show("copy")["origin"] is None, "gone from sight, and kept for the clone"
+    server.check()
+
+
+@test(hindcast_only=True)
+def orders_of_preservation(t):
+    """Each snapshot keeps what it showed, whether it shares what is preserved or has a copy of its own."""
+    server = t.server()
+    for method, order in [(m, o) for m in ("row", "cow") for o in ("dependent", "independent")]:
+        name = f"{method}-{order}"
+        server.create(name, 4 * MIB)
+        server.cli("volume", "set", name, "--method", method, "--order", order)
+        shown = []
+        for n in range(4):
+            put(server, name, pattern(n, MIB), offset=n * 256 * 1024)
+            server.cli("snapshot", "create", f"{name}@s{n}")
+            shown.append(get(server, name, 4 * MIB))
+        put(server, name, pattern(99, 2 * MIB))
+        server.drained()
+        cost = server.cli("volume", "stats", name)["preservation"]
+        # Every write has found chunks that a snapshot saw: three overlap the one before, the last all that was there.
+        chunks = (3 * 768 * 1024 + 7 * 256 * 1024) // (16 * 1024)
+        if order == "dependent":
+            copies, redirects = (0, chunks) if method == "row" else (chunks, 0)
+            assert (cost["copies"], cost["redirects"], cost["space_efficiency"]) == (copies, redirects, 1), cost
+        else:
+            assert cost["copies"] + cost["redirects"] > chunks and cost["space_efficiency"] < 1, cost
+        for n, data in enumerate(shown):
+            assert get(server, f"{name}@s{n}", 4 * MIB) == data, f"{name}@s{n}"
+        server.cli("snapshot", "delete", f"{name}@s1", f"{name}@s2")
+        for n in (0, 3):
+            assert get(server, f"{name}@s{n}", 4 * MIB) == shown[n], f"{name}@s{n}, others deleted"
     server.check()
 
 
@@ -346,6 +380,9 @@ def rollback_and_its_undoing(t):
     put(server, "db", pattern(9, MIB))
     server.check()
     assert get(server, "db", MIB) == pattern(9, MIB)
+    # A connection's end is noticed a moment after the client has gone.
+    unused = lambda: server.show("db")["handles"] == 0
+    wait_for("the connection's end", unused)
     server.cli("snapshot", "rollback", "db@undo")
     assert get(server, "db", MIB) == contents["three"]
     assert len(names(server)) == 5, "each rollback keeps what was"
@@ -353,6 +390,7 @@ def rollback_and_its_undoing(t):
     server.cli("snapshot", "rollback", "db@one", "--undo-name", "two", code=CONFLICT)
     # The size is a part of the state.
     server.cli("volume", "resize", "db", "--size", "16M")
+    wait_for("the connection's end", unused)
     server.cli("snapshot", "rollback", "db@one")
     assert server.show("db")["size"] == 8 * MIB
     server.check()

@@ -1,6 +1,6 @@
 //! Requests and responses. Plain data; field names are the JSON names.
 
-use crate::{Cdp, PatchCdp};
+use crate::{CachePolicy, Cdp, PatchCdp, PoolIndex, Preservation};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -141,6 +141,38 @@ impl std::str::FromStr for Method {
     }
 }
 
+/// What a write preserves when several snapshots see what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// One version serves all of them: a write costs the same however many snapshots there are.
+    Dependent,
+    /// Each gets a copy of its own while there is space to spare: for comparison.
+    Independent,
+}
+
+impl Order {
+    /// The name as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Dependent => "dependent",
+            Order::Independent => "independent",
+        }
+    }
+}
+
+impl std::str::FromStr for Order {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "dependent" => Ok(Order::Dependent),
+            "independent" => Ok(Order::Independent),
+            _ => Err("an order is dependent or independent".into()),
+        }
+    }
+}
+
 /// The pool: configuration, space, positions and counters since it was opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
@@ -170,6 +202,10 @@ pub struct Pool {
     pub journal: Journal,
     /// The map cache.
     pub map_cache: MapCache,
+    /// The metadata that tells where chunks are.
+    pub index: PoolIndex,
+    /// What preserving for snapshots has cost.
+    pub preservation: Preservation,
 }
 
 /// The journal: room and positions. Positions are LSNs, and grow from `destaged` to `sequenced`.
@@ -198,6 +234,10 @@ pub struct Journal {
 /// The cache of map pages, shared by all volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MapCache {
+    /// Its replacement: the rate of hits below is that policy's.
+    pub policy: CachePolicy,
+    /// Bytes that it may hold.
+    pub size: u64,
     /// Bytes held.
     pub used: u64,
     /// Look-ups answered.
@@ -275,6 +315,8 @@ pub struct Volume {
     pub read_only: bool,
     /// How it preserves what its snapshots need.
     pub method: Method,
+    /// Whether its snapshots share what is preserved.
+    pub order: Order,
     /// Bytes that are kept for its snapshots only. As of the last destage; absent in lists.
     pub snapshot_space: Option<u64>,
     /// What its snapshots are expected to take, in per cent of its size; taking more is a warning.
@@ -354,7 +396,7 @@ pub struct CreateVolume {
 }
 
 /// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, method,
-/// policy of snapshots, history, size, name, and the first that fails ends the request.
+/// order, policy of snapshots, history, size, name, and the first that fails ends the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -364,6 +406,9 @@ pub struct PatchVolume {
     /// How it preserves what its snapshots need, from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
+    /// Whether its snapshots share what is preserved from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
     /// What its snapshots are expected to take, in per cent of its size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_reserve: Option<u8>,

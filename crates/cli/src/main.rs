@@ -19,6 +19,7 @@ mod select;
 mod serve;
 mod session;
 mod snapshot;
+mod stats;
 mod status;
 mod target;
 #[cfg(test)]

@@ -131,8 +131,8 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
 }
 
 fn table(pool: &Pool) -> String {
-    let journal = &pool.journal;
-    let hits = pool.map_cache.hit_rate.map_or_else(|| "-".into(), |rate| format!("{:.1} %", rate * 100.0));
+    let (journal, cache, index, kept) = (&pool.journal, &pool.map_cache, &pool.index, &pool.preservation);
+    let hits = cache.hit_rate.map_or_else(|| "-".into(), |rate| format!("{:.1} %", rate * 100.0));
     properties([
         ("health", health(&pool.health)),
         ("capacity", Size(pool.capacity).to_string()),
@@ -151,7 +151,34 @@ fn table(pool: &Pool) -> String {
                 journal.sequenced_lsn, journal.written_lsn, journal.synced_lsn, journal.destaged_lsn
             ),
         ),
-        ("map cache", format!("{}, {hits} hits", Size(pool.map_cache.used))),
+        (
+            "map cache",
+            format!(
+                "{} of {} used, {}, {hits} hits",
+                Size(cache.used),
+                Size(cache.size),
+                cache.policy.name()
+            ),
+        ),
+        (
+            "index",
+            format!(
+                "{} map pages, {} versions, catalog of {}",
+                index.map_pages,
+                index.versions,
+                Size(index.catalog_bytes)
+            ),
+        ),
+        (
+            "preserved",
+            format!(
+                "{} pre-image copies, {} redirects, {} fill reads, space efficiency {}",
+                kept.copies,
+                kept.redirects,
+                kept.fill_reads,
+                crate::stats::efficiency(kept)
+            ),
+        ),
         ("uuid", pool.uuid.clone()),
     ])
 }

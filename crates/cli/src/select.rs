@@ -190,8 +190,8 @@ mod tests {
 
     fn volume(name: &str, parent: Option<&str>) -> Volume {
         let json = format!(
-            r#"{{"name":"{name}","uuid":"","size":1,"chunk_size":1,"block_size":512,"read_only":false,"method":"row",
-                "snapshot_reserve":10,"auto_delete":false,"importing":false,
+            r#"{{"name":"{name}","uuid":"","size":1,"chunk_size":1,"block_size":512,"read_only":false,
+                "method":"row","order":"dependent","snapshot_reserve":10,"auto_delete":false,"importing":false,
                 "created":"1970-01-01T00:00:00Z","allocated":0,"handles":0,"stats":{{"reads":0,"read_bytes":0,
                 "writes":0,"write_bytes":0,"flushes":0,"discards":0,"discard_bytes":0,"staged_read_bytes":0,"errors":0}}}}"#
         );

@@ -2,12 +2,10 @@
 
 use crate::cdp::keep::Keep;
 use crate::failure::Failure;
-use crate::output::{line, list, properties};
+use crate::output::{list, properties};
 use crate::session::Session;
 use clap::{ArgGroup, Subcommand};
-use hindcast_api::{CreateVolume, Method, PatchVolume, Size, Volume, VolumeStats};
-use serde::Serialize;
-use std::time::{Duration, Instant};
+use hindcast_api::{CreateVolume, Method, Order, PatchVolume, Size, Volume};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -34,12 +32,6 @@ Examples:
 
 With row a chunk that a snapshot needs stays where it is, and what is written goes elsewhere: little is moved. With cow
 it is copied away and overwritten where it was: the volume keeps its order on disk. What was written before stays as it is.";
-
-const STATS_EXAMPLES: &str = "\
-Examples:
-  hindcast volume stats                          totals since the server started
-  hindcast volume stats db --watch 2             rates, every 2 seconds
-  hindcast volume stats --watch 1 -o json | jq   one JSON line per interval";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -104,6 +96,9 @@ pub(crate) enum Command {
         /// How to preserve what snapshots need, from now on: row (redirect-on-write) or cow (copy-on-write)
         #[arg(long, group = "property")]
         method: Option<Method>,
+        /// Whether snapshots share what is preserved: dependent, or (for comparison) independent
+        #[arg(long, group = "property")]
+        order: Option<Order>,
         /// What its snapshots are expected to take, in per cent of its size; taking more is a warning
         #[arg(long, group = "property", value_name = "PERCENT")]
         snapshot_reserve: Option<u8>,
@@ -122,17 +117,7 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Requests and bytes of one volume, or of all
-    #[command(after_help = STATS_EXAMPLES)]
-    Stats {
-        name: Option<String>,
-        /// Show rates again and again, every so many seconds
-        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
-        watch: Option<Duration>,
-        /// End after so many intervals
-        #[arg(long, value_name = "N", requires = "watch")]
-        count: Option<u64>,
-    },
+    Stats(crate::stats::Args),
 }
 
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
@@ -140,13 +125,6 @@ pub(crate) fn block_size(text: &str) -> Result<u32, String> {
         Ok(Size(512)) => Ok(512),
         Ok(Size(4096)) => Ok(4096),
         _ => Err("a block size is 512 or 4096".into()),
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(value) if (0.1..=86400.0).contains(&value) => Ok(Duration::from_secs_f64(value)),
-        _ => Err("an interval is 0.1 to 86400 seconds".into()),
     }
 }
 
@@ -185,18 +163,20 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set { name, read_only, writable, method, snapshot_reserve, auto_delete, keep } => {
+        Command::Set { name, read_only, writable, method, order, snapshot_reserve, auto_delete, keep } => {
             let read_only = (read_only || writable).then_some(read_only);
             let patch = PatchVolume {
                 read_only,
                 method,
+                order,
                 snapshot_reserve,
                 auto_delete,
                 cdp: keep.patch(),
                 ..PatchVolume::default()
             };
             output.show(&client.patch_volume(&name, &patch)?, |v| {
-                format!("{} is now {}, {}, {}", v.name, access(v), v.method.name(), history(v))
+                let order = if v.order == Order::Independent { ", independent" } else { "" };
+                format!("{} is now {}, {}{order}, {}", v.name, access(v), v.method.name(), history(v))
             })
         }
         Command::Relocate(args) => crate::relocate::run(&args, session),
@@ -205,12 +185,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             client.delete_volume(&name, force)?;
             output.done(format_args!("deleted {name}"))
         }
-        Command::Stats { name, watch: None, .. } => {
-            output.show(&samples(session, name.as_deref())?, |samples| totals(samples))
-        }
-        Command::Stats { name, watch: Some(interval), count } => {
-            watch(session, name.as_deref(), interval, count.unwrap_or(u64::MAX))
-        }
+        Command::Stats(args) => crate::stats::run(&args, session),
     }
 }
 
@@ -261,6 +236,7 @@ fn details(v: &Volume) -> String {
         ("block size", v.block_size.to_string()),
         ("access", access(v).into()),
         ("method", v.method.name().into()),
+        ("order", v.order.name().into()),
         (
             "snapshot reserve",
             format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", kept by deletion" } else { "" }),
@@ -271,143 +247,4 @@ fn details(v: &Volume) -> String {
         ("created", v.created.to_string()),
         ("uuid", v.uuid.clone()),
     ])
-}
-
-/// Counters of one volume at one instant.
-#[derive(Debug, Clone, Serialize)]
-struct Sample {
-    name: String,
-    #[serde(flatten)]
-    stats: VolumeStats,
-}
-
-/// Per second, over one interval.
-#[derive(Debug, Serialize, PartialEq)]
-struct Rate {
-    name: String,
-    reads_per_second: f64,
-    read_bytes_per_second: f64,
-    writes_per_second: f64,
-    write_bytes_per_second: f64,
-    flushes_per_second: f64,
-    discards_per_second: f64,
-    errors_per_second: f64,
-}
-
-fn samples(session: &Session, name: Option<&str>) -> Result<Vec<Sample>, Failure> {
-    let volumes = match name {
-        Some(name) => vec![session.client.volume(name)?],
-        None => session.client.volumes()?,
-    };
-    Ok(volumes.into_iter().map(|v| Sample { name: v.name, stats: v.stats }).collect())
-}
-
-fn totals(samples: &[Sample]) -> String {
-    let rows = samples.iter().map(|Sample { name, stats: s }| {
-        vec![
-            name.clone(),
-            s.reads.to_string(),
-            Size(s.read_bytes).to_string(),
-            Size(s.staged_read_bytes).to_string(),
-            s.writes.to_string(),
-            Size(s.write_bytes).to_string(),
-            s.flushes.to_string(),
-            s.discards.to_string(),
-            Size(s.discard_bytes).to_string(),
-            s.errors.to_string(),
-        ]
-    });
-    let heading = [
-        "NAME",
-        "READS",
-        "READ",
-        "STAGED",
-        "WRITES",
-        "WRITTEN",
-        "FLUSHES",
-        "DISCARDS",
-        "DISCARDED",
-        "ERRORS",
-    ];
-    list(&heading, &[1, 2, 3, 4, 5, 6, 7, 8, 9], rows)
-}
-
-fn watch(session: &Session, name: Option<&str>, interval: Duration, count: u64) -> Result<(), Failure> {
-    let mut last = samples(session, name)?;
-    let mut at = Instant::now();
-    for _ in 0..count {
-        std::thread::sleep(interval.saturating_sub(at.elapsed()));
-        let now = samples(session, name)?;
-        let elapsed = at.elapsed();
-        at = Instant::now();
-        let rates = rates(&last, &now, elapsed.as_secs_f64());
-        if session.output.is_json() {
-            session.output.json_line(&rates)?;
-        } else {
-            line(&format_args!("{}\n", rate_table(&rates)))?;
-        }
-        last = now;
-    }
-    Ok(())
-}
-
-/// Volumes that came meanwhile begin at zero; those whose counters went back (a restart, a new volume of the same
-/// name) as well.
-fn rates(before: &[Sample], after: &[Sample], seconds: f64) -> Vec<Rate> {
-    let rate = |sample: &Sample| {
-        let old = before.iter().find(|s| s.name == sample.name).map(|s| s.stats).unwrap_or_default();
-        let per_second = |value: fn(&VolumeStats) -> u64| {
-            let (new, old) = (value(&sample.stats), value(&old));
-            new.checked_sub(old).unwrap_or(new) as f64 / seconds.max(f64::EPSILON)
-        };
-        Rate {
-            name: sample.name.clone(),
-            reads_per_second: per_second(|s| s.reads),
-            read_bytes_per_second: per_second(|s| s.read_bytes),
-            writes_per_second: per_second(|s| s.writes),
-            write_bytes_per_second: per_second(|s| s.write_bytes),
-            flushes_per_second: per_second(|s| s.flushes),
-            discards_per_second: per_second(|s| s.discards),
-            errors_per_second: per_second(|s| s.errors),
-        }
-    };
-    after.iter().map(rate).collect()
-}
-
-fn rate_table(rates: &[Rate]) -> String {
-    let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
-    let rows = rates.iter().map(|r| {
-        vec![
-            r.name.clone(),
-            format!("{:.0}", r.reads_per_second),
-            mib(r.read_bytes_per_second),
-            format!("{:.0}", r.writes_per_second),
-            mib(r.write_bytes_per_second),
-            format!("{:.0}", r.flushes_per_second),
-            format!("{:.0}", r.discards_per_second),
-            format!("{:.0}", r.errors_per_second),
-        ]
-    });
-    let heading = ["NAME", "READ/S", "MIB/S", "WRITE/S", "MIB/S", "FLUSH/S", "DISCARD/S", "ERROR/S"];
-    list(&heading, &[1, 2, 3, 4, 5, 6, 7], rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_survive_restarts_and_new_volumes() {
-        let sample = |name: &str, reads| Sample {
-            name: name.into(),
-            stats: VolumeStats { reads, ..VolumeStats::default() },
-        };
-        let rates = rates(
-            &[sample("a", 10), sample("b", 10)],
-            &[sample("a", 30), sample("b", 4), sample("c", 2)],
-            2.0,
-        );
-        let reads: Vec<f64> = rates.iter().map(|r| r.reads_per_second).collect();
-        assert_eq!(reads, [10.0, 2.0, 1.0]);
-    }
 }

@@ -3,49 +3,55 @@
 //! Two phases of counters, as in sleepable RCU: a reader counts itself in the current phase; what is retired waits
 //! until the phase was turned and the counters of the old one fell to zero. Readers never wait; the owner polls.
 
+use crate::generation::Counter;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 16;
 
 #[repr(align(128))]
-#[derive(Default)]
-struct Counter(AtomicUsize);
+struct Padded<C>(C);
 
 /// Counts readers.
-#[derive(Default)]
-pub(crate) struct Readers {
-    phase: AtomicUsize,
-    active: [[Counter; SHARDS]; 2],
+pub(crate) struct Readers<C: Counter = AtomicU64, const N: usize = SHARDS> {
+    phase: C,
+    active: [[Padded<C>; N]; 2],
+}
+
+impl<C: Counter, const N: usize> Default for Readers<C, N> {
+    fn default() -> Self {
+        let row = |_| std::array::from_fn(|_| Padded(C::zero()));
+        Readers { phase: C::zero(), active: std::array::from_fn(row) }
+    }
 }
 
 /// A reader; it ends when dropped.
-pub(crate) struct Reading<'a>(&'a AtomicUsize);
+pub(crate) struct Reading<'a, C: Counter = AtomicU64>(&'a C);
 
-impl Drop for Reading<'_> {
+impl<C: Counter> Drop for Reading<'_, C> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.decrement();
     }
 }
 
-impl Readers {
+impl<C: Counter, const N: usize> Readers<C, N> {
     /// Begins a read. What it finds through an index stays readable until it ends.
-    pub(crate) fn enter(&self) -> Reading<'_> {
-        let shard = shard();
+    pub(crate) fn enter(&self) -> Reading<'_, C> {
+        let shard = shard() % N;
         loop {
-            let phase = self.phase.load(Ordering::SeqCst);
-            let counter = &self.active[phase & 1][shard].0;
-            counter.fetch_add(1, Ordering::SeqCst);
+            let phase = self.phase.get();
+            let counter = &self.active[(phase & 1) as usize][shard].0;
+            counter.increment();
             // Whoever turns the phase after this point sees the counter.
-            if self.phase.load(Ordering::SeqCst) == phase {
+            if self.phase.get() == phase {
                 return Reading(counter);
             }
-            counter.fetch_sub(1, Ordering::SeqCst);
+            counter.decrement();
         }
     }
 
-    fn quiet(&self, phase: usize) -> bool {
-        self.active[phase & 1].iter().all(|c| c.0.load(Ordering::SeqCst) == 0)
+    fn quiet(&self, phase: u64) -> bool {
+        self.active[(phase & 1) as usize].iter().all(|c| c.0.get() == 0)
     }
 }
 
@@ -84,9 +90,9 @@ impl<T> Retired<T> {
     }
 
     /// What no reader can hold any more. Call again as long as something waits.
-    pub(crate) fn poll(&self, readers: &Readers) -> Vec<T> {
+    pub(crate) fn poll<C: Counter, const N: usize>(&self, readers: &Readers<C, N>) -> Vec<T> {
         let mut waiting = self.waiting.lock();
-        let phase = readers.phase.load(Ordering::SeqCst);
+        let phase = readers.phase.get();
         // Those who entered before the last turn.
         if !readers.quiet(phase + 1) {
             return Vec::new();
@@ -94,7 +100,7 @@ impl<T> Retired<T> {
         let free = std::mem::take(&mut waiting.1);
         waiting.1 = std::mem::take(&mut waiting.0);
         if !waiting.1.is_empty() {
-            readers.phase.store(phase + 1, Ordering::SeqCst);
+            readers.phase.set(phase + 1);
         }
         free
     }
@@ -106,7 +112,7 @@ mod tests {
 
     #[test]
     fn waits_for_readers_that_were_there() {
-        let readers = Readers::default();
+        let readers: Readers = Readers::default();
         let retired = Retired::default();
         let old = readers.enter();
         retired.push(1);

@@ -19,6 +19,7 @@ mod error;
 mod fault;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod generation;
 mod grace;
 mod journal;
 mod map;

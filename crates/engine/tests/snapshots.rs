@@ -441,3 +441,42 @@ fn the_independent_order_shares_where_space_is_short() {
     assert_eq!(f.pool.volume("a").unwrap().allocated, MIB);
     f.reopen();
 }
+
+/// A block status of a clone with something staged once asked the base chunk by chunk, at every level.
+#[test]
+fn the_status_of_a_clone_asks_its_bases_once() {
+    const CHUNKS: u64 = 16 << 10;
+    let f = Fixture::new();
+    let new = |name: &str| NewVolume {
+        name: name.into(),
+        size: CHUNKS * 4 * KIB,
+        chunk_size: 4 * KIB,
+        block_size: 512,
+        read_only: false,
+    };
+    f.pool.create_volume(&new("c0")).unwrap();
+    write(&f.pool.open_volume("c0", false).unwrap(), 8 * MIB, 1, 4 * KIB);
+    for depth in 0..6 {
+        let (base, clone) = (format!("c{depth}"), format!("c{}", depth + 1));
+        f.snap(&base, "s");
+        f.pool.clone_volume(&base, "s", &clone).unwrap();
+    }
+    f.pool.drain().unwrap();
+    let top = f.pool.open_volume("c6", false).unwrap();
+    write(&top, 0, 2, 4 * KIB);
+    let looks = || f.pool.stats().map_hits + f.pool.stats().map_misses;
+    let before = looks();
+    let runs = top.block_status(0, CHUNKS * 4 * KIB, 100).unwrap();
+    let lengths: Vec<(u64, bool)> = runs.iter().map(|run| (run.length, run.zero)).collect();
+    let rest = CHUNKS * 4 * KIB - 8 * MIB - 4 * KIB;
+    assert_eq!(
+        lengths,
+        [(4 * KIB, false), (8 * MIB - 4 * KIB, true), (4 * KIB, false), (rest, true)],
+        "what is staged, and what the lowest base has"
+    );
+    let looks = looks() - before;
+    assert!(
+        looks <= CHUNKS + 100,
+        "{looks} looks at maps for {CHUNKS} chunks: one for each of the clone's own"
+    );
+}

@@ -269,3 +269,62 @@ fn cancelling_gives_the_volume_back() {
     b.pool.roll_back("v", "one", "part", true).unwrap();
     b.import(None, &two).unwrap();
 }
+
+#[test]
+fn a_renamed_volume_goes_on_being_filled() {
+    let (a, b) = (origin(), Site::new(2));
+    let one = a.export("v", "one", None, 0);
+    let mut import = b.pool.import(Some("w"));
+    import.push(&one[..2 << 20]).unwrap();
+    b.pool.rename_volume("w", "x").unwrap();
+    // Another of the old name is not what the stream is for.
+    b.volume("w", MIB, 4 * KIB);
+    import.keep().unwrap();
+    import.push(&one[2 << 20..]).unwrap();
+    b.pool.rename_volume("x", "y").unwrap();
+    let info = import.finish().unwrap();
+    assert_eq!((info.volume.as_str(), info.name.as_str()), ("y", "one"));
+    assert!(a.content("v", Some("one")) == b.content("y", Some("one")));
+    assert!(b.content("w", None).iter().all(|byte| *byte == 0));
+    assert_eq!(b.pool.unfinished_import("y").unwrap(), None);
+    // A volume that is deleted meanwhile takes the import with it.
+    let mut import = b.pool.import(Some("z"));
+    import.push(&one[..2 << 20]).unwrap();
+    b.pool.delete_volume("z", true).unwrap();
+    assert_eq!(kind(import.keep()), ErrorKind::NotFound);
+    assert_eq!(kind(import.push(&one[2 << 20..])), ErrorKind::NotFound);
+}
+
+#[test]
+fn what_is_refused_leaves_nothing_behind() {
+    let (a, b) = (origin(), Site::new(2));
+    let rest = a.export("v", "one", None, MIB);
+    assert_eq!(kind(b.import(Some("w"), &rest)), ErrorKind::Conflict, "the beginning is missing");
+    assert_eq!(kind(b.pool.volume("w")), ErrorKind::NotFound);
+    let new = |name: &str| NewVolume {
+        name: name.into(),
+        size: 4 * MIB,
+        chunk_size: 4 * KIB,
+        block_size: 4096,
+        read_only: false,
+    };
+    b.pool.create_volume(&new("w")).unwrap();
+    assert_eq!(kind(b.import(Some("w"), &rest)), ErrorKind::Conflict);
+    assert_eq!(kind(b.import(Some("w"), &a.export("v", "one", None, 0))), ErrorKind::Invalid, "its blocks");
+    assert!(!b.pool.volume("w").unwrap().importing);
+}
+
+#[test]
+fn the_stream_says_how_long_the_volume_is() {
+    let (a, b) = (origin(), Site::new(2));
+    let one = a.export("v", "one", None, 0);
+    let mut import = b.pool.import(None);
+    import.push(&one[..2 << 20]).unwrap();
+    for size in [MIB, 8 * MIB] {
+        assert_eq!(kind(b.pool.resize_volume("v", size, true)), ErrorKind::Conflict);
+    }
+    import.push(&one[2 << 20..]).unwrap();
+    import.finish().unwrap();
+    b.pool.resize_volume("v", 8 * MIB, false).unwrap();
+    assert!(a.content("v", Some("one")) == b.content("v", Some("one")));
+}

@@ -3,7 +3,9 @@
 use crate::http::{App, convert};
 use hindcast_engine::cdp::CdpInfo;
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_engine::pool::{Health, Pool, PoolInfo, PoolStats, PvInfo, VolumeInfo};
+use hindcast_engine::pool::{
+    Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, VolumeInfo,
+};
 use hindcast_target::iscsi::IscsiStats;
 use hindcast_target::nbd::NbdStats;
 use hindcast_target::nbd::codec::Command;
@@ -45,7 +47,14 @@ impl Collector for ServerCollector {
         let info = app.pool.info();
         space(&mut out, &info)?;
         physical_volumes(&mut out, &app.pool.pvs())?;
-        engine(&mut out, &app.pool.stats())?;
+        let stats = app.pool.stats();
+        engine(&mut out, &stats)?;
+        map_cache(&mut out, &stats)?;
+        preservation(&mut out, &stats.preserving)?;
+        // A catalog that can't be read is an alarm of its own.
+        if let Ok(size) = app.pool.index_size() {
+            index(&mut out, &size)?;
+        }
         volumes(&mut out, &app.pool.volumes())?;
         snapshots(&mut out, app)?;
         histories(&mut out, &app.pool)?;
@@ -161,17 +170,63 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     )?;
     out.counter("hindcast_destage_bytes", "Bytes written to physical volumes.", stats.destage_bytes)?;
     out.counter("hindcast_allocated_bytes", "Bytes of slots newly allocated.", stats.allocated_bytes)?;
-    out.counter("hindcast_map_cache_hits", "Map look-ups answered by the cache.", stats.map_hits)?;
-    out.counter("hindcast_map_cache_misses", "Map look-ups that read the catalog.", stats.map_misses)?;
-    out.counter("hindcast_map_cache_evictions", "Map pages evicted.", stats.map_evictions)?;
-    out.gauge("hindcast_map_cache_used_bytes", "Bytes in the map cache.", stats.map_cache_used)?;
-    if let Some(rate) = convert::hit_rate(stats) {
-        out.gauge_f64("hindcast_map_cache_hit_ratio", "Hits per map look-up since the start.", rate)?;
-    }
     out.counter("hindcast_catalog_commits", "Commits of the catalog.", stats.catalog_commits)?;
     let syncs = SyncPurpose::ALL.iter().zip(stats.syncs);
     let syncs = syncs.map(|(purpose, count)| ([("purpose", purpose.name().to_owned())], count));
     out.counters("hindcast_syncs", "Completed syncs.", syncs)
+}
+
+fn map_cache(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
+    let of = |value| {
+        std::iter::once((
+            [("policy", convert::cache_policy(stats.map_cache_policy).name().to_owned())],
+            value,
+        ))
+    };
+    out.counters("hindcast_map_cache_hits", "Map look-ups answered by the cache.", of(stats.map_hits))?;
+    out.counters("hindcast_map_cache_misses", "Map look-ups that read the catalog.", of(stats.map_misses))?;
+    out.counters("hindcast_map_cache_evictions", "Map pages evicted.", of(stats.map_evictions))?;
+    out.gauge("hindcast_map_cache_size_bytes", "Bytes that the map cache may hold.", stats.map_cache_size)?;
+    out.gauge("hindcast_map_cache_used_bytes", "Bytes in the map cache.", stats.map_cache_used)?;
+    match convert::hit_rate(stats) {
+        Some(rate) => {
+            out.gauge_f64("hindcast_map_cache_hit_ratio", "Hits per map look-up since the start.", rate)
+        }
+        None => Ok(()),
+    }
+}
+
+/// A counter of [`PreserveStats`]: end of its metric's name, help.
+type Preserved = (&'static str, &'static str, fn(&PreserveStats) -> u64);
+
+const PRESERVED: [Preserved; 7] = [
+    ("preimage_copies", "Chunks whose old content was copied away for a snapshot.", |p| p.copies),
+    ("preimage_copied_bytes", "Bytes copied away for snapshots.", |p| p.copied_bytes),
+    ("redirects", "Chunks written to another place because of a snapshot.", |p| p.redirects),
+    ("redirected_bytes", "Bytes written to another place because of a snapshot.", |p| p.redirected_bytes),
+    ("fill_reads", "Reads that completed a chunk written in part to a new place.", |p| p.fill_reads),
+    ("fill_read_bytes", "Bytes that completed chunks written in part to a new place.", |p| p.fill_bytes),
+    ("preserving_write_bytes", "Bytes written by clients into chunks preserved for it.", |p| p.host_bytes),
+];
+
+fn preservation(out: &mut Out<'_>, stats: &PreserveStats) -> fmt::Result {
+    for (name, help, value) in PRESERVED {
+        out.counter(&format!("hindcast_{name}"), help, value(stats))?;
+    }
+    match stats.space_efficiency() {
+        Some(efficiency) => out.gauge_f64(
+            "hindcast_space_efficiency_ratio",
+            "Bytes written by clients per byte written to snapshot space for it, since the start.",
+            efficiency,
+        ),
+        None => Ok(()),
+    }
+}
+
+fn index(out: &mut Out<'_>, size: &IndexSize) -> fmt::Result {
+    out.gauge("hindcast_index_map_pages", "Pages of current maps in the catalog.", size.map_pages)?;
+    out.gauge("hindcast_index_versions", "Contents in the catalog kept for snapshots.", size.versions)?;
+    out.gauge("hindcast_catalog_bytes", "Bytes of the catalog.", size.catalog_bytes)
 }
 
 fn volumes(out: &mut Out<'_>, volumes: &[VolumeInfo]) -> fmt::Result {
@@ -192,7 +247,12 @@ fn volumes(out: &mut Out<'_>, volumes: &[VolumeInfo]) -> fmt::Result {
         "Bytes of reads that came from the journal.",
         each(|v| v.stats.staged_read_bytes),
     )?;
-    out.counters("hindcast_volume_errors", "Requests that failed.", each(|v| v.stats.errors))
+    out.counters("hindcast_volume_errors", "Requests that failed.", each(|v| v.stats.errors))?;
+    for (name, help, value) in PRESERVED {
+        let each = volumes.iter().map(|v| ([("volume", v.name.clone())], value(&v.preserved)));
+        out.counters(&format!("hindcast_volume_{name}"), help, each)?;
+    }
+    Ok(())
 }
 
 fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {

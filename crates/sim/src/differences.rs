@@ -91,7 +91,7 @@ impl Run {
         for (id, model) in &self.oracle.state().snapshots {
             let volume = self.volume_name(model.volume)?;
             let info = pool.snapshot(&volume, &model.name).map_err(|e| format!("{e:?}"))?;
-            if !info.pinned && info.handles == 0 {
+            if !info.pinned && info.handles == 0 && !info.protected {
                 free.push((*id, volume, model.name.clone()));
             }
         }

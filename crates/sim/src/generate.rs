@@ -34,7 +34,7 @@ const KINDS: [(Kind, u64); 20] = [
 
 /// The same for what has to do with snapshots. They come after the others: without them a seed draws as it did before
 /// there were any.
-const SNAPSHOT_KINDS: [(Kind, u64); 10] = [
+const SNAPSHOT_KINDS: [(Kind, u64); 15] = [
     (Kind::Snapshot, 7),
     (Kind::DeleteSnapshots, 4),
     (Kind::RenameSnapshot, 1),
@@ -45,6 +45,11 @@ const SNAPSHOT_KINDS: [(Kind, u64); 10] = [
     (Kind::ReleaseSnapshots, 1),
     (Kind::Relocate, 2),
     (Kind::Order, 1),
+    (Kind::Note, 2),
+    (Kind::Policy, 2),
+    (Kind::Export, 3),
+    (Kind::Import, 3),
+    (Kind::Feed, 6),
 ];
 
 /// The same for what has to do with images outside of the pool.
@@ -93,6 +98,19 @@ enum Kind {
     CreateOver,
     Flatten,
     LoseImages,
+    Note,
+    Policy,
+    Export,
+    Import,
+    Feed,
+}
+
+/// What there is to take in.
+pub(crate) struct Transfers {
+    /// (builds upon the content of, brings the content of)
+    pub(crate) streams: Vec<(Option<SnapId>, SnapId)>,
+    /// One is being taken in; has all of it arrived?
+    pub(crate) arriving: Option<bool>,
 }
 
 /// Draws operations.
@@ -139,13 +157,15 @@ impl Generator {
     }
 
     /// The next operation in this state.
-    pub fn next(&mut self, state: &State) -> Op {
+    pub(crate) fn next(&mut self, state: &State, transfers: &Transfers) -> Op {
         if state.volumes.is_empty() {
             return self.create(state);
         }
         loop {
-            let kind = self.kind();
-            if let Some(op) = self.draw(kind, state) {
+            // What has begun mostly goes on: a transfer takes many steps.
+            let goes_on = transfers.arriving.is_some() && self.rand.percent(35);
+            let kind = if goes_on { Kind::Feed } else { self.kind() };
+            if let Some(op) = self.draw(kind, state, transfers) {
                 return op;
             }
         }
@@ -163,12 +183,12 @@ impl Generator {
         Kind::Write
     }
 
-    fn draw(&mut self, kind: Kind, state: &State) -> Option<Op> {
+    fn draw(&mut self, kind: Kind, state: &State, transfers: &Transfers) -> Option<Op> {
         let ids: Vec<VolId> = state.volumes.keys().copied().collect();
         let vol = self.rand.pick(&ids);
         let volume = state.volumes.get(&vol)?;
         let op = match kind {
-            Kind::Write if volume.read_only && self.rand.percent(90) => return None,
+            Kind::Write if volume.refuses_writes() && self.rand.percent(90) => return None,
             Kind::Write => {
                 let count = if self.rand.percent(80) { 1 } else { self.rand.between(2, 6) };
                 let parts = (0..count).map(|_| self.range(volume)).collect();
@@ -219,17 +239,33 @@ impl Generator {
                 1 | 2 => Op::BadReads,
                 _ => Op::ClearFaults,
             },
+            of_snapshots => return self.draw_of_snapshots(of_snapshots, (vol, volume), state, transfers),
+        };
+        Some(op)
+    }
+
+    fn draw_of_snapshots(
+        &mut self,
+        kind: Kind,
+        (vol, volume): (VolId, &VolumeModel),
+        state: &State,
+        transfers: &Transfers,
+    ) -> Option<Op> {
+        let op = match kind {
             Kind::Method => Op::Method(vol, self.rand.pick(&[Method::Redirect, Method::Copy])),
             Kind::Snapshot if state.snapshots.len() as u64 >= self.max_snapshots => return None,
             Kind::Snapshot => self.snapshot(state),
             Kind::Relocate => Op::Relocate(vol),
+            Kind::Policy => Op::Policy(vol, self.rand.pick(&[0, 1, 10, 100]), self.rand.percent(40)),
+            Kind::Import => self.import(state, transfers)?,
+            Kind::Feed => self.feed(vol, volume, transfers)?,
             Kind::Order => Op::Order(vol, self.rand.pick(&[Order::Independent, Order::Dependent])),
             Kind::ReleaseSnapshots => Op::ReleaseSnapshots,
             Kind::DeleteSnapshots => self.delete_snapshots(state)?,
-            Kind::RenameSnapshot | Kind::Clone | Kind::RollBack | Kind::ReadSnapshot => {
+            of_one => {
                 let ids: Vec<SnapId> = state.snapshots.keys().copied().collect();
                 let snap = *ids.get(self.rand.below(ids.len() as u64) as usize)?;
-                self.of_snapshot(kind, snap, state)?
+                self.of_snapshot(of_one, snap, state)?
             }
         };
         Some(op)
@@ -313,6 +349,8 @@ impl Generator {
                 let undo = self.snapshot_name(state, snapshot.volume);
                 Op::RollBack { snap, undo, force: self.rand.percent(70) }
             }
+            Kind::Note => self.note(snap, snapshot),
+            Kind::Export => self.export(snap, snapshot, state),
             _ => self.read_snapshot(snap, snapshot),
         };
         Some(op)
@@ -332,6 +370,70 @@ impl Generator {
                 Op::ReadSnapshot { snap, offset, len, try_first: self.rand.percent(50) }
             }
         }
+    }
+
+    fn note(&mut self, snap: SnapId, snapshot: &SnapshotModel) -> Op {
+        let rand = &mut self.rand;
+        if rand.percent(50) {
+            return Op::Protect(snap, !snapshot.protected && rand.percent(60));
+        }
+        let value = match rand.below(10) {
+            0 => "v".repeat(256),
+            _ => format!("v{}", rand.below(1000)),
+        };
+        Op::Label(snap, format!("k{}", rand.below(20)), rand.percent(80).then_some(value))
+    }
+
+    /// Mostly from the beginning; where an import has stopped also from there.
+    fn export(&mut self, snap: SnapId, snapshot: &SnapshotModel, state: &State) -> Op {
+        let others: Vec<SnapId> =
+            state.snapshots_of(snapshot.volume).map(|(id, _)| id).filter(|id| *id < snap).collect();
+        let from = (!others.is_empty() && self.rand.percent(65)).then(|| self.rand.pick(&others));
+        let waiting = state.volumes.values().filter_map(|v| v.import).find(|i| i.to == snapshot.origin);
+        let start = match waiting {
+            Some(import) if self.rand.percent(50) => import.position,
+            _ if self.rand.percent(5) => u64::from(snapshot.block_size) * self.rand.below(200),
+            _ => 0,
+        };
+        Op::Export { snap, from, start: start.min(snapshot.size) }
+    }
+
+    /// Mostly into a volume that fits.
+    fn import(&mut self, state: &State, transfers: &Transfers) -> Option<Op> {
+        let stream = self.rand.below(transfers.streams.len() as u64);
+        let (from, to) = *transfers.streams.get(stream as usize)?;
+        let waits = |v: &VolumeModel| v.import.is_some_and(|i| (i.from, i.to) == (from, to));
+        let has = |vol: VolId, content: Option<SnapId>| {
+            state.snapshots_of(vol).any(|(_, s)| Some(s.origin) == content)
+        };
+        let fits = |vol: VolId| has(vol, from) && !has(vol, Some(to));
+        let fitting: Vec<&String> = match self.rand.below(10) {
+            0 => state.volumes.values().map(|v| &v.name).collect(),
+            1..=5 => state.volumes.values().filter(|v| waits(v)).map(|v| &v.name).collect(),
+            _ => state.volumes.iter().filter(|(id, _)| fits(**id)).map(|(_, v)| &v.name).collect(),
+        };
+        let name = match fitting.get(self.rand.below(fitting.len().max(1) as u64) as usize) {
+            Some(name) => (*name).clone(),
+            None if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
+            None => self.volume_name(state),
+        };
+        Some(Op::Import { stream, name })
+    }
+
+    /// What happens to an import once it is under way.
+    fn feed(&mut self, vol: VolId, volume: &VolumeModel, transfers: &Transfers) -> Option<Op> {
+        let Some(complete) = transfers.arriving else {
+            return volume.import.filter(|_| self.rand.percent(20)).map(|_| Op::CancelImport(vol));
+        };
+        Some(match self.rand.below(20) {
+            0 => Op::BreakImport,
+            1 => Op::CancelImport(vol),
+            2..=4 => Op::KeepImport,
+            5 => Op::EndImport,
+            6..=15 if complete => Op::EndImport,
+            6..=12 => Op::Feed(1000),
+            _ => Op::Feed(self.rand.between(1, 8)),
+        })
     }
 
     fn create(&mut self, state: &State) -> Op {

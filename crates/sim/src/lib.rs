@@ -20,10 +20,12 @@ mod life;
 mod mutate;
 mod oracle;
 mod perform;
+mod policies;
 mod rand;
 mod run;
 mod scripts;
 mod snapshots;
+mod streams;
 mod workload;
 
 pub use disk::{Counts, CrashPoint, SimDir};

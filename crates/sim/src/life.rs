@@ -3,7 +3,7 @@
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
-use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Promise, View, VolId};
+use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, PolicyModel, Promise, View, VolId};
 use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run};
 use crate::workload::{Crash, Plan};
@@ -127,6 +127,9 @@ impl Run {
                 info.block_size,
                 info.read_only,
             );
+            let policy =
+                PolicyModel { percent: info.policy.reserve_percent, auto_delete: info.policy.auto_delete };
+            volume = volume.with(policy, self.found_import(&info.name)?);
             for (offset, data) in self.read_everything(id, &info.name, info.size)? {
                 volume.add(offset, &data);
             }
@@ -154,7 +157,17 @@ impl Run {
                 return Err(format!("snapshot {volume}@{} is none that was ever taken", info.name));
             };
             self.snapshot_ids.insert(info.uuid, id);
-            let mut snapshot = FoundSnapshot::new(id, vol, info.name.clone(), info.size);
+            let Some(origin) = self.snapshot_ids.get(&info.content).copied() else {
+                return Err(format!(
+                    "the content of {volume}@{} is that of no snapshot ever taken",
+                    info.name
+                ));
+            };
+            let mut snapshot = FoundSnapshot::new(id, vol, info.name.clone(), info.size).with(
+                origin,
+                info.protected,
+                info.labels.clone(),
+            );
             let of = (volume, &info.name[..], info.size);
             for (offset, data) in self.read_snapshot_ranges(vol, of, VERIFIED_RANGES)? {
                 snapshot.add(offset, &data);

@@ -146,12 +146,14 @@ fn tell(line: &str) {
 fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
     say!(
         "{what}: {} operations, {} crashes, {} records, {} snapshots, {} clones and rollbacks, \
-         {} unflushed records lost, {} writes refused, {:.1} s",
+         {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {:.1} s",
         summary.ops,
         summary.crashes,
         summary.records,
         summary.snapshots,
         summary.clones,
+        summary.imports,
+        summary.auto_deleted,
         summary.lost,
         summary.refused,
         since.elapsed().as_secs_f64()

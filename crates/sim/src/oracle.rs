@@ -9,7 +9,7 @@ mod replay;
 mod state;
 
 pub(crate) use content::Content;
-pub(crate) use state::{Effect, View};
+pub(crate) use state::{Effect, ImportModel, Labels, PolicyModel, View};
 pub use state::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 
 use content::{Found, ZONE};
@@ -43,7 +43,7 @@ pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
 
 /// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did. A clone shows what other volumes
 /// wrote; no two writes have one number.
-fn stamp_of(buf: &[u8], sector: u64) -> u64 {
+pub(crate) fn stamp_of(buf: &[u8], sector: u64) -> u64 {
     if buf.iter().all(|b| *b == 0) {
         return 0;
     }
@@ -89,6 +89,8 @@ pub(crate) struct FoundVolume {
     pub block_size: u32,
     /// Refuses writes.
     pub read_only: bool,
+    policy: PolicyModel,
+    import: Option<ImportModel>,
     /// Which write each sector that was read holds.
     content: Found,
 }
@@ -103,7 +105,14 @@ impl FoundVolume {
         block_size: u32,
         read_only: bool,
     ) -> Self {
-        FoundVolume { id, name, size, chunk_size, block_size, read_only, content: Found::default() }
+        let policy = PolicyModel { percent: 10, auto_delete: false };
+        let content = Found::default();
+        FoundVolume { id, name, size, chunk_size, block_size, read_only, policy, import: None, content }
+    }
+
+    /// With what is not everybody's.
+    pub(crate) fn with(self, policy: PolicyModel, import: Option<ImportModel>) -> Self {
+        FoundVolume { policy, import, ..self }
     }
 
     /// Takes in what was read at byte `offset`.
@@ -119,13 +128,22 @@ pub(crate) struct FoundSnapshot {
     volume: VolId,
     name: String,
     size: u64,
+    origin: SnapId,
+    protected: bool,
+    labels: Labels,
     content: Found,
 }
 
 impl FoundSnapshot {
     /// A snapshot none of whose sectors were read yet.
     pub(crate) fn new(id: SnapId, volume: VolId, name: String, size: u64) -> Self {
-        FoundSnapshot { id, volume, name, size, content: Found::default() }
+        let (labels, content) = (Labels::new(), Found::default());
+        FoundSnapshot { id, volume, name, size, origin: id, protected: false, labels, content }
+    }
+
+    /// With what is not everybody's.
+    pub(crate) fn with(self, origin: SnapId, protected: bool, labels: Labels) -> Self {
+        FoundSnapshot { origin, protected, labels, ..self }
     }
 
     /// Takes in what was read at byte `offset`.
@@ -226,7 +244,7 @@ impl Oracle {
     pub(crate) fn doubtful_snapshots(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
             Effect::Delete(v) | Effect::Rename(v, _) => *v == vol,
-            Effect::DeleteSnapshots(_) | Effect::RenameSnapshot(..) => true,
+            Effect::DeleteSnapshots(_) | Effect::RenameSnapshot(..) | Effect::Imported(..) => true,
             _ => false,
         })
     }
@@ -234,11 +252,10 @@ impl Oracle {
     /// Something is about to be tried.
     pub(crate) fn attempt(&mut self, effects: &[Effect]) {
         for effect in effects {
-            if let Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count, .. } = effect
-            {
+            if let Some((vol, sector, count)) = effect.place() {
                 // Of a long range of zeros the ends tell enough.
                 let (first, last) = (sector / ZONE, (sector + count - 1) / ZONE);
-                let zones = self.zones.entry(*vol).or_default();
+                let zones = self.zones.entry(vol).or_default();
                 zones.extend((first..=last).take(8).chain((first..=last).rev().take(8)));
             }
             if let Effect::Create(vol, model) = effect {
@@ -359,6 +376,9 @@ impl Oracle {
                 *v == vol && (*s..s + count).contains(&sector) && stamp == 0
             }
             Effect::Resize(v, size) => *v == vol && sector * SECTOR >= *size && stamp == 0,
+            Effect::Arrive { vol: v, sector: s, stamps } => {
+                *v == vol && sector.checked_sub(*s).and_then(|at| stamps.get(at as usize)) == Some(&stamp)
+            }
             _ => false,
         })
     }

@@ -112,12 +112,31 @@ impl Run {
                 self.status_snapshot(*snap, *offset, *len, *max_runs)
             }
             Op::MisuseSnapshot(snap) => self.misuse_snapshot(*snap),
+            Op::Label(snap, key, value) => self.label(*snap, key, value.as_deref()),
+            Op::Protect(snap, on) => self.protect(*snap, *on),
+            Op::Policy(vol, percent, auto_delete) => self.set_policy(*vol, *percent, *auto_delete),
             Op::ReleaseSnapshots => {
                 self.snapshot_handles.clear();
                 self.gone.clear();
                 Ok(())
             }
-            other => Err(format!("{other:?} has nothing to do with snapshots")),
+            of_streams => self.perform_on_streams(of_streams),
+        }
+    }
+
+    fn perform_on_streams(&mut self, op: &Op) -> Outcome<()> {
+        match op {
+            Op::Export { snap, from, start } => self.export(*snap, *from, *start),
+            Op::Import { stream, name } => self.begin_import(*stream, name),
+            Op::Feed(records) => self.feed(*records),
+            Op::KeepImport => self.keep_import(),
+            Op::EndImport => self.end_import(),
+            Op::BreakImport => {
+                self.arriving = None;
+                Ok(())
+            }
+            Op::CancelImport(vol) => self.cancel_import(*vol),
+            other => Err(format!("nobody performs {other:?}")),
         }
     }
 
@@ -143,7 +162,7 @@ impl Run {
     }
 
     /// Sorts an answer that sequenced nothing of its own.
-    fn around(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+    pub(crate) fn around(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
         self.oracle.observe(self.pool()?.stats().sequenced_lsn);
         self.sort(result, may_refuse)
     }
@@ -171,7 +190,12 @@ impl Run {
     }
 
     /// Settles with the oracle what an answer means for `effects`, which were attempted just now.
-    fn settle_with_oracle(&mut self, answer: &Answer, effects: &[Effect], durable: bool) -> Outcome<()> {
+    pub(crate) fn settle_with_oracle(
+        &mut self,
+        answer: &Answer,
+        effects: &[Effect],
+        durable: bool,
+    ) -> Outcome<()> {
         let lsn = self.pool()?.stats().sequenced_lsn;
         let tried = if let Answer::Done = answer { effects.len() as u64 } else { 0 };
         let brought = std::mem::take(&mut self.brought);
@@ -218,7 +242,7 @@ impl Run {
         let Some(handle) = self.handle(vol)? else {
             return Ok(None);
         };
-        let read_only = self.model(vol)?.read_only;
+        let read_only = self.model(vol)?.refuses_writes();
         let most = self.pool()?.max_record_bytes();
         let mut writes = Vec::new();
         let mut effects = Vec::new();
@@ -299,7 +323,7 @@ impl Run {
         let Some(handle) = self.handle(vol)? else {
             return Ok(());
         };
-        let read_only = self.model(vol)?.read_only;
+        let read_only = self.model(vol)?.refuses_writes();
         let effects = zero_effects(vol, offset, len, unmap);
         self.may_bring_in(vol, 2)?;
         self.oracle.attempt(&effects);
@@ -408,15 +432,16 @@ impl Run {
         if size == old {
             return Ok(());
         }
-        let refusals: &[ErrorKind] =
-            if size < old && !force { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
+        // A stream says itself how long its volume is.
+        let refused = volume.import.is_some() || (size < old && !force);
+        let refusals: &[ErrorKind] = if refused { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
         self.may_bring_in(vol, 1)?;
         let answer = self.control(Effect::Resize(vol, size), refusals, |pool| {
             pool.resize_volume(&name, size, force).map(drop)
         })?;
         if let Answer::Done = answer {
-            if size < old && !force {
-                return Err("a volume shrank without force".into());
+            if refused {
+                return Err("a volume was resized that should not have been".into());
             }
             let seen = self.handles.get(&vol).map_or(size, |handle| handle.info().size);
             if seen != size {
@@ -442,9 +467,10 @@ impl Run {
 
     fn delete(&mut self, vol: VolId, force: bool) -> Outcome<()> {
         let name = self.model(vol)?.name.clone();
-        let open = self.handles.contains_key(&vol);
+        let open = self.in_use(vol);
         let snapshots = self.oracle.state().snapshots_of(vol).next().is_some();
-        let refusals: &[ErrorKind] = match (force, snapshots, open) {
+        let protected = self.oracle.state().snapshots_of(vol).any(|(_, s)| s.protected);
+        let refusals: &[ErrorKind] = match (force && !protected, snapshots, open) {
             (false, true, _) => &[ErrorKind::Conflict],
             (false, false, true) => &[ErrorKind::Busy],
             _ => &[],
@@ -452,7 +478,7 @@ impl Run {
         self.part_with(|_, s| s.volume == vol);
         let answer = self.control(Effect::Delete(vol), refusals, |pool| pool.delete_volume(&name, force))?;
         let Answer::Done = answer else { return Ok(()) };
-        if (open || snapshots) && !force {
+        if (open || snapshots) && !force || protected {
             return Err("a volume in use went without force".into());
         }
         if let Some(handle) = self.handles.remove(&vol) {
@@ -522,7 +548,7 @@ impl Run {
     /// Writes on until the pool refuses; everything acknowledged must still be there, and space can be had again.
     fn fill(&mut self, vol: VolId) -> Outcome<()> {
         let volume = self.model(vol)?;
-        if volume.read_only {
+        if volume.refuses_writes() {
             return Ok(());
         }
         let (size, chunk) = (volume.size, volume.chunk_size);

@@ -6,6 +6,7 @@ use crate::generate::Generator;
 use crate::history::Past;
 use crate::oracle::{Effect, Oracle, SECTOR, SnapId, SnapshotModel, View, VolId};
 use crate::rand::Rand;
+use crate::streams::{Arriving, Stream};
 use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::Volume;
 use hindcast_engine::device::BlockDevice;
@@ -42,6 +43,10 @@ pub struct Summary {
     pub snapshots: u64,
     /// Clones made, and rollbacks.
     pub clones: u64,
+    /// Snapshots deleted by policy.
+    pub auto_deleted: u64,
+    /// Streams taken in.
+    pub imports: u64,
     /// Disk operations that change something.
     pub disk_ops: u64,
 }
@@ -56,6 +61,8 @@ impl Summary {
         self.records += other.records;
         self.snapshots += other.snapshots;
         self.clones += other.clones;
+        self.auto_deleted += other.auto_deleted;
+        self.imports += other.imports;
         self.disk_ops += other.disk_ops;
     }
 }
@@ -109,6 +116,9 @@ pub struct Run {
     pub(crate) past: BTreeMap<VolId, Past>,
     /// Some volume had CDP.
     pub(crate) kept_history: bool,
+    /// Streams that were fetched, and the one that is being taken in.
+    pub(crate) streams: Vec<Arc<Stream>>,
+    pub(crate) arriving: Option<Arriving>,
 }
 
 /// The journal must cope with media that destroy the rest of a block in whose middle they are interrupted. In place,
@@ -120,6 +130,9 @@ fn tear_512(name: &str) -> TearModel {
 fn tear_4096(name: &str) -> TearModel {
     if name.starts_with("pv") || name.starts_with('/') { TearModel::BLOCKS } else { tear_512(name) }
 }
+
+/// Journal that the records of a control operation take at most, in bytes.
+const CONTROL_ROOM: u64 = 16 << 10;
 
 impl Run {
     /// A machine without a pool.
@@ -140,6 +153,8 @@ impl Run {
             independent: false,
             past: BTreeMap::new(),
             kept_history: false,
+            streams: Vec::new(),
+            arriving: None,
             gone: Vec::new(),
             ids: BTreeMap::new(),
             unborn: None,
@@ -255,7 +270,9 @@ impl Run {
         }
         self.create()?;
         for _ in 0..count {
-            let op = generator.next(self.oracle.state());
+            // Before the operation is drawn: a policy may delete what it would be about.
+            self.make_room(CONTROL_ROOM)?;
+            let op = generator.next(self.oracle.state(), &self.transfers());
             self.step(&op)?;
         }
         if self.rand.percent(20) && self.rest()? {
@@ -287,6 +304,10 @@ impl Run {
             }
         }
         self.verify_moments(usize::MAX)?;
+        let protected = self.oracle.state().snapshots.iter().filter(|(_, s)| s.protected).map(|(id, _)| *id);
+        for snap in protected.collect::<Vec<SnapId>>() {
+            self.step(&Op::Protect(snap, false))?;
+        }
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
             self.step(&Op::Delete { vol, force: true })?;
@@ -446,15 +467,22 @@ impl Run {
                 return Err("background work never ends".into());
             }
         }
-        self.check_space()
+        self.check_space()?;
+        self.check_policies()
     }
 
     pub(crate) fn maintain_once(&mut self) -> Outcome<Progress> {
         let pool = self.pool()?;
-        let before = pool.stats().sequenced_lsn;
+        let before = pool.stats();
+        let watch = self.watch_policies()?;
         let result = pool.maintain();
-        // By itself a pool does nothing but flatten.
-        self.filled |= pool.stats().sequenced_lsn != before;
+        let after = pool.stats();
+        // By itself a pool does nothing but delete by policy, and flatten.
+        self.filled |= after.sequenced_lsn != before.sequenced_lsn
+            && after.snapshots_auto_deleted == before.snapshots_auto_deleted;
+        if let Some(watch) = watch {
+            self.note_deletion(&watch, result.is_err())?;
+        }
         self.oracle.observe(pool.stats().sequenced_lsn);
         match result {
             Ok(progress) => Ok(progress),
@@ -505,7 +533,7 @@ pub(crate) fn zero_effects(vol: VolId, offset: u64, len: u64, unmap: bool) -> Ve
         .collect()
 }
 
-fn cut(offset: u64, len: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(crate) fn cut(offset: u64, len: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = offset + len;
     let mut at = offset;
     std::iter::from_fn(move || {

@@ -43,6 +43,8 @@ pub fn scripts() -> Vec<Script> {
         script("image", 4096, image()),
         script("image-512", 512, image()),
         script("flatten", 4096, flatten()),
+        script("policy", 4096, policy()),
+        script("streams", 4096, streams()),
     ]
 }
 
@@ -431,5 +433,70 @@ fn flatten() -> Vec<Op> {
         Op::Settle,
         Op::Read { vol: 3, offset: 0, len: 128 * KIB, try_first: false },
         Op::Read { vol: 2, offset: 0, len: 128 * KIB, try_first: false },
+    ]
+}
+
+/// The pool deletes snapshots by itself, but not what is protected.
+fn policy() -> Vec<Op> {
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        write(0, 32 * KIB, false),
+        freeze(1, "one"),
+        Op::Label(1, "why".into(), Some("upgrade".into())),
+        Op::Protect(1, true),
+        write(0, 16 * KIB, false),
+        freeze(1, "two"),
+        write(0, 16 * KIB, false),
+        freeze(1, "three"),
+        write(4 * KIB, 8 * KIB, false),
+        Op::Drain,
+        Op::Policy(1, 0, true),
+        Op::Maintain(3),
+        write(16 * KIB, 4 * KIB, true),
+        Op::Settle,
+        look(1, 64 * KIB),
+        Op::ReleaseSnapshots,
+        Op::Protect(1, false),
+        Op::Settle,
+    ]
+}
+
+/// A whole stream and a difference arrive, in pieces, under a volume that is renamed; what breaks off goes on.
+fn streams() -> Vec<Op> {
+    let import = |stream, name: &str| Op::Import { stream, name: name.into() };
+    vec![
+        volume("a", 128 * KIB, 4 * KIB, 512),
+        write(0, 40 * KIB, false),
+        write(80 * KIB, 8 * KIB, false),
+        freeze(1, "s"),
+        Op::Export { snap: 1, from: None, start: 0 },
+        import(0, "b"),
+        Op::Feed(1),
+        Op::KeepImport,
+        Op::BreakImport,
+        import(0, "b"),
+        Op::Feed(1000),
+        Op::EndImport,
+        // Where that was cut short; else it is refused.
+        import(0, "b"),
+        Op::Feed(1000),
+        Op::EndImport,
+        Op::Maintain(2),
+        write(8 * KIB, 8 * KIB, false),
+        discard(84 * KIB, 30 * KIB),
+        Op::Resize { vol: 1, size: 100 * KIB, force: true },
+        freeze(1, "t"),
+        Op::Export { snap: 4, from: Some(1), start: 0 },
+        import(1, "b"),
+        Op::Feed(1),
+        Op::Rename(2, "c".into()),
+        Op::KeepImport,
+        Op::Feed(1),
+        Op::BreakImport,
+        import(1, "c"),
+        Op::Feed(1000),
+        Op::EndImport,
+        look(5, 100 * KIB),
+        Op::Settle,
     ]
 }

@@ -20,7 +20,7 @@ impl Run {
     }
 
     /// (name of the volume, name of the snapshot)
-    fn address(&self, snap: SnapId) -> Outcome<(String, String)> {
+    pub(crate) fn address(&self, snap: SnapId) -> Outcome<(String, String)> {
         let snapshot = self.snapshot_model(snap)?;
         Ok((self.volume_name(snapshot.volume)?, snapshot.name.clone()))
     }
@@ -29,6 +29,7 @@ impl Run {
         self.handles.clear();
         self.snapshot_handles.clear();
         self.gone.clear();
+        self.arriving = None;
     }
 
     /// Takes note of a snapshot that the pool has made.
@@ -98,11 +99,17 @@ impl Run {
             snaps.iter().map(|snap| self.address(*snap)).collect::<Outcome<_>>()?;
         let Some((volume, _)) = addresses.first() else { return Ok(()) };
         self.part_with(|id, _| snaps.contains(&id));
-        let answer = self.control(Effect::DeleteSnapshots(snaps.to_vec()), &[], |pool| {
+        let models = &self.oracle.state().snapshots;
+        let protected = snaps.iter().any(|snap| models.get(snap).is_some_and(|s| s.protected));
+        let refusals: &[ErrorKind] = if protected { &[ErrorKind::Conflict] } else { &[] };
+        let answer = self.control(Effect::DeleteSnapshots(snaps.to_vec()), refusals, |pool| {
             let names: Vec<&str> = addresses.iter().map(|(_, name)| &name[..]).collect();
             pool.delete_snapshots(volume, &names)
         })?;
         if let Answer::Done = answer {
+            if protected {
+                return Err("a protected snapshot was deleted".into());
+            }
             for (volume, name) in &addresses {
                 if self.pool()?.snapshot(volume, name).is_ok() {
                     return Err(format!("{volume}@{name} was deleted and is still to be seen"));
@@ -164,7 +171,7 @@ impl Run {
         self.next_snapshot += 1;
         let vol = self.snapshot_model(snap)?.volume;
         let (volume, snapshot) = self.address(snap)?;
-        let open = self.handles.contains_key(&vol);
+        let open = self.in_use(vol);
         let taken = self.oracle.state().has_snapshot(vol, undo);
         let busy = open && !force;
         let refusals: &[ErrorKind] = match (busy, taken || self.is_deep(snap)?) {

@@ -184,6 +184,38 @@ pub enum Op {
         /// Even when handles are open.
         force: bool,
     },
+    /// A label of a snapshot, or its end.
+    Label(SnapId, String, Option<String>),
+    /// Forbids (or allows) the deletion of a snapshot.
+    Protect(SnapId, bool),
+    /// What a volume's snapshots may take, in per cent, and whether the oldest go when they take more.
+    Policy(VolId, u8, bool),
+    /// Makes a stream of a snapshot: of all of it or of what differs from another of its volume, from a byte on.
+    Export {
+        /// Of what.
+        snap: SnapId,
+        /// Upon what.
+        from: Option<SnapId>,
+        /// First byte.
+        start: u64,
+    },
+    /// Begins (or goes on) to take a stream in (by its number, oldest first), into a volume of that name.
+    Import {
+        /// Which.
+        stream: u64,
+        /// Where.
+        name: String,
+    },
+    /// So many records of the stream arrive.
+    Feed(u64),
+    /// The import's position is kept.
+    KeepImport,
+    /// The import ends: with a snapshot, if all has arrived.
+    EndImport,
+    /// The stream breaks off.
+    BreakImport,
+    /// An import is given up.
+    CancelImport(VolId),
     /// Another physical volume.
     AddPv {
         /// Size in bytes.
@@ -247,6 +279,8 @@ impl Op {
             | Op::Relocate(vol)
             | Op::Order(vol, _)
             | Op::Flatten(vol, _)
+            | Op::Policy(vol, ..)
+            | Op::CancelImport(vol)
             | Op::Fill(vol) => vec![*vol],
             Op::Snapshot(wanted) => wanted.iter().map(|w| w.0).collect(),
             _ => Vec::new(),
@@ -257,7 +291,10 @@ impl Op {
     pub fn snapshots(&self) -> Vec<SnapId> {
         match self {
             Op::DeleteSnapshots(snaps) => snaps.clone(),
+            Op::Export { snap, from, .. } => from.iter().chain([snap]).copied().collect(),
             Op::RenameSnapshot(snap, _)
+            | Op::Label(snap, ..)
+            | Op::Protect(snap, _)
             | Op::Clone(snap, _)
             | Op::RollBack { snap, .. }
             | Op::ReadSnapshot { snap, .. }
@@ -270,10 +307,10 @@ impl Op {
     /// How many numbers of volumes and of snapshots it gives out.
     pub fn creates(&self) -> (VolId, SnapId) {
         match self {
-            Op::Create(_) | Op::CreateOver(..) | Op::Clone(..) => (1, 0),
+            Op::Create(_) | Op::CreateOver(..) | Op::Clone(..) | Op::Import { .. } => (1, 0),
             Op::Snapshot(wanted) => (0, wanted.len() as SnapId),
             Op::Recover(..) => (1, 0),
-            Op::RollBack { .. } | Op::RollBackTo { .. } => (0, 1),
+            Op::RollBack { .. } | Op::RollBackTo { .. } | Op::EndImport => (0, 1),
             _ => (0, 0),
         }
     }

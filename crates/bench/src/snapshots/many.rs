@@ -1,12 +1,13 @@
 //! Histories of up to ten thousand snapshots: the speed of writes as they grow, reading the oldest and the newest, and
 //! deleting a thousand while a client writes.
+//! The independent order beside it: there a write costs a copy for each snapshot.
 
 use super::figures::{Figures, Goal};
 use super::{KIB, Rig, random_writes};
 use crate::fio::{self, Amount, Flush, Job};
 use crate::samples::median;
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 const SECTION: &str = "many";
@@ -24,6 +25,7 @@ fn name(n: usize) -> String {
 
 /// See the module.
 pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    independent(rig, figures)?;
     rig.filled(VOLUME, 4 * KIB, "row")?;
     let most = if rig.args.quick { rig.args.most.min(100) } else { rig.args.most };
     // Thrown away: it finds cold caches.
@@ -52,6 +54,36 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     }
     read(rig, figures, made)?;
     delete(rig, figures, made)?;
+    rig.remove(VOLUME)
+}
+
+/// Bursts after 1 and 10 snapshots that share nothing, the first of them included: each writes as many copies.
+fn independent(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    rig.filled(VOLUME, 4 * KIB, "row")?;
+    rig.hindcast.api("PATCH", &format!("/volumes/{VOLUME}"), &json!({ "order": "independent" }))?;
+    let mut first = None;
+    for count in [1, 10] {
+        let names: Vec<String> = (0..count).map(|n| format!("own{count}-{n}")).collect();
+        for name in &names {
+            rig.snapshot(VOLUME, name)?;
+        }
+        let start = Instant::now();
+        rig.writes(VOLUME, rig.args.burst(), count)?;
+        rig.settle()?;
+        // Copies are made in the background: until it is done counts.
+        let speed = (rig.args.burst() / (4 * KIB)) as f64 / start.elapsed().as_secs_f64();
+        let ratio = speed / *first.get_or_insert(speed);
+        figures.add(
+            SECTION,
+            format!("independent order, {count} snapshots, settled"),
+            speed,
+            "IOPS",
+            Goal::None,
+        );
+        figures.add(SECTION, format!("… to one snapshot, {count} snapshots"), ratio, "×", Goal::None);
+        rig.delete(VOLUME, &names)?;
+        rig.settle()?;
+    }
     rig.remove(VOLUME)
 }
 

@@ -7,4 +7,5 @@ mod commands;
 mod daemon;
 mod iscsi;
 mod server;
+mod stats;
 mod targets;

@@ -21,7 +21,7 @@ pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
     Labels, Positions, PvRecord, SnapshotRecord, Superblock, Value, VolumeRecord,
 };
-pub(crate) use versions::{Version, VersionKey};
+pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
@@ -311,6 +311,11 @@ impl Catalog {
             }
             Ok(None)
         })
+    }
+
+    /// Bytes of its file.
+    pub(crate) fn file_bytes(&self) -> std::io::Result<u64> {
+        self.store.file_bytes()
     }
 
     /// Number of map pages.

@@ -124,6 +124,10 @@ impl Store {
         self.disk.backing_available()
     }
 
+    pub(super) fn file_bytes(&self) -> std::io::Result<u64> {
+        self.disk.len()
+    }
+
     fn fall_back(&self) -> Result<&Guarded<Database>> {
         let what = "open the catalog again";
         let overlay = Overlay::new(self.disk.clone()).map_err(|e| Error::io(what, e))?;

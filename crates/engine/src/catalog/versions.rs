@@ -5,7 +5,7 @@ use super::store::{db, guarded};
 use super::{Catalog, Txn, Value, decode};
 use crate::error::Result;
 use crate::map::page::Entry;
-use redb::{ReadableTable, TableDefinition};
+use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
 /// (branch, chunk, last epoch)
 pub(crate) type VersionKey = (u64, u64, u32);
@@ -28,7 +28,18 @@ fn version(key: VersionKey, bytes: &[u8]) -> Result<Version> {
     Ok(Version { key, entry })
 }
 
+/// What a version takes: its key, its sealed entry, and its key in the index.
+pub(crate) const VERSION_BYTES: u64 = 20 + 17 + 20;
+
 impl Catalog {
+    /// Number of versions.
+    pub(crate) fn version_count(&self) -> Result<u64> {
+        self.store.read("read versions", |txn| {
+            let table = db!("read versions", txn.open_table(VERSIONS));
+            Ok(db!("read versions", table.len()))
+        })
+    }
+
     /// The versions that a snapshot of `branch` at `epoch` sees of the chunks in `chunks` (first, last): of each chunk the
     /// one with the smallest last epoch that is not below `epoch`, if it was born by then.
     pub(crate) fn versions_at(&self, branch: u64, epoch: u32, chunks: (u64, u64)) -> Result<Vec<Version>> {
@@ -172,5 +183,19 @@ impl Txn<'_> {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::page::Slot;
+
+    #[test]
+    fn a_version_takes_what_is_said() {
+        let entry = Entry { slot: Slot::new(1, 4096), born: 7 };
+        let key = <VersionKey as redb::Value>::fixed_width().unwrap();
+        let by_last = <(u64, u32, u64) as redb::Value>::fixed_width().unwrap();
+        assert_eq!(VERSION_BYTES, (key + entry.encode().len() + by_last) as u64);
     }
 }

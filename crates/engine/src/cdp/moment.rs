@@ -5,7 +5,7 @@ use super::{Moment, Point};
 use crate::catalog::{LineRecord, SegmentRecord};
 use crate::error::{Result, invalid, not_found};
 use crate::map::page::CHUNKS;
-use crate::pool::line::{Branch, HEAD, Line, VolumeCounters, VolumeState};
+use crate::pool::line::{Branch, HEAD, Line, VolumeState};
 use crate::pool::{Pool, SnapshotPolicy};
 use crate::volume::Volume;
 use parking_lot::{Mutex, RwLock};
@@ -223,7 +223,7 @@ impl Pool {
             import: RwLock::new(None),
             importing: AtomicBool::new(false),
             flushes: Mutex::default(),
-            counters: VolumeCounters::default(),
+            counters: Arc::default(),
         };
         Ok(Arc::new(Volume::new(self.clone(), Arc::new(view), true, false)))
     }

@@ -302,17 +302,19 @@ impl Pool {
         let (number, at) = MapPage::locate(chunk);
         let branch = &line.branch;
         loop {
-            let generation = branch.generation.load(Ordering::SeqCst);
             let based = branch.has_base();
-            let content = match self.map.load(line, number)?.get(at).map(|entry| entry.slot) {
-                Some(Slot::HOLE) => vec![0; branch.chunk_size() as usize],
-                Some(slot) => self.slot_content(slot, branch.chunk_size())?,
-                None => self.base_chunk(branch, chunk)?,
+            let look_up_and_read = || match self.map.load(line, number)?.get(at).map(|entry| entry.slot) {
+                Some(Slot::HOLE) => Ok(vec![0; branch.chunk_size() as usize]),
+                Some(slot) => self.slot_content(slot, branch.chunk_size()),
+                None => self.base_chunk(branch, chunk),
             };
-            let same = line.epoch == HEAD || branch.generation.load(Ordering::SeqCst) == generation;
+            let content = match line.epoch {
+                HEAD => look_up_and_read(),
+                _ => branch.generation.read(look_up_and_read),
+            };
             // A branch that has lost its base meanwhile has everything itself now.
-            if same && (!based || branch.has_base()) {
-                return Ok(content);
+            if !based || branch.has_base() {
+                return content;
             }
         }
     }

@@ -277,11 +277,14 @@ impl Pool {
         step: &mut Step,
     ) -> Result<Option<Slot>> {
         let below = self.find_below(&Line { branch: branch.clone(), epoch: HEAD, at: None }, chunk)?;
+        // Holes can be very many: they must be passed quickly.
+        if matches!(below, Below::Zeros) {
+            return Ok(None);
+        }
         let size = 1u64 << branch.chunk_log2;
         let mut buffer = vec![0u8; size.min(PIECE) as usize];
         match &below {
-            Below::Zeros => return Ok(None),
-            Below::Slot(_) => {}
+            Below::Zeros | Below::Slot(_) => {}
             // Such a chunk is not longer than a record: one piece.
             Below::Foreign(foreign) => {
                 if let Err(error) = foreign.read(self, &mut buffer, chunk << branch.chunk_log2) {

@@ -122,6 +122,10 @@ impl Pool {
                 .slots
                 .store(branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots), Ordering::Relaxed);
         }
+        for (branch, done) in batch.branches.iter().zip(&plan.done) {
+            branch.preserved.add(done);
+            self.positions.preserving.add(done);
+        }
         for (branch, epoch) in batch.branches.iter().zip(&batch.epochs) {
             self.forget_views(branch, *epoch, &plan.pages);
         }
@@ -132,9 +136,7 @@ impl Pool {
         }
         self.publish(plan.pages);
         for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
-            // Published first: whoever looks from here on finds the copy. Whoever looked before sees the generation move.
-            self.map.forget_frozen(branch.id);
-            branch.generation.fetch_add(1, Ordering::SeqCst);
+            branch.generation.supersede(|| self.map.forget_frozen(branch.id));
         }
         Ok(plan.in_place)
     }

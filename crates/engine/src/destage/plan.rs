@@ -6,7 +6,7 @@ use crate::catalog::Version;
 use crate::error::{Result, corrupt};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
 use crate::pool::line::{Base, Branch, Foreign, HEAD, Line};
-use crate::pool::{Maintenance, Method, Order, Pool};
+use crate::pool::{Maintenance, Method, Order, Pool, PreserveStats};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) reserved: Vec<(u8, u64)>,
     /// Growth of each branch's count of slots.
     pub(super) slots: Vec<i64>,
+    /// What preserving costs each branch.
+    pub(super) done: Vec<PreserveStats>,
 }
 
 /// The new content of one chunk: what the batch says of it, newest on top.
@@ -72,6 +74,11 @@ impl Overlay {
         let mut end = 0;
         self.parts.iter().for_each(|p| end = if p.0 <= end { end.max(p.1) } else { end });
         u64::from(end) >= len
+    }
+
+    /// Bytes that the batch writes.
+    fn written(&self) -> u64 {
+        self.parts.iter().filter(|p| p.2 != Source::Hole).map(|p| (p.1 - p.0) as u64).sum()
     }
 
     fn needs_slot(&self) -> bool {
@@ -141,7 +148,12 @@ impl Pool {
     /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has a slot is written
     /// there again, and nothing is allocated or freed.
     pub(super) fn plan(&self, m: &mut Maintenance, batch: &Batch, redo: bool) -> Result<Plan> {
-        let mut plan = Plan { slots: vec![0; batch.branches.len()], ..Plan::default() };
+        let branches = batch.branches.len();
+        let mut plan = Plan {
+            slots: vec![0; branches],
+            done: vec![PreserveStats::default(); branches],
+            ..Plan::default()
+        };
         let page_of = |i: &Item| (i.branch, MapPage::locate(i.chunk).0);
         for of_page in batch.items.chunk_by(|a, b| page_of(a) == page_of(b)) {
             let (index, number) = page_of(&of_page[0]);
@@ -177,6 +189,7 @@ impl Pool {
                             in_place: &mut plan.in_place,
                             copied: &mut plan.copied,
                             reserved: &mut plan.reserved,
+                            done: &mut plan.done[index as usize],
                         },
                     )?;
                     *slots += grown;
@@ -248,6 +261,8 @@ impl Pool {
         self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         if let (Some(old), Some(last), Method::Copy) = (old, kept_for, branch.method()) {
             let born = current.map_or(epoch, |e| e.born);
+            out.copied_chunk(size);
+            out.done.host_bytes += overlay.written();
             out.version(target, last, Entry { slot, born });
             out.fresh.push(Placed::new(slot, 0, size as u32, Fill::Slot(old)));
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
@@ -258,7 +273,17 @@ impl Pool {
         if let (Some(entry), Some(last)) = (current, kept_for) {
             out.version(target, last, entry);
         }
+        if old.is_some() {
+            out.done.redirects += 1;
+            out.done.redirected_bytes += size;
+            out.done.host_bytes += overlay.written();
+        }
+        let filled_from = out.fresh.len();
         overlay.place(slot, size, under, out.fresh);
+        for read in out.fresh[filled_from..].iter().filter(|p| matches!(p.fill, Fill::Slot(_))) {
+            out.done.fill_reads += 1;
+            out.done.fill_bytes += u64::from(read.len);
+        }
         Ok((Change::Set(Entry { slot, born: epoch }), 1 + copies))
     }
 
@@ -286,6 +311,7 @@ impl Pool {
                 self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
                 out.fresh.push(Placed::new(slot, 0, 1 << branch.chunk_log2, Fill::Slot(current.slot)));
                 copies += 1;
+                out.copied_chunk(1 << branch.chunk_log2);
                 slot
             } else {
                 break;
@@ -377,9 +403,15 @@ struct Outcome<'a> {
     in_place: &'a mut Vec<Placed>,
     copied: &'a mut BTreeSet<u64>,
     reserved: &'a mut Vec<(u8, u64)>,
+    done: &'a mut PreserveStats,
 }
 
 impl Outcome<'_> {
+    fn copied_chunk(&mut self, size: u64) {
+        self.done.copies += 1;
+        self.done.copied_bytes += size;
+    }
+
     fn version(&mut self, target: &Target<'_>, last: u32, entry: Entry) {
         self.versions.push(Version { key: (target.branch.id, target.chunk, last), entry });
     }

@@ -20,6 +20,8 @@ pub(crate) const CHUNKS: u64 = 256;
 const VERSION: u16 = 1;
 const HEAD: usize = 40;
 const ENTRY: usize = 12;
+/// What a chunk takes in the map.
+pub(crate) const ENTRY_BYTES: u64 = ENTRY as u64;
 const _: () = assert!(HEAD + CHUNKS as usize * ENTRY <= 4000);
 
 /// The place of a chunk on a physical volume.

@@ -2,7 +2,7 @@
 
 use super::full;
 use super::label::{Label, wipe};
-use super::line::Branch;
+use super::line::{Branch, VolumeState};
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
 use super::snapshots::check_deletable;
@@ -14,7 +14,7 @@ use crate::journal::Record;
 use crate::journal::Room;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::volume::Volume;
-use crate::world::uuid;
+use crate::world::{Rng, uuid};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,7 +87,8 @@ impl Pool {
         self.volume(&new.name)
     }
 
-    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros.
+    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros. [`ErrorKind::Conflict`]
+    /// while the volume is filled from a stream: that says how long it is.
     pub fn resize_volume(self: &Arc<Self>, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
         let state = self.names.read().volume(name)?.clone();
         if force && size < state.size.load(Ordering::Acquire) {
@@ -96,30 +97,29 @@ impl Pool {
         self.submit_with(|names| {
             let volume = names.volume(name)?;
             if !Arc::ptr_eq(volume, &state) {
-                let text = format!("resize volume {name}: it was rolled back or replaced meanwhile; try again");
+                let text =
+                    format!("resize volume {name}: it was rolled back or replaced meanwhile; try again");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
-            check_size(size, volume.block_size)?;
-            let old = volume.size.load(Ordering::Acquire);
-            if size < old && !force {
-                return Err(conflict(format!(
-                    "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
-                )));
+            if volume.importing.load(Ordering::Acquire) {
+                return Err(conflict(format!("resize volume {name}: it is being filled from a stream")));
             }
-            // The part of a chunk that is cut off may have to be kept for a snapshot.
-            let branch = &volume.line.branch;
-            let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
-            // What is cut off is not recorded: an anchor keeps it.
-            let anchored = size < old && branch.cdp.is_on();
-            let shared = branch.has_base() || anchored || !branch.frozen.read().is_empty();
-            let mut controls = Vec::new();
-            if anchored {
-                controls.push(names.anchor(volume, &*self.world.rng)?);
-            }
-            controls.push(Control::ResizeVolume { id: volume.id, size });
-            Ok((controls, (cuts && shared).then(|| branch.clone())))
+            resized(names, volume, size, force, &*self.world.rng)
         })?;
         self.volume(name)
+    }
+
+    /// Gives a volume that is filled from a stream the stream's size.
+    pub(crate) fn resize_for_import(&self, id: u64, size: u64) -> Result<()> {
+        let gone = || crate::error::not_found("import: the volume was deleted");
+        let now = || self.names.read().volume_by_id(id).map(|v| v.size.load(Ordering::Acquire));
+        if now().ok_or_else(gone)? != size {
+            self.submit_with(|names| {
+                let volume = names.volume_by_id(id).ok_or_else(gone)?;
+                resized(names, volume, size, true, &*self.world.rng)
+            })?;
+        }
+        Ok(())
     }
 
     /// Gives a volume another name. Open handles go on.
@@ -323,4 +323,34 @@ fn control_record(data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
         data: Bytes::from(data),
         staging: None,
     }
+}
+
+/// The operations that resize a volume, and the branch of which they may need a slot.
+fn resized(
+    names: &Namespace,
+    volume: &VolumeState,
+    size: u64,
+    force: bool,
+    rng: &dyn Rng,
+) -> Result<(Vec<Control>, Option<Arc<Branch>>)> {
+    check_size(size, volume.block_size)?;
+    let old = volume.size.load(Ordering::Acquire);
+    if size < old && !force {
+        let name = volume.name.read();
+        return Err(conflict(format!(
+            "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
+        )));
+    }
+    // The part of a chunk that is cut off may have to be kept for a snapshot.
+    let branch = &volume.line.branch;
+    let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
+    // What is cut off is not recorded: an anchor keeps it.
+    let anchored = size < old && branch.cdp.is_on();
+    let shared = branch.has_base() || anchored || !branch.frozen.read().is_empty();
+    let mut controls = Vec::new();
+    if anchored {
+        controls.push(names.anchor(volume, rng)?);
+    }
+    controls.push(Control::ResizeVolume { id: volume.id, size });
+    Ok((controls, (cuts && shared).then(|| branch.clone())))
 }

@@ -59,7 +59,7 @@ impl Default for PoolOptions {
 }
 
 /// Replacement policies of the map-page cache (ESnapII compares the first three).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CachePolicy {
     /// Round-robin: the oldest inserted goes first.
     RoundRobin,
@@ -68,6 +68,7 @@ pub enum CachePolicy {
     /// Least frequently used, ties by age.
     Lfu,
     /// S3-FIFO (Yang et al., SOSP 2023): small, main and ghost queues.
+    #[default]
     S3Fifo,
 }
 
@@ -185,6 +186,8 @@ pub struct VolumeInfo {
     pub handles: u64,
     /// Counters since the pool was opened.
     pub stats: VolumeStats,
+    /// What preserving for its snapshots has cost since.
+    pub preserved: PreserveStats,
 }
 
 /// A snapshot as it stands.
@@ -259,6 +262,90 @@ pub struct VolumeStats {
     pub staged_read_bytes: u64,
     /// Requests that failed.
     pub errors: u64,
+}
+
+/// What preserving has cost, since the pool was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PreserveStats {
+    /// Pre-image copies: chunks whose old content was copied to a place of its own (copy-on-write, and the copies of the
+    /// independent order).
+    pub copies: u64,
+    /// Bytes of them.
+    pub copied_bytes: u64,
+    /// Redirects: chunks whose new content was given another place (redirect-on-write).
+    pub redirects: u64,
+    /// Bytes written there.
+    pub redirected_bytes: u64,
+    /// Fill reads: parts of chunks that were read to complete a chunk which was written to in part, at a new place. First
+    /// writes to a clone have them too.
+    pub fill_reads: u64,
+    /// Bytes of them.
+    pub fill_bytes: u64,
+    /// Bytes that clients wrote into chunks that had to be preserved for it; what was written twice before it was moved to
+    /// its place counts once.
+    pub host_bytes: u64,
+}
+
+impl PreserveStats {
+    /// Space efficiency (Xiao et al. 2006): bytes that clients wrote over bytes that were written to snapshot space because
+    /// of it. 1: nothing was wasted; less: chunks were written to in part. `None` before anything was preserved.
+    pub fn space_efficiency(&self) -> Option<f64> {
+        let written = self.copied_bytes + self.redirected_bytes;
+        (written > 0).then(|| self.host_bytes as f64 / written as f64)
+    }
+}
+
+/// Requests by the part of a volume that they touched, since the pool was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRegions {
+    /// Bytes of a region, a power of two: at most 256 of them make up the volume.
+    pub region_size: u64,
+    /// In order; the last one may be cut by the end of the volume.
+    pub regions: Vec<RegionCounts>,
+}
+
+/// Requests that touched a region: each counts once in every region that it touches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RegionCounts {
+    /// Reads.
+    pub reads: u64,
+    /// Writes, zeroing included.
+    pub writes: u64,
+}
+
+/// The metadata that tells where chunks are, of the whole pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IndexSize {
+    /// Pages of current maps: up to 256 chunks each.
+    pub map_pages: u64,
+    /// Contents kept for snapshots.
+    pub versions: u64,
+    /// Bytes of the catalog's file, which holds them and everything else.
+    pub catalog_bytes: u64,
+}
+
+/// The metadata of one volume and its snapshots, as of the last destage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeIndex {
+    /// Chunks in current maps that hold space.
+    pub chunks: u64,
+    /// Contents kept for snapshots that hold space.
+    pub versions: u64,
+    /// Bytes that their entries take, without what the store needs around them.
+    pub bytes: u64,
+}
+
+/// Everything that is counted of one volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeStatistics {
+    /// Requests.
+    pub requests: VolumeStats,
+    /// What preserving has cost.
+    pub preserved: PreserveStats,
+    /// Its metadata.
+    pub index: VolumeIndex,
+    /// Where the requests went.
+    pub regions: VolumeRegions,
 }
 
 /// A physical volume as it stands.
@@ -347,6 +434,10 @@ pub struct PoolStats {
     pub destage_bytes: u64,
     /// Bytes of slots newly allocated.
     pub allocated_bytes: u64,
+    /// The map cache's replacement.
+    pub map_cache_policy: CachePolicy,
+    /// Bytes that the map cache may hold.
+    pub map_cache_size: u64,
     /// Map-cache hits.
     pub map_hits: u64,
     /// Map-cache misses.
@@ -355,6 +446,8 @@ pub struct PoolStats {
     pub map_evictions: u64,
     /// Bytes in the map cache.
     pub map_cache_used: u64,
+    /// What preserving has cost.
+    pub preserving: PreserveStats,
     /// Snapshots deleted by policy.
     pub snapshots_auto_deleted: u64,
     /// Catalog commits.

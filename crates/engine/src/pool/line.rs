@@ -1,12 +1,14 @@
 //! Lines of history as the data path needs them: branches, and what reads them at an epoch.
 
+use super::counters::{PreserveCounters, VolumeCounters};
 use super::image::Image;
-use super::info::{SnapshotPolicy, VolumeInfo, VolumeStats};
+use super::info::{SnapshotPolicy, VolumeInfo};
 use super::{Method, Order, Pool};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
 use crate::cdp::moment::At;
 use crate::error::Result;
+use crate::generation::Generation;
 use crate::staging::Staging;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, VecDeque};
@@ -43,7 +45,7 @@ pub(crate) struct Branch {
     method: AtomicU8,
     independent: AtomicBool,
     /// Moves when a place that a snapshot was read from is about to be overwritten (copy-on-write).
-    pub(crate) generation: AtomicU64,
+    pub(crate) generation: Generation,
     pub(crate) staging: Arc<Staging>,
     /// Slots that its map and its versions point to, as of the last commit.
     pub(crate) slots: AtomicU64,
@@ -51,6 +53,8 @@ pub(crate) struct Branch {
     pub(crate) kept: AtomicU64,
     /// What is kept of every single write.
     pub(crate) cdp: BranchCdp,
+    /// Of the volume that writes to it: goes on when that is rolled back.
+    pub(crate) preserved: Arc<PreserveCounters>,
 }
 
 /// What lies under a branch.
@@ -105,7 +109,13 @@ pub(crate) struct Line {
 }
 
 impl Branch {
-    pub(crate) fn new(id: u64, record: &BranchRecord, base: Option<Base>, atomic_unit: u32) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        record: &BranchRecord,
+        base: Option<Base>,
+        atomic_unit: u32,
+        preserved: Arc<PreserveCounters>,
+    ) -> Self {
         let over_foreign = match &base {
             Some(Base::Line(line)) => line.at.is_some() || line.branch.over_foreign && line.branch.has_base(),
             Some(Base::Image(_)) => true,
@@ -129,11 +139,12 @@ impl Branch {
             frozen: RwLock::new(BTreeSet::new()),
             method: AtomicU8::new(0),
             independent: AtomicBool::new(record.order == Order::Independent),
-            generation: AtomicU64::new(0),
+            generation: Generation::new(),
             staging: Arc::new(Staging::new()),
             slots: AtomicU64::new(record.slots),
             kept: AtomicU64::new(0),
             cdp: BranchCdp::default(),
+            preserved,
         };
         branch.set_method(record.method);
         branch
@@ -258,22 +269,7 @@ pub(crate) struct VolumeState {
     pub(crate) importing: AtomicBool,
     /// Consistency points by FLUSH, the newest ones: (LSN, time).
     pub(crate) flushes: Mutex<VecDeque<(u64, u64)>>,
-    pub(crate) counters: VolumeCounters,
-}
-
-/// Apart from what every request reads: counting must not take those lines from other processors.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct VolumeCounters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) discards: AtomicU64,
-    pub(crate) discard_bytes: AtomicU64,
-    pub(crate) staged_read_bytes: AtomicU64,
-    pub(crate) errors: AtomicU64,
+    pub(crate) counters: Arc<VolumeCounters>,
 }
 
 /// Flushes that a volume remembers.
@@ -300,7 +296,6 @@ impl VolumeState {
 
     pub(crate) fn info(&self) -> VolumeInfo {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let c = &self.counters;
         VolumeInfo {
             name: self.name.read().clone(),
             uuid: self.uuid,
@@ -321,17 +316,8 @@ impl VolumeState {
             cdp: self.line.branch.cdp.wanted(),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),
-            stats: VolumeStats {
-                reads: get(&c.reads),
-                read_bytes: get(&c.read_bytes),
-                writes: get(&c.writes),
-                write_bytes: get(&c.write_bytes),
-                flushes: get(&c.flushes),
-                discards: get(&c.discards),
-                discard_bytes: get(&c.discard_bytes),
-                staged_read_bytes: get(&c.staged_read_bytes),
-                errors: get(&c.errors),
-            },
+            stats: self.counters.stats(),
+            preserved: self.line.branch.preserved.stats(),
         }
     }
 }

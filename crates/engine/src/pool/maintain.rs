@@ -60,7 +60,8 @@ pub(crate) struct Maintenance {
     pub(crate) filling: BTreeMap<u64, Fill>,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
-    seen_written: u64,
+    /// What was written, and how often work was called for, at the last idle step.
+    seen: (u64, u64),
 }
 
 impl Maintenance {
@@ -86,7 +87,7 @@ impl Maintenance {
             filling,
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
-            seen_written: 0,
+            seen: (0, 0),
         }
     }
 }
@@ -115,7 +116,7 @@ impl Pool {
             self.checkpoint(m)?;
             return Ok(Progress::Worked);
         }
-        m.seen_written = self.journal.written();
+        m.seen = (self.journal.written(), self.work.kicks.load(Ordering::Relaxed));
         // Segments are written in advance, when nothing else is to be done, so that appending never allocates.
         if self.journal.add_file(true).unwrap_or(false) {
             return Ok(Progress::Worked);
@@ -124,7 +125,8 @@ impl Pool {
     }
 
     /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the bound on staged
-    /// records) is in use, or when nothing was written since the last idle step.
+    /// records) is in use, or when nothing was written since the last idle step. A step that somebody called for says
+    /// nothing about that: snapshots taken under load would start it.
     fn wants_destage(&self, m: &Maintenance) -> bool {
         let written = self.journal.written();
         if written < m.cursor.lsn {
@@ -132,7 +134,8 @@ impl Pool {
         }
         let (used, capacity) = self.journal.usage();
         let start = capacity / 100 * self.options.destage_start_percent as u64;
-        used >= start || written == m.seen_written || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+        let quiet = m.seen == (written, self.work.kicks.load(Ordering::Relaxed));
+        used >= start || quiet || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
     }
 
     /// One destage batch, if there is anything to destage.

@@ -3,6 +3,7 @@
 
 mod allocator;
 mod control;
+mod counters;
 mod fill;
 pub(crate) mod image;
 mod info;
@@ -15,6 +16,7 @@ mod placement;
 pub(crate) mod pv;
 mod snapshots;
 mod space;
+mod statistics;
 mod usage;
 
 pub use info::*;
@@ -86,12 +88,16 @@ pub(crate) struct SharedPositions {
     pub(crate) reclaimable: AtomicU64,
     /// Snapshots deleted by policy.
     pub(crate) auto_deleted: AtomicU64,
+    /// What preserving has cost.
+    pub(crate) preserving: counters::PreserveCounters,
 }
 
 /// Wakes the maintenance thread.
 #[derive(Default)]
 struct Work {
     wanted: Mutex<bool>,
+    /// Calls so far.
+    kicks: AtomicU64,
     signal: Condvar,
     closed: AtomicBool,
 }
@@ -157,10 +163,13 @@ impl Pool {
             destage_batches: get(&self.positions.batches),
             destage_bytes: get(&self.positions.bytes),
             allocated_bytes: get(&self.positions.allocated),
+            map_cache_policy: self.options.map_cache_policy,
+            map_cache_size: self.options.map_cache_bytes as u64,
             map_hits: map.hits,
             map_misses: map.misses,
             map_evictions: map.evictions,
             map_cache_used: map.bytes,
+            preserving: self.positions.preserving.stats(),
             snapshots_auto_deleted: get(&self.positions.auto_deleted),
             catalog_commits: get(&self.catalog.commits),
             syncs: SyncPurpose::ALL.map(|p| self.dir.syncs(p)),
@@ -224,6 +233,7 @@ impl Pool {
 
     /// Tells the maintenance thread that there is work.
     pub(crate) fn kick(&self) {
+        self.work.kicks.fetch_add(1, Ordering::Relaxed);
         let mut wanted = self.work.wanted.lock();
         if !*wanted {
             *wanted = true;

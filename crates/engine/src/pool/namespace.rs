@@ -1,9 +1,10 @@
 //! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last sequenced record.
 //! The catalog follows, in LSN order.
 
+use super::counters::{PreserveCounters, VolumeCounters};
 use super::image::Image;
 use super::info::NewVolume;
-use super::line::{Base, Branch, HEAD, Line, VolumeCounters, VolumeState};
+use super::line::{Base, Branch, HEAD, Line, VolumeState};
 use super::{DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, Placement, PoolConfig, SnapshotPolicy};
 use crate::catalog::{
     BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, PvRecord, SnapshotRecord, Superblock,
@@ -82,6 +83,15 @@ impl Namespace {
 
     /// Branches come in the order of their ids, so a base comes before what rests on it.
     pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
+        self.add_branch(id, record, Arc::default())
+    }
+
+    fn add_branch(
+        &mut self,
+        id: u64,
+        record: &BranchRecord,
+        preserved: Arc<PreserveCounters>,
+    ) -> Result<Arc<Branch>> {
         let base = match &record.base {
             None => None,
             Some(BaseRecord::Frozen(of)) => {
@@ -97,7 +107,7 @@ impl Namespace {
                 Some(Base::Image(Arc::new(Image::new(image.clone(), self.dir.clone()))))
             }
         };
-        let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit));
+        let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit, preserved));
         self.branches.insert(id, branch.clone());
         Ok(branch)
     }
@@ -150,6 +160,10 @@ impl Namespace {
     }
 
     pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
+        self.add_volume(id, record, Arc::default())
+    }
+
+    fn add_volume(&mut self, id: u64, record: VolumeRecord, counters: Arc<VolumeCounters>) -> Result<()> {
         let line = self.line(Frozen { branch: record.branch, epoch: HEAD })?;
         let state = Arc::new(VolumeState {
             id,
@@ -166,7 +180,7 @@ impl Namespace {
             import: RwLock::new(record.import),
             importing: AtomicBool::new(record.import.is_some()),
             flushes: Mutex::default(),
-            counters: VolumeCounters::default(),
+            counters,
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
             return Err(corrupt(format!("load volume {}: two volumes have that name", record.name)));
@@ -193,7 +207,7 @@ impl Namespace {
             import: RwLock::new(None),
             importing: AtomicBool::new(false),
             flushes: Mutex::default(),
-            counters: VolumeCounters::default(),
+            counters: Arc::default(),
         });
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
             return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
@@ -384,7 +398,7 @@ impl Namespace {
             base_at: at,
             ..BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(base)), was.method())
         };
-        let new = self.load_branch(branch, &record)?;
+        let new = self.add_branch(branch, &record, was.preserved.clone())?;
         new.cdp.want(was.cdp.wanted());
         new.cdp.model.store(was.cdp.model.load(Ordering::Relaxed), Ordering::Relaxed);
         new.cdp.anchored(time);
@@ -404,7 +418,7 @@ impl Namespace {
             policy: *old.policy.read(),
             import: None,
         };
-        self.load_volume(id, record)?;
+        self.add_volume(id, record, old.counters.clone())?;
         if let Some(new) = self.by_id.get(&id) {
             new.flushes.lock().clone_from(&old.flushes.lock());
         }

@@ -4,7 +4,7 @@ use super::line::{Base, Branch, HEAD, Line, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
-use crate::error::{Error, ErrorKind, Result, conflict, invalid};
+use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
 use crate::world::{Rng, uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,22 +42,26 @@ impl Pool {
     /// The snapshot that a stream has brought; with it the import is over.
     pub(crate) fn create_imported_snapshot(
         &self,
-        volume: &str,
+        id: u64,
         name: &str,
         origin: [u8; 16],
         created: u64,
     ) -> Result<SnapshotInfo> {
         let identity = uuid(&*self.world.rng);
         self.submit(|names| {
-            let state = names.volume(volume)?;
+            let gone = || not_found("end the import: its volume was deleted");
+            let state = names.volume_by_id(id).ok_or_else(gone)?;
             let arrived = state.import.read().is_some_and(|import| import.to == origin);
             if !arrived {
+                let volume = state.name.read();
                 return Err(conflict(format!("end the import into {volume}: it was cancelled")));
             }
             let record = SnapshotRecord { origin, ..record(names, state, name, identity, created)? };
             Ok(Control::CreateSnapshots { snapshots: vec![(names.next_id, record)] })
         })?;
-        self.snapshot(volume, name)
+        let names = self.names.read();
+        let made = names.snapshots.values().find(|s| s.state.uuid == identity);
+        made.map(|s| info(&names, s)).ok_or_else(|| not_found("find the imported snapshot: it was deleted"))
     }
 
     /// The snapshots of a volume, oldest first.

@@ -4,8 +4,9 @@ use super::codec::{Decoder, Item, StreamHeader};
 use crate::catalog::{Control, ImportRecord};
 use crate::device::{BlockDevice, WriteOp};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
+use crate::pool::line::VolumeState;
 use crate::pool::{NewVolume, Pool, SnapshotInfo};
-use crate::volume::Volume;
+use crate::volume::{Difference, Volume};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -24,7 +25,8 @@ pub struct UnfinishedImport {
 }
 
 /// A stream being taken in. The volume takes no other writes from the header to the end, also when the import is dropped or
-/// the pool opened again: pushing the same stream, or one that begins at the position that was kept, goes on with it.
+/// the pool opened again: pushing the same stream, or one that begins at the position that was kept, goes on with it. Renaming
+/// the volume does not disturb it.
 pub struct Import {
     pool: Arc<Pool>,
     /// As the caller wishes; else the stream's.
@@ -34,7 +36,8 @@ pub struct Import {
 }
 
 struct Target {
-    name: String,
+    /// Whatever its name becomes meanwhile.
+    id: u64,
     header: StreamHeader,
     volume: Arc<Volume>,
     record: ImportRecord,
@@ -132,7 +135,7 @@ impl Import {
             return Err(corrupt("end the import: the stream is not complete"));
         };
         let to = &target.header.to;
-        self.pool.create_imported_snapshot(&target.name, &to.name, to.content, to.created)
+        self.pool.create_imported_snapshot(target.id, &to.name, to.content, to.created)
     }
 
     fn begin(&self, header: StreamHeader) -> Result<Target> {
@@ -142,53 +145,50 @@ impl Import {
             to: header.to.content,
             position: 0,
         };
-        let existing = self.pool.names.read().volume(&name).cloned();
-        let unfinished = existing.as_ref().ok().and_then(|state| *state.import.read());
-        let record = match unfinished {
-            Some(record) if (record.from, record.to) == (wanted.from, wanted.to) => record,
-            Some(_) => {
-                return Err(conflict(format!(
-                    "import into {name}: the import of another stream is unfinished; go on with that or cancel it"
-                )));
-            }
-            None => {
-                match (&header.from, existing) {
-                    (None, Err(_)) => self.create(&name, &header)?,
-                    (None, Ok(_)) => self.check_empty(&name, &header)?,
-                    (Some(_), Ok(_)) => self.check_base(&name, &wanted.from)?,
-                    (Some(_), Err(error)) => return Err(error),
-                }
-                self.claim(&name, wanted)?;
-                if header.from.is_some()
-                    && let Err(error) = self.check_base(&name, &wanted.from)
-                {
-                    // Somebody wrote in between.
-                    self.pool.cancel_import(&name)?;
-                    return Err(error);
-                }
-                wanted
-            }
-        };
-        if header.start > record.position {
+        let found = self.pool.names.read().volume(&name).cloned();
+        let unfinished = found.as_ref().ok().and_then(|state| *state.import.read());
+        let position = unfinished.map_or(0, |record| record.position);
+        if unfinished.is_some_and(|record| (record.from, record.to) != (wanted.from, wanted.to)) {
             return Err(conflict(format!(
-                "import into {name}: the stream begins at byte {}, needed is byte {}",
-                header.start, record.position
+                "import into {name}: the import of another stream is unfinished; go on with that or cancel it"
             )));
         }
-        if self.pool.volume(&name)?.size != header.size {
-            self.pool.resize_volume(&name, header.size, true)?;
+        if header.start > position {
+            return Err(conflict(format!(
+                "import into {name}: the stream begins at byte {}, needed is byte {position}",
+                header.start
+            )));
         }
-        let state = self.pool.names.read().volume(&name)?.clone();
+        let state = match found {
+            Ok(state) => state,
+            Err(_) if header.from.is_none() => self.create(&name, &header)?,
+            Err(error) => return Err(error),
+        };
         if !(header.block_size as u64).is_multiple_of(state.block_size as u64) {
             return Err(invalid(format!(
                 "import into {name}: its logical blocks are larger than the stream's"
             )));
         }
+        let record = match unfinished {
+            Some(record) => record,
+            None => {
+                self.check_fits(&state, &header)?;
+                self.claim(state.id, wanted)?;
+                // Somebody may have written in between.
+                if let Err(error) = self.check_fits(&state, &header) {
+                    self.pool.submit(|_| Ok(Control::SetImport { id: state.id, import: None }))?;
+                    return Err(error);
+                }
+                wanted
+            }
+        };
+        self.pool.resize_for_import(state.id, header.size)?;
+        let id = state.id;
         let volume = Arc::new(Volume::importer(self.pool.clone(), state));
-        Ok(Target { name, header, volume, record, position: record.position, unkept: 0 })
+        Ok(Target { id, header, volume, record, position, unkept: 0 })
     }
 
-    fn create(&self, name: &str, header: &StreamHeader) -> Result<()> {
+    fn create(&self, name: &str, header: &StreamHeader) -> Result<Arc<VolumeState>> {
         self.pool.create_volume(&NewVolume {
             name: name.to_owned(),
             size: header.size,
@@ -196,15 +196,22 @@ impl Import {
             block_size: header.block_size,
             read_only: false,
         })?;
-        Ok(())
+        self.pool.names.read().volume(name).cloned()
     }
 
-    /// A volume that holds nothing may be filled.
-    fn check_empty(&self, name: &str, header: &StreamHeader) -> Result<()> {
-        let volume = self.pool.watch_volume(name)?;
+    /// A whole snapshot needs a volume that holds nothing; a difference one whose content is what it builds upon.
+    fn check_fits(&self, state: &Arc<VolumeState>, header: &StreamHeader) -> Result<()> {
+        match &header.from {
+            None => self.check_empty(state, header.size),
+            Some(from) => self.check_base(state, &from.content),
+        }
+    }
+
+    fn check_empty(&self, state: &Arc<VolumeState>, wanted: u64) -> Result<()> {
+        let volume = Volume::new(self.pool.clone(), state.clone(), true, false);
         let size = volume.info().size;
         let mut at = 0;
-        let mut empty = size == header.size && self.pool.snapshots(name)?.is_empty();
+        let mut empty = size == wanted && self.pool.names.read().snapshots_of(state.id).is_empty();
         while empty && at < size {
             let runs = volume.block_status(at, size - at, 1)?;
             empty = runs.iter().all(|run| !run.allocated && run.zero);
@@ -214,44 +221,57 @@ impl Import {
             return Ok(());
         }
         Err(conflict(format!(
-            "import into {name}: it is not empty; choose another name, or import a difference from a snapshot it has"
+            "import into {}: it is not empty; choose another name, or import a difference from a snapshot it has",
+            volume.name()
         )))
     }
 
-    /// The volume must be what its snapshot with the content `from` is.
-    fn check_base(&self, name: &str, from: &[u8; 16]) -> Result<()> {
-        let base = self.pool.snapshots(name)?.into_iter().find(|s| s.content == *from);
+    fn check_base(&self, state: &Arc<VolumeState>, from: &[u8; 16]) -> Result<()> {
+        let volume = Arc::new(Volume::new(self.pool.clone(), state.clone(), true, false));
+        let base = {
+            let names = self.pool.names.read();
+            let found = names.snapshots_of(state.id).into_iter().find(|s| s.content() == *from);
+            found.map(|s| Arc::new(Volume::new(self.pool.clone(), s.state.clone(), true, true)))
+        };
         let Some(base) = base else {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("import into {name}: it lacks the snapshot that the stream builds upon"),
+                format!("import into {}: it lacks the snapshot that the stream builds upon", volume.name()),
             ));
         };
-        let difference = self.pool.difference(name, &base.name, None)?;
-        let same = difference.size() == base.size && difference.ranges().next().transpose()?.is_none();
+        let difference = Difference::new(base.clone(), volume.clone())?;
+        let same = difference.size() == base.info().size && difference.ranges().next().transpose()?.is_none();
         if same {
             return Ok(());
         }
         Err(conflict(format!(
-            "import into {name}: it was changed since its snapshot {}; roll it back first",
-            base.name
+            "import into {}: it was changed since its snapshot {}; roll it back first",
+            volume.name(),
+            base.name()
         )))
     }
 
     /// From here on nobody else writes to the volume.
-    fn claim(&self, name: &str, wanted: ImportRecord) -> Result<()> {
+    fn claim(&self, id: u64, wanted: ImportRecord) -> Result<()> {
         self.pool.submit(|names| {
-            let state = names.volume(name)?;
-            if names.snapshots_of(state.id).iter().any(|s| s.content() == wanted.to) {
-                return Err(conflict(format!("import into {name}: the snapshot is there already")));
+            let state = names.volume_by_id(id).ok_or_else(gone)?;
+            if names.snapshots_of(id).iter().any(|s| s.content() == wanted.to) {
+                return Err(conflict(format!(
+                    "import into {}: the snapshot is there already",
+                    state.name.read()
+                )));
             }
             if state.importing.load(Ordering::Acquire) {
-                return Err(conflict(format!("import into {name}: another import has begun")));
+                return Err(conflict(format!("import into {}: another import has begun", state.name.read())));
             }
-            Ok(Control::SetImport { id: state.id, import: Some(wanted) })
+            Ok(Control::SetImport { id, import: Some(wanted) })
         })?;
         Ok(())
     }
+}
+
+fn gone() -> Error {
+    crate::error::not_found("go on with the import: its volume was deleted")
 }
 
 impl Target {
@@ -265,13 +285,13 @@ impl Target {
     fn keep(&mut self, pool: &Pool) -> Result<()> {
         let import = ImportRecord { position: self.position, ..self.record };
         pool.submit(|names| {
-            let state = names.volume(&self.name)?;
+            let state = names.volume_by_id(self.id).ok_or_else(gone)?;
             let held = *state.import.read();
             match held {
                 Some(held) if (held.from, held.to) == (import.from, import.to) => {
-                    Ok(Control::SetImport { id: state.id, import: Some(import) })
+                    Ok(Control::SetImport { id: self.id, import: Some(import) })
                 }
-                _ => Err(conflict(format!("import into {}: it was cancelled", self.name))),
+                _ => Err(conflict(format!("import into {}: it was cancelled", state.name.read()))),
             }
         })?;
         self.unkept = 0;

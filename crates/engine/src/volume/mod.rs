@@ -140,14 +140,14 @@ impl BlockDevice for Volume {
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let done = self.counted(self.read_into(offset, buf, false))?;
         if done {
-            self.count_read(buf.len());
+            self.count_read(offset, buf.len());
         }
         Ok(done)
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.counted(self.read_into(offset, buf, true))?;
-        self.count_read(buf.len());
+        self.count_read(offset, buf.len());
         Ok(())
     }
 
@@ -175,7 +175,9 @@ impl BlockDevice for Volume {
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
         self.count(&self.state.counters.writes, 1);
         self.count(&self.state.counters.write_bytes, len);
-        self.counted(self.zero_range(offset, len, may_unmap, fua))
+        self.counted(self.zero_range(offset, len, may_unmap, fua))?;
+        self.count_place_of_write(offset, len);
+        Ok(())
     }
 
     fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
@@ -189,8 +191,17 @@ impl BlockDevice for Volume {
 }
 
 impl Volume {
-    fn count_read(&self, bytes: usize) {
+    fn count_read(&self, offset: u64, bytes: usize) {
         self.count(&self.state.counters.reads, 1);
         self.count(&self.state.counters.read_bytes, bytes as u64);
+        // Snapshots can be many: their counters stay small.
+        if self.state.line.epoch == HEAD {
+            self.state.counters.read_at(offset, bytes as u64, self.size());
+        }
+    }
+
+    /// The range was checked: it lies inside the volume.
+    fn count_place_of_write(&self, offset: u64, bytes: u64) {
+        self.state.counters.written_at(offset, bytes, self.size());
     }
 }

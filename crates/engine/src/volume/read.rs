@@ -10,7 +10,6 @@ use crate::pool::line::{Base, HEAD, Line};
 use crate::staging::{Piece, SECTORS, Source};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A read-ahead by [`Volume::load_range`] stops here: it is a hint.
 const MAX_CACHED: u64 = 16 << 20;
@@ -86,15 +85,13 @@ impl Volume {
             return at.read(&self.pool, buf, offset, may_block);
         }
         loop {
-            let generation = line.branch.generation.load(Ordering::SeqCst);
             let based = line.branch.has_base();
-            let done = if line.branch.staging.is_empty() {
-                self.read_below(line, offset, buf, may_block)
-            } else {
-                self.read_merged(line, offset, buf, may_block)
+            let mut read = || match line.branch.staging.is_empty() {
+                true => self.read_below(line, offset, buf, may_block),
+                false => self.read_merged(line, offset, buf, may_block),
             };
-            let same = line.epoch == HEAD || line.branch.generation.load(Ordering::SeqCst) == generation;
-            if same && (!based || line.branch.has_base()) {
+            let done = if line.epoch == HEAD { read() } else { line.branch.generation.read(read) };
+            if !based || line.branch.has_base() {
                 return done;
             }
         }

@@ -49,6 +49,7 @@ impl Volume {
                 let len = op.data.len() as u64;
                 let request = self.request(op.offset, len, Change::Data(&op.data))?;
                 self.bring_in(op.offset, len, true)?;
+                self.count_place_of_write(op.offset, len);
                 Ok(request)
             })
             .collect();

@@ -3,8 +3,8 @@
 use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::pool::{
-    self, Health, Method, Placement, Pool, PoolInfo, PoolStats, PvInfo, SnapshotInfo, SnapshotSpace,
-    VolumeInfo,
+    self, CachePolicy, Health, IndexSize, Method, Order, Placement, Pool, PoolInfo, PoolStats, PreserveStats,
+    PvInfo, SnapshotInfo, SnapshotSpace, VolumeInfo,
 };
 use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -30,7 +30,7 @@ pub(super) fn placement(placement: api::Placement) -> Placement {
     }
 }
 
-pub(super) fn pool(info: &PoolInfo, stats: &PoolStats) -> api::Pool {
+pub(super) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api::Pool {
     api::Pool {
         uuid: uuid_text(&info.uuid),
         extent_size: info.config.extent_size,
@@ -58,12 +58,62 @@ pub(super) fn pool(info: &PoolInfo, stats: &PoolStats) -> api::Pool {
             backpressure_waits: stats.backpressure_waits,
         },
         map_cache: api::MapCache {
+            policy: cache_policy(stats.map_cache_policy),
+            size: stats.map_cache_size,
             used: stats.map_cache_used,
             hits: stats.map_hits,
             misses: stats.map_misses,
             evictions: stats.map_evictions,
             hit_rate: hit_rate(stats),
         },
+        index: api::PoolIndex {
+            map_pages: index.map_pages,
+            versions: index.versions,
+            catalog_bytes: index.catalog_bytes,
+        },
+        preservation: preservation(&stats.preserving),
+    }
+}
+
+pub(crate) fn cache_policy(policy: CachePolicy) -> api::CachePolicy {
+    match policy {
+        CachePolicy::RoundRobin => api::CachePolicy::RoundRobin,
+        CachePolicy::Lru => api::CachePolicy::Lru,
+        CachePolicy::Lfu => api::CachePolicy::Lfu,
+        CachePolicy::S3Fifo => api::CachePolicy::S3Fifo,
+    }
+}
+
+fn preservation(stats: &PreserveStats) -> api::Preservation {
+    api::Preservation {
+        copies: stats.copies,
+        copied_bytes: stats.copied_bytes,
+        redirects: stats.redirects,
+        redirected_bytes: stats.redirected_bytes,
+        fill_reads: stats.fill_reads,
+        fill_bytes: stats.fill_bytes,
+        host_bytes: stats.host_bytes,
+        space_efficiency: stats.space_efficiency(),
+    }
+}
+
+pub(super) fn statistics(name: String, of: &pool::VolumeStatistics) -> api::VolumeStatistics {
+    api::VolumeStatistics {
+        name,
+        requests: requests(of.requests),
+        preservation: preservation(&of.preserved),
+        index: api::VolumeIndex {
+            chunks: of.index.chunks,
+            versions: of.index.versions,
+            bytes: of.index.bytes,
+        },
+        region_size: of.regions.region_size,
+        regions: of
+            .regions
+            .regions
+            .iter()
+            .map(|r| api::Region { reads: r.reads, writes: r.writes })
+            .collect(),
     }
 }
 
@@ -93,6 +143,13 @@ pub(super) fn method(method: api::Method) -> Method {
     match method {
         api::Method::Cow => Method::Copy,
         api::Method::Row => Method::Redirect,
+    }
+}
+
+pub(super) fn order(order: api::Order) -> Order {
+    match order {
+        api::Order::Dependent => Order::Dependent,
+        api::Order::Independent => Order::Independent,
     }
 }
 
@@ -179,17 +236,6 @@ fn address(snapshot: &SnapshotInfo) -> String {
 }
 
 fn volume(info: &VolumeInfo) -> api::Volume {
-    let pool::VolumeStats {
-        reads,
-        read_bytes,
-        writes,
-        write_bytes,
-        flushes,
-        discards,
-        discard_bytes,
-        staged_read_bytes,
-        errors,
-    } = info.stats;
     api::Volume {
         name: info.name.clone(),
         uuid: uuid_text(&info.uuid),
@@ -201,6 +247,10 @@ fn volume(info: &VolumeInfo) -> api::Volume {
             Method::Copy => api::Method::Cow,
             Method::Redirect => api::Method::Row,
         },
+        order: match info.order {
+            Order::Dependent => api::Order::Dependent,
+            Order::Independent => api::Order::Independent,
+        },
         snapshot_space: None,
         snapshot_reserve: info.policy.reserve_percent,
         auto_delete: info.policy.auto_delete,
@@ -211,17 +261,32 @@ fn volume(info: &VolumeInfo) -> api::Volume {
         created: time(info.created),
         allocated: info.allocated,
         handles: info.handles,
-        stats: api::VolumeStats {
-            reads,
-            read_bytes,
-            writes,
-            write_bytes,
-            flushes,
-            discards,
-            discard_bytes,
-            staged_read_bytes,
-            errors,
-        },
+        stats: requests(info.stats),
+    }
+}
+
+fn requests(stats: pool::VolumeStats) -> api::VolumeStats {
+    let pool::VolumeStats {
+        reads,
+        read_bytes,
+        writes,
+        write_bytes,
+        flushes,
+        discards,
+        discard_bytes,
+        staged_read_bytes,
+        errors,
+    } = stats;
+    api::VolumeStats {
+        reads,
+        read_bytes,
+        writes,
+        write_bytes,
+        flushes,
+        discards,
+        discard_bytes,
+        staged_read_bytes,
+        errors,
     }
 }
 

@@ -12,7 +12,7 @@ use axum::routing::get;
 use axum::{Router, body::Bytes};
 use hindcast_api::{
     API_V1, AddPv, CreateVolume, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv, PatchVolume,
-    Pool, Pv, Status, Volume,
+    Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy};
 use serde::Deserialize;
@@ -44,6 +44,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .routes(routes!(patch_pv, remove_pv))
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
+        .routes(routes!(volume_stats))
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(transfer::router())
@@ -134,7 +135,11 @@ async fn metrics_text(State(app): Shared) -> Result<Response, ApiError> {
 /// The pool.
 #[utoipa::path(get, path = "/pool", responses((status = OK, body = Pool)))]
 async fn pool(State(app): Shared) -> Result<Json<Pool>, ApiError> {
-    blocking(&app, |app| Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))).await
+    blocking(&app, |app| Ok(Json(pool_now(app)?))).await
+}
+
+fn pool_now(app: &App) -> Result<Pool, ApiError> {
+    Ok(convert::pool(&app.pool.info(), &app.pool.stats(), app.pool.index_size()?))
 }
 
 /// Changes the pool.
@@ -145,7 +150,7 @@ async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<
             app.pool.set_placement(convert::placement(placement))?;
             tracing::info!(placement = placement.name(), "placement set");
         }
-        Ok(Json(convert::pool(&app.pool.info(), &app.pool.stats())))
+        Ok(Json(pool_now(app)?))
     })
     .await
 }
@@ -256,7 +261,20 @@ async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Vol
     .await
 }
 
-/// Changes a volume: read_only, then method, policy of snapshots, history, size, name; the first that fails ends the request.
+/// Everything that is counted of one volume: requests, what preserving costs, where requests go.
+#[utoipa::path(get, path = "/volumes/{name}/stats", params(("name" = String, Path)), responses((status = OK, body = VolumeStatistics), (status = "default", body = ErrorBody)))]
+async fn volume_stats(
+    State(app): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<VolumeStatistics>, ApiError> {
+    blocking(&app, move |app| {
+        let statistics = app.pool.volume_statistics(&name)?;
+        Ok(Json(convert::statistics(name, &statistics)))
+    })
+    .await
+}
+
+/// Changes a volume: read_only, then method, order, policy of snapshots, history, size, name; the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -272,6 +290,10 @@ async fn patch_volume(
         if let Some(method) = patch.method {
             info = app.pool.set_method(&name, convert::method(method))?;
             tracing::info!(volume = name, method = method.name(), "volume");
+        }
+        if let Some(order) = patch.order {
+            info = app.pool.set_order(&name, convert::order(order))?;
+            tracing::info!(volume = name, order = order.name(), "volume");
         }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
             let old = info.policy;

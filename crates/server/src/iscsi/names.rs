@@ -98,7 +98,7 @@ pub(crate) fn volume_part(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_engine::pool::{Method, Order, SnapshotPolicy, VolumeStats};
+    use hindcast_engine::pool::{Method, Order, PreserveStats, SnapshotPolicy, VolumeStats};
 
     fn volume(name: &str) -> VolumeInfo {
         VolumeInfo {
@@ -119,6 +119,7 @@ mod tests {
             allocated: 0,
             handles: 0,
             stats: VolumeStats::default(),
+            preserved: PreserveStats::default(),
         }
     }
 

@@ -50,11 +50,11 @@ impl<'a> Replay<'a> {
     }
 
     pub(super) fn apply(&mut self, effect: &Effect) {
-        if let Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count, .. } = effect {
-            let view = View::Volume(*vol);
-            let before = self.differences(view, *sector, sector + count);
+        if let Some((vol, sector, count)) = effect.place() {
+            let view = View::Volume(vol);
+            let before = self.differences(view, sector, sector + count);
             self.state.apply(effect);
-            let after = self.differences(view, *sector, sector + count);
+            let after = self.differences(view, sector, sector + count);
             *self.wrong_sectors.entry(view).or_default() += after - before;
             return;
         }
@@ -64,6 +64,7 @@ impl<'a> Replay<'a> {
                 self.recount(View::Volume(*vol));
             }
             Effect::CreateSnapshots(new) => new.iter().for_each(|s| self.recount(View::Snapshot(s.0))),
+            Effect::Imported(snap, ..) => self.recount(View::Snapshot(*snap)),
             Effect::RollBack(vol, _, undo, _) | Effect::RollBackTo(vol, _, _, undo, _) => {
                 self.recount(View::Volume(*vol));
                 self.recount(View::Snapshot(*undo));
@@ -74,9 +75,12 @@ impl<'a> Replay<'a> {
     }
 
     fn wrong_shape(&self, id: SnapId, snapshot: &SnapshotModel) -> bool {
-        self.snapshots
-            .get(&id)
-            .is_none_or(|f| (f.volume, &f.name, f.size) != (snapshot.volume, &snapshot.name, snapshot.size))
+        let s = snapshot;
+        let same = |f: &FoundSnapshot| {
+            (f.volume, &f.name, f.size) == (s.volume, &s.name, s.size)
+                && (f.origin, f.protected, &f.labels) == (s.origin, s.protected, &s.labels)
+        };
+        !self.snapshots.get(&id).is_some_and(|f| same(f))
     }
 
     pub(super) fn wrong(&self) -> i64 {
@@ -97,17 +101,29 @@ impl<'a> Replay<'a> {
             };
             if !volume.same_shape(found) {
                 return format!(
-                    "volume {id} should be {} of {} bytes, read-only {}, and is {} of {} bytes, read-only {}",
-                    volume.name, volume.size, volume.read_only, found.name, found.size, found.read_only
+                    "volume {id} should be {} of {} bytes, read-only {}, {:?}, {:?}, and is {} of {} bytes, read-only {}, \
+                     {:?}, {:?}",
+                    volume.name,
+                    volume.size,
+                    volume.read_only,
+                    volume.policy,
+                    volume.import,
+                    found.name,
+                    found.size,
+                    found.read_only,
+                    found.policy,
+                    found.import
                 );
             }
         }
         for (id, snapshot) in &self.state.snapshots {
             if self.wrong_shape(*id, snapshot) {
-                let (volume, name, size) = (snapshot.volume, &snapshot.name, snapshot.size);
-                let found = self.snapshots.get(id).map(|f| (f.volume, &f.name, f.size));
+                let s = snapshot;
+                let wanted = (s.volume, &s.name, s.size, s.origin, s.protected, &s.labels);
+                let found = self.snapshots.get(id);
+                let found = found.map(|f| (f.volume, &f.name, f.size, f.origin, f.protected, &f.labels));
                 return format!(
-                    "snapshot {id} should be {name} of volume {volume}, {size} bytes; found {found:?}"
+                    "snapshot {id} (volume, name, size, origin, protected, labels) should be {wanted:?}, found {found:?}"
                 );
             }
         }

@@ -4,11 +4,30 @@ use super::content::Content;
 use super::lines::Lines;
 use super::{FoundVolume, SECTOR};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A volume's number inside a run, never used twice.
 pub type VolId = u32;
 /// A snapshot's number inside a run, never used twice.
 pub type SnapId = u32;
+
+/// Notes about a snapshot.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// What a volume's snapshots may take, in per cent of its size, and whether the oldest are deleted when they take more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PolicyModel {
+    pub(crate) percent: u8,
+    pub(crate) auto_delete: bool,
+}
+
+/// A stream that is being taken in: contents, by the first snapshots that had them, and how far it is known to have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImportModel {
+    pub(crate) from: Option<SnapId>,
+    pub(crate) to: SnapId,
+    pub(crate) position: u64,
+}
 
 /// A volume as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +48,8 @@ pub struct VolumeModel {
     pub(crate) line: u32,
     /// It began over an image, of which it shows so many bytes.
     pub(crate) over_image: Option<u64>,
+    pub(crate) policy: PolicyModel,
+    pub(crate) import: Option<ImportModel>,
 }
 
 /// A snapshot as it should be.
@@ -48,6 +69,10 @@ pub struct SnapshotModel {
     pub(crate) content: Content,
     /// The line and the epoch that it froze.
     pub(crate) of: (u32, u32),
+    /// The first snapshot with this content: itself, or the one that a stream was made of.
+    pub(crate) origin: SnapId,
+    pub(crate) protected: bool,
+    pub(crate) labels: Labels,
 }
 
 /// A device that can be read.
@@ -61,12 +86,30 @@ impl VolumeModel {
     /// An empty volume.
     pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
         let content = Content::default();
-        VolumeModel { name, size, chunk_size, block_size, read_only, content, line: 0, over_image: None }
+        let policy = PolicyModel { percent: 10, auto_delete: false };
+        VolumeModel {
+            name,
+            size,
+            chunk_size,
+            block_size,
+            read_only,
+            content,
+            line: 0,
+            policy,
+            import: None,
+            over_image: None,
+        }
+    }
+
+    /// Nobody but an import may write to it.
+    pub(crate) fn refuses_writes(&self) -> bool {
+        self.read_only || self.import.is_some()
     }
 
     pub(super) fn same_shape(&self, found: &FoundVolume) -> bool {
         (&self.name, self.size, self.chunk_size, self.block_size, self.read_only)
             == (&found.name, found.size, found.chunk_size, found.block_size, found.read_only)
+            && (self.policy, self.import) == (found.policy, found.import)
     }
 }
 
@@ -119,6 +162,36 @@ pub(crate) enum Effect {
     RollBackTo(VolId, Box<Content>, u64, SnapId, String),
     /// Another way to preserve: nobody sees it.
     Method(VolId),
+    /// A snapshot's protection and labels.
+    Labels(SnapId, bool, Labels),
+    /// What a volume's snapshots may take.
+    Policy(VolId, PolicyModel),
+    /// An import begins, has come to a position, or is given up.
+    Import(VolId, Option<ImportModel>),
+    /// Data that a stream has brought: the writes that it comes from, sector by sector.
+    Arrive {
+        /// Where.
+        vol: VolId,
+        /// First sector.
+        sector: u64,
+        /// Of each sector.
+        stamps: Arc<[u64]>,
+    },
+    /// A stream has arrived: (number, volume, name, first snapshot with its content).
+    Imported(SnapId, VolId, String, SnapId),
+}
+
+impl Effect {
+    /// The sectors that it writes to: (volume, first, number).
+    pub(crate) fn place(&self) -> Option<(VolId, u64, u64)> {
+        match self {
+            Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count, .. } => {
+                Some((*vol, *sector, *count))
+            }
+            Effect::Arrive { vol, sector, stamps } => Some((*vol, *sector, stamps.len() as u64)),
+            _ => None,
+        }
+    }
 }
 
 /// All volumes at one moment.
@@ -198,6 +271,13 @@ impl State {
                     volume.read_only = *on;
                 }
             }
+            Effect::Policy(..) | Effect::Import(..) | Effect::Arrive { .. } => self.apply_to_volume(effect),
+            of_snapshots => self.apply_to_snapshots(of_snapshots),
+        }
+    }
+
+    fn apply_to_snapshots(&mut self, effect: &Effect) {
+        match effect {
             Effect::CreateSnapshots(wanted) => {
                 wanted.iter().for_each(|(snap, vol, name)| self.freeze(*snap, *vol, name));
             }
@@ -223,7 +303,41 @@ impl State {
                 volume.line = self.lines.begin_over_image(volume.chunk_size);
                 (volume.size, volume.content) = (*size, (**content).clone());
             }
-            Effect::Method(_) => {}
+            Effect::Labels(snap, protected, labels) => {
+                if let Some(snapshot) = self.snapshots.get_mut(snap) {
+                    snapshot.protected = *protected;
+                    snapshot.labels.clone_from(labels);
+                }
+            }
+            Effect::Imported(snap, vol, name, origin) => {
+                self.freeze(*snap, *vol, name);
+                if let Some(snapshot) = self.snapshots.get_mut(snap) {
+                    snapshot.origin = *origin;
+                }
+                if let Some(volume) = self.volumes.get_mut(vol) {
+                    volume.import = None;
+                }
+            }
+            // Nobody sees another way to preserve.
+            _ => {}
+        }
+    }
+
+    fn apply_to_volume(&mut self, effect: &Effect) {
+        let (Effect::Policy(vol, _) | Effect::Import(vol, _) | Effect::Arrive { vol, .. }) = effect else {
+            return;
+        };
+        let Some(volume) = self.volumes.get_mut(vol) else { return };
+        match effect {
+            Effect::Policy(_, policy) => volume.policy = *policy,
+            Effect::Import(_, import) => volume.import = *import,
+            Effect::Arrive { sector, stamps, .. } => {
+                for (at, stamp) in (*sector..).zip(stamps.iter()) {
+                    volume.content.set(at, at + 1, *stamp);
+                }
+                self.lines.write(volume.line, sector * SECTOR, (sector + stamps.len() as u64) * SECTOR);
+            }
+            _ => {}
         }
     }
 
@@ -237,6 +351,9 @@ impl State {
             block_size: volume.block_size,
             content: volume.content.clone(),
             of: (volume.line, self.lines.freeze(volume.line)),
+            origin: snap,
+            protected: false,
+            labels: Labels::new(),
         };
         self.snapshots.insert(snap, snapshot);
     }
@@ -249,6 +366,7 @@ impl State {
         self.lines.leave(volume.line);
         volume.line = self.lines.begin(Some(target.of), target.chunk_size);
         volume.size = target.size;
+        volume.import = None;
         volume.content = target.content.clone();
     }
 

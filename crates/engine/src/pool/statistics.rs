@@ -1,0 +1,44 @@
+//! Statistics that take more than reading counters.
+
+use super::line::Branch;
+use super::{IndexSize, Pool, VolumeIndex, VolumeStatistics};
+use crate::catalog::VERSION_BYTES;
+use crate::error::{Error, Result};
+use crate::map::page::ENTRY_BYTES;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// Everything that is counted of one volume.
+    pub fn volume_statistics(&self, name: &str) -> Result<VolumeStatistics> {
+        let names = self.names.read();
+        let state = names.volume(name)?;
+        // Snapshots may lie on lines that the volume left when it was rolled back.
+        let lines = names.snapshots_of(state.id).into_iter().map(|s| &s.state.line.branch);
+        let branches: BTreeMap<u64, &Arc<Branch>> =
+            lines.chain([&state.line.branch]).map(|branch| (branch.id, branch)).collect();
+        let mut index = VolumeIndex::default();
+        for branch in branches.values() {
+            let versions = branch.kept.load(Ordering::Relaxed);
+            index.versions += versions;
+            index.chunks += branch.slots.load(Ordering::Relaxed).saturating_sub(versions);
+        }
+        index.bytes = index.chunks * ENTRY_BYTES + index.versions * VERSION_BYTES;
+        Ok(VolumeStatistics {
+            requests: state.counters.stats(),
+            preserved: state.line.branch.preserved.stats(),
+            index,
+            regions: state.counters.by_region(state.size.load(Ordering::Acquire)),
+        })
+    }
+
+    /// The size of the pool's metadata, found by counts.
+    pub fn index_size(&self) -> Result<IndexSize> {
+        Ok(IndexSize {
+            map_pages: self.catalog.page_count()?,
+            versions: self.catalog.version_count()?,
+            catalog_bytes: self.catalog.file_bytes().map_err(|e| Error::io("measure the catalog", e))?,
+        })
+    }
+}

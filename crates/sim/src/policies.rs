@@ -1,0 +1,144 @@
+//! Labels, protection, and what snapshots may take: set at random, and what the pool deletes by itself held against it.
+
+use crate::oracle::{Effect, PolicyModel, SnapId, VolId};
+use crate::perform::Answer;
+use crate::run::{Outcome, Run};
+use hindcast_engine::ErrorKind;
+use hindcast_engine::pool::SnapshotPolicy;
+use std::collections::BTreeMap;
+
+/// Labels that a snapshot may have, and the longest value.
+const MAX_LABELS: usize = 16;
+const MAX_VALUE: usize = 255;
+
+/// What a step of background work may delete, by the policies as they are.
+pub(crate) struct Watch {
+    /// The oldest snapshot that can go, of each volume that lets it go.
+    oldest: BTreeMap<VolId, SnapId>,
+    /// Volumes whose snapshots take more than they should.
+    over: Vec<VolId>,
+    low: bool,
+    deleted: u64,
+}
+
+impl Run {
+    pub(crate) fn label(&mut self, snap: SnapId, key: &str, value: Option<&str>) -> Outcome<()> {
+        let (volume, name) = self.address(snap)?;
+        let model = self.snapshot_model(snap)?;
+        let mut labels = model.labels.clone();
+        match value {
+            Some(value) => drop(labels.insert(key.into(), value.into())),
+            None => drop(labels.remove(key)),
+        }
+        let fits = labels.len() <= MAX_LABELS && value.is_none_or(|v| v.len() <= MAX_VALUE);
+        let effect = Effect::Labels(snap, model.protected, labels);
+        let refusals: &[ErrorKind] = if fits { &[] } else { &[ErrorKind::Invalid] };
+        let change = [(key, value)];
+        let answer =
+            self.control(effect, refusals, |pool| pool.label_snapshot(&volume, &name, &change).map(drop))?;
+        match answer {
+            Answer::Done if !fits => Err("labels beyond their limits".into()),
+            Answer::Done => self.check_notes(snap),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn protect(&mut self, snap: SnapId, on: bool) -> Outcome<()> {
+        let (volume, name) = self.address(snap)?;
+        let effect = Effect::Labels(snap, on, self.snapshot_model(snap)?.labels.clone());
+        let answer = self.control(effect, &[], |pool| pool.protect_snapshot(&volume, &name, on).map(drop))?;
+        if let Answer::Done = answer { self.check_notes(snap) } else { Ok(()) }
+    }
+
+    fn check_notes(&self, snap: SnapId) -> Outcome<()> {
+        let ((volume, name), model) = (self.address(snap)?, self.snapshot_model(snap)?);
+        let info = self.pool()?.snapshot(&volume, &name).map_err(|e| format!("{e:?}"))?;
+        if (info.protected, &info.labels) != (model.protected, &model.labels) {
+            return Err(format!("{volume}@{name} is told as {info:?} instead of {model:?}"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_policy(&mut self, vol: VolId, percent: u8, auto_delete: bool) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        let effect = Effect::Policy(vol, PolicyModel { percent, auto_delete });
+        let policy = SnapshotPolicy { reserve_percent: percent, auto_delete };
+        self.control(effect, &[], |pool| pool.set_snapshot_policy(&name, policy).map(drop)).map(drop)
+    }
+
+    /// What the next step of background work may delete; `None` where no policy lets it.
+    pub(crate) fn watch_policies(&self) -> Outcome<Option<Watch>> {
+        let state = self.oracle.state();
+        let willing: Vec<VolId> =
+            state.volumes.iter().filter(|(_, v)| v.policy.auto_delete).map(|(id, _)| *id).collect();
+        if willing.is_empty() || self.poisoned() || self.oracle.doubtful() {
+            return Ok(None);
+        }
+        let pool = self.pool()?;
+        let mut oldest = BTreeMap::new();
+        for vol in willing {
+            let infos = pool.snapshots(&self.volume_name(vol)?).map_err(|e| format!("{e:?}"))?;
+            let free = infos.iter().find(|i| !i.protected && !i.pinned && i.handles == 0);
+            if let Some(id) = free.and_then(|info| self.snapshot_ids.get(&info.uuid)) {
+                oldest.insert(vol, *id);
+            }
+        }
+        let names: Vec<String> = pool.over_reserve().into_iter().map(|(name, ..)| name).collect();
+        let over = state.volumes.iter().filter(|(_, v)| names.contains(&v.name)).map(|(id, _)| *id).collect();
+        let info = pool.info();
+        let share = u64::from(self.plan.options.low_space_percent);
+        let low = info.available < info.capacity / 100 * share;
+        Ok(Some(Watch { oldest, over, low, deleted: pool.stats().snapshots_auto_deleted }))
+    }
+
+    /// Takes note of what a step has deleted; `failed`: nobody knows whether it is done.
+    pub(crate) fn note_deletion(&mut self, watch: &Watch, failed: bool) -> Outcome<()> {
+        let pool = self.pool()?;
+        let stats = pool.stats();
+        if stats.snapshots_auto_deleted == watch.deleted && !failed {
+            return Ok(());
+        }
+        let mut gone = Vec::new();
+        for (id, snapshot) in &self.oracle.state().snapshots {
+            if pool.snapshot(&self.volume_name(snapshot.volume)?, &snapshot.name).is_err() {
+                gone.push((*id, snapshot.volume));
+            }
+        }
+        let (snap, vol) = match (gone[..].first(), gone.len()) {
+            (None, _) if failed => return Ok(()),
+            (Some(one), 1) => *one,
+            _ => return Err(format!("a policy has deleted {gone:?} at once")),
+        };
+        if watch.oldest.get(&vol) != Some(&snap) || !(watch.low || watch.over.contains(&vol)) {
+            return Err(format!(
+                "a policy has deleted snapshot {snap} of volume {vol}; it may delete {:?}, beyond their reserve are \
+                 {:?}, space is low: {}",
+                watch.oldest, watch.over, watch.low
+            ));
+        }
+        self.say(|| format!("  snapshot {snap} deleted by policy"));
+        self.summary.auto_deleted += 1;
+        let effect = Effect::DeleteSnapshots(vec![snap]);
+        self.oracle.attempt(std::slice::from_ref(&effect));
+        if failed {
+            return Ok(());
+        }
+        self.oracle.acknowledge(&[effect], stats.sequenced_lsn)?;
+        self.oracle.all_durable();
+        Ok(())
+    }
+
+    /// When nothing is left to do, every policy is kept, as far as there is anything to delete.
+    pub(crate) fn check_policies(&self) -> Outcome<()> {
+        if self.faults || self.dir.crashed() || self.poisoned() || !self.gone.is_empty() {
+            return Ok(());
+        }
+        let Some(watch) = self.watch_policies()? else { return Ok(()) };
+        match watch.over.iter().find_map(|vol| Some((vol, watch.oldest.get(vol)?))) {
+            None => Ok(()),
+            Some((vol, snap)) => Err(format!(
+                "snapshots of volume {vol} take more than their reserve, and snapshot {snap} could be deleted"
+            )),
+        }
+    }
+}
