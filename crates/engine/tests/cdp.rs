@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
-use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
@@ -263,6 +263,95 @@ fn one_damaged_parity_record_loses_no_moment() {
         }
     }
     assert!(damaged > 10);
+}
+
+#[test]
+fn history_expires_by_time_and_size_but_not_under_who_looks() {
+    for encoding in ENCODINGS {
+        let mut f = Fixture::new(19, 4 * KIB);
+        let retention = Retention { time: Some(1000), bytes: None };
+        let settings = CdpSettings {
+            encoding,
+            compression: Compression::None,
+            anchors: AnchorPolicy::Every(10),
+            retention,
+            ..CdpSettings::default()
+        };
+        f.set(settings);
+        f.change(30);
+        f.pool().create_snapshots(&[("v", "mine")]).unwrap();
+        let mine = f.now.clone();
+        let held = *f.moments.keys().nth(5).unwrap();
+        let view = f.pool().open_moment("v", &Moment::Lsn(held)).unwrap();
+        f.change(400);
+        f.pool().drain().unwrap();
+        f.idle();
+        let from = f.pool().cdp("v").unwrap().from.unwrap().0;
+        assert!(from <= held, "{from} {held}");
+        assert!(read_all(&view).unwrap() == f.moments[&held]);
+        drop(view);
+        f.idle();
+        let info = f.pool().cdp("v").unwrap();
+        let (from, _) = info.from.unwrap();
+        assert!(from > held && !info.short && info.window >= 1000, "{info:?}");
+        let gone = f.moments.keys().copied().find(|lsn| *lsn < from).unwrap();
+        assert_eq!(f.read(&Moment::Lsn(gone)).unwrap_err().kind(), ErrorKind::NotFound);
+        f.moments.retain(|lsn, _| *lsn >= from);
+        f.verify();
+        f.reopen();
+        f.verify();
+        let retention = Retention { time: Some(1_000_000), bytes: Some(600 * KIB) };
+        f.pool().set_cdp("v", Some(CdpSettings { retention, ..settings })).unwrap();
+        f.change(400);
+        f.pool().drain().unwrap();
+        f.idle();
+        let info = f.pool().cdp("v").unwrap();
+        assert!(info.short && info.stored < 1200 * KIB, "{info:?}");
+        let from = info.from.unwrap().0;
+        f.moments.retain(|lsn, _| *lsn >= from);
+        assert!(f.moments.len() > 10);
+        f.verify();
+        assert!(read_all(&f.pool().open_snapshot("v", "mine").unwrap()).unwrap() == mine, "a user's own");
+        f.reopen();
+        f.verify();
+    }
+}
+
+#[test]
+fn history_and_changes_are_told() {
+    let mut f = Fixture::new(23, 4 * KIB);
+    f.set(CdpSettings { anchors: AnchorPolicy::Every(10), ..CdpSettings::default() });
+    f.change(50);
+    f.pool().create_snapshots(&[("v", "s")]).unwrap();
+    f.pool().mark("v", "m").unwrap();
+    f.pool().open_volume("v", false).unwrap().flush().unwrap();
+    let volume = f.pool().open_volume("v", false).unwrap();
+    let mut ops = [WriteOp::new(8 * KIB, Bytes::from(vec![1; 8192]))];
+    volume.write(&mut ops, false);
+    drop(volume);
+    let written = f.pool().stats().sequenced_lsn;
+    f.pool().drain().unwrap();
+    let history = f.pool().history("v", 10).unwrap();
+    assert_eq!((history.spans.len(), history.marks.len(), history.flushes.len()), (1, 1, 1));
+    assert!(history.anchors.len() >= 6 && history.anchors.iter().any(|a| a.snapshot.as_deref() == Some("s")));
+    let info = f.pool().cdp("v").unwrap();
+    assert_eq!(history.buckets.iter().map(|b| b.records).sum::<u64>(), info.records);
+    let changes = f.pool().changes("v", 8 * KIB..9 * KIB, 0..=written, 1000).unwrap();
+    let last = changes.last().unwrap();
+    assert_eq!((last.lsn, last.offset, last.length), (written, 8 * KIB, 4 * KIB));
+    assert!(changes.is_sorted_by_key(|c| c.lsn) && changes.len() > 1);
+    assert_eq!(
+        f.pool().changes("v", 8 * KIB..9 * KIB, 0..=written - 1, 1000).unwrap().len(),
+        changes.len() - 1
+    );
+    let flushed = f.pool().resolve("v", &Moment::FlushBefore(u64::MAX)).unwrap();
+    assert!(flushed.lsn < written);
+    let samples = f.pool().cdp_samples("v", 5).unwrap();
+    assert_eq!(samples.len(), 5);
+    for sample in samples {
+        let raw = sample.decode().unwrap();
+        assert!(raw.len() as u64 == sample.raw() && sample.stored() <= sample.raw());
+    }
 }
 
 #[test]
