@@ -2,31 +2,20 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
-use bytes::Bytes;
-use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::MemDir;
-use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
-use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+mod common;
+
+use common::{KIB, MIB, Site, content, idle, write};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::pool::{NewVolume, Pool};
+use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{Difference, ErrorKind, Volume};
 use std::ops::Range;
 use std::sync::Arc;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 const SIZE: u64 = 3 << 20;
 
 fn pool() -> Arc<Pool> {
-    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
-    let dir = Arc::new(MemDir::new());
-    let config = PoolConfig {
-        extent_size: 64 * KIB,
-        journal_size: 8 << 20,
-        segment_size: 512 * KIB,
-        atomic_unit: 4096,
-    };
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(65 << 20), force: false };
-    Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
-    Pool::open(dir, world, PoolOptions::default()).unwrap()
+    Site::new(64).pool
 }
 
 fn volume(pool: &Arc<Pool>, name: &str, chunk_size: u64) -> Arc<Volume> {
@@ -35,26 +24,8 @@ fn volume(pool: &Arc<Pool>, name: &str, chunk_size: u64) -> Arc<Volume> {
     pool.open_volume(name, false).unwrap()
 }
 
-fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
-    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-    volume.write(&mut ops, false);
-    let [op] = ops;
-    op.result.unwrap();
-}
-
-fn idle(pool: &Pool) {
-    while pool.maintain().unwrap() == Progress::Worked {}
-    while pool.maintain().unwrap() == Progress::Worked {}
-}
-
 fn ranges(difference: &Difference) -> Vec<Range<u64>> {
     difference.ranges().map(Result::unwrap).collect()
-}
-
-fn content(volume: &Volume) -> Vec<u8> {
-    let mut all = vec![0; volume.info().size as usize];
-    volume.read(0, &mut all).unwrap();
-    all
 }
 
 /// What differs is named; the ranges are in order, apart, inside; and the runs say the same, however they are cut.

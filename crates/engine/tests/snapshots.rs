@@ -1,75 +1,15 @@
 //! Snapshots, clones and rollback through the public interface, on an in-memory directory.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-use bytes::Bytes;
-use hindcast_engine::check::{CheckOptions, check};
-use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::MemDir;
-use hindcast_engine::pool::{
-    Method, NewVolume, Order, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec,
-};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+mod common;
+
+use common::{KIB, MIB, Site, write};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::pool::{Method, NewVolume, Order};
 use hindcast_engine::{ErrorKind, Volume};
-use std::sync::Arc;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-
-struct Fixture {
-    dir: Arc<MemDir>,
-    pool: Arc<Pool>,
-}
-
-fn world() -> World {
-    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
-}
-
-impl Fixture {
-    fn new() -> Fixture {
-        let dir = Arc::new(MemDir::new());
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 4 * MIB,
-            segment_size: 512 * KIB,
-            atomic_unit: 4096,
-        };
-        let pv = PvSpec { path: "pv-0.img".into(), size: Some(17 * MIB), force: false };
-        Pool::create(dir.clone(), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
-        let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
-        Fixture { dir, pool }
-    }
-
-    fn volume(&self, name: &str, chunk_size: u64) -> Arc<Volume> {
-        let new = NewVolume { name: name.into(), size: MIB, chunk_size, block_size: 512, read_only: false };
-        self.pool.create_volume(&new).unwrap();
-        self.pool.open_volume(name, false).unwrap()
-    }
-
-    fn snap(&self, volume: &str, name: &str) {
-        self.pool.create_snapshots(&[(volume, name)]).unwrap();
-    }
-
-    fn idle(&self) {
-        while self.pool.maintain().unwrap() == Progress::Worked {}
-        while self.pool.maintain().unwrap() == Progress::Worked {}
-    }
-
-    fn reopen(self) -> Fixture {
-        let Fixture { dir, pool } = self;
-        assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
-        drop(pool);
-        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
-        assert!(report.is_clean(), "{:?}", report.findings);
-        let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
-        Fixture { dir, pool }
-    }
-}
-
-fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
-    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-    volume.write(&mut ops, false);
-    let [op] = ops;
-    op.result.unwrap();
+fn site() -> Site {
+    Site::new(16)
 }
 
 fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
@@ -83,8 +23,8 @@ fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
 fn snapshots_keep_what_was_there_by_either_method() {
     for method in [Method::Redirect, Method::Copy] {
         for settle in [false, true] {
-            let f = Fixture::new();
-            let v = f.volume("a", 16 * KIB);
+            let f = site();
+            let v = f.volume("a", MIB, 16 * KIB);
             f.pool.set_method("a", method).unwrap();
             write(&v, 0, 1, 64 * KIB);
             if settle {
@@ -95,7 +35,7 @@ fn snapshots_keep_what_was_there_by_either_method() {
             f.snap("a", "two");
             v.discard(0, 32 * KIB, false).unwrap();
             write(&v, 512 * KIB, 3, 512);
-            let views = |f: &Fixture| {
+            let views = |f: &Site| {
                 let [one, two] = ["one", "two"].map(|s| f.pool.open_snapshot("a", s).unwrap());
                 let head = f.pool.open_volume("a", false).unwrap();
                 assert_bytes(&one, 0, 1, 64 * KIB);
@@ -128,8 +68,8 @@ fn snapshots_keep_what_was_there_by_either_method() {
 
 #[test]
 fn clones_and_what_they_rest_on() {
-    let f = Fixture::new();
-    let v = f.volume("a", 4 * KIB);
+    let f = site();
+    let v = f.volume("a", MIB, 4 * KIB);
     write(&v, 0, 1, 32 * KIB);
     f.snap("a", "s");
     write(&v, 0, 2, 32 * KIB);
@@ -143,7 +83,7 @@ fn clones_and_what_they_rest_on() {
     f.pool.clone_volume("b", "t", "c").unwrap();
     let c = f.pool.open_volume("c", false).unwrap();
     write(&c, 0, 4, 512);
-    let check_all = |f: &Fixture| {
+    let check_all = |f: &Site| {
         let [b, c] = ["b", "c"].map(|n| f.pool.open_volume(n, false).unwrap());
         for (volume, first) in [(&b, 1), (&c, 4)] {
             assert_bytes(volume, 0, first, 512);
@@ -190,8 +130,8 @@ fn clones_and_what_they_rest_on() {
 
 #[test]
 fn rollback_keeps_newer_snapshots_and_can_be_undone() {
-    let f = Fixture::new();
-    let v = f.volume("a", 4 * KIB);
+    let f = site();
+    let v = f.volume("a", MIB, 4 * KIB);
     for (name, byte) in [("one", 1), ("two", 2), ("three", 3)] {
         write(&v, 0, byte, 16 * KIB);
         f.snap("a", name);
@@ -202,7 +142,7 @@ fn rollback_keeps_newer_snapshots_and_can_be_undone() {
     let mut buf = [0; 512];
     assert_eq!(v.read(0, &mut buf).unwrap_err().kind(), ErrorKind::NotFound, "an old handle");
     drop(v);
-    let expect = |f: &Fixture, head: u8| {
+    let expect = |f: &Site, head: u8| {
         for (name, byte) in [("one", 1), ("two", 2), ("three", 3), ("undo", 4)] {
             assert_bytes(&f.pool.open_snapshot("a", name).unwrap(), 0, byte, 16 * KIB);
         }
@@ -231,8 +171,8 @@ fn rollback_keeps_newer_snapshots_and_can_be_undone() {
 
 #[test]
 fn a_group_is_frozen_at_one_instant() {
-    let f = Fixture::new();
-    let (a, b) = (f.volume("a", 4 * KIB), f.volume("b", 8 * KIB));
+    let f = site();
+    let (a, b) = (f.volume("a", MIB, 4 * KIB), f.volume("b", MIB, 8 * KIB));
     write(&a, 0, 1, 4 * KIB);
     write(&b, 0, 1, 4 * KIB);
     let made = f.pool.create_snapshots(&[("a", "g"), ("b", "g")]).unwrap();
@@ -250,8 +190,8 @@ fn a_group_is_frozen_at_one_instant() {
 
 #[test]
 fn a_deleted_snapshot_waits_for_its_readers() {
-    let f = Fixture::new();
-    let v = f.volume("a", 4 * KIB);
+    let f = site();
+    let v = f.volume("a", MIB, 4 * KIB);
     write(&v, 0, 1, 64 * KIB);
     f.snap("a", "s");
     let s = f.pool.open_snapshot("a", "s").unwrap();
@@ -267,8 +207,8 @@ fn a_deleted_snapshot_waits_for_its_readers() {
 
 #[test]
 fn a_shrunk_volume_keeps_what_its_snapshot_saw() {
-    let f = Fixture::new();
-    let v = f.volume("a", 16 * KIB);
+    let f = site();
+    let v = f.volume("a", MIB, 16 * KIB);
     write(&v, 0, 1, MIB);
     f.snap("a", "s");
     f.pool.resize_volume("a", 36 * KIB, true).unwrap();
@@ -287,8 +227,8 @@ fn a_shrunk_volume_keeps_what_its_snapshot_saw() {
 #[test]
 fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
     for (before, after) in (0..8).flat_map(|before| (0..12).map(move |after| (before, after))) {
-        let f = Fixture::new();
-        let v = f.volume("a", 4 * KIB);
+        let f = site();
+        let v = f.volume("a", MIB, 4 * KIB);
         write(&v, 0, 1, 64 * KIB);
         f.snap("a", "s");
         write(&v, 0, 2, 32 * KIB);
@@ -309,7 +249,7 @@ fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
 #[test]
 fn a_long_discard_of_a_clone_is_cheap() {
     const TIB: u64 = 1 << 40;
-    let f = Fixture::new();
+    let f = site();
     let new = NewVolume {
         name: "a".into(),
         size: 10 * TIB,
@@ -368,8 +308,8 @@ fn a_long_discard_of_a_clone_is_cheap() {
 #[test]
 fn in_the_independent_order_each_snapshot_has_its_own_copy() {
     for method in [Method::Redirect, Method::Copy] {
-        let f = Fixture::new();
-        let v = f.volume("a", 4 * KIB);
+        let f = site();
+        let v = f.volume("a", MIB, 4 * KIB);
         f.pool.set_method("a", method).unwrap();
         assert_eq!(f.pool.set_order("a", Order::Independent).unwrap().order, Order::Independent);
         write(&v, 0, 1, 4 * KIB);
@@ -379,12 +319,12 @@ fn in_the_independent_order_each_snapshot_has_its_own_copy() {
         assert_bytes(&held, 0, 1, 4 * KIB);
         write(&v, 512, 2, 512);
         f.pool.drain().unwrap();
-        let allocated = |f: &Fixture| f.pool.volume("a").unwrap().allocated / (4 * KIB);
+        let allocated = |f: &Site| f.pool.volume("a").unwrap().allocated / (4 * KIB);
         assert_eq!(allocated(&f), 4, "{method:?}: three copies and the new content");
         write(&v, 1024, 3, 512);
         f.pool.drain().unwrap();
         assert_eq!(allocated(&f), 4, "only the first write after a snapshot");
-        let views = |f: &Fixture, names: &[&str]| {
+        let views = |f: &Site, names: &[&str]| {
             for name in names {
                 assert_bytes(&f.pool.open_snapshot("a", name).unwrap(), 0, 1, 4 * KIB);
             }
@@ -397,7 +337,7 @@ fn in_the_independent_order_each_snapshot_has_its_own_copy() {
         f.pool.delete_snapshots("a", &["three"]).unwrap();
         f.idle();
         assert_eq!(allocated(&f), 3);
-        write(&f.volume("b", 4 * KIB), 0, 9, 64 * KIB);
+        write(&f.volume("b", MIB, 4 * KIB), 0, 9, 64 * KIB);
         f.pool.drain().unwrap();
         assert_bytes(&held, 0, 1, 4 * KIB);
         drop((v, held));
@@ -419,8 +359,8 @@ fn in_the_independent_order_each_snapshot_has_its_own_copy() {
 /// Copies of their own never take what was promised to writes: the snapshots share when space is short.
 #[test]
 fn the_independent_order_shares_where_space_is_short() {
-    let f = Fixture::new();
-    let v = f.volume("a", 4 * KIB);
+    let f = site();
+    let v = f.volume("a", MIB, 4 * KIB);
     f.pool.set_order("a", Order::Independent).unwrap();
     write(&v, 0, 1, MIB);
     f.pool.drain().unwrap();
@@ -446,7 +386,7 @@ fn the_independent_order_shares_where_space_is_short() {
 #[test]
 fn the_status_of_a_clone_asks_its_bases_once() {
     const CHUNKS: u64 = 16 << 10;
-    let f = Fixture::new();
+    let f = site();
     let new = |name: &str| NewVolume {
         name: name.into(),
         size: CHUNKS * 4 * KIB,

@@ -1,71 +1,24 @@
 //! Exports and imports between two pools.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod common;
+
 use bytes::Bytes;
-use hindcast_engine::check::{CheckOptions, check};
+use common::{KIB, MIB, Site, write};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::MemDir;
-use hindcast_engine::pool::{
-    NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotInfo,
-};
+use hindcast_engine::pool::{NewVolume, SnapshotInfo};
 use hindcast_engine::stream::{Import, UnfinishedImport};
-use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{ErrorKind, Result, Volume};
-use std::sync::Arc;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-
-struct Site {
-    dir: Arc<MemDir>,
-    pool: Arc<Pool>,
-    seed: u64,
+/// Where streams come from and go to.
+trait Streams {
+    fn export(&self, volume: &str, snapshot: &str, from: Option<&str>, start: u64) -> Vec<u8>;
+    fn import(&self, name: Option<&str>, stream: &[u8]) -> Result<SnapshotInfo>;
+    fn content(&self, volume: &str, snapshot: Option<&str>) -> Vec<u8>;
 }
 
-fn world(seed: u64) -> World {
-    World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
-}
-
-impl Site {
-    fn new(seed: u64) -> Site {
-        let dir = Arc::new(MemDir::new());
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 8 * MIB,
-            segment_size: 512 * KIB,
-            atomic_unit: 4096,
-        };
-        let pv = PvSpec { path: "pv-0.img".into(), size: Some(65 * MIB), force: false };
-        Pool::create(dir.clone(), &world(seed), &config, Placement::Anywhere, &[pv]).unwrap();
-        let pool = Pool::open(dir.clone(), world(seed), PoolOptions::default()).unwrap();
-        Site { dir, pool, seed }
-    }
-
-    /// As after a kill: nothing is closed.
-    fn reopen(self) -> Site {
-        let Site { dir, pool, seed } = self;
-        drop(pool);
-        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
-        assert!(report.is_clean(), "{:?}", report.findings);
-        let pool = Pool::open(dir.clone(), world(seed + 100), PoolOptions::default()).unwrap();
-        Site { dir, pool, seed }
-    }
-
-    fn volume(&self, name: &str, size: u64, chunk_size: u64) -> Arc<Volume> {
-        let new = NewVolume { name: name.into(), size, chunk_size, block_size: 512, read_only: false };
-        self.pool.create_volume(&new).unwrap();
-        self.pool.open_volume(name, false).unwrap()
-    }
-
-    fn snap(&self, volume: &str, name: &str) {
-        self.pool.create_snapshots(&[(volume, name)]).unwrap();
-    }
-
-    fn idle(&self) {
-        while self.pool.maintain().unwrap() == Progress::Worked {}
-        while self.pool.maintain().unwrap() == Progress::Worked {}
-    }
-
+impl Streams for Site {
     fn export(&self, volume: &str, snapshot: &str, from: Option<&str>, start: u64) -> Vec<u8> {
         let mut export = self.pool.export(volume, snapshot, from, start).unwrap();
         let mut all = Vec::new();
@@ -94,10 +47,6 @@ impl Site {
     }
 }
 
-fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
-    try_write(volume, offset, byte, len).unwrap();
-}
-
 fn try_write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<()> {
     let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
     volume.write(&mut ops, false);
@@ -109,9 +58,14 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().unwrap().kind()
 }
 
+/// A pool with identities of its own.
+fn site(seed: u64) -> Site {
+    Site::seeded(64, seed)
+}
+
 /// A volume with three snapshots; the volume was written to since.
 fn origin() -> Site {
-    let a = Site::new(1);
+    let a = site(1);
     let v = a.volume("v", 4 * MIB, 16 * KIB);
     write(&v, 0, 1, 3 * MIB);
     a.snap("v", "one");
@@ -131,7 +85,7 @@ fn origin() -> Site {
 
 #[test]
 fn a_chain_of_differences_arrives() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     let one = a.export("v", "one", None, 0);
     let two = a.export("v", "two", Some("one"), 0);
     assert!(one.len() > 3 << 20 && two.len() < 40 << 10, "{} and {} bytes", one.len(), two.len());
@@ -151,7 +105,7 @@ fn a_chain_of_differences_arrives() {
     let w = b.pool.open_volume("w", false).unwrap();
     write(&w, 64 * KIB, 9, 512);
     b.snap("w", "four");
-    let (four, c) = (b.export("w", "four", Some("three"), 0), Site::new(3));
+    let (four, c) = (b.export("w", "four", Some("three"), 0), site(3));
     drop(w);
     c.import(None, &b.export("w", "three", None, 0)).unwrap();
     c.import(None, &four).unwrap();
@@ -163,7 +117,7 @@ fn a_chain_of_differences_arrives() {
 
 #[test]
 fn a_skip_of_snapshots_and_a_shrunk_volume_arrive() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     b.import(None, &a.export("v", "one", None, 0)).unwrap();
     b.import(None, &a.export("v", "three", Some("one"), 0)).unwrap();
     assert!(a.content("v", Some("three")) == b.content("v", None));
@@ -177,7 +131,7 @@ fn a_skip_of_snapshots_and_a_shrunk_volume_arrive() {
 #[test]
 fn an_import_that_was_cut_short_goes_on() {
     for with_start in [false, true] {
-        let (a, b) = (origin(), Site::new(2));
+        let (a, b) = (origin(), site(2));
         let one = a.export("v", "one", None, 0);
         let mut import = b.pool.import(None);
         import.push(&one[..2 << 20]).unwrap();
@@ -208,7 +162,7 @@ fn an_import_that_was_cut_short_goes_on() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     let (one, two) = (a.export("v", "one", None, 0), a.export("v", "two", Some("one"), 0));
     assert_eq!(kind(b.import(None, &two)), ErrorKind::NotFound, "no volume");
     let v = b.volume("v", 4 * MIB, 4 * KIB);
@@ -230,7 +184,7 @@ fn what_does_not_fit_is_refused() {
 
 #[test]
 fn an_incomplete_or_damaged_stream_leaves_no_snapshot() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     let one = a.export("v", "one", None, 0);
     b.import(None, &one).unwrap();
     let two = a.export("v", "two", Some("one"), 0);
@@ -249,7 +203,7 @@ fn an_incomplete_or_damaged_stream_leaves_no_snapshot() {
 
 #[test]
 fn cancelling_gives_the_volume_back() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     b.import(None, &a.export("v", "one", None, 0)).unwrap();
     assert_eq!(kind(b.pool.cancel_import("v")), ErrorKind::Conflict);
     let two = a.export("v", "two", Some("one"), 0);
@@ -272,7 +226,7 @@ fn cancelling_gives_the_volume_back() {
 
 #[test]
 fn a_renamed_volume_goes_on_being_filled() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     let one = a.export("v", "one", None, 0);
     let mut import = b.pool.import(Some("w"));
     import.push(&one[..2 << 20]).unwrap();
@@ -297,7 +251,7 @@ fn a_renamed_volume_goes_on_being_filled() {
 
 #[test]
 fn what_is_refused_leaves_nothing_behind() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     let rest = a.export("v", "one", None, MIB);
     assert_eq!(kind(b.import(Some("w"), &rest)), ErrorKind::Conflict, "the beginning is missing");
     assert_eq!(kind(b.pool.volume("w")), ErrorKind::NotFound);
@@ -316,7 +270,7 @@ fn what_is_refused_leaves_nothing_behind() {
 
 #[test]
 fn the_stream_says_how_long_the_volume_is() {
-    let (a, b) = (origin(), Site::new(2));
+    let (a, b) = (origin(), site(2));
     let one = a.export("v", "one", None, 0);
     let mut import = b.pool.import(None);
     import.push(&one[..2 << 20]).unwrap();

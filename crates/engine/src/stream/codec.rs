@@ -309,9 +309,17 @@ pub(crate) fn fuzzed(data: &[u8]) -> Vec<u8> {
     w.bytes(&MAGIC).u16(VERSION).u32(body.len() as u32).bytes(body);
     let crc = crc32c(&w.0);
     w.u32(crc);
+    let size = StreamHeader::decode(body).map_or(0, |header| header.size);
     let mut r = Reader::new(records);
     while let (Some(kind), Some(offset), Some(length)) = (r.u8(), r.u16(), r.u16()) {
         let kind = [Kind::Data, Kind::Zeros, Kind::End][kind as usize % 3];
+        if kind == Kind::End && length != 0 {
+            // A right one: of what came before.
+            let mut total = Total::new();
+            total.add(&w.0);
+            w.bytes(&total.trailer(size).encode());
+            continue;
+        }
         let data = if kind == Kind::Data { r.take(length as usize).unwrap_or_default() } else { &[] };
         let crc = if kind == Kind::Data { crc32c(data) } else { 0 };
         w.bytes(&RecordHeader { kind, crc, offset: offset as u64 * 512, length: length as u64 }.encode());
