@@ -577,8 +577,9 @@ impl Run {
         if self.dir.crashed() {
             return Ok(());
         }
-        // What was freed may have gone to a volume that is being flattened, too.
-        let leaving = self.pool()?.pvs().iter().any(|pv| pv.draining) || self.flattening()?;
+        // What was freed may have gone to a volume that is being flattened, too, and a history keeps it.
+        let leaving =
+            self.pool()?.pvs().iter().any(|pv| pv.draining) || self.flattening()? || self.kept_history;
         let refused = self.write(vol, &[(0, u64::from(self.model(vol)?.block_size))], false)?;
         match refused {
             // What was freed may lie where nothing new is placed, or the file system below may be full.

@@ -38,7 +38,8 @@ impl Run {
         self.snapshot_ids.insert(info.uuid, id);
         let (volume, name) = self.address(id)?;
         let size = self.snapshot_model(id)?.size;
-        if (&info.volume, &info.name, info.size, info.pinned) != (&volume, &name, size, false) {
+        let pinned = info.pinned && !self.kept_history;
+        if (&info.volume, &info.name, info.size, pinned) != (&volume, &name, size, false) {
             return Err(format!("{volume}@{name} of {size} bytes is told as {info:?}"));
         }
         Ok(())

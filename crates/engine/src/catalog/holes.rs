@@ -113,6 +113,15 @@ impl Catalog {
         })
     }
 
+    /// The first page of `branch` in `first..=last` that may hold more than holes, as the branch is now.
+    pub(crate) fn next_mapped(&self, branch: u64, first: u64, last: u64) -> Result<Option<u64>> {
+        self.store.read("read the map", |txn| {
+            let pages = db!("read the map", txn.open_table(MAP));
+            let page = db!("read the map", pages.range((branch, first)..=(branch, last))).next();
+            page.map(|row| Ok(db!("read the map", row).0.value().1)).transpose()
+        })
+    }
+
     /// The hole that a page lies in: where it ends and when it was born.
     pub(crate) fn hole_at(&self, branch: u64, page: u64) -> Result<Option<HoleRecord>> {
         self.store.read("read the holes", |txn| {

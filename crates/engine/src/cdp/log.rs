@@ -7,7 +7,7 @@ use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, Result};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +40,8 @@ pub(crate) struct LogState {
     pub(crate) settings: Option<CdpSettings>,
     /// By LSN.
     pub(crate) events: BTreeMap<u64, Event>,
+    /// The snapshots that are anchors, as the events say.
+    anchors: BTreeSet<u64>,
     /// By number.
     pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
     pub(crate) open: Option<Open>,
@@ -188,7 +190,7 @@ impl BranchCdp {
             Event::Off { .. } => log.settings = None,
             _ => {}
         }
-        log.events.insert(lsn, event);
+        log.put_event(lsn, event);
         let settings = log.settings;
         drop(log);
         self.want(settings);
@@ -266,12 +268,26 @@ impl LogState {
         *self = LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };
     }
 
+    pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
+        if let Event::Anchor { snapshot, .. } = event {
+            self.anchors.insert(snapshot);
+        }
+        self.events.insert(lsn, event);
+    }
+
+    pub(crate) fn remove_event(&mut self, lsn: u64) {
+        if let Some(Event::Anchor { snapshot, .. }) = self.events.remove(&lsn) {
+            self.anchors.remove(&snapshot);
+        }
+    }
+
     /// The snapshots that are anchors.
     pub(crate) fn anchors(&self) -> impl Iterator<Item = u64> {
-        self.events.values().filter_map(|event| match event {
-            Event::Anchor { snapshot, .. } => Some(*snapshot),
-            _ => None,
-        })
+        self.anchors.iter().copied()
+    }
+
+    pub(crate) fn is_anchor(&self, snapshot: u64) -> bool {
+        self.anchors.contains(&snapshot)
     }
 
     pub(crate) fn segment_records(&self) -> impl Iterator<Item = &SegmentRecord> {
@@ -290,7 +306,7 @@ pub(crate) fn load_segments(
     for ((branch, seq, _), group) in catalog.cdp_groups()? {
         groups.entry((branch, seq)).or_default().push(group);
     }
-    let mut known = std::collections::BTreeSet::new();
+    let mut known = BTreeSet::new();
     for ((id, seq), record) in catalog.cdp_segments()? {
         let Some(branch) = branch_of(id) else { continue };
         let head = SegmentHead { pool, branch: id, seq, edition: record.edition };

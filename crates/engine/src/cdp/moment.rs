@@ -136,7 +136,7 @@ impl Pool {
     /// The first map page in `first..=last` in which a moment may show anything.
     pub(crate) fn next_page_at(&self, at: &At, first: u64, last: u64) -> Result<Option<u64>> {
         let (branch, chunk) = (&at.branch, first * CHUNKS);
-        let placed = self.catalog.next_page(branch.id, first, last)?;
+        let placed = self.catalog.next_mapped(branch.id, first, last)?;
         let kept = self.catalog.next_version(branch.id, chunk)?;
         let recorded = branch.cdp.next_chunk(chunk)?;
         let pages = placed.into_iter().chain(kept.into_iter().chain(recorded).map(|chunk| chunk / CHUNKS));

@@ -165,8 +165,8 @@ impl Pool {
         self.commit(m, txn, preserved, destaged, &[])?;
         branch.cdp.change(|log| {
             segments.iter().for_each(|(seq, ..)| drop(log.sealed.remove(seq)));
-            events.iter().for_each(|at| _ = log.events.remove(at));
-            log.events.insert(0, floor);
+            events.iter().for_each(|at| log.remove_event(*at));
+            log.put_event(0, floor);
         });
         self.let_go(m, branch, anchors, segments.into_iter().map(|(seq, record, _)| (seq, record)));
         Ok(())

@@ -182,7 +182,7 @@ impl Pool {
         let mut line = Line { branch: branch.clone(), epoch: HEAD, at: None };
         let image = loop {
             for line in line.levels().skip(1) {
-                let found = self.map.next_page(&line, pages.start, pages.end - 1)?;
+                let found = self.map.next_content(&line, pages.start, pages.end - 1)?;
                 next = next.min(found.unwrap_or(next));
             }
             match line.foreign() {

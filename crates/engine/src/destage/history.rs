@@ -210,7 +210,7 @@ impl Pool {
                     Event::Off { .. } => log.settings = None,
                     _ => {}
                 }
-                log.events.insert(lsn, event);
+                log.put_event(lsn, event);
             });
         }
         let mut lines = self.lines.write();
@@ -227,7 +227,7 @@ impl Pool {
     /// Does a history need this snapshot?
     pub(crate) fn is_anchor(&self, snapshot: u64) -> bool {
         let branch = self.names.read().snapshots.get(&snapshot).map(|s| s.state.line.branch.clone());
-        branch.is_some_and(|branch| branch.cdp.log.read().anchors().any(|id| id == snapshot))
+        branch.is_some_and(|branch| branch.cdp.log.read().is_anchor(snapshot))
     }
 
     /// All snapshots that histories need.

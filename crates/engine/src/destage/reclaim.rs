@@ -47,7 +47,7 @@ impl Pool {
         }
         self.commit(m, txn, lsn, lsn, reserved)?;
         if recorded {
-            range.branch.cdp.change(|log| _ = log.events.insert(lsn, emptied));
+            range.branch.cdp.change(|log| log.put_event(lsn, emptied));
         }
         range.branch.staging.remove(std::iter::empty(), lsn);
         Ok(())

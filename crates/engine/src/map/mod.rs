@@ -87,6 +87,18 @@ impl Map {
         Ok(current.into_iter().chain(version).min())
     }
 
+    /// The first page in `first..=last` in which `line` may have content of its own: long holes, which can be longer than
+    /// anybody can look through, are passed. Where they hide what lies below that is looked for in vain.
+    pub(crate) fn next_content(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+        let current = self.catalog.next_mapped(line.branch.id, first, last)?;
+        if line.epoch == HEAD {
+            return Ok(current);
+        }
+        let version = self.catalog.next_version(line.branch.id, first * CHUNKS)?;
+        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
+        Ok(current.into_iter().chain(version).min())
+    }
+
     /// The page as stored, past the cache: for the destager, the only one that changes it.
     pub(crate) fn read(&self, key: PageKey) -> Result<Arc<MapPage>> {
         let page = self.catalog.page(key).inspect_err(|e| self.fault.damage(e))?;

@@ -205,7 +205,8 @@ pub struct SnapshotInfo {
     pub created: u64,
     /// The branch and the epoch that it froze.
     pub of: (u64, u32),
-    /// Branches (clones, rolled-back volumes) that rest on it: it can be deleted from sight, and stays until they go.
+    /// Branches (clones, rolled-back volumes) rest on it, or a history that has it as an anchor: it can be deleted from
+    /// sight, and stays until they go.
     pub pinned: bool,
     /// Open handles.
     pub handles: u64,

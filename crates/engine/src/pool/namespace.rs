@@ -153,6 +153,12 @@ impl Namespace {
         self.children.contains_key(&of)
     }
 
+    /// Does a clone rest on a snapshot, or a history that has it as an anchor?
+    pub(crate) fn is_pinned(&self, snapshot: &VolumeState) -> bool {
+        let line = &snapshot.line;
+        self.has_children(line.frozen()) || line.branch.cdp.log.read().is_anchor(snapshot.id)
+    }
+
     fn line(&self, of: Frozen) -> Result<Line> {
         let branch = self.branches.get(&of.branch).cloned();
         let branch = branch.ok_or_else(|| corrupt(format!("find branch {}: it is missing", of.branch)))?;

@@ -246,7 +246,7 @@ fn info(names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
         size: state.size.load(Ordering::Relaxed),
         created: state.created,
         of: (of.branch, of.epoch),
-        pinned: names.has_children(of),
+        pinned: names.is_pinned(state),
         handles: state.handles.load(Ordering::Relaxed),
         protected: snapshot.protected.load(Ordering::Relaxed),
         labels: snapshot.labels.read().clone(),

@@ -99,12 +99,9 @@ impl Pool {
     }
 }
 
-/// Does anything rest on a snapshot? Its deletion would give nothing back.
+/// Is a snapshot in use? Its deletion would give nothing back.
 fn is_held(names: &Namespace, snapshot: &Snapshot) -> bool {
-    let (state, line) = (&snapshot.state, &snapshot.state.line);
-    state.handles.load(Ordering::Acquire) > 0
-        || names.has_children(line.frozen())
-        || line.branch.cdp.log.read().anchors().any(|id| id == state.id)
+    snapshot.state.handles.load(Ordering::Acquire) > 0 || names.is_pinned(&snapshot.state)
 }
 
 /// Bytes that a volume's snapshots are expected to take.
