@@ -237,6 +237,10 @@ impl Run {
 
     /// Returns what refused the last part, if anything did.
     fn write(&mut self, vol: VolId, parts: &[(u64, u64)], fua: bool) -> Outcome<Option<ErrorKind>> {
+        // Where a part may fail before it is sequenced, a crash would leave open which of several came to something.
+        let line = self.model(vol)?.line;
+        let alone = self.faults && self.oracle.state().lines.over_image(line);
+        let parts = if alone { &parts[..parts.len().min(1)] } else { parts };
         let bytes: u64 = parts.iter().map(|p| p.1 + 8192).sum();
         self.make_room(bytes)?;
         let Some(handle) = self.handle(vol)? else {

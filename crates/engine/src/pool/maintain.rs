@@ -65,26 +65,19 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    pub(crate) fn new(
-        allocator: Allocator,
-        cursor: Cursor,
-        committed: Positions,
-        dead: BTreeMap<u64, u64>,
-        deleted: BTreeSet<u64>,
-        filling: BTreeMap<u64, Fill>,
-    ) -> Self {
+    pub(crate) fn new(allocator: Allocator, cursor: Cursor, committed: Positions) -> Self {
         Maintenance {
             allocator,
             cursor,
             destaged: committed.destaged_lsn,
             committed,
-            dead,
-            deleted,
+            dead: BTreeMap::new(),
+            deleted: BTreeSet::new(),
             ended: BTreeSet::new(),
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),
-            filling,
+            filling: BTreeMap::new(),
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen: (0, 0),

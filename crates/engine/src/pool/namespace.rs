@@ -271,9 +271,7 @@ impl Namespace {
     pub(crate) fn apply(&mut self, control: &Control, lsn: u64, time: u64) -> Result<()> {
         match control {
             Control::CreateVolume { id, chunk_log2, volume } => {
-                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
-                self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
-                self.load_volume(*id, volume.clone())?;
+                self.begin_volume(*id, volume, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
             }
             Control::ResizeVolume { id, size } => self.on_volume(*id, |v| resize(v, *size, lsn)),
             Control::RenameVolume { id, name } => self.rename_volume(*id, name),
@@ -302,15 +300,11 @@ impl Namespace {
             Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
             Control::CloneVolume { id, chunk_log2, base, at, method, volume } => {
                 let record = BranchRecord::new(*chunk_log2, Some(BaseRecord::Frozen(*base)), *method);
-                self.load_branch(volume.branch, &BranchRecord { base_at: *at, ..record })?;
-                self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
-                self.load_volume(*id, volume.clone())?;
+                self.begin_volume(*id, volume, &BranchRecord { base_at: *at, ..record })?;
             }
             Control::CreateOver { id, chunk_log2, image, volume } => {
                 let base = Some(BaseRecord::Image(image.clone()));
-                self.load_branch(volume.branch, &BranchRecord::new(*chunk_log2, base, Method::default()))?;
-                self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
-                self.load_volume(*id, volume.clone())?;
+                self.begin_volume(*id, volume, &BranchRecord::new(*chunk_log2, base, Method::default()))?;
             }
             Control::SetFill { branches, rate } => {
                 for branch in branches.iter().filter_map(|id| self.branches.get(id)) {
@@ -339,6 +333,13 @@ impl Namespace {
             Control::Unmark { volume, lsn } => self.marks.retain(|(of, _), at| (*of, *at) != (*volume, *lsn)),
         }
         Ok(())
+    }
+
+    /// A new volume, and the branch that it writes to.
+    fn begin_volume(&mut self, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
+        self.load_branch(volume.branch, branch)?;
+        self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
+        self.load_volume(id, volume.clone())
     }
 
     /// Nothing, when the volume was deleted by an operation before.

@@ -136,16 +136,10 @@ impl Pool {
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         // Branches that the journal began have nothing in the catalog.
         load_segments(&*dir, &catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
-        let branches = catalog.branches()?;
-        let dead = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
-        let filling = branches.iter().filter_map(|(id, b)| Some((*id, Fill::of(b.fill?)))).collect();
-        let anchors: BTreeSet<u64> =
-            names.branches.values().flat_map(|b| b.cdp.log.read().anchors().collect::<Vec<_>>()).collect();
-        let gone = |(id, s): &(u64, SnapshotRecord)| s.deleted && !anchors.contains(id);
-        let deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
-        let (lines, ended) = load_lines(&catalog)?;
         open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
+        let mut maintenance = Maintenance::new(allocator, cursor, committed);
+        let lines = note_unfinished(&mut maintenance, &catalog, &names)?;
         let pool = Arc::new(Pool {
             uuid: superblock.pool,
             config,
@@ -160,17 +154,30 @@ impl Pool {
             map,
             pvs,
             names: RwLock::new(names),
-            maintenance: Mutex::new(Maintenance::new(allocator, cursor, committed, dead, deleted, filling)),
+            maintenance: Mutex::new(maintenance),
             positions: SharedPositions::default(),
             lines: RwLock::new(lines),
             pv_operations: Mutex::new(()),
             work: Work::default(),
             _lock: lock,
         });
-        pool.maintenance.lock().ended = ended;
         pool.finish_interrupted_batch()?;
         Ok(pool)
     }
+}
+
+/// Takes note of the background work that the catalog knows of; and tells the lines of all volumes' histories.
+fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) -> Result<Lines> {
+    let branches = catalog.branches()?;
+    let anchors: BTreeSet<u64> =
+        names.branches.values().flat_map(|b| b.cdp.log.read().anchors().collect::<Vec<_>>()).collect();
+    let gone = |(id, s): &(u64, SnapshotRecord)| s.deleted && !anchors.contains(id);
+    m.dead = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
+    m.filling = branches.iter().filter_map(|(id, b)| Some((*id, Fill::of(b.fill?)))).collect();
+    m.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
+    let (lines, ended) = load_lines(catalog)?;
+    m.ended = ended;
+    Ok(lines)
 }
 
 pub(crate) fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
