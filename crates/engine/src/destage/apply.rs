@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 
 /// The largest single write to a PV; also the buffer of each thread.
 const MAX_WRITE: usize = 1 << 20;
+/// So many reads are announced before the first of them is waited for: a cold disk serves them side by side.
+pub(super) const READ_AHEAD: usize = 128;
 /// Fewer writes than this are not worth a second thread.
 const MIN_PER_THREAD: usize = 64;
 
@@ -62,7 +64,10 @@ impl Pool {
         let mut buffer = Vec::with_capacity(MAX_WRITE.min(placed.iter().map(|p| p.len as usize).sum()));
         let mut start: Option<Slot> = None;
         let mut end = (0, 0);
+        let mut ahead = placed.iter();
+        self.announce(ahead.by_ref().take(READ_AHEAD))?;
         for item in placed {
+            self.announce(ahead.next().into_iter())?;
             let mut done = 0u32;
             while done < item.len {
                 let address = Slot::new(item.address.pv(), item.address.offset() + done as u64);
@@ -78,6 +83,16 @@ impl Pool {
             debug_assert_eq!(end, item.end());
         }
         self.write_buffer(start, &mut buffer)
+    }
+
+    /// Tells the disks what will be copied.
+    fn announce<'a>(&self, placed: impl Iterator<Item = &'a Placed>) -> Result<()> {
+        for item in placed {
+            if let Fill::Slot(slot) = item.fill {
+                self.pvs.get(slot.pv())?.disk.will_need(slot.offset(), item.len.into());
+            }
+        }
+        Ok(())
     }
 
     /// Appends `len` bytes of the item's content, from byte `from` of it.

@@ -1,6 +1,7 @@
 //! What continuous data protection keeps of a batch: one record for every (journal record, chunk), made in the preserve
 //! phase from what is in place before the batch.
 
+use super::apply::READ_AHEAD;
 use super::collect::{Batch, Item, Source};
 use super::plan::Below;
 use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
@@ -8,7 +9,7 @@ use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf
 use crate::cdp::log::{Applying, Patch};
 use crate::codec::crc32c;
 use crate::error::{Error, Result, corrupt};
-use crate::map::page::MapPage;
+use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, Line};
 use std::collections::BTreeSet;
@@ -33,12 +34,32 @@ impl Pool {
             let branch = &batch.branches[index];
             let Some(settings) = branch.cdp.log.read().settings else { continue };
             let mut appender = Appender::new(branch, self.shelf(branch.id), settings)?;
-            for of_chunk in items.chunk_by(|a, b| a.chunk == b.chunk) {
+            let by_chunk = || items.chunk_by(|a, b| a.chunk == b.chunk);
+            let mut ahead = by_chunk();
+            for of_chunk in ahead.by_ref().take(READ_AHEAD) {
+                self.announce_chunk(branch, of_chunk[0].chunk)?;
+            }
+            for of_chunk in by_chunk() {
+                if let Some(next) = ahead.next() {
+                    self.announce_chunk(branch, next[0].chunk)?;
+                }
                 self.log_chunk(&mut appender, branch, batch.epochs[index], &batch.stamps, of_chunk)?;
             }
             all.extend(appender.finish()?);
         }
         Ok(all)
+    }
+
+    /// Tells the disk that a chunk will be read.
+    fn announce_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<()> {
+        let (number, at) = MapPage::locate(chunk);
+        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        if let Some(slot) = self.map.load(&head, number)?.get(at).map(|entry| entry.slot)
+            && slot != Slot::HOLE
+        {
+            self.pvs.get(slot.pv())?.disk.will_need(slot.offset(), branch.chunk_size());
+        }
+        Ok(())
     }
 
     fn log_chunk(

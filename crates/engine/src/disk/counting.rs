@@ -98,6 +98,9 @@ impl Disk for CountingDisk {
     fn backing_available(&self) -> io::Result<Option<u64>> {
         self.inner.backing_available()
     }
+    fn will_need(&self, offset: u64, len: u64) {
+        self.inner.will_need(offset, len);
+    }
     fn advise_random(&self) {
         self.inner.advise_random();
     }

@@ -5,6 +5,7 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -295,6 +296,10 @@ impl Disk for FileDisk {
         }
         let fs = rustix::fs::fstatvfs(&self.file)?;
         Ok(Some(fs.f_bavail.saturating_mul(fs.f_frsize)))
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::WillNeed);
     }
 
     fn advise_random(&self) {

@@ -116,6 +116,9 @@ pub trait Disk: Send + Sync {
     /// device).
     fn backing_available(&self) -> io::Result<Option<u64>>;
 
+    /// Tells that a range will be read soon: it may be fetched meanwhile, many at a time.
+    fn will_need(&self, _offset: u64, _len: u64) {}
+
     /// Tells that access will be random (no read-ahead, small page-cache folios).
     fn advise_random(&self);
 

@@ -170,7 +170,9 @@ impl Lines {
                 slots.extend(chunks.map(|(at, born)| (number * zone.len() as u64 + at as u64, *born)));
             }
         }
-        let copies = if shared { 1 } else { line.frozen.len() as u64 + 1 };
+        // Over an image a chunk is brought in before a write to it: one that a crash made come to nothing leaves that behind.
+        let once = shared && !line.over_image;
+        let copies = if once { 1 } else { line.frozen.len() as u64 + 1 };
         let below = if filled { line.below * copies } else { 0 };
         (slots.len() as u64 + unshared + below) * line.chunk_size.max(atomic_unit.into())
     }
