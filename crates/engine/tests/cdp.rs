@@ -375,6 +375,40 @@ fn rollbacks_keep_what_they_leave() {
     f.verify();
 }
 
+/// What the volume rests on is kept, but not all that came after it.
+#[test]
+fn history_expires_after_a_rollback_too() {
+    let mut f = Fixture::new(23, 4 * KIB);
+    let retention = Retention { time: None, bytes: Some(600 * KIB) };
+    let (compression, anchors) = (Compression::None, AnchorPolicy::Every(10));
+    f.set(CdpSettings { compression, anchors, retention, ..CdpSettings::default() });
+    f.change(30);
+    let to = *f.moments.keys().nth(20).unwrap();
+    f.pool().roll_back_to(&[("v", "undo")], &Moment::Lsn(to), false).unwrap();
+    f.now = f.moments[&to].clone();
+    f.note();
+    f.change(600);
+    f.pool().drain().unwrap();
+    f.idle();
+    let stored = f.pool().cdp("v").unwrap().stored;
+    assert!(stored < 1600 * KIB, "{stored}");
+    f.reopen();
+    f.idle();
+    let all = f.moments.len();
+    let is_kept = |lsn: u64| match f.read(&Moment::Lsn(lsn)) {
+        Ok(content) => {
+            assert!(content == f.moments[&lsn], "LSN {lsn} is wrong");
+            true
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => false,
+        Err(e) => panic!("LSN {lsn}: {e}"),
+    };
+    let kept = f.moments.keys().filter(|lsn| is_kept(**lsn)).count();
+    assert!(kept > 30 && kept < all - 100, "{kept} of {all}");
+    assert!(is_kept(to), "the volume rests on it");
+    assert!(is_kept(*f.moments.keys().next_back().unwrap()));
+}
+
 #[test]
 fn a_recovered_volume_is_writable_and_stays() {
     let mut f = Fixture::new(13, 16 * KIB);

@@ -86,6 +86,19 @@ fn changes_tell_when_a_range_changed() {
 }
 
 #[test]
+fn the_oldest_changes_are_told_though_a_batch_fills_several_segments() {
+    let f = Fixture::new();
+    f.cdp(Encoding::Redo);
+    // Chunk by chunk, from the last one down: in the log of the batch the first chunk, written last, comes first.
+    let mut lsns: Vec<u64> = (0..64).rev().map(|chunk| f.write(chunk * 16 * KIB, 16 * KIB, 7)).collect();
+    f.pool.drain().unwrap();
+    assert!(f.pool.cdp("v").unwrap().segments > 1);
+    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 5), lsns[..5]);
+    lsns.push(f.write(0, 512, 8));
+    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 100), lsns);
+}
+
+#[test]
 fn a_history_has_spans_anchors_marks_and_sums() {
     let f = Fixture::new();
     assert!(f.pool.history("v", 10).unwrap().spans.is_empty());

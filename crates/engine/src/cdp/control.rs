@@ -19,8 +19,16 @@ impl Pool {
     /// kept of the past stays, as long as its retention says.
     pub fn set_cdp(&self, volume: &str, settings: Option<CdpSettings>) -> Result<VolumeInfo> {
         settings.iter().try_for_each(CdpSettings::check)?;
+        let branch = self.names.read().volume(volume)?.line.branch.clone();
+        // Who writes over an image or a moment has looked whether what is there must be brought in whole, and now sequences it.
+        let _alone = branch.over_foreign.then(|| branch.bringing.write());
         self.submit_with(|names| {
             let state = names.volume(volume)?;
+            if state.line.branch.id != branch.id {
+                let text =
+                    format!("set up CDP of volume {volume}: it was rolled back or replaced; try again");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
             let now = state.line.branch.cdp.wanted();
             let mut controls = Vec::new();
             if now.map(|s| s.encoding) != settings.map(|s| s.encoding) {

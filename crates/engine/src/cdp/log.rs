@@ -29,8 +29,16 @@ pub(crate) struct BranchCdp {
     pub(crate) log: RwLock<LogState>,
     /// Moves whenever what is in place, or the log, moves on.
     pub(crate) version: AtomicU64,
+    pins: Mutex<Pins>,
+}
+
+/// What keeps moments, and what is to be forgotten: decided together.
+#[derive(Default)]
+struct Pins {
     /// Moments that something rests on, and how much.
-    pins: Mutex<BTreeMap<u64, u32>>,
+    held: BTreeMap<u64, u32>,
+    /// Moments before this LSN are being forgotten, or are gone.
+    floor: u64,
 }
 
 /// See [`BranchCdp::log`].
@@ -42,6 +50,8 @@ pub(crate) struct LogState {
     pub(crate) events: BTreeMap<u64, Event>,
     /// The snapshots that are anchors, as the events say.
     anchors: BTreeSet<u64>,
+    /// The events that say how it was recorded and how large the volume was: few, among many anchors.
+    turns: BTreeMap<u64, Event>,
     /// By number.
     pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
     pub(crate) open: Option<Open>,
@@ -113,24 +123,37 @@ impl BranchCdp {
         self.anchored.store(time, Ordering::Relaxed);
     }
 
-    /// Keeps a moment from expiring.
-    pub(crate) fn pin(&self, lsn: u64) {
-        *self.pins.lock().entry(lsn).or_insert(0) += 1;
+    /// Keeps a moment from expiring. False when that comes too late: it is held all the same, but what it needs may be gone.
+    pub(crate) fn pin(&self, lsn: u64) -> bool {
+        let mut pins = self.pins.lock();
+        *pins.held.entry(lsn).or_insert(0) += 1;
+        pins.floor <= lsn
     }
 
     pub(crate) fn unpin(&self, lsn: u64) {
         let mut pins = self.pins.lock();
-        if let Some(count) = pins.get_mut(&lsn) {
+        if let Some(count) = pins.held.get_mut(&lsn) {
             *count -= 1;
             if *count == 0 {
-                pins.remove(&lsn);
+                pins.held.remove(&lsn);
             }
         }
     }
 
     /// The oldest moment that something rests on.
     pub(crate) fn oldest_pin(&self) -> Option<u64> {
-        self.pins.lock().keys().next().copied()
+        self.pins.lock().held.keys().next().copied()
+    }
+
+    /// Asks before anything of the moments before `lsn` is forgotten; false when something rests on one of them. From here on
+    /// they can't be pinned any more.
+    pub(crate) fn may_forget(&self, lsn: u64) -> bool {
+        let mut pins = self.pins.lock();
+        let free = pins.held.keys().next().is_none_or(|oldest| *oldest >= lsn);
+        if free {
+            pins.floor = pins.floor.max(lsn);
+        }
+        free
     }
 
     /// What is committed moves on.
@@ -203,7 +226,7 @@ impl BranchCdp {
 impl LogState {
     /// The size of the volume at a moment, in bytes.
     pub(crate) fn size_at(&self, lsn: u64) -> u64 {
-        let size = self.events.range(..=lsn).rev().find_map(|(_, event)| match event {
+        let size = self.turns.range(..=lsn).rev().find_map(|(_, event)| match event {
             Event::On { size, .. } | Event::Resized { size, .. } => Some(*size),
             _ => None,
         });
@@ -220,10 +243,31 @@ impl LogState {
 
     /// As of the last time that recording was on.
     pub(crate) fn last_settings(&self) -> Option<CdpSettings> {
-        self.events.values().rev().find_map(|event| match event {
+        self.settings_at(u64::MAX)
+    }
+
+    /// As of the last time up to an LSN that recording was on.
+    pub(crate) fn settings_at(&self, lsn: u64) -> Option<CdpSettings> {
+        self.turns.range(..=lsn).rev().find_map(|(_, event)| match event {
             Event::On { settings, .. } => Some(*settings),
             _ => None,
         })
+    }
+
+    /// Since when, without a gap, everything was recorded at this moment.
+    pub(crate) fn recording_since(&self, lsn: u64) -> Option<u64> {
+        let mut begins = self.turns.range(..=lsn).rev().filter_map(|(at, event)| match event {
+            Event::Off { .. } => Some(None),
+            Event::On { begins: true, .. } => Some(Some(*at)),
+            _ => None,
+        });
+        begins.next().flatten()
+    }
+
+    /// When recording was switched off for the first time after an LSN.
+    pub(crate) fn off_after(&self, lsn: u64) -> Option<u64> {
+        let mut later = self.turns.range(lsn.saturating_add(1)..);
+        later.find(|(_, event)| matches!(event, Event::Off { .. })).map(|(at, _)| *at)
     }
 
     /// The first moment that there is: (LSN, time).
@@ -235,7 +279,7 @@ impl LogState {
             Event::On { time, .. } => Some((*at, *time)),
             _ => None,
         };
-        self.events.iter().find_map(on)
+        self.turns.iter().find_map(on)
     }
 
     /// Bytes of files.
@@ -252,15 +296,15 @@ impl LogState {
 
     /// The events that moments from `lsn` on don't need.
     pub(crate) fn events_before(&self, lsn: u64) -> Vec<u64> {
-        let before = || self.events.range(1..lsn).rev();
-        let last = |is: fn(&Event) -> bool| before().find(|(_, e)| is(e)).map(|(at, _)| *at);
+        let turns = || self.turns.range(..lsn).rev();
+        let last = |is: fn(&Event) -> bool| turns().find(|(_, e)| is(e)).map(|(at, _)| *at);
         let kept = [
             last(|e| matches!(e, Event::On { .. })),
             last(|e| matches!(e, Event::On { begins: true, .. })),
             last(|e| matches!(e, Event::Off { .. })),
             last(|e| matches!(e, Event::On { .. } | Event::Resized { .. })),
         ];
-        before().map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
+        self.events.range(1..lsn).map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
     }
 
     /// Nothing is recorded, and nothing was.
@@ -269,8 +313,12 @@ impl LogState {
     }
 
     pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
-        if let Event::Anchor { snapshot, .. } = event {
-            self.anchors.insert(snapshot);
+        match event {
+            Event::Anchor { snapshot, .. } => drop(self.anchors.insert(snapshot)),
+            Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => {
+                drop(self.turns.insert(lsn, event))
+            }
+            Event::Floor { .. } | Event::Emptied { .. } => {}
         }
         self.events.insert(lsn, event);
     }
@@ -279,6 +327,7 @@ impl LogState {
         if let Some(Event::Anchor { snapshot, .. }) = self.events.remove(&lsn) {
             self.anchors.remove(&snapshot);
         }
+        self.turns.remove(&lsn);
     }
 
     /// The snapshots that are anchors.
@@ -340,4 +389,23 @@ fn open_segment(dir: &dyn Dir, head: &SegmentHead, record: &SegmentRecord) -> Re
         disk.set_len(record.end).map_err(failed)?;
     }
     Ok(disk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_being_forgotten_is_not_pinned_any_more() {
+        let cdp = BranchCdp::default();
+        assert!(cdp.pin(10));
+        assert!(!cdp.may_forget(11) && cdp.may_forget(10));
+        assert!(!cdp.pin(9), "it is going");
+        assert!(cdp.pin(10), "the first one that stays");
+        for lsn in [9, 10, 10] {
+            cdp.unpin(lsn);
+        }
+        assert!(cdp.oldest_pin().is_none() && cdp.may_forget(u64::MAX));
+        assert!(!cdp.pin(1 << 40));
+    }
 }

@@ -19,14 +19,16 @@ const CACHED_BYTES: usize = 1 << 20;
 pub(crate) struct At {
     branch: Arc<Branch>,
     lsn: u64,
+    /// It was pinned in time.
+    kept: bool,
     /// Chunks read lately, oldest first.
     cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
 }
 
 impl At {
     pub(crate) fn new(branch: &Arc<Branch>, lsn: u64) -> Arc<At> {
-        branch.cdp.pin(lsn);
-        Arc::new(At { branch: branch.clone(), lsn, cache: Mutex::default() })
+        let kept = branch.cdp.pin(lsn);
+        Arc::new(At { branch: branch.clone(), lsn, kept, cache: Mutex::default() })
     }
 
     /// The branch, and the LSN.
@@ -235,7 +237,7 @@ impl Pool {
         let branch = self.names.read().branches.get(&point.branch).cloned();
         let branch = branch.ok_or_else(|| not_found("go back to a moment: it has just expired"))?;
         let at = At::new(&branch, point.lsn);
-        if branch.cdp.log.read().floor() > point.lsn {
+        if !at.kept || branch.cdp.log.read().floor() > point.lsn {
             return Err(not_found("go back to a moment: it has just expired"));
         }
         Ok((state, Line { branch, epoch: 0, at: Some(at) }, point))

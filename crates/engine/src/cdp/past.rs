@@ -36,9 +36,13 @@ impl Pool {
             // It ended when the volume went over to another branch for the last time.
             let last = lines.iter().rposition(|(b, ..)| b.id == branch.id).unwrap_or(n);
             let end = lines.get(last + 1).map(|(_, lsn, time)| (*lsn, *time));
-            let log = branch.cdp.log.read();
-            history.spans.extend(log.spans(branch.id, end));
-            history.anchors.extend(self.anchors_of(&log));
+            let anchors = {
+                let log = branch.cdp.log.read();
+                history.spans.extend(log.spans(branch.id, end));
+                anchors_of(&log)
+            };
+            // Names come before logs: whoever holds them may look at a log.
+            history.anchors.extend(self.named(anchors));
         }
         history.anchors.sort_by_key(|anchor| anchor.lsn);
         history.buckets = self.buckets(&history.spans, &lines, buckets)?;
@@ -121,20 +125,15 @@ impl Pool {
         marks.collect()
     }
 
-    fn anchors_of(&self, log: &LogState) -> Vec<Anchor> {
+    /// Anchors with the names of the snapshots that they are.
+    fn named(&self, anchors: Vec<(u64, u64, u64)>) -> Vec<Anchor> {
         let names = self.names.read();
         let name = |id: &u64| {
             let snapshot = names.snapshots.get(id).filter(|s| names.is_in_sight(s))?;
             Some(snapshot.state.name.read().clone())
         };
-        let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
-            // Moments before the floor are gone, though what lies behind it may still need their anchor.
-            Event::Anchor { snapshot, time, .. } if *lsn >= log.floor() => {
-                Some(Anchor { lsn: *lsn, time: *time, snapshot: name(snapshot) })
-            }
-            _ => None,
-        });
-        anchors.collect()
+        let named = |(lsn, time, id)| Anchor { lsn, time, snapshot: name(&id) };
+        anchors.into_iter().map(named).collect()
     }
 
     /// Changes over time, from the first moment to the last write. Of segments that are full only the sums are known
@@ -173,6 +172,16 @@ impl Pool {
         }
         Ok(buckets)
     }
+}
+
+/// The anchors of a log: (LSN, time, snapshot).
+fn anchors_of(log: &LogState) -> Vec<(u64, u64, u64)> {
+    let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
+        // Moments before the floor are gone, though what lies behind it may still need their anchor.
+        Event::Anchor { snapshot, time, .. } if *lsn >= log.floor() => Some((*lsn, *time, *snapshot)),
+        _ => None,
+    });
+    anchors.collect()
 }
 
 /// Adds a segment to the buckets that it lies in; nothing is lost by rounding.
@@ -220,7 +229,8 @@ impl LogState {
 }
 
 impl Branch {
-    /// Adds changes, at least the oldest `limit` of this branch if there are so many. Segments are in the order of LSNs.
+    /// Adds changes, at least the oldest `limit` of this branch if there are so many. A batch that fills several segments has
+    /// its oldest LSNs in each of them.
     fn changes(
         &self,
         bytes: &Range<u64>,
@@ -249,7 +259,8 @@ impl Branch {
         let wanted = |e: &&Entry| lsns.contains(&e.lsn) && chunks.contains(&e.chunk);
         let (floor, sealed, open, emptied) = {
             let log = self.cdp.log.read();
-            let sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
+            let mut sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
+            sealed.sort_by_key(|segment| segment.record.lsns.0);
             let open = log.open.as_ref().filter(|open| touches(&open.record));
             let open = open.map(|open| {
                 open.check().map(|()| {
@@ -265,21 +276,20 @@ impl Branch {
         };
         // Of a segment that begins before the floor, records may be there still.
         let kept = |change: &Change| change.lsn > floor;
-        let mut count = 0;
+        let (mut count, mut newest) = (0, 0);
         for segment in sealed {
-            let all = segment.all_entries()?;
-            let changes = all.iter().filter(wanted).filter_map(change).filter(kept);
-            let before = found.len();
-            found.extend(changes);
-            count += found.len() - before;
-            if count >= limit {
-                // What is newer is not among the oldest, but for what became zeros as a whole, which is few.
+            if count >= limit && segment.record.lsns.0 > newest {
+                // What is here, and in all that follow, is newer than what was found.
                 break;
             }
+            let all = segment.all_entries()?;
+            for change in all.iter().filter(wanted).filter_map(change).filter(kept) {
+                newest = change.lsn.max(newest);
+                count += 1;
+                found.push(change);
+            }
         }
-        if count < limit {
-            found.extend(open.into_iter().flatten().filter(kept));
-        }
+        found.extend(open.into_iter().flatten().filter(kept));
         found.extend(emptied.into_iter().filter(kept));
         Ok(())
     }

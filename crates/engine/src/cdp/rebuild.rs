@@ -89,10 +89,10 @@ impl LogState {
         if floor <= lsn {
             older.extend(self.events.range(floor..=lsn).rev().filter_map(anchor).take(TRIES));
         }
-        let is_off = |(_, event): &(&u64, &Event)| matches!(event, Event::Off { .. });
-        let later = || self.events.range(lsn + 1..);
-        let off = later().find(is_off).map(|(at, _)| *at);
-        let mut newer: Vec<Start> = later()
+        let off = self.off_after(lsn);
+        let mut newer: Vec<Start> = self
+            .events
+            .range(lsn.saturating_add(1)..)
             .take_while(|(at, _)| off.is_none_or(|off| **at < off))
             .filter_map(anchor)
             .take(TRIES)
@@ -101,17 +101,6 @@ impl LogState {
             newer.push(Start::Head);
         }
         Some((older, newer))
-    }
-
-    /// Since when, without a gap, everything was recorded at this moment.
-    pub(crate) fn recording_since(&self, lsn: u64) -> Option<u64> {
-        let marks = self.events.range(1..=lsn).rev();
-        let mut begins = marks.filter_map(|(at, event)| match event {
-            Event::Off { .. } => Some(None),
-            Event::On { begins: true, .. } => Some(Some(*at)),
-            _ => None,
-        });
-        begins.next().flatten()
     }
 
     /// What emptied a part of the chunk after `from` and up to `to`.

@@ -35,7 +35,7 @@ impl Pool {
         let ended: Vec<u64> = m.ended.iter().copied().collect();
         for volume in ended {
             let stretches = self.stretches(volume);
-            if let Some(free) = stretches.iter().find(|s| s.branch.cdp.oldest_pin().is_none()) {
+            if let Some(free) = stretches.iter().find(|s| s.branch.cdp.may_forget(u64::MAX)) {
                 self.drop_stretch(m, volume, free)?;
                 return Ok(true);
             }
@@ -102,15 +102,20 @@ impl Pool {
             if let Some(until) = oldest.until
                 && !again
                 && (is_old(until) || too_large)
-                && oldest.branch.cdp.oldest_pin().is_none()
+                && oldest.branch.cdp.may_forget(u64::MAX)
             {
                 self.drop_stretch(m, state.id, oldest)?;
                 return Ok(true);
             }
-            let floor = oldest.branch.cdp.new_floor(cutoff, too_large);
-            if let Some((lsn, time)) = floor {
-                self.raise_floor(m, &oldest.branch, lsn, time)?;
-                return Ok(true);
+            // What a rollback rests on keeps its stretch; the younger ones go on losing their beginnings. None of them is dropped
+            // out of the middle: its moments would seem to belong to the one before.
+            for branch in stretches.iter().map(|s| &s.branch) {
+                if let Some((lsn, time)) = branch.cdp.new_floor(cutoff, too_large)
+                    && branch.cdp.may_forget(lsn)
+                {
+                    self.raise_floor(m, branch, lsn, time)?;
+                    return Ok(true);
+                }
             }
         }
         Ok(false)
@@ -138,8 +143,7 @@ impl Pool {
         if let Some(lines) = self.lines.write().get_mut(&volume) {
             lines.remove(&stretch.lsn);
         }
-        self.let_go(m, branch, anchors, segments.iter().map(|(seq, record, _)| (*seq, *record)));
-        Ok(())
+        self.let_go(m, branch, anchors, segments.iter().map(|(seq, record, _)| (*seq, *record)))
     }
 
     /// Forgets what a branch has recorded before an LSN.
@@ -168,8 +172,7 @@ impl Pool {
             events.iter().for_each(|at| log.remove_event(*at));
             log.put_event(0, floor);
         });
-        self.let_go(m, branch, anchors, segments.into_iter().map(|(seq, record, _)| (seq, record)));
-        Ok(())
+        self.let_go(m, branch, anchors, segments.into_iter().map(|(seq, record, _)| (seq, record)))
     }
 
     /// After the commit: files lose their names, and anchors that nobody sees are to be dissolved.
@@ -179,20 +182,25 @@ impl Pool {
         branch: &Arc<Branch>,
         anchors: Vec<u64>,
         segments: impl Iterator<Item = (u64, SegmentRecord)>,
-    ) {
+    ) -> Result<()> {
         for (seq, record) in segments {
             let head = SegmentHead { pool: self.uuid, branch: branch.id, seq, edition: record.edition };
             // Should it stay, the next opening finds that nobody knows it.
             let _ = self.dir.remove(&head.file_name());
         }
+        for id in anchors {
+            // A deletion that is only sequenced, and may yet be lost, counts when it is carried out.
+            if self.catalog.snapshot(id)?.is_some_and(|s| s.deleted) {
+                m.deleted.insert(id);
+            }
+        }
         let names = self.names.read();
-        let hidden = |id: &u64| names.snapshots.get(id).is_some_and(|s| !names.is_in_sight(s));
-        m.deleted.extend(anchors.into_iter().filter(hidden));
         let is_left = !names.by_name.values().any(|v| v.line.branch.id == branch.id);
         if is_left {
             // It may have been trimmed before: what its anchors kept has to be looked at again.
             m.dead.entry(branch.id).or_insert(0);
         }
+        Ok(())
     }
 
     /// How CDP of a volume stands.
@@ -243,30 +251,31 @@ impl super::log::BranchCdp {
     /// Where history should begin instead, as (LSN, time): at the newest anchor before `cutoff`, or at the end of a segment
     /// if records lead backward from there; with `too_large` at the first such place behind the oldest segment.
     fn new_floor(&self, cutoff: Option<u64>, too_large: bool) -> Option<(u64, u64)> {
-        let pinned = self.oldest_pin().unwrap_or(u64::MAX);
         let log = self.log.read();
-        let anchors = log.events.iter().filter_map(|(at, event)| match event {
+        let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(u64::MAX));
+        if pinned <= floor {
+            return None;
+        }
+        let anchor = |(at, event): (&u64, &Event)| match event {
             Event::Anchor { time, .. } => Some((*at, *time)),
             _ => None,
-        });
-        let anchors: Vec<(u64, u64)> = anchors.collect();
-        let backward = |at: u64| {
-            let on = log.events.range(..=at).rev().find_map(|(_, event)| match event {
-                Event::On { settings, .. } => Some(settings.encoding != Encoding::Redo),
-                _ => None,
-            });
-            on == Some(true)
         };
-        let ends = log.sealed.values().map(|s| (s.record.lsns.1, s.record.times.1));
-        let ends = ends.filter(|(at, _)| backward(*at));
-        let mut places: Vec<(u64, u64)> = anchors.into_iter().chain(ends).collect();
-        places.sort_unstable();
-        places.retain(|(at, _)| *at > log.floor() && *at <= pinned);
-        let by_time =
-            cutoff.and_then(|cutoff| places.iter().rev().find(|(_, time)| *time <= cutoff).copied());
-        let first_end = log.sealed.values().next().map(|s| s.record.lsns.1);
-        let by_size =
-            first_end.filter(|_| too_large).and_then(|end| places.iter().find(|(at, _)| *at >= end).copied());
+        let backward = |at: u64| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
+        let ends = || {
+            let ends = log.sealed.values().map(|s| (s.record.lsns.1, s.record.times.1));
+            ends.filter(|(at, _)| *at > floor && *at <= pinned && backward(*at))
+        };
+        let by_time = cutoff.and_then(|cutoff| {
+            // Times grow with LSNs.
+            let anchors = log.events.range(floor + 1..=pinned).filter_map(anchor);
+            let anchor = anchors.take_while(|(_, time)| *time <= cutoff).last();
+            ends().filter(|(_, time)| *time <= cutoff).max().max(anchor)
+        });
+        let first_end = log.sealed.values().next().map(|s| s.record.lsns.1).filter(|_| too_large);
+        let by_size = first_end.filter(|end| *end <= pinned).and_then(|end| {
+            let anchor = log.events.range(end.max(floor + 1)..=pinned).find_map(anchor);
+            ends().filter(|(at, _)| *at >= end).chain(anchor).min()
+        });
         by_time.max(by_size)
     }
 }

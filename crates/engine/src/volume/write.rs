@@ -41,7 +41,8 @@ struct Request {
 impl Volume {
     pub(super) fn write_batch(&self, ops: &mut [WriteOp], fua: bool) {
         let mut last = 0;
-        let requests: Vec<Result<Request>> = ops
+        let recorded = self.branch().cdp.is_on();
+        let mut requests: Vec<Result<Request>> = ops
             .iter()
             .map(|op| {
                 self.count(&self.state.counters.writes, 1);
@@ -53,7 +54,18 @@ impl Volume {
                 Ok(request)
             })
             .collect();
-        let _writing = self.writing();
+        let mut writing = self.writing();
+        if writing.is_some() && !recorded && self.branch().cdp.is_on() {
+            // CDP has just been switched on, and is not while this is held: more has to be brought in.
+            drop(writing.take());
+            for (op, request) in ops.iter().zip(&mut requests).filter(|(_, request)| request.is_ok()) {
+                if let Err(error) = self.bring_in(op.offset, op.data.len() as u64, true) {
+                    *request = Err(error);
+                }
+            }
+            writing = self.writing();
+        }
+        let _writing = writing;
         {
             let mut sequencing = None;
             for (op, request) in ops.iter_mut().zip(requests) {
