@@ -184,6 +184,26 @@ os.sync()
 """
 
 
+@test(hindcast_only=True)
+def a_window_that_is_too_short_is_an_alarm(t):
+    server = t.server()
+    server.cli("volume", "create", "db", "--size", "16M", "--cdp", "undo", "--cdp-compression", "none", "--anchor", "200",
+               "--retain", "1h", "--retain-size", "20M")
+    assert server.cli("status")["health"]["state"] == "healthy"
+    for n in range(8):
+        put(server, "db", pattern(n, 8 << 20), (n % 2) * (8 << 20))
+    wait_for("the oldest part to go", lambda: server.cli("history", "db")["status"]["short"])
+    status = server.cli("history", "db")["status"]
+    assert status["stored"] < 64 << 20 and status["window_seconds"] < 3600, status
+    health = server.cli("status")["health"]
+    assert health["state"] == "warning" and "its limit in bytes is too low" in health["messages"][0], health
+    text = run(binary(), "history", "db", env={**os.environ, "HINDCAST_SOCKET": str(server.api)})
+    assert "--retain-size is too small" in text, text
+    server.cli("volume", "set", "db", "--retain", "all")
+    assert server.cli("status")["health"]["state"] == "healthy"
+    server.check()
+
+
 @test(limit=600, hindcast_only=True)
 def a_rewritten_file_system_is_found_by_bisection(t):
     server = t.server()

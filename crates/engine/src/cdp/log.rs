@@ -314,10 +314,8 @@ impl LogState {
 
     pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
         match event {
-            Event::Anchor { snapshot, .. } => drop(self.anchors.insert(snapshot)),
-            Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => {
-                drop(self.turns.insert(lsn, event))
-            }
+            Event::Anchor { snapshot, .. } => _ = self.anchors.insert(snapshot),
+            Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => _ = self.turns.insert(lsn, event),
             Event::Floor { .. } | Event::Emptied { .. } => {}
         }
         self.events.insert(lsn, event);
