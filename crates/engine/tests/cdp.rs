@@ -355,6 +355,45 @@ fn history_and_changes_are_told() {
 }
 
 #[test]
+fn old_history_is_compressed_harder() {
+    for (compression, shrinks) in [(Compression::ZeroRun, true), (Compression::None, false)] {
+        let mut f = Fixture::new(29, 4 * KIB);
+        f.set(CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() });
+        // Text, so to say: no zeros, and little in it.
+        let volume = f.pool().open_volume("v", false).unwrap();
+        for n in 0..400u64 {
+            f.clock.advance(10);
+            let at = (n % 32) as usize * 4096;
+            let data: Vec<u8> = (0..4096u64).map(|i| b'a' + ((i / 8 + n) % 7) as u8).collect();
+            f.now[at..at + 4096].copy_from_slice(&data);
+            volume.write(&mut [WriteOp::new(at as u64, data.into())], false);
+            f.note();
+        }
+        drop(volume);
+        f.pool().drain().unwrap();
+        let view = f.pool().open_moment("v", &Moment::Lsn(*f.moments.keys().next().unwrap())).unwrap();
+        let before = f.pool().cdp("v").unwrap();
+        f.idle();
+        let after = f.pool().cdp("v").unwrap();
+        assert_eq!(
+            (after.records, after.written, after.segments),
+            (before.records, before.written, before.segments)
+        );
+        let saved = f.pool().stats().history_compacted;
+        assert_eq!(before.stored - after.stored, saved);
+        assert_eq!(saved > before.stored / 2, shrinks, "{before:?} {after:?}");
+        // Who looked before goes on, and everybody finds the same.
+        assert!(read_all(&view).unwrap() == f.moments.values().next().unwrap()[..]);
+        drop(view);
+        f.verify();
+        f.reopen();
+        f.verify();
+        f.idle();
+        assert_eq!(f.pool().stats().history_compacted, 0, "once is enough");
+    }
+}
+
+#[test]
 fn rollbacks_keep_what_they_leave() {
     let mut f = Fixture::new(11, 4 * KIB);
     f.set(CdpSettings { anchors: AnchorPolicy::Every(20), ..CdpSettings::default() });

@@ -334,6 +334,11 @@ fn histories(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
         "hindcast_cdp_window_short",
         "1 when the window is less than it is to be, because the limit in bytes is too low.",
         each(|i| u64::from(i.short)),
+    )?;
+    out.counter(
+        "hindcast_cdp_compacted_bytes",
+        "Bytes that logs have lost by being compressed harder in the background.",
+        pool.stats().history_compacted,
     )
 }
 

@@ -81,6 +81,8 @@ fn xor(into: &mut [u8], other: &[u8]) {
 
 /// Zstandard's level while writing: its quickest usual one.
 const QUICK: i32 = 1;
+/// And its level in the background.
+const HARD: i32 = 9;
 
 /// Compresses payloads, one after another.
 pub(crate) struct Packer {
@@ -90,8 +92,17 @@ pub(crate) struct Packer {
 
 impl Packer {
     pub(crate) fn new(compression: Compression) -> Result<Packer> {
+        Self::at_level(compression, QUICK)
+    }
+
+    /// Takes its time.
+    pub(crate) fn hard() -> Result<Packer> {
+        Self::at_level(Compression::Zstd, HARD)
+    }
+
+    fn at_level(compression: Compression, level: i32) -> Result<Packer> {
         let failed = |e| Error::io("set up Zstandard", e);
-        let zstd = (compression == Compression::Zstd).then(|| zstd::bulk::Compressor::new(QUICK));
+        let zstd = (compression == Compression::Zstd).then(|| zstd::bulk::Compressor::new(level));
         Ok(Packer { compression, zstd: zstd.transpose().map_err(failed)? })
     }
 

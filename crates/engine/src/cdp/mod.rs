@@ -6,6 +6,7 @@
 
 pub(crate) mod append;
 mod codec;
+mod compact;
 mod control;
 pub(crate) mod log;
 pub mod model;

@@ -55,6 +55,11 @@ impl SegmentFile {
 
     /// The payload of a record, uncompressed and verified.
     pub(crate) fn payload(&self, entry: &Entry) -> Result<Vec<u8>> {
+        self.record(entry).map(|(_, payload)| payload)
+    }
+
+    /// The epoch of a record, and its payload, uncompressed and verified.
+    pub(crate) fn record(&self, entry: &Entry) -> Result<(u32, Vec<u8>)> {
         let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
         let damaged = || {
             lost(format!(
@@ -69,7 +74,8 @@ impl SegmentFile {
         self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| damaged())?;
         let decoded = decode_record(&bytes, entry.at, self.salt).filter(|d| d.entry == *entry);
         let decoded = decoded.ok_or_else(damaged)?;
-        unpack(entry.compression, decoded.payload, entry.raw_len()).ok_or_else(damaged)
+        let payload = unpack(entry.compression, decoded.payload, entry.raw_len()).ok_or_else(damaged)?;
+        Ok((decoded.epoch, payload))
     }
 
     /// The entries of an index.

@@ -451,6 +451,8 @@ pub struct PoolStats {
     pub preserving: PreserveStats,
     /// Snapshots deleted by policy.
     pub snapshots_auto_deleted: u64,
+    /// Bytes that histories have lost by being compressed harder in the background.
+    pub history_compacted: u64,
     /// Catalog commits.
     pub catalog_commits: u64,
     /// Completed syncs by purpose, in the order of [`SyncPurpose::ALL`].

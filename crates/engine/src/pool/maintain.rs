@@ -58,6 +58,8 @@ pub(crate) struct Maintenance {
     pub(crate) relocating: BTreeMap<u64, Relocation>,
     /// Branches that are being made complete.
     pub(crate) filling: BTreeMap<u64, Fill>,
+    /// By branch, the last segment of its history that was to be compressed harder.
+    pub(crate) compacted: BTreeMap<u64, u64>,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     /// What was written, and how often work was called for, at the last idle step.
@@ -78,6 +80,7 @@ impl Maintenance {
             evacuated: false,
             relocating: BTreeMap::new(),
             filling: BTreeMap::new(),
+            compacted: BTreeMap::new(),
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen: (0, 0),
@@ -88,6 +91,14 @@ impl Maintenance {
 impl Pool {
     /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
+        let progress = self.step()?;
+        if progress == Progress::Idle && self.compact_history()? {
+            return Ok(Progress::Worked);
+        }
+        Ok(progress)
+    }
+
+    fn step(&self) -> Result<Progress> {
         if self.enforce_snapshot_policies()? || self.flatten_deepest()? || self.anchor_by_time()? {
             return Ok(Progress::Worked);
         }

@@ -88,6 +88,8 @@ pub(crate) struct SharedPositions {
     pub(crate) reclaimable: AtomicU64,
     /// Snapshots deleted by policy.
     pub(crate) auto_deleted: AtomicU64,
+    /// Bytes that histories have lost by being compressed harder.
+    pub(crate) compacted: AtomicU64,
     /// What preserving has cost.
     pub(crate) preserving: counters::PreserveCounters,
 }
@@ -171,6 +173,7 @@ impl Pool {
             map_cache_used: map.bytes,
             preserving: self.positions.preserving.stats(),
             snapshots_auto_deleted: get(&self.positions.auto_deleted),
+            history_compacted: get(&self.positions.compacted),
             catalog_commits: get(&self.catalog.commits),
             syncs: SyncPurpose::ALL.map(|p| self.dir.syncs(p)),
         }
