@@ -314,9 +314,9 @@ impl LogState {
 
     pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
         match event {
-            Event::Anchor { snapshot, .. } => drop(self.anchors.insert(snapshot)),
+            Event::Anchor { snapshot, .. } => _ = self.anchors.insert(snapshot),
             Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => {
-                drop(self.turns.insert(lsn, event))
+                self.turns.insert(lsn, event);
             }
             Event::Floor { .. } | Event::Emptied { .. } => {}
         }
