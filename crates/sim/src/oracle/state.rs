@@ -301,7 +301,7 @@ impl State {
                 let Some(volume) = self.volumes.get_mut(vol) else { return };
                 self.lines.leave(volume.line);
                 volume.line = self.lines.begin_over_image(volume.chunk_size);
-                (volume.size, volume.content) = (*size, (**content).clone());
+                (volume.size, volume.content, volume.import) = (*size, (**content).clone(), None);
             }
             Effect::Labels(snap, protected, labels) => {
                 if let Some(snapshot) = self.snapshots.get_mut(snap) {
