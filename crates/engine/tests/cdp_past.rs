@@ -89,13 +89,14 @@ fn changes_tell_when_a_range_changed() {
 fn the_oldest_changes_are_told_though_a_batch_fills_several_segments() {
     let f = Fixture::new();
     f.cdp(Encoding::Redo);
-    // Chunk by chunk, from the last one down: in the log of the batch the first chunk, written last, comes first.
-    let mut lsns: Vec<u64> = (0..64).rev().map(|chunk| f.write(chunk * 16 * KIB, 16 * KIB, 7)).collect();
+    // From both ends: the log of the batch has chunk after chunk, and what was written first in its first and last segment.
+    let chunks = (0..128).map(|n| if n % 2 == 0 { 63 - n / 2 % 32 } else { n / 2 % 32 });
+    let mut lsns: Vec<u64> = chunks.map(|chunk| f.write(chunk * 16 * KIB, 16 * KIB, 7)).collect();
     f.pool.drain().unwrap();
-    assert!(f.pool.cdp("v").unwrap().segments > 1);
+    assert!(f.pool.cdp("v").unwrap().segments > 2);
     assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 5), lsns[..5]);
     lsns.push(f.write(0, 512, 8));
-    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 100), lsns);
+    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 1000), lsns);
 }
 
 #[test]

@@ -1,23 +1,29 @@
 //! Flipped bits in a closed pool: found and named, or harmless; never served as data.
 
-use crate::oracle::{SECTOR, SnapId, SnapshotModel, View, VolId};
+use crate::oracle::{SECTOR, SnapId, SnapshotModel, View, VolId, check_content};
 use crate::run::{Outcome, Run};
 use hindcast_engine::Volume;
+use hindcast_engine::cdp::Moment;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
 use std::sync::Arc;
+
+/// Moments that are looked at in a damaged pool.
+const MOMENTS: usize = 20;
 
 impl Run {
     /// Flips bits in the metadata of a cleanly closed pool, and looks at what opening, reading and checking make of
     /// it. The end of a run: nothing can be expected of the pool afterwards.
     pub(crate) fn damage(&mut self) -> Outcome<()> {
         let files: Vec<(String, u64)> = self.dir.files().into_iter().filter(|f| f.1 > 0).collect();
-        let kind = self.rand.below(3);
+        let recorded = files.iter().any(|(name, _)| name.starts_with("cdp-"));
+        let kind = self.rand.below(if recorded { 5 } else { 3 });
         let mut targets = files.iter().filter(|(name, _)| match kind {
             0 => name.starts_with("journal"),
             1 => self.pvs.contains(name),
-            _ => name.starts_with("catalog"),
+            2 => name.starts_with("catalog"),
+            _ => name.starts_with("cdp-"),
         });
         let count = targets.clone().count() as u64;
         let Some((name, len)) = targets.nth(self.rand.below(count) as usize) else {
@@ -64,6 +70,29 @@ impl Run {
                 Err(_) if noticed => {}
                 Err(e) => {
                     return Err(format!("check finds nothing, but snapshot {id} can't be opened: {e:?}"));
+                }
+            }
+        }
+        self.read_damaged_moments(pool, noticed)
+    }
+
+    /// A moment is as it was, or an error says that it is lost.
+    fn read_damaged_moments(&mut self, pool: &Arc<Pool>, noticed: bool) -> Outcome<()> {
+        for (vol, lsn, content, size) in self.some_moments(MOMENTS) {
+            let name = self.volume_name(vol)?;
+            let what = format!("volume {vol} at LSN {lsn}");
+            let view = match pool.open_moment(&name, &Moment::Lsn(lsn)) {
+                Ok(view) => view,
+                Err(_) if noticed || self.expires(vol) => continue,
+                Err(e) => return Err(format!("check finds nothing, but {what} can't be opened: {e:?}")),
+            };
+            for (offset, len) in self.oracle.interesting(vol, size) {
+                let mut data = vec![0xEE; len as usize];
+                match view.read(offset, &mut data) {
+                    Ok(()) => check_content(&what, &content, offset, &data, |_, _| false)
+                        .map_err(|e| format!("served damage: {e}"))?,
+                    Err(_) if noticed => {}
+                    Err(e) => return Err(format!("check finds nothing, but {what} can't be read: {e:?}")),
                 }
             }
         }

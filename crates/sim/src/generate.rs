@@ -4,7 +4,7 @@ use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 use crate::rand::Rand;
 use crate::workload::{Crash, KIB, MIB, Op, Plan};
-use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Method, Order};
 
@@ -298,7 +298,11 @@ impl Generator {
             1 => AnchorPolicy::Interval(rand.between(1, 20_000_000)),
             _ => AnchorPolicy::Every(rand.between(1, 30)),
         };
-        Some(CdpSettings { encoding, compression, anchors, ..CdpSettings::default() })
+        let time = rand.percent(20).then(|| rand.between(1, 60_000_000));
+        let bytes = rand.percent(20).then(|| rand.between(1, 2 << 20));
+        let retention = Retention { time, bytes };
+        let max_distance = rand.percent(10).then(|| rand.between(1, 60));
+        Some(CdpSettings { encoding, compression, anchors, max_distance, retention })
     }
 
     /// A snapshot, or snapshots of several volumes.

@@ -7,19 +7,35 @@ use crate::oracle::{Content, Effect, VolId, VolumeModel, check_content};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use hindcast_engine::ErrorKind;
-use hindcast_engine::cdp::{CdpSettings, Moment};
+use hindcast_engine::Volume;
+use hindcast_engine::cdp::{CdpSettings, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Extra records that an operation on a volume with CDP may bring: anchors, and content of what is below.
 const EXTRA: u64 = 1 << 20;
 /// Ranges read of one moment.
 const RANGES: usize = 40;
+/// Moments that are held open at once.
+const HELD: usize = 3;
+/// Moments that are looked at after a recovery.
+const AFTER_RECOVERY: usize = 4;
+
+/// A moment that is held open, whatever happens to its volume.
+pub(crate) struct Held {
+    view: Arc<Volume>,
+    content: Content,
+    what: String,
+    ranges: Vec<(u64, u64)>,
+}
 
 /// What is known of the past of one volume.
 #[derive(Default)]
 pub(crate) struct Past {
     on: bool,
+    /// Moments may have expired: retention was limited.
+    expires: bool,
     /// By LSN: what it held, and its size.
     moments: BTreeMap<u64, (Content, u64)>,
 }
@@ -41,6 +57,7 @@ impl Run {
             }
             let past = self.past.entry(*vol).or_default();
             past.on = info.cdp.is_some();
+            past.expires |= info.cdp.is_some_and(|settings| settings.retention != Retention::default());
             let held = || (model.content.clone(), model.size);
             let same = past.moments.values().next_back().is_some_and(|(content, size)| {
                 *size == model.size && content.zones().eq(model.content.zones())
@@ -58,7 +75,8 @@ impl Run {
         for past in self.past.values_mut() {
             drop(past.moments.split_off(&(end + 1)));
         }
-        Ok(())
+        // Not always: a moment is destaged when it is opened, and what is staged is to be met by other things too.
+        if self.wild && self.rand.percent(30) { self.verify_moments(AFTER_RECOVERY) } else { Ok(()) }
     }
 
     /// Records of its own that an operation on a volume may come with.
@@ -74,6 +92,10 @@ impl Run {
         let name = self.volume_name(vol)?;
         self.kept_history = true;
         self.brought = EXTRA;
+        if settings.is_some_and(|settings| settings.retention != Retention::default()) {
+            // Also where a crash leaves it open whether that happened.
+            self.past.entry(vol).or_default().expires = true;
+        }
         let result =
             self.control(Effect::Method(vol), &[], |pool| pool.set_cdp(&name, settings).map(drop))?;
         match result {
@@ -91,12 +113,58 @@ impl Run {
         Some((*lsn, content.clone(), *size))
     }
 
+    pub(crate) fn expires(&self, vol: VolId) -> bool {
+        self.past.get(&vol).is_some_and(|past| past.expires)
+    }
+
+    /// How a moment may be refused.
+    fn moment_refusals(&self, vol: VolId) -> &'static [ErrorKind] {
+        if self.expires(vol) { &[ErrorKind::NotFound] } else { &[] }
+    }
+
     /// A moment is as it was.
     pub(crate) fn read_moment(&mut self, vol: VolId, pick: u64) -> Outcome<()> {
         match self.pick_moment(vol, pick) {
-            Some((lsn, content, size)) if !self.faults => self.check_moment(vol, lsn, &content, size),
+            Some((lsn, content, size)) if !self.faults => {
+                self.check_moment(vol, lsn, &content, size)?;
+                if self.rand.percent(20) && self.held.len() < HELD {
+                    self.hold_moment(vol, lsn, content, size)?;
+                } else if self.rand.percent(10) {
+                    self.held.clear();
+                }
+                self.verify_held()
+            }
             _ => Ok(()),
         }
+    }
+
+    fn hold_moment(&mut self, vol: VolId, lsn: u64, content: Content, size: u64) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        let what = format!("volume {vol}, held at LSN {lsn}");
+        match self.pool()?.open_moment(&name, &Moment::Lsn(lsn)) {
+            Ok(view) => {
+                let ranges = self.oracle.interesting(vol, size);
+                self.held.push(Held { view, content, what, ranges });
+                Ok(())
+            }
+            Err(e) if self.moment_refusals(vol).contains(&e.kind()) || self.dir.crashed() => Ok(()),
+            Err(e) => Err(format!("open {what}: {e:?}")),
+        }
+    }
+
+    /// Moments that are held open show what they did: neither retention nor the end of their volume changes that.
+    pub(crate) fn verify_held(&self) -> Outcome<()> {
+        for held in &self.held {
+            for (offset, len) in &held.ranges {
+                let mut data = vec![0xEE; *len as usize];
+                match held.view.read(*offset, &mut data) {
+                    Ok(()) => check_content(&held.what, &held.content, *offset, &data, |_, _| false)?,
+                    Err(_) if self.dir.crashed() || self.faults => return Ok(()),
+                    Err(e) => return Err(format!("read {}: {e:?}", held.what)),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_moment(&mut self, vol: VolId, lsn: u64, content: &Content, size: u64) -> Outcome<()> {
@@ -128,12 +196,17 @@ impl Run {
                 compared.into_iter().collect()
             }
             Err(_) if self.dir.crashed() => Ok(()),
+            Err(e) if self.moment_refusals(vol).contains(&e.kind()) => {
+                // For good.
+                self.past.entry(vol).or_default().moments.remove(&lsn);
+                Ok(())
+            }
             Err(e) => Err(format!("read {what}: {e:?}")),
         }
     }
 
-    /// Every moment of every volume.
-    pub(crate) fn verify_moments(&mut self, most: usize) -> Outcome<()> {
+    /// Moments of all volumes, about so many.
+    pub(crate) fn some_moments(&mut self, most: usize) -> Vec<(VolId, u64, Content, u64)> {
         let moments = self.past.iter().flat_map(|(vol, past)| {
             past.moments.iter().map(|(lsn, (content, size))| (*vol, *lsn, content.clone(), *size))
         });
@@ -141,7 +214,12 @@ impl Run {
         let all = moments.len() as u64;
         let rand = &mut self.rand;
         moments.retain(|_| all <= most as u64 || rand.below(all) < most as u64);
-        for (vol, lsn, content, size) in moments {
+        moments
+    }
+
+    /// Moments of all volumes, about so many, are as they were.
+    pub(crate) fn verify_moments(&mut self, most: usize) -> Outcome<()> {
+        for (vol, lsn, content, size) in self.some_moments(most) {
             self.check_moment(vol, lsn, &content, size)?;
         }
         Ok(())
@@ -158,7 +236,10 @@ impl Run {
             return Ok(());
         }
         self.oracle.share_zones(vol, self.next_vol);
-        self.create_volume_of(&model, |pool, new| pool.recover_volume(&old, &Moment::Lsn(lsn), &new.name))
+        let refusals = self.moment_refusals(vol);
+        self.create_volume_of(&model, refusals, |pool, new| {
+            pool.recover_volume(&old, &Moment::Lsn(lsn), &new.name)
+        })
     }
 
     /// A volume goes on from a moment.
@@ -173,7 +254,8 @@ impl Run {
         {
             return Ok(());
         }
-        let refusals: &[ErrorKind] = if open && !force { &[ErrorKind::Busy] } else { &[] };
+        let busy: &[ErrorKind] = if open && !force { &[ErrorKind::Busy] } else { &[] };
+        let refusals = &[busy, self.moment_refusals(vol)].concat()[..];
         self.brought = EXTRA;
         let mut made = None;
         let effect = Effect::RollBackTo(vol, Box::new(content), size, undo_id, undo.into());

@@ -52,7 +52,7 @@ impl Run {
             model.content.set(start.min(shown), end.min(shown), stamp);
         }
         model.over_image = Some(shown * SECTOR);
-        self.create_volume_of(&model, |pool, mut new| {
+        self.create_volume_of(&model, &[], |pool, mut new| {
             new.size = asked;
             pool.create_volume_over(&new, &image)
         })

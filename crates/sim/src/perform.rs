@@ -35,7 +35,7 @@ impl Run {
             }
             Op::Status { vol, offset, len, max_runs } => self.status(*vol, *offset, *len, *max_runs),
             Op::Misuse(vol) => self.misuse(*vol),
-            Op::Create(model) => self.create_volume_of(model, |pool, new| pool.create_volume(&new)),
+            Op::Create(model) => self.create_volume_of(model, &[], |pool, new| pool.create_volume(&new)),
             Op::CreateOver(model, len) => self.create_over(model, *len),
             Op::Flatten(vol, on) => self.flatten(*vol, *on),
             Op::LoseImages => self.lose_images(),
@@ -398,6 +398,7 @@ impl Run {
     pub(crate) fn create_volume_of(
         &mut self,
         model: &VolumeModel,
+        may_refuse: &[ErrorKind],
         create: impl FnOnce(&Pool, NewVolume) -> Result<VolumeInfo, Error>,
     ) -> Outcome<()> {
         let vol = self.next_vol;
@@ -411,7 +412,8 @@ impl Run {
             read_only: model.read_only,
         };
         let mut made = None;
-        let refusals: &[ErrorKind] = if taken { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
+        let own = if taken { ErrorKind::Conflict } else { ErrorKind::NoSpace };
+        let refusals = &[may_refuse, &[own]].concat()[..];
         let answer = self.control(Effect::Create(vol, model.clone()), refusals, |pool| {
             made = Some(create(pool, new)?);
             Ok(())

@@ -3,7 +3,7 @@
 use crate::disk::{CrashPoint, SimDir};
 use crate::fate::TearModel;
 use crate::generate::Generator;
-use crate::history::Past;
+use crate::history::{Held, Past};
 use crate::oracle::{Effect, Oracle, SECTOR, SnapId, SnapshotModel, View, VolId};
 use crate::rand::Rand;
 use crate::streams::{Arriving, Stream};
@@ -114,6 +114,8 @@ pub struct Run {
     pub(crate) independent: bool,
     /// What is known of the past of volumes with CDP.
     pub(crate) past: BTreeMap<VolId, Past>,
+    /// Moments that are held open.
+    pub(crate) held: Vec<Held>,
     /// Some volume had CDP.
     pub(crate) kept_history: bool,
     /// Streams that were fetched, and the one that is being taken in.
@@ -152,6 +154,7 @@ impl Run {
             snapshot_handles: BTreeMap::new(),
             independent: false,
             past: BTreeMap::new(),
+            held: Vec::new(),
             kept_history: false,
             streams: Vec::new(),
             arriving: None,
@@ -312,6 +315,9 @@ impl Run {
         for vol in ids {
             self.step(&Op::Delete { vol, force: true })?;
         }
+        self.step(&Op::Settle)?;
+        self.verify_held()?;
+        self.held.clear();
         for op in [Op::Drain, Op::Settle, Op::Check, Op::Settle] {
             self.step(&op)?;
         }
@@ -428,6 +434,7 @@ impl Run {
             }
         }
         self.verify_gone()?;
+        self.verify_held()?;
         self.verify_moments(20)?;
         self.verify_differences()
     }

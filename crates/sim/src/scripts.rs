@@ -3,6 +3,7 @@
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, VolId, VolumeModel};
 use crate::workload::{Crash, Op};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding};
 use hindcast_engine::pool::{Method, Placement};
 
 /// A short history with a name.
@@ -24,6 +25,8 @@ pub fn scripts() -> Vec<Script> {
         Script { from_creation: true, ..script("create", 4096, create()) },
         // Early, because it is the one that notices a missing sync at open: mutation tests stop at the first.
         script("reopen", 4096, reopen()),
+        // The one that notices missing syncs of histories.
+        script("history", 4096, history()),
         script("overwrite", 4096, overwrite(4096, 16 * KIB)),
         script("overwrite-512", 512, overwrite(512, 1024)),
         script("small-chunks", 4096, overwrite(4096, 512)),
@@ -64,6 +67,33 @@ fn discard(offset: u64, len: u64) -> Op {
 
 fn create() -> Vec<Op> {
     vec![volume("a", 64 * KIB, 4 * KIB, 512), write(0, 4 * KIB, true)]
+}
+
+/// Every write is kept: recorded, over what was recorded before, with anchors between, past a rollback.
+fn history() -> Vec<Op> {
+    let cdp = |encoding| {
+        Op::Cdp(1, Some(CdpSettings { encoding, anchors: AnchorPolicy::Every(3), ..CdpSettings::default() }))
+    };
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        write(0, 8 * KIB, false),
+        cdp(Encoding::Parity),
+        write(1024, 6 * KIB, true),
+        Op::Drain,
+        write(512, 1024, false),
+        write(6 * KIB, 4 * KIB, false),
+        Op::Drain,
+        cdp(Encoding::Undo),
+        discard(2 * KIB, 4 * KIB),
+        write(0, 2 * KIB, true),
+        Op::Maintain(3),
+        Op::ReadMoment(1, 1),
+        Op::RollBackTo { vol: 1, pick: 2, undo: "u".into(), force: true },
+        write(3 * KIB, 2 * KIB, false),
+        Op::Drain,
+        write(0, 4 * KIB, true),
+        Op::Settle,
+    ]
 }
 
 /// Writes to new chunks, then in place.

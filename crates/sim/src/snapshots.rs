@@ -29,6 +29,7 @@ impl Run {
         self.handles.clear();
         self.snapshot_handles.clear();
         self.gone.clear();
+        self.held.clear();
         self.arriving = None;
     }
 

@@ -284,6 +284,7 @@ impl Run {
             }
             Does::End => Vec::new(),
         };
+        self.may_anchor(vol);
         self.oracle.attempt(&effects);
         let result = arriving.import.push(&record.bytes);
         let may_refuse: &[ErrorKind] = match current {

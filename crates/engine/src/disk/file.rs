@@ -3,6 +3,7 @@
 use super::{Dir, Disk, OpenMode, SyncPurpose};
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
@@ -42,6 +43,16 @@ impl FileDir {
     fn sync_elsewhere(&self, path: &Path) -> io::Result<()> {
         let parent = parent(path);
         if parent == self.path { Ok(()) } else { sync_dir(parent) }
+    }
+}
+
+/// Raises the soft limit of open files, 1024 by custom for the sake of `select`, to the hard one: every segment of a history
+/// is a file that stays open.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // Where it can't be raised it is still good for small histories.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }
 
@@ -101,6 +112,7 @@ impl Dir for FileDir {
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        allow_many_files();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -335,6 +347,14 @@ mod tests {
     #[test]
     fn locks() {
         super::super::tests::locks(&dir().1);
+    }
+
+    #[test]
+    fn who_locks_may_open_many_files() {
+        let (_tmp, dir) = dir();
+        let _lock = dir.lock("lock").unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
     }
 
     #[test]
