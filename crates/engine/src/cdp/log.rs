@@ -4,7 +4,7 @@ use super::CdpSettings;
 use super::record::{Entry, FILE_PREFIX, SegmentHead};
 use super::segment::{Open, Sealed, SegmentFile};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
-use crate::disk::{Dir, Disk, OpenMode};
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -353,10 +353,13 @@ pub(crate) fn load_segments(
     for ((branch, seq, _), group) in catalog.cdp_groups()? {
         groups.entry((branch, seq)).or_default().push(group);
     }
-    let mut known = BTreeSet::new();
+    let failed = |e| Error::io("list the data directory", e);
+    let there: BTreeSet<String> = dir.list().map_err(failed)?.into_iter().collect();
+    let (mut known, mut missing) = (BTreeSet::new(), false);
     for ((id, seq), record) in catalog.cdp_segments()? {
         let Some(branch) = branch_of(id) else { continue };
         let head = SegmentHead { pool, branch: id, seq, edition: record.edition };
+        missing |= !there.contains(&head.file_name());
         known.insert(head.file_name());
         let disk = open_segment(dir, &head, &record)?;
         let mut log = branch.cdp.log.write();
@@ -368,12 +371,13 @@ pub(crate) fn load_segments(
             log.open = Some(Open::load(file, record, groups.remove(&(id, seq)).unwrap_or_default()));
         }
     }
-    let failed = |e| Error::io("list the data directory", e);
-    for name in dir.list().map_err(failed)? {
-        if name.starts_with(FILE_PREFIX) && !known.contains(&name) {
-            // A leftover of a crash. If it can't be removed now it will be another time.
-            let _ = dir.remove(&name);
-        }
+    for name in there.iter().filter(|name| name.starts_with(FILE_PREFIX) && !known.contains(*name)) {
+        // A leftover of a crash. If it can't be removed now it will be another time.
+        let _ = dir.remove(name);
+    }
+    if missing {
+        // What is appended to a file that was made anew must not lose its name.
+        dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
     }
     Ok(())
 }
