@@ -1,0 +1,171 @@
+//! Bytes of log for each byte that a client wrote, by encoding and compression: for the same writes, made again on clones of
+//! the same volume.
+
+use super::capture::Trace;
+use super::{Log, Rig, keep, postgres};
+use crate::database::Database;
+use crate::figures::{Figures, Goal};
+use crate::nbd::Client;
+use crate::units;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+const SECTION: &str = "space";
+const ENCODINGS: [&str; 3] = ["parity", "undo", "redo"];
+const COMPRESSIONS: [&str; 4] = ["none", "zero-run", "lz4", "zstd"];
+const BASE: &str = "base";
+const BLOCK: u64 = 8 << 10;
+const DEPTH: usize = 8;
+
+/// One encoding's log of some writes.
+struct Taken {
+    encoding: &'static str,
+    compression: &'static str,
+    /// Bytes of records and of their payload for each byte that the client wrote.
+    stored: f64,
+    payload: f64,
+    log: Log,
+}
+
+/// See the module.
+pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
+    synthetic(rig, figures)?;
+    match postgres::capture(&rig.dir(), rig.args.pgbench()) {
+        Ok(captured) => replay(rig, &captured, figures),
+        Err(error) => {
+            figures.remark(format!("PostgreSQL's writes could NOT be captured here: {error:#}"));
+            Ok(())
+        }
+    }
+}
+
+fn synthetic(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    let size = rig.args.size() / 4;
+    let database = Database::new(size, BLOCK as usize);
+    rig.create(BASE, size)?;
+    database.load(&mut rig.connect(BASE)?)?;
+    let count = size / BLOCK;
+    let taken = each(rig, count * BLOCK, |client| database.clone().update(client, count, 1).map(drop))?;
+    report("updates of 8 KiB blocks, 3 % changed", &taken, figures);
+    Ok(())
+}
+
+fn replay(rig: &Rig<'_>, captured: &postgres::Captured, figures: &mut Figures) -> Result<()> {
+    rig.create(BASE, captured.size)?;
+    let mut trace = Trace::open(&captured.trace)?;
+    let mut skipped = Vec::new();
+    send(&mut rig.connect(BASE)?, &mut trace, captured.before)?;
+    let mut bytes = 0;
+    let count = captured.writes - captured.before;
+    for _ in 0..count {
+        skipped.clear();
+        trace.next(&mut skipped)?;
+        bytes += skipped.len() as u64;
+    }
+    figures.remark(format!(
+        "PostgreSQL under pgbench for {} s ({}) on ext4 made {count} writes, {}: captured once, and made again for each \
+         encoding.",
+        rig.args.pgbench(),
+        captured.tps,
+        units::mib(bytes)
+    ));
+    let taken = each(rig, bytes, |client| {
+        let mut trace = Trace::open(&captured.trace)?;
+        let mut skipped = Vec::new();
+        for _ in 0..captured.before {
+            skipped.clear();
+            trace.next(&mut skipped)?;
+        }
+        send(client, &mut trace, count)
+    })?;
+    report("PostgreSQL under pgbench", &taken, figures);
+    Ok(())
+}
+
+/// Makes the next `count` writes of a trace, and flushes.
+fn send(client: &mut Client, trace: &mut Trace, count: u64) -> Result<()> {
+    let mut left = count;
+    client
+        .write(DEPTH, &mut Vec::new(), |out| {
+            if left == 0 {
+                return Ok(None);
+            }
+            left -= 1;
+            trace.next(out).map(Some)
+        })
+        .context("make captured writes again")?;
+    client.flush()
+}
+
+/// Makes `writes`, of so many bytes, on a clone of the base for each encoding and compression; removes the base.
+fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -> Result<Vec<Taken>> {
+    const CLONE: &str = "clone";
+    rig.snapshot(BASE, "before")?;
+    rig.settle()?;
+    let mut all = Vec::new();
+    for encoding in ENCODINGS {
+        for compression in COMPRESSIONS {
+            let path = format!("/volumes/{BASE}/snapshots/before/clones");
+            rig.hindcast.api("POST", &path, &json!({ "name": CLONE }))?;
+            rig.keep(CLONE, &keep(encoding, compression, &json!({ "policy": "never" })))?;
+            writes(&mut rig.connect(CLONE)?)?;
+            let log = rig.logged(CLONE, bytes)?;
+            let share = |of: u64| of as f64 / bytes as f64;
+            all.push(Taken {
+                encoding,
+                compression,
+                stored: share(log.stored),
+                payload: share(log.payload),
+                log,
+            });
+            rig.hindcast.api("DELETE", &format!("/volumes/{CLONE}?force=true"), &Value::Null)?;
+        }
+    }
+    rig.settle()?;
+    rig.delete(BASE, &["before".to_owned()])?;
+    rig.remove(BASE)?;
+    Ok(all)
+}
+
+fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
+    let mut text = format!(
+        "{what}: bytes of log for each byte written\n\n\
+         | encoding | compression | records | written | log | payload / written | log / written |\n\
+         |---|---|--:|--:|--:|--:|--:|\n"
+    );
+    for t in taken {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {:.4} | {:.4} |",
+            t.encoding,
+            t.compression,
+            t.log.records,
+            units::mib(t.log.written),
+            units::mib(t.log.stored),
+            t.payload,
+            t.stored
+        );
+    }
+    let data: Vec<Value> = taken
+        .iter()
+        .map(|t| {
+            json!({
+                "encoding": t.encoding, "compression": t.compression, "records": t.log.records,
+                "written": t.log.written, "payload": t.log.payload, "stored": t.log.stored,
+            })
+        })
+        .collect();
+    figures.table(SECTION, text, json!({ "writes": what, "logs": data }));
+    let smallest = |encoding: &str| {
+        taken.iter().filter(|t| t.encoding == encoding).map(|t| t.stored).fold(f64::INFINITY, f64::min)
+    };
+    let of = |encoding: &str, compression: &str| {
+        let found = taken.iter().find(|t| t.encoding == encoding && t.compression == compression);
+        found.map_or(f64::NAN, |t| t.stored)
+    };
+    let mut add = |name: &str, ratio| figures.add(SECTION, format!("{what}: {name}"), ratio, "×", Goal::None);
+    add("parity, zero-run to undo, zero-run", of("parity", "zero-run") / of("undo", "zero-run"));
+    add("parity, zstd to undo, zstd", of("parity", "zstd") / of("undo", "zstd"));
+    add("the smallest parity to the smallest undo", smallest("parity") / smallest("undo"));
+}
