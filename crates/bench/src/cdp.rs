@@ -73,7 +73,7 @@ impl Args {
     }
 
     fn journal(&self) -> u64 {
-        self.either(self.journal, 64 << 20, 512 << 20)
+        self.either(self.journal, 64 << 20, 256 << 20)
     }
 
     fn records(&self) -> u64 {

@@ -2,7 +2,7 @@
 //!
 //! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine, interleaved, because an absolute
 //! figure from a shared machine says little; `snapshots` what snapshots cost it
-//! and its peers; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
+//! and its peers; `cdp` what keeping every write costs and gives; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
 //! error when a bound is missed, so that a script can rely on it.
 #![forbid(unsafe_code)]
 

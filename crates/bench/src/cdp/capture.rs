@@ -7,7 +7,7 @@ use crate::nbd::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -126,7 +126,11 @@ impl Session {
         let mut data = Vec::new();
         loop {
             let mut head = [0; REQUEST_BYTES];
-            stream.read_exact(&mut head).context("receive a request")?;
+            match stream.read_exact(&mut head) {
+                // nbdfuse leaves like that.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+                result => result.context("receive a request")?,
+            }
             ensure!(be!(u32, head) == REQUEST, "a malformed request");
             let (command, offset, length) = (be!(u16, head[6..]), be!(u64, head[16..]), be!(u32, head[24..]));
             let inside = offset.checked_add(u64::from(length)).is_some_and(|end| end <= self.size);
@@ -168,6 +172,19 @@ impl Trace {
         Ok(Trace { file: BufReader::with_capacity(1 << 20, file) })
     }
 
+    /// Passes over so many writes; their bytes.
+    pub(super) fn skip(&mut self, count: u64) -> Result<u64> {
+        let mut bytes = 0;
+        for _ in 0..count {
+            let mut head = [0; HEAD];
+            self.file.read_exact(&mut head).context("read the trace")?;
+            let length = be!(u32, head[8..]);
+            self.file.seek_relative(i64::from(length)).context("read the trace")?;
+            bytes += u64::from(length);
+        }
+        Ok(bytes)
+    }
+
     /// Appends the data of the next write to `out`; its offset.
     pub(super) fn next(&mut self, out: &mut Vec<u8>) -> Result<u64> {
         let mut head = [0; HEAD];
@@ -206,11 +223,15 @@ mod tests {
         assert_eq!((latencies.len(), capture.writes()), (3, 3));
         assert_eq!(client.read(4096, 2048).unwrap(), [[3; 1024], [2; 1024]].concat());
         drop(client);
-        let mut trace = Trace::open(&capture.finish().unwrap()).unwrap();
+        let path = capture.finish().unwrap();
+        let mut trace = Trace::open(&path).unwrap();
         let mut all = Vec::new();
         let offsets: Vec<u64> = (0..3).map(|_| trace.next(&mut all).unwrap()).collect();
         assert_eq!((offsets, all.len()), (vec![4096, 0, 4096], 512 + 8192 + 1024));
         assert!(trace.next(&mut all).is_err());
+        let mut trace = Trace::open(&path).unwrap();
+        assert_eq!(trace.skip(2).unwrap(), 512 + 8192);
+        assert_eq!(trace.next(&mut all).unwrap(), 4096);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

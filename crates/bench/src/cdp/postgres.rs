@@ -20,6 +20,15 @@ const SETTINGS: &str = "listen_addresses = ''\nshared_buffers = 64MB\nmax_wal_si
 
 /// What was captured.
 pub(super) struct Captured {
+    /// The disk of the tables and that of the write-ahead log: what changes a little in place, and what goes round.
+    pub(super) disks: [CapturedDisk; 2],
+    /// What pgbench says of its speed.
+    pub(super) tps: String,
+}
+
+/// All writes to one disk.
+pub(super) struct CapturedDisk {
+    pub(super) what: &'static str,
     pub(super) trace: PathBuf,
     /// Bytes of the disk.
     pub(super) size: u64,
@@ -27,31 +36,29 @@ pub(super) struct Captured {
     pub(super) before: u64,
     /// Writes in all.
     pub(super) writes: u64,
-    /// What pgbench says of its speed.
-    pub(super) tps: String,
 }
 
 /// Runs pgbench for so many seconds.
 pub(super) fn capture(dir: &Path, seconds: u64) -> Result<Captured> {
     let bin = programs()?;
-    let socket = dir.join("capture.sock");
-    let capture = Capture::serve(&socket, SIZE)?;
-    let mut disk = Disk::attach(dir, &socket)?;
-    execute(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&disk.device))?;
-    disk.mount()?;
-    let cluster = Cluster::start(bin, dir, &disk.mounted_at())?;
+    let (mut data, mut wal) = (Disk::new(dir, "tables")?, Disk::new(dir, "wal")?);
+    let cluster = Cluster::start(bin, dir, &data.mount, &wal.mount)?;
     cluster.pgbench(&["-i", "-q", "-s", &SCALE.to_string()])?;
     cluster.client("psql", &["-qc", "CHECKPOINT"])?;
     rustix::fs::sync();
-    let before = capture.writes();
+    let before = [data.capture.writes(), wal.capture.writes()];
     let output =
         cluster.pgbench(&["-n", "-c", &CLIENTS.to_string(), "-j", "2", "-T", &seconds.to_string()])?;
     cluster.stop()?;
-    disk.detach()?;
-    let tps = output.lines().find(|line| line.starts_with("tps")).unwrap_or("tps unknown").to_owned();
-    let writes = capture.writes();
-    ensure!(writes > before, "pgbench wrote nothing");
-    Ok(Captured { trace: capture.finish()?, size: SIZE, before, writes, tps })
+    data.detach()?;
+    wal.detach()?;
+    let tps = output.lines().find(|line| line.starts_with("tps")).unwrap_or("tps unknown");
+    let tps = tps.split(" (").next().unwrap_or(tps).to_owned();
+    let disks = [
+        data.finish("PostgreSQL under pgbench, tables", before[0])?,
+        wal.finish("PostgreSQL under pgbench, write-ahead log", before[1])?,
+    ];
+    Ok(Captured { disks, tps })
 }
 
 /// The directory of PostgreSQL's own programs.
@@ -80,19 +87,48 @@ fn succeeds(command: &mut Command) -> bool {
 
 /// nbdfuse, a loop device and a mounted file system; taken down when dropped, in whatever state it is.
 struct Disk {
-    fuse: PathBuf,
+    capture: Capture,
+    attached: Attached,
     mount: PathBuf,
-    device: String,
-    mounted: bool,
-    child: Child,
 }
 
 impl Disk {
-    fn attach(dir: &Path, socket: &Path) -> Result<Disk> {
-        let (fuse, mount) = (dir.join("fuse"), dir.join("mount"));
-        for directory in [&fuse, &mount] {
-            std::fs::create_dir_all(directory).context("create a mount point")?;
-        }
+    /// With an empty ext4.
+    fn new(dir: &Path, name: &str) -> Result<Disk> {
+        let dir = dir.join(name);
+        let mount = dir.join("mount");
+        std::fs::create_dir_all(&mount).context("create a mount point")?;
+        let socket = dir.join("nbd.sock");
+        let capture = Capture::serve(&socket, SIZE)?;
+        let mut attached = Attached::new(&dir, &socket)?;
+        execute(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&attached.device))?;
+        attached.mount(&mount)?;
+        Ok(Disk { capture, attached, mount })
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        self.attached.detach()
+    }
+
+    /// After [`Disk::detach`].
+    fn finish(self, what: &'static str, before: u64) -> Result<CapturedDisk> {
+        let writes = self.capture.writes();
+        ensure!(writes > before, "{what}: nothing was written");
+        Ok(CapturedDisk { what, trace: self.capture.finish()?, size: SIZE, before, writes })
+    }
+}
+
+struct Attached {
+    fuse: PathBuf,
+    device: String,
+    mounted: Option<PathBuf>,
+    child: Child,
+}
+
+impl Attached {
+    fn new(dir: &Path, socket: &Path) -> Result<Attached> {
+        let fuse = dir.join("fuse");
+        std::fs::create_dir_all(&fuse).context("create a mount point")?;
         let log = File::create(dir.join("nbdfuse.log")).context("create a log")?;
         let child = Command::new("nbdfuse")
             .arg(fuse.join("disk"))
@@ -102,29 +138,27 @@ impl Disk {
             .stderr(log)
             .spawn()
             .context("start nbdfuse: is libnbd-bin installed?")?;
-        let mut disk = Disk { fuse, mount, device: String::new(), mounted: false, child };
-        let file = disk.fuse.join("disk");
+        let mut attached = Attached { fuse, device: String::new(), mounted: None, child };
+        let file = attached.fuse.join("disk");
         until("nbdfuse", || file.exists())?;
         let device = execute(Command::new("losetup").args(["--find", "--show"]).arg(&file))?;
-        disk.device = String::from_utf8_lossy(&device).trim().to_owned();
-        Ok(disk)
+        attached.device = String::from_utf8_lossy(&device).trim().to_owned();
+        Ok(attached)
     }
 
-    fn mount(&mut self) -> Result<()> {
-        execute(Command::new("mount").arg(&self.device).arg(&self.mount))?;
-        self.mounted = true;
+    fn mount(&mut self, at: &Path) -> Result<()> {
+        execute(Command::new("mount").arg(&self.device).arg(at))?;
+        self.mounted = Some(at.to_owned());
         Ok(())
-    }
-
-    fn mounted_at(&self) -> PathBuf {
-        self.mount.clone()
     }
 
     /// The orderly way down: all that is cached gets written.
     fn detach(&mut self) -> Result<()> {
-        // Processes that have just ended may hold it for a moment.
-        until("umount", || succeeds(Command::new("umount").arg(&self.mount)))?;
-        self.mounted = false;
+        if let Some(mount) = &self.mounted {
+            // Processes that have just ended may hold it for a moment.
+            until("umount", || succeeds(Command::new("umount").arg(mount)))?;
+        }
+        self.mounted = None;
         execute(Command::new("losetup").arg("-d").arg(&self.device))?;
         self.device.clear();
         let fuse = self.fuse.clone();
@@ -134,10 +168,10 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for Attached {
     fn drop(&mut self) {
-        if self.mounted {
-            succeeds(Command::new("umount").arg("-l").arg(&self.mount));
+        if let Some(mount) = &self.mounted {
+            succeeds(Command::new("umount").arg("-l").arg(mount));
         }
         if !self.device.is_empty() {
             succeeds(Command::new("losetup").arg("-d").arg(&self.device));
@@ -157,14 +191,17 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(bin: PathBuf, dir: &Path, mount: &Path) -> Result<Cluster> {
-        let cluster = Cluster { bin, data: mount.join("pgdata"), sockets: dir.join("postgres") };
-        for directory in [&cluster.data, &cluster.sockets] {
+    fn start(bin: PathBuf, dir: &Path, data: &Path, wal: &Path) -> Result<Cluster> {
+        let cluster = Cluster { bin, data: data.join("pgdata"), sockets: dir.join("postgres") };
+        let wal = wal.join("pgwal");
+        for directory in [&cluster.data, &cluster.sockets, &wal] {
             std::fs::create_dir_all(directory).context("create a directory")?;
             execute(Command::new("chown").arg("postgres").arg(directory))?;
             execute(Command::new("chmod").arg("700").arg(directory))?;
         }
-        cluster.server("initdb", &["--data-checksums", "-A", "trust", "-E", "UTF8", "--locale=C"])?;
+        let wal = wal.to_string_lossy();
+        cluster
+            .server("initdb", &["-X", &wal, "--data-checksums", "-A", "trust", "-E", "UTF8", "--locale=C"])?;
         let settings = format!("{SETTINGS}unix_socket_directories = '{}'\n", cluster.sockets.display());
         std::fs::write(cluster.data.join("postgresql.auto.conf"), settings).context("write the settings")?;
         let log = cluster.sockets.join("log");

@@ -61,7 +61,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
         points.push(measured);
     }
     report(&points, distance, figures);
-    VOLUMES.into_iter().try_for_each(|volume| rig.remove(volume))
+    Ok(())
 }
 
 /// Makes a history with a mark at the begin of each of its parts; the sums of the content there.

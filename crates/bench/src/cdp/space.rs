@@ -19,20 +19,41 @@ const BLOCK: u64 = 8 << 10;
 const DEPTH: usize = 8;
 
 /// One encoding's log of some writes.
+#[derive(Clone)]
 struct Taken {
     encoding: &'static str,
     compression: &'static str,
-    /// Bytes of records and of their payload for each byte that the client wrote.
-    stored: f64,
-    payload: f64,
     log: Log,
+}
+
+impl Taken {
+    /// Bytes of log files for each byte that the client wrote.
+    fn stored(&self) -> f64 {
+        self.log.stored as f64 / self.log.written as f64
+    }
+
+    /// Bytes of content in records, likewise.
+    fn payload(&self) -> f64 {
+        self.log.payload as f64 / self.log.written as f64
+    }
 }
 
 /// See the module.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     synthetic(rig, figures)?;
     match postgres::capture(&rig.dir(), rig.args.pgbench()) {
-        Ok(captured) => replay(rig, &captured, figures),
+        Ok(captured) => {
+            figures.remark(format!(
+                "PostgreSQL ran under pgbench for {} s ({}) on two file systems, one for its tables and one for its \
+                 write-ahead log. Their writes were captured once, and made again for each encoding.",
+                rig.args.pgbench(),
+                captured.tps
+            ));
+            let taken: Result<Vec<_>> =
+                captured.disks.iter().map(|disk| replay(rig, disk, figures)).collect();
+            report("PostgreSQL under pgbench, both", &together(&taken?), figures);
+            Ok(())
+        }
         Err(error) => {
             figures.remark(format!("PostgreSQL's writes could NOT be captured here: {error:#}"));
             Ok(())
@@ -51,36 +72,20 @@ fn synthetic(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-fn replay(rig: &Rig<'_>, captured: &postgres::Captured, figures: &mut Figures) -> Result<()> {
+fn replay(rig: &Rig<'_>, captured: &postgres::CapturedDisk, figures: &mut Figures) -> Result<Vec<Taken>> {
     rig.create(BASE, captured.size)?;
     let mut trace = Trace::open(&captured.trace)?;
-    let mut skipped = Vec::new();
     send(&mut rig.connect(BASE)?, &mut trace, captured.before)?;
-    let mut bytes = 0;
     let count = captured.writes - captured.before;
-    for _ in 0..count {
-        skipped.clear();
-        trace.next(&mut skipped)?;
-        bytes += skipped.len() as u64;
-    }
-    figures.remark(format!(
-        "PostgreSQL under pgbench for {} s ({}) on ext4 made {count} writes, {}: captured once, and made again for each \
-         encoding.",
-        rig.args.pgbench(),
-        captured.tps,
-        units::mib(bytes)
-    ));
+    let bytes = trace.skip(count)?;
+    figures.remark(format!("{} made {count} writes, {}.", captured.what, units::mib(bytes)));
     let taken = each(rig, bytes, |client| {
         let mut trace = Trace::open(&captured.trace)?;
-        let mut skipped = Vec::new();
-        for _ in 0..captured.before {
-            skipped.clear();
-            trace.next(&mut skipped)?;
-        }
+        trace.skip(captured.before)?;
         send(client, &mut trace, count)
     })?;
-    report("PostgreSQL under pgbench", &taken, figures);
-    Ok(())
+    report(captured.what, &taken, figures);
+    Ok(taken)
 }
 
 /// Makes the next `count` writes of a trace, and flushes.
@@ -111,14 +116,7 @@ fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -
             rig.keep(CLONE, &keep(encoding, compression, &json!({ "policy": "never" })))?;
             writes(&mut rig.connect(CLONE)?)?;
             let log = rig.logged(CLONE, bytes)?;
-            let share = |of: u64| of as f64 / bytes as f64;
-            all.push(Taken {
-                encoding,
-                compression,
-                stored: share(log.stored),
-                payload: share(log.payload),
-                log,
-            });
+            all.push(Taken { encoding, compression, log });
             rig.hindcast.api("DELETE", &format!("/volumes/{CLONE}?force=true"), &Value::Null)?;
         }
     }
@@ -126,6 +124,20 @@ fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -
     rig.delete(BASE, &["before".to_owned()])?;
     rig.remove(BASE)?;
     Ok(all)
+}
+
+/// The logs of several volumes as if they were one.
+fn together(volumes: &[Vec<Taken>]) -> Vec<Taken> {
+    let mut all: Vec<Taken> = volumes.first().cloned().unwrap_or_default();
+    for other in volumes.iter().skip(1) {
+        for (sum, one) in all.iter_mut().zip(other) {
+            sum.log.records += one.log.records;
+            sum.log.written += one.log.written;
+            sum.log.payload += one.log.payload;
+            sum.log.stored += one.log.stored;
+        }
+    }
+    all
 }
 
 fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
@@ -143,8 +155,8 @@ fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
             t.log.records,
             units::mib(t.log.written),
             units::mib(t.log.stored),
-            t.payload,
-            t.stored
+            t.payload(),
+            t.stored()
         );
     }
     let data: Vec<Value> = taken
@@ -158,11 +170,11 @@ fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
         .collect();
     figures.table(SECTION, text, json!({ "writes": what, "logs": data }));
     let smallest = |encoding: &str| {
-        taken.iter().filter(|t| t.encoding == encoding).map(|t| t.stored).fold(f64::INFINITY, f64::min)
+        taken.iter().filter(|t| t.encoding == encoding).map(|t| t.stored()).fold(f64::INFINITY, f64::min)
     };
     let of = |encoding: &str, compression: &str| {
         let found = taken.iter().find(|t| t.encoding == encoding && t.compression == compression);
-        found.map_or(f64::NAN, |t| t.stored)
+        found.map_or(f64::NAN, |t| t.stored())
     };
     let mut add = |name: &str, ratio| figures.add(SECTION, format!("{what}: {name}"), ratio, "×", Goal::None);
     add("parity, zero-run to undo, zero-run", of("parity", "zero-run") / of("undo", "zero-run"));
