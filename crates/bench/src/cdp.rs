@@ -176,10 +176,12 @@ fn percentile(values: &mut [f64], share: f64) -> f64 {
     values.get(index).copied().unwrap_or(f64::NAN)
 }
 
+type Part = fn(&mut Rig<'_>, &mut Figures) -> Result<()>;
+
 /// Runs the benchmark and writes the report.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let mut figures = Figures::default();
-    let parts: [(&str, fn(&mut Rig<'_>, &mut Figures) -> Result<()>); 5] = [
+    let parts: [(&str, Part); 5] = [
         ("cost", cost::run),
         ("space", space::run),
         ("views", views::run),
