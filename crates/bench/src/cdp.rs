@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Writes between two anchors, of that history.
     #[arg(long, default_value_t = 500_000)]
     anchor: u64,
-    /// Writes of the history that is recovered, eight times over the figure's points.
+    /// Writes of the history that is recovered.
     #[arg(long)]
     writes: Option<u64>,
     /// Snapshots of near-CDP: one a minute for a week.
@@ -81,7 +81,7 @@ impl Args {
     }
 
     fn writes(&self) -> u64 {
-        self.either(self.writes, 40_000, 800_000)
+        self.either(self.writes, 40_000, 600_000)
     }
 
     fn snapshots(&self) -> u64 {

@@ -14,7 +14,7 @@ const SECTION: &str = "near";
 const VOLUME: &str = "near";
 const BLOCK: u64 = 4 << 10;
 /// Random writes of [`BLOCK`] between two snapshots.
-const WRITES: u64 = 200;
+const WRITES: u64 = 100;
 const DEPTH: usize = 32;
 /// Points of the picture.
 const POINTS: u64 = 100;
@@ -37,6 +37,9 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     while minutes.taken < total {
         let speed = minutes.pass(each, true)?;
         points.push((minutes.taken as f64, speed));
+        if points.len() % TENTH == 0 {
+            eprintln!("  {} snapshots, {speed:.0} writes a second", minutes.taken);
+        }
     }
     rig.settle()?;
     let speeds: Vec<f64> = points.iter().map(|(_, speed)| *speed).collect();
