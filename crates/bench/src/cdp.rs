@@ -20,13 +20,15 @@ use std::time::{Duration, Instant};
 
 /// How long the log may lag behind the last write.
 const LOG_LIMIT: Duration = Duration::from_secs(300);
+/// A pool's size at least; it takes only the space that is used.
+const POOL: u64 = 16 << 30;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Small sizes, one round, no goals: to see that everything works.
     #[arg(long)]
     quick: bool,
-    /// Rounds of bursts; at least 3 for figures worth keeping.
+    /// Rounds of bursts; half as many of the long sustained runs.
     #[arg(long)]
     rounds: Option<usize>,
     /// Size of the volumes of `cost`, fully written before the first run; the others use parts of it.
@@ -73,7 +75,7 @@ impl Args {
     }
 
     fn journal(&self) -> u64 {
-        self.either(self.journal, 64 << 20, 256 << 20)
+        self.either(self.journal, 64 << 20, 512 << 20)
     }
 
     fn records(&self) -> u64 {
@@ -195,7 +197,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         let start = Instant::now();
         // A pool of its own for each, so that none finds what another left.
         let scratch = Scratch::new(&common.dir)?;
-        let hindcast = Hindcast::new(common, &scratch.join(""), args.size() * 16, args.journal())?;
+        let pool = POOL.max(args.size() * 16);
+        let hindcast = Hindcast::new(common, &scratch.join(""), pool, args.journal())?;
         let server = hindcast.start("")?;
         let mut rig = Rig { args, hindcast, server, scratch: &scratch };
         part(&mut rig, &mut figures).with_context(|| format!("measure {name}"))?;

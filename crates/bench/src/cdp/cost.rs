@@ -80,7 +80,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
         let rounds = rig.args.rounds();
         // One more, which is thrown away: it finds cold caches, and a journal whose files are still being made.
         rows.push(row(rig, burst, load, journal / 2, rounds, 1, &mut database)?);
-        rows.push(row(rig, sustained, load, journal * 4, rounds.min(2), 0, &mut database)?);
+        rows.push(row(rig, sustained, load, journal * 4, (rounds / 2).max(1), 0, &mut database)?);
         goals.extend([0.85, 0.6]);
     }
     report(&rows, &goals, figures);

@@ -6,6 +6,7 @@ use super::{Log, Rig, keep, postgres};
 use crate::database::Database;
 use crate::figures::{Figures, Goal};
 use crate::nbd::Client;
+use crate::plot::{self, Group, Panel};
 use crate::units;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -19,7 +20,6 @@ const BLOCK: u64 = 8 << 10;
 const DEPTH: usize = 8;
 
 /// One encoding's log of some writes.
-#[derive(Clone)]
 struct Taken {
     encoding: &'static str,
     compression: &'static str,
@@ -38,9 +38,12 @@ impl Taken {
     }
 }
 
+/// What was written, and each encoding's log of it.
+type Logs = (&'static str, Vec<Taken>);
+
 /// See the module.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
-    synthetic(rig, figures)?;
+    let mut all = vec![synthetic(rig)?];
     match postgres::capture(&rig.dir(), rig.args.pgbench()) {
         Ok(captured) => {
             figures.remark(format!(
@@ -49,30 +52,33 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
                 rig.args.pgbench(),
                 captured.tps
             ));
-            let taken: Result<Vec<_>> =
-                captured.disks.iter().map(|disk| replay(rig, disk, figures)).collect();
-            report("PostgreSQL under pgbench, both", &together(&taken?), figures);
-            Ok(())
+            let [tables, wal] = &captured.disks;
+            let (tables, wal) = (replay(rig, tables, figures)?, replay(rig, wal, figures)?);
+            let both = ("PostgreSQL under pgbench, both", together(&tables.1, &wal.1));
+            all.extend([tables, wal, both]);
         }
         Err(error) => {
             figures.remark(format!("PostgreSQL's writes could NOT be captured here: {error:#}"));
-            Ok(())
         }
     }
+    for (what, taken) in &all {
+        report(what, taken, figures);
+    }
+    figures.picture(SECTION, "space", "Bytes of log for each byte written".into(), picture(&all));
+    Ok(())
 }
 
-fn synthetic(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+fn synthetic(rig: &Rig<'_>) -> Result<Logs> {
     let size = rig.args.size() / 4;
     let database = Database::new(size, BLOCK as usize);
     rig.create(BASE, size)?;
     database.load(&mut rig.connect(BASE)?)?;
     let count = size / BLOCK;
     let taken = each(rig, count * BLOCK, |client| database.clone().update(client, count, 1).map(drop))?;
-    report("updates of 8 KiB blocks, 3 % changed", &taken, figures);
-    Ok(())
+    Ok(("updates of 8 KiB blocks, 3 % changed", taken))
 }
 
-fn replay(rig: &Rig<'_>, captured: &postgres::CapturedDisk, figures: &mut Figures) -> Result<Vec<Taken>> {
+fn replay(rig: &Rig<'_>, captured: &postgres::CapturedDisk, figures: &mut Figures) -> Result<Logs> {
     rig.create(BASE, captured.size)?;
     let mut trace = Trace::open(&captured.trace)?;
     send(&mut rig.connect(BASE)?, &mut trace, captured.before)?;
@@ -84,8 +90,7 @@ fn replay(rig: &Rig<'_>, captured: &postgres::CapturedDisk, figures: &mut Figure
         trace.skip(captured.before)?;
         send(client, &mut trace, count)
     })?;
-    report(captured.what, &taken, figures);
-    Ok(taken)
+    Ok((captured.what, taken))
 }
 
 /// Makes the next `count` writes of a trace, and flushes.
@@ -126,18 +131,34 @@ fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -
     Ok(all)
 }
 
-/// The logs of several volumes as if they were one.
-fn together(volumes: &[Vec<Taken>]) -> Vec<Taken> {
-    let mut all: Vec<Taken> = volumes.first().cloned().unwrap_or_default();
-    for other in volumes.iter().skip(1) {
-        for (sum, one) in all.iter_mut().zip(other) {
-            sum.log.records += one.log.records;
-            sum.log.written += one.log.written;
-            sum.log.payload += one.log.payload;
-            sum.log.stored += one.log.stored;
-        }
-    }
-    all
+/// The logs of two volumes as if they were one.
+fn together(one: &[Taken], other: &[Taken]) -> Vec<Taken> {
+    let sum = |a: &Taken, b: &Taken| Taken {
+        log: Log {
+            records: a.log.records + b.log.records,
+            written: a.log.written + b.log.written,
+            payload: a.log.payload + b.log.payload,
+            stored: a.log.stored + b.log.stored,
+            anchors: a.log.anchors + b.log.anchors,
+        },
+        ..*a
+    };
+    one.iter().zip(other).map(|(a, b)| sum(a, b)).collect()
+}
+
+fn picture(all: &[Logs]) -> String {
+    let group = |taken: &[Taken], compression: &str| Group {
+        label: compression.to_owned(),
+        values: taken.iter().filter(|t| t.compression == compression).map(|t| Some(t.stored())).collect(),
+    };
+    let panels: Vec<Panel> = all
+        .iter()
+        .map(|(what, taken)| Panel {
+            heading: (*what).to_owned(),
+            groups: COMPRESSIONS.iter().map(|compression| group(taken, compression)).collect(),
+        })
+        .collect();
+    plot::bars("Bytes of log for each byte written (shorter is better)", &ENCODINGS, &panels)
 }
 
 fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
