@@ -29,14 +29,16 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let mut minutes = Minutes { rig, random: Random(9), taken: 0, creations: Vec::new() };
     let total = rig.args.snapshots();
     let each = (total / POINTS).max(1);
-    // Until the journal has been full twice, so that the first point is no better off than the last.
-    let warm = (rig.args.journal() * 2 / (BLOCK * WRITES)).max(each * TENTH as u64);
-    let plain = minutes.pass(warm, false)?;
+    let plain = minutes.pass(rig.args.journal() * 2 / (BLOCK * WRITES), false)?;
+    // Before the week begins: until the journal is full of snapshots, whose destage costs more than that of writes alone.
+    let before = rig.args.journal() / (BLOCK * WRITES);
+    minutes.pass(before, true)?;
+    eprintln!("  {plain:.0} writes a second without snapshots; begin with {before}");
     let used = rig.used()?;
     let mut points = Vec::new();
-    while minutes.taken < total {
+    while minutes.taken < before + total {
         let speed = minutes.pass(each, true)?;
-        points.push((minutes.taken as f64, speed));
+        points.push(((minutes.taken - before) as f64, speed));
         if points.len() % TENTH == 0 {
             eprintln!("  {} snapshots, {speed:.0} writes a second", minutes.taken);
         }
