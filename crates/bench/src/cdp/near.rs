@@ -40,7 +40,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
         let speed = minutes.pass(each, true)?;
         points.push(((minutes.taken - before) as f64, speed));
         if points.len() % TENTH == 0 {
-            eprintln!("  {} snapshots, {speed:.0} writes a second", minutes.taken);
+            eprintln!("  {} snapshots, {speed:.0} writes a second", minutes.taken - before);
         }
     }
     rig.settle()?;
