@@ -49,6 +49,19 @@ pub(crate) struct Job {
     pub(crate) rate: Option<u64>,
 }
 
+impl Job {
+    /// So many bytes of writes, and their flush.
+    pub(crate) fn writes(rw: &'static str, block: u64, depth: u32, bytes: u64, seed: u64) -> Job {
+        let amount = Amount::Bytes(bytes);
+        Job { rw, block, depth, amount, flush: Flush::AtEnd, seed, once: false, rate: None }
+    }
+
+    /// Random reads of 4 KiB with 32 in flight.
+    pub(crate) fn reads(amount: Amount, once: bool, seed: u64) -> Job {
+        Job { rw: "randread", block: 4096, depth: 32, amount, flush: Flush::Never, seed, once, rate: None }
+    }
+}
+
 /// A running fio.
 pub(crate) struct Running {
     child: Child,

@@ -19,6 +19,7 @@ const TGT: &str = "tgt";
 const TGT_NULL: &str = "tgt null";
 const HINDCAST: &str = "hindcast";
 const LAYOUT: Layout = Layout {
+    subject: "server",
     baseline: TGT,
     client_bound: "The client used more than 90 % of a core: it is the limit.",
     note: " The null store of tgt has no medium: it reads nothing and writes nowhere.",

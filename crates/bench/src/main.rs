@@ -2,17 +2,22 @@
 //!
 //! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine, interleaved, because an absolute
 //! figure from a shared machine says little; `snapshots` what snapshots cost it
-//! and its peers; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
+//! and its peers; `cdp` what keeping every write costs and gives; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
 //! error when a bound is missed, so that a script can rely on it.
 #![forbid(unsafe_code)]
 
+mod cdp;
+mod database;
+mod figures;
 mod fio;
 mod iscsi;
 mod memory;
+mod nbd;
 mod plot;
 mod process;
 mod recovery;
 mod report;
+mod rig;
 mod samples;
 mod scratch;
 mod server;
@@ -57,6 +62,8 @@ enum Command {
     Iscsi(iscsi::Args),
     /// What snapshots cost: Hindcast, qcow2 under qemu-nbd, and a reflink copy on XFS under nbdkit.
     Snapshots(snapshots::Args),
+    /// What keeping every write costs and gives: encodings, space, views of any moment, recovery, near-CDP.
+    Cdp(cdp::Args),
     /// Peak resident memory with a huge thin volume and scattered small writes.
     Memory(memory::Args),
     /// Time from a start after SIGKILL until NBD answers, per GiB of journal in use.
@@ -69,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         Command::Targets(args) => targets::run(&cli.common, &args),
         Command::Iscsi(args) => iscsi::run(&cli.common, &args),
         Command::Snapshots(args) => snapshots::run(&cli.common, &args),
+        Command::Cdp(args) => cdp::run(&cli.common, &args),
         Command::Memory(args) => memory::run(&cli.common, &args),
         Command::Recovery(args) => recovery::run(&cli.common, &args),
     }

@@ -1,4 +1,4 @@
-//! A small bar plot in SVG: panels of grouped horizontal bars, readable on light and dark pages.
+//! Small plots in SVG, readable on light and dark pages: panels of grouped horizontal bars, and lines over an axis.
 
 use std::fmt::Write as _;
 
@@ -79,6 +79,80 @@ fn draw(body: &mut String, panel: &Panel, mut y: f64) -> f64 {
     y + LINE
 }
 
+/// A series of points in order of x; both axes begin at 0.
+pub(crate) struct Line {
+    /// Name in the legend.
+    pub(crate) name: String,
+    /// (x, y)
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// Draws lines over one pair of axes.
+pub(crate) fn lines(title: &str, x_label: &str, y_label: &str, lines: &[Line]) -> String {
+    const HEIGHT: f64 = 400.0;
+    const AXIS: f64 = 70.0;
+    const TOP: f64 = 80.0;
+    let (right, bottom) = (WIDTH - LEFT, HEIGHT - 50.0);
+    let largest = |pick: fn(&(f64, f64)) -> f64| {
+        let all = lines.iter().flat_map(|line| line.points.iter().map(pick));
+        all.filter(|v| v.is_finite()).fold(f64::MIN_POSITIVE, f64::max)
+    };
+    let (step_x, step_y) = (tick(largest(|p| p.0)), tick(largest(|p| p.1)));
+    let ends = |largest: f64, step: f64| (largest / step).ceil() * step;
+    let (end_x, end_y) = (ends(largest(|p| p.0), step_x), ends(largest(|p| p.1), step_y));
+    let x = |value: f64| AXIS + value / end_x * (right - AXIS);
+    let y = |value: f64| bottom - value / end_y * (bottom - TOP);
+    let mut body = String::new();
+    text(&mut body, LEFT, 24.0, "bold", title);
+    text(&mut body, AXIS, TOP - 8.0, "normal", y_label);
+    text(&mut body, right - 7.0 * x_label.len() as f64, HEIGHT - 10.0, "normal", x_label);
+    for n in 0..=(end_y / step_y).round() as u32 {
+        let value = f64::from(n) * step_y;
+        stroke(&mut body, &[(AXIS, y(value)), (right, y(value))], "#cccccc", 1.0);
+        text(&mut body, LEFT, y(value) + 4.0, "normal", &figure(value));
+    }
+    for n in 0..=(end_x / step_x).round() as u32 {
+        let value = f64::from(n) * step_x;
+        stroke(&mut body, &[(x(value), bottom), (x(value), bottom + 5.0)], "#444444", 1.0);
+        text(&mut body, x(value) - 8.0, bottom + 18.0, "normal", &figure(value));
+    }
+    let mut legend = LEFT;
+    for (n, line) in lines.iter().enumerate() {
+        let colour = COLOURS[(n + 2) % COLOURS.len()];
+        rect(&mut body, legend, 37.0, 12.0, 12.0, colour);
+        text(&mut body, legend + 18.0, 48.0, "normal", &line.name);
+        legend += 40.0 + 8.0 * line.name.len() as f64;
+        let points: Vec<(f64, f64)> = line.points.iter().map(|p| (x(p.0), y(p.1))).collect();
+        stroke(&mut body, &points, colour, 2.0);
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+         viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{body}</svg>\n"
+    )
+}
+
+/// A round distance of at most ten ticks up to `largest`.
+fn tick(largest: f64) -> f64 {
+    let power = 10f64.powf((largest / 10.0).log10().floor());
+    [1.0, 2.0, 5.0].into_iter().map(|n| n * power).find(|step| largest / step <= 10.0).unwrap_or(10.0 * power)
+}
+
+fn figure(value: f64) -> String {
+    // Without the noise of adding up.
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn stroke(body: &mut String, points: &[(f64, f64)], colour: &str, width: f64) {
+    let list: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(
+        body,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>",
+        list.join(" ")
+    );
+}
+
 fn rect(body: &mut String, x: f64, y: f64, width: f64, height: f64, fill: &str) {
     let _ = writeln!(
         body,
@@ -108,5 +182,15 @@ mod tests {
         assert!(svg.contains("a &lt; b") && svg.contains("x &amp; y"));
         // Background, three legend boxes, one bar.
         assert_eq!(svg.matches("<rect").count(), 5);
+    }
+
+    #[test]
+    fn lines_have_round_ticks() {
+        assert_eq!([7.0, 10.0, 11.0, 0.3, 2500.0].map(tick), [1.0, 1.0, 2.0, 0.05, 500.0]);
+        assert_eq!([0.0, 0.25, 500.0].map(figure), ["0", "0.25", "500"]);
+        let line = Line { name: "one".into(), points: vec![(0.0, 1.0), (5.0, 3.0)] };
+        let svg = lines("t", "x", "y", &[line]);
+        // 7 grid lines, 11 ticks, the line.
+        assert_eq!(svg.matches("<polyline").count(), 19, "{svg}");
     }
 }

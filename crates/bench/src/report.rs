@@ -13,7 +13,9 @@ const CLIENT_BOUND: f64 = 90.0;
 
 /// What differs between the comparisons.
 pub(crate) struct Layout {
-    /// The server that the others are compared with.
+    /// What is compared: the head of that column.
+    pub(crate) subject: &'static str,
+    /// The one that the others are compared with.
     pub(crate) baseline: &'static str,
     /// Footnote of rows where the client used most of a core.
     pub(crate) client_bound: &'static str,
@@ -127,12 +129,20 @@ pub(crate) fn write(
 }
 
 fn markdown(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict], plot: Option<&str>) -> String {
-    let mut text = format!("{title}; {}\n\n", machine());
-    let _ = writeln!(
-        text,
-        "| workload | server | IOPS | MB/s | p99 µs | CPU µs/request | … settled | speed ×{0} | CPU ×{0} | … settled |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-        layout.short()
+    let mut text = format!("{title}; {}\n\n{}{}", machine(), table(layout, rows), verdict_table(verdicts));
+    if let Some(plot) = plot {
+        let _ = writeln!(text, "\n![Speed and CPU relative to {}]({plot})", layout.short());
+    }
+    text
+}
+
+/// The rows as a Markdown table, and how to read it.
+pub(crate) fn table(layout: &Layout, rows: &[Row]) -> String {
+    let mut text = format!(
+        "| workload | {1} | IOPS | MB/s | p99 µs | CPU µs/request | … settled | speed ×{0} | CPU ×{0} | … settled |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        layout.short(),
+        layout.subject
     );
     let mut client_bound = false;
     for row in rows {
@@ -165,10 +175,6 @@ fn markdown(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict], pl
     if client_bound {
         let _ = writeln!(text, "\n† {}", layout.client_bound);
     }
-    text.push_str(&verdict_table(verdicts));
-    if let Some(plot) = plot {
-        let _ = writeln!(text, "\n![Speed and CPU relative to {}]({plot})", layout.short());
-    }
     text
 }
 
@@ -191,7 +197,8 @@ pub(crate) fn machine() -> String {
     format!("{cores} cores, Linux {}", uname.release().to_string_lossy())
 }
 
-fn json_document(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict]) -> Value {
+/// The rows with all their samples.
+pub(crate) fn rows_json(layout: &Layout, rows: &[Row]) -> Value {
     let sample = |s: &Sample| {
         json!({
             "requests": s.outcome.requests, "iops": s.outcome.iops, "mb_per_s": s.outcome.megabytes,
@@ -213,8 +220,10 @@ fn json_document(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict
             })
             .collect()
     };
-    let rows: Vec<Value> =
-        rows.iter().map(|row| json!({ "workload": row.workload, "servers": series(row) })).collect();
+    rows.iter().map(|row| json!({ "workload": row.workload, "servers": series(row) })).collect()
+}
+
+fn json_document(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict]) -> Value {
     let goals: Vec<Value> = verdicts
         .iter()
         .map(|v| {
@@ -223,10 +232,11 @@ fn json_document(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict
             })
         })
         .collect();
-    json!({ "title": title, "machine": machine(), "baseline": layout.baseline, "rows": rows, "goals": goals })
+    json!({ "title": title, "machine": machine(), "baseline": layout.baseline, "rows": rows_json(layout, rows), "goals": goals })
 }
 
-fn plot_rows(layout: &Layout, title: &str, rows: &[Row]) -> String {
+/// Speed and CPU as bars, relative to the baseline.
+pub(crate) fn plot_rows(layout: &Layout, title: &str, rows: &[Row]) -> String {
     let mut names: Vec<&'static str> = Vec::new();
     for series in rows.iter().flat_map(|row| &row.series) {
         if !names.contains(&series.server) {

@@ -2,7 +2,8 @@
 //! loopback address (iSCSI).
 
 use crate::Common;
-use crate::fio::{self, Amount, Flush, Job};
+use crate::fio::{self, Amount, Job};
+use crate::nbd::Client;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
@@ -193,34 +194,13 @@ pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
 
 /// The same for one export of a server that has several.
 pub(crate) fn fill_export(uri: &str, size: u64, scratch: &Path) -> Result<()> {
-    let amount = Amount::Bytes(size);
-    let job = Job {
-        rw: "write",
-        block: 1 << 20,
-        depth: 8,
-        amount,
-        flush: Flush::AtEnd,
-        seed: 1,
-        once: false,
-        rate: None,
-    };
-    fio::run(&job, uri, scratch)?;
+    fio::run(&Job::writes("write", 1 << 20, 8, size, 1), uri, scratch)?;
     Ok(())
 }
 
 /// Reads every block of an export once in random order, which leaves it cached in small folios.
 pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
-    let amount = Amount::Bytes(size);
-    let job = Job {
-        rw: "randread",
-        block: 4096,
-        depth: 32,
-        amount,
-        flush: Flush::Never,
-        seed: 2,
-        once: true,
-        rate: None,
-    };
+    let job = Job::reads(Amount::Bytes(size), true, 2);
     fio::run(&job, &server.uri, scratch).with_context(|| format!("read the volume of {}", server.name))?;
     Ok(())
 }
@@ -337,6 +317,11 @@ impl Hindcast {
     /// What a client connects to, for a volume or a snapshot (`VOLUME@NAME`).
     pub(crate) fn export(&self, name: &str) -> String {
         uri(&self.data.join("nbd.sock"), name)
+    }
+
+    /// A connection of our own to a volume, a snapshot or a moment.
+    pub(crate) fn connect(&self, export: &str) -> Result<Client> {
+        Client::connect(&self.data.join("nbd.sock"), export)
     }
 
     /// One request to the admin API, without a process and its start in between; how long the answer took.

@@ -3,23 +3,20 @@
 //!
 //! Every ratio is of runs on the same volume, alternating, each from a settled state, the final flush inside the time.
 
-mod figures;
 mod many;
 mod peers;
 
-use crate::fio::{self, Amount, Flush, Job};
-use crate::process;
+use crate::figures::{Figures, Goal};
+use crate::fio::{self, Job};
 use crate::samples::{Outcome, median};
 use crate::scratch::Scratch;
-use crate::server::{self, Hindcast, Server};
-use crate::{Common, units};
-use anyhow::{Context, Result};
-use figures::{Figures, Goal};
+use crate::server::Hindcast;
+use crate::{Common, rig, units};
+use anyhow::Result;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
 
-const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 const KIB: u64 = 1 << 10;
 /// Time between creations in the latency measurement.
 const BETWEEN_CREATIONS: Duration = Duration::from_millis(5);
@@ -67,46 +64,14 @@ impl Args {
     }
 }
 
-/// The server under test, and where it is.
-struct Rig<'a> {
-    args: &'a Args,
-    hindcast: Hindcast,
-    server: Server,
-    scratch: &'a Scratch,
-}
+type Rig<'a> = rig::Rig<'a, Args>;
 
 impl Rig<'_> {
-    fn dir(&self) -> std::path::PathBuf {
-        self.scratch.join("")
-    }
-
-    fn settle(&self) -> Result<()> {
-        process::settle(self.server.pid(), SETTLE_LIMIT)
-    }
-
     /// A fully written volume in its everyday state of caching.
     fn filled(&self, name: &str, chunk: u64, method: &str) -> Result<()> {
         self.hindcast.create_volume(name, self.args.size, chunk)?;
         self.hindcast.api("PATCH", &format!("/volumes/{name}"), &json!({ "method": method }))?;
-        server::fill_export(&self.hindcast.export(name), self.args.size, &self.dir())
-            .with_context(|| format!("fill {name}"))?;
-        self.settle()?;
-        self.scratch.forget_cached()
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        self.hindcast.api("DELETE", &format!("/volumes/{name}?force=true"), &json!(null))?;
-        self.settle()
-    }
-
-    fn snapshot(&self, volume: &str, name: &str) -> Result<Duration> {
-        let body = json!({ "snapshots": [{ "volume": volume, "name": name }] });
-        Ok(self.hindcast.api("POST", "/snapshots", &body)?.1)
-    }
-
-    fn delete(&self, volume: &str, names: &[String]) -> Result<Duration> {
-        let body = json!({ "names": names });
-        Ok(self.hindcast.api("POST", &format!("/volumes/{volume}/snapshots/delete"), &body)?.1)
+        self.fill(name, self.args.size)
     }
 
     /// Random writes of 4 KiB with 32 in flight, and their flush.
@@ -172,16 +137,7 @@ impl FirstWrites {
 }
 
 fn random_writes(bytes: u64, seed: u64) -> Job {
-    Job {
-        rw: "randwrite",
-        block: 4 * KIB,
-        depth: 32,
-        amount: Amount::Bytes(bytes),
-        flush: Flush::AtEnd,
-        seed,
-        once: false,
-        rate: None,
-    }
+    Job::writes("randwrite", 4 * KIB, 32, bytes, seed)
 }
 
 /// Runs the benchmark and writes the report.

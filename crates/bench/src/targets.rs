@@ -17,6 +17,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 /// The server that the others are compared with.
 const BASELINE: &str = "nbdkit file";
 const LAYOUT: report::Layout = report::Layout {
+    subject: "server",
     baseline: BASELINE,
     client_bound: "fio used more than 90 % of a core: the client is the limit.",
     note: " Where every write has a flush, p99 is the flush's.",

@@ -2,12 +2,12 @@
 //! deleting a thousand while a client writes.
 //! The independent order beside it: there a write costs a copy for each snapshot.
 
-use super::figures::{Figures, Goal};
 use super::{KIB, Rig, random_writes};
-use crate::fio::{self, Amount, Flush, Job};
+use crate::figures::{Figures, Goal};
+use crate::fio::{self, Amount, Job};
 use crate::samples::median;
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 const SECTION: &str = "many";
@@ -104,16 +104,7 @@ fn grow(rig: &Rig<'_>, made: usize, target: usize) -> Result<Duration> {
 }
 
 fn read(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
-    let job = Job {
-        rw: "randread",
-        block: 4 * KIB,
-        depth: 32,
-        amount: Amount::Bytes(rig.args.size),
-        flush: Flush::Never,
-        seed: 5,
-        once: true,
-        rate: None,
-    };
+    let job = Job::reads(Amount::Bytes(rig.args.size), true, 5);
     let mut speeds = Vec::new();
     for (what, n) in [("newest", made - 1), ("oldest", 0)] {
         let uri = rig.hindcast.export(&format!("{VOLUME}@{}", name(n)));
@@ -136,7 +127,7 @@ fn delete(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
     rig.settle()?;
     let count = made.min(DELETED);
     let names: Vec<String> = (0..count).map(name).collect();
-    let used = used(rig)?;
+    let used = rig.used()?;
     for some in names.chunks(AT_ONCE) {
         rig.delete(VOLUME, some)?;
     }
@@ -144,16 +135,11 @@ fn delete(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
     let during = rig.first_writes_once(VOLUME, bytes, 72)?.iops;
     let during_load = start.elapsed();
     rig.settle()?;
-    let freed = used.saturating_sub(self::used(rig)?);
+    let freed = used.saturating_sub(rig.used()?);
     figures.add(SECTION, "client without a deletion".into(), plain, "IOPS", Goal::None);
     figures.add(SECTION, format!("client while {count} snapshots are deleted"), during, "IOPS", Goal::None);
     figures.add(SECTION, "… to without".into(), during / plain, "×", Goal::AtLeast(0.85));
     figures.add(SECTION, "time until all was freed".into(), start.elapsed().as_secs_f64(), "s", Goal::None);
     eprintln!("  {freed} bytes fewer in use; the load itself took {during_load:.1?}");
     Ok(())
-}
-
-fn used(rig: &Rig<'_>) -> Result<u64> {
-    let (pool, _) = rig.hindcast.api("GET", "/pool", &Value::Null)?;
-    pool["used"].as_u64().context("no `used` in the pool's state")
 }

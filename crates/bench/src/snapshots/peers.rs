@@ -1,7 +1,7 @@
 //! The peers' first writes after a snapshot: qcow2's internal snapshots, and a reflink copy on XFS.
 
-use super::figures::{Figures, Goal};
 use super::{Args, FirstWrites, fio_dir, peer_writes};
+use crate::figures::{Figures, Goal};
 use crate::process;
 use crate::scratch::Scratch;
 use crate::server::{self, Server, execute};

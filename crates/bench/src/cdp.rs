@@ -1,0 +1,229 @@
+//! What keeping every write costs and gives: speed and CPU beside a volume without history, space for each encoding, opening
+//! a view of any moment, recovering to any moment, and a snapshot a minute beside it (near-CDP).
+
+mod capture;
+mod cost;
+mod near;
+mod postgres;
+mod recovery;
+mod space;
+mod views;
+
+use crate::figures::Figures;
+use crate::nbd::Client;
+use crate::scratch::Scratch;
+use crate::server::Hindcast;
+use crate::{Common, rig, units};
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How long the log may lag behind the last write.
+const LOG_LIMIT: Duration = Duration::from_secs(300);
+/// A pool's size at least; it takes only the space that is used.
+const POOL: u64 = 16 << 30;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Small sizes, one round, no goals: to see that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of bursts; half as many of the long sustained runs.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Size of the volumes of `cost`, fully written before the first run; the others use parts of it.
+    #[arg(long, value_parser = units::parse_size)]
+    size: Option<u64>,
+    /// Journal of Hindcast.
+    #[arg(long, value_parser = units::parse_size)]
+    journal: Option<u64>,
+    /// Records of the history whose views are opened.
+    #[arg(long)]
+    records: Option<u64>,
+    /// Writes between two anchors, of that history.
+    #[arg(long, default_value_t = 500_000)]
+    anchor: u64,
+    /// Writes of the history that is recovered.
+    #[arg(long)]
+    writes: Option<u64>,
+    /// Snapshots of near-CDP: one a minute for a week.
+    #[arg(long)]
+    snapshots: Option<u64>,
+    /// Seconds of pgbench.
+    #[arg(long)]
+    pgbench: Option<u64>,
+    /// Only parts whose name contains this: cost, space, views, recovery, near.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+impl Args {
+    fn wants(&self, part: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| part.contains(only.as_str()))
+    }
+
+    fn either<T>(&self, given: Option<T>, quick: T, whole: T) -> T {
+        given.unwrap_or(if self.quick { quick } else { whole })
+    }
+
+    fn rounds(&self) -> usize {
+        self.either(self.rounds, 1, 3).max(1)
+    }
+
+    fn size(&self) -> u64 {
+        self.either(self.size, 128 << 20, 1 << 30)
+    }
+
+    fn journal(&self) -> u64 {
+        self.either(self.journal, 64 << 20, 512 << 20)
+    }
+
+    fn records(&self) -> u64 {
+        self.either(self.records, 200_000, 10_000_000)
+    }
+
+    fn writes(&self) -> u64 {
+        self.either(self.writes, 40_000, 600_000)
+    }
+
+    fn snapshots(&self) -> u64 {
+        self.either(self.snapshots, 200, 7 * 24 * 60)
+    }
+
+    fn pgbench(&self) -> u64 {
+        self.either(self.pgbench, 5, 30)
+    }
+}
+
+type Rig<'a> = rig::Rig<'a, Args>;
+
+/// How history is kept, as the admin API takes it.
+fn keep(encoding: &str, compression: &str, anchors: &Value) -> Value {
+    json!({ "encoding": encoding, "compression": compression, "anchors": anchors })
+}
+
+impl Rig<'_> {
+    /// Creates a volume without history.
+    fn create(&self, name: &str, size: u64) -> Result<()> {
+        self.hindcast.create_volume(name, size, 16 << 10)
+    }
+
+    /// Keeps history from now on.
+    fn keep(&self, volume: &str, how: &Value) -> Result<()> {
+        self.hindcast.api("PATCH", &format!("/volumes/{volume}"), &json!({ "cdp": how })).map(drop)
+    }
+
+    fn connect(&self, export: &str) -> Result<Client> {
+        self.hindcast.connect(export)
+    }
+
+    /// The state of a volume's history.
+    fn cdp(&self, volume: &str) -> Result<Value> {
+        Ok(self.hindcast.api("GET", &format!("/volumes/{volume}/cdp"), &Value::Null)?.0)
+    }
+
+    /// The same when all of so many bytes that clients wrote are in the log.
+    fn logged(&self, volume: &str, bytes: u64) -> Result<Log> {
+        let start = Instant::now();
+        loop {
+            let log = Log::from(&self.cdp(volume)?)?;
+            if log.written >= bytes {
+                return Ok(log);
+            }
+            ensure!(
+                start.elapsed() < LOG_LIMIT,
+                "{volume}: {bytes} bytes were written, {} of them are in the log",
+                log.written
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The last LSN, and that with which history begins.
+    fn window(&self, volume: &str) -> Result<(u64, u64)> {
+        let from = self.cdp(volume)?["from"]["lsn"].as_u64().context("no history")?;
+        let (now, _) = self.hindcast.api("GET", &format!("/volumes/{volume}/moments/-1ms"), &Value::Null)?;
+        Ok((from, now["lsn"].as_u64().context("no lsn of a moment")?))
+    }
+}
+
+/// What a volume's history takes.
+#[derive(Debug, Clone, Copy)]
+struct Log {
+    records: u64,
+    written: u64,
+    payload: u64,
+    stored: u64,
+    anchors: u64,
+}
+
+impl Log {
+    fn from(status: &Value) -> Result<Log> {
+        let number =
+            |key: &str| status[key].as_u64().with_context(|| format!("no `{key}` in the state of a history"));
+        Ok(Log {
+            records: number("records")?,
+            written: number("written")?,
+            payload: number("payload")?,
+            stored: number("stored")?,
+            anchors: number("anchors")?,
+        })
+    }
+}
+
+/// Value `share` (0 to 1) of the way from the smallest to the largest.
+fn percentile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let index = ((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1));
+    values.get(index).copied().unwrap_or(f64::NAN)
+}
+
+type Part = fn(&mut Rig<'_>, &mut Figures) -> Result<()>;
+
+/// Runs the benchmark and writes the report.
+pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
+    let mut figures = Figures::default();
+    let parts: [(&str, Part); 5] = [
+        ("cost", cost::run),
+        ("space", space::run),
+        ("views", views::run),
+        ("recovery", recovery::run),
+        ("near", near::run),
+    ];
+    for (name, part) in parts {
+        if !args.wants(name) {
+            continue;
+        }
+        let start = Instant::now();
+        // A pool of its own for each, so that none finds what another left.
+        let scratch = Scratch::new(&common.dir)?;
+        let pool = POOL.max(args.size() * 16);
+        let hindcast = Hindcast::new(common, &scratch.join(""), pool, args.journal())?;
+        let server = hindcast.start("")?;
+        let mut rig = Rig { args, hindcast, server, scratch: &scratch };
+        part(&mut rig, &mut figures).with_context(|| format!("measure {name}"))?;
+        eprintln!("{name} took {:.0?}", start.elapsed());
+    }
+    let title = format!(
+        "{} volumes, journal {}, rounds: {}",
+        units::mib(args.size()),
+        units::mib(args.journal()),
+        args.rounds()
+    );
+    figures.write(common.out.as_deref(), &title, !args.quick)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles() {
+        let mut values: Vec<f64> = (0..100).rev().map(f64::from).collect();
+        assert_eq!(
+            [0.0, 0.5, 0.99, 1.0].map(|share| percentile(&mut values, share)),
+            [0.0, 50.0, 99.0, 99.0]
+        );
+        assert!(percentile(&mut [], 0.5).is_nan());
+    }
+}

@@ -1,0 +1,170 @@
+//! Run-time cost of each encoding: the same runs on a volume without history and on volumes with it, in turn.
+
+use super::{Log, Rig, keep};
+use crate::database::Database;
+use crate::figures::{Figures, Goal};
+use crate::fio::{self, Job};
+use crate::process;
+use crate::report::{self, Layout};
+use crate::rig::SETTLE_LIMIT;
+use crate::samples::{Row, Sample, Series};
+use crate::units;
+use anyhow::Result;
+use serde_json::json;
+
+const SECTION: &str = "cost";
+const WITHOUT: &str = "without";
+const BLOCK: u64 = 8 << 10;
+/// Log of each volume at most: retention is part of what runs.
+const RETAINED: u64 = 3 << 29;
+
+/// A volume of the comparison.
+struct Kept {
+    /// In the report.
+    name: &'static str,
+    volume: &'static str,
+    /// Encoding and compression.
+    how: Option<(&'static str, &'static str)>,
+    /// Whether the goals are for it.
+    strict: bool,
+}
+
+const KEPT: [Kept; 5] = [
+    Kept { name: WITHOUT, volume: "without", how: None, strict: false },
+    Kept { name: "parity", volume: "parity", how: Some(("parity", "zero-run")), strict: true },
+    Kept { name: "undo", volume: "undo", how: Some(("undo", "zero-run")), strict: true },
+    Kept { name: "redo", volume: "redo", how: Some(("redo", "zero-run")), strict: true },
+    Kept { name: "parity, zstd", volume: "parity-zstd", how: Some(("parity", "zstd")), strict: false },
+];
+
+const LAYOUT: Layout = Layout {
+    subject: "history",
+    baseline: WITHOUT,
+    client_bound: "The client used most of a core: it is the limit.",
+    note: " A final flush is inside the time.",
+};
+
+#[derive(Clone, Copy)]
+enum Load {
+    Database,
+    Random,
+    Sequential,
+}
+
+/// (load, burst, sustained)
+const LOADS: [(Load, &str, &str); 3] = [
+    (
+        Load::Database,
+        "burst: updates of 8 KiB blocks, 3 % changed",
+        "sustained: updates of 8 KiB blocks, 3 % changed",
+    ),
+    (Load::Random, "burst: random write 4 KiB", "sustained: random write 4 KiB"),
+    (Load::Sequential, "burst: sequential write 64 KiB", "sustained: sequential write 64 KiB"),
+];
+
+/// See the module.
+pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
+    let (mut rows, mut goals) = (Vec::new(), Vec::new());
+    let (journal, rounds) = (rig.args.journal(), rig.args.rounds());
+    for (load, burst, sustained) in LOADS {
+        let mut database = create(rig)?;
+        // One more, which is thrown away: it finds cold caches, and a journal whose files are still being made.
+        rows.push(row(rig, burst, load, journal / 2, rounds, 1, &mut database)?);
+        rows.push(row(rig, sustained, load, journal * 4, (rounds / 2).max(1), 0, &mut database)?);
+        goals.extend([0.85, 0.6]);
+        let mut logs = Vec::new();
+        for kept in &KEPT {
+            if kept.how.is_some() {
+                let log = Log::from(&rig.cdp(kept.volume)?)?;
+                logs.push(format!(
+                    "{} {} of log and {} anchors",
+                    kept.name,
+                    units::mib(log.stored),
+                    log.anchors
+                ));
+            }
+            rig.remove(kept.volume)?;
+        }
+        figures.remark(format!("After \u{201c}{sustained}\u{201d}: {}.", logs.join("; ")));
+    }
+    report(&rows, &goals, figures);
+    Ok(())
+}
+
+/// The volumes, fully written, and what is on each of them. New ones for each load: a log of `redo` can be shortened only
+/// where there are anchors, and the model wants few.
+fn create(rig: &Rig<'_>) -> Result<Database> {
+    let database = Database::new(rig.args.size(), BLOCK as usize);
+    for kept in &KEPT {
+        rig.create(kept.volume, rig.args.size())?;
+        if let Some((encoding, compression)) = kept.how {
+            let mut how = keep(encoding, compression, &json!({ "policy": "model" }));
+            how["retain_bytes"] = json!(RETAINED.min(rig.args.size() * 2));
+            rig.keep(kept.volume, &how)?;
+        }
+        database.load(&mut rig.connect(kept.volume)?)?;
+        rig.rest()?;
+    }
+    Ok(database)
+}
+
+fn row(
+    rig: &Rig<'_>,
+    workload: &'static str,
+    load: Load,
+    bytes: u64,
+    rounds: usize,
+    spare: usize,
+    database: &mut Database,
+) -> Result<Row> {
+    let empty = |kept: &Kept| Series { server: kept.name, samples: Vec::new() };
+    let mut series: Vec<Series> = KEPT.iter().map(empty).collect();
+    for round in 0..spare + rounds {
+        let seed = 1000 + round as u64;
+        let before = database.clone();
+        for (kept, series) in KEPT.iter().zip(&mut series) {
+            // All volumes go through the same contents.
+            *database = before.clone();
+            let sample = sample(rig, kept.volume, load, bytes, seed, database)?;
+            if round >= spare {
+                series.samples.push(sample);
+            }
+        }
+    }
+    let row = Row { workload, series };
+    eprint!("{}", report::progress(&LAYOUT, &row));
+    Ok(row)
+}
+
+fn sample(
+    rig: &Rig<'_>,
+    volume: &str,
+    load: Load,
+    bytes: u64,
+    seed: u64,
+    database: &mut Database,
+) -> Result<Sample> {
+    let fio = |rw, block, depth| {
+        fio::run(&Job::writes(rw, block, depth, bytes, seed), &rig.hindcast.export(volume), &rig.dir())
+    };
+    process::sample(rig.server.pid(), SETTLE_LIMIT, || match load {
+        Load::Database => database.update(&mut rig.connect(volume)?, bytes / BLOCK, seed),
+        Load::Random => fio("randwrite", 4 << 10, 32),
+        Load::Sequential => fio("write", 64 << 10, 8),
+    })
+}
+
+fn report(rows: &[Row], goals: &[f64], figures: &mut Figures) {
+    for (row, least) in rows.iter().zip(goals) {
+        let Some(base) = row.of(WITHOUT) else { continue };
+        for kept in &KEPT[1..] {
+            let Some(series) = row.of(kept.name) else { continue };
+            let goal = if kept.strict { Goal::AtLeast(*least) } else { Goal::None };
+            let ratio = series.ratio(base, |sample| sample.outcome.iops);
+            figures.add(SECTION, format!("{}: {} to {WITHOUT}", row.workload, kept.name), ratio, "×", goal);
+        }
+    }
+    figures.table(SECTION, report::table(&LAYOUT, rows), report::rows_json(&LAYOUT, rows));
+    let svg = report::plot_rows(&LAYOUT, "Keeping history", rows);
+    figures.picture(SECTION, "cost", "Speed and CPU relative to no history".into(), svg);
+}

@@ -1,0 +1,204 @@
+//! Bytes of log for each byte that a client wrote, by encoding and compression: for the same writes, made again on clones of
+//! the same volume.
+
+use super::capture::Trace;
+use super::{Log, Rig, keep, postgres};
+use crate::database::Database;
+use crate::figures::{Figures, Goal};
+use crate::nbd::Client;
+use crate::plot::{self, Group, Panel};
+use crate::units;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+const SECTION: &str = "space";
+const ENCODINGS: [&str; 3] = ["parity", "undo", "redo"];
+const COMPRESSIONS: [&str; 4] = ["none", "zero-run", "lz4", "zstd"];
+const BASE: &str = "base";
+const BLOCK: u64 = 8 << 10;
+const DEPTH: usize = 8;
+
+/// One encoding's log of some writes.
+struct Taken {
+    encoding: &'static str,
+    compression: &'static str,
+    log: Log,
+}
+
+impl Taken {
+    /// Bytes of log files for each byte that the client wrote.
+    fn stored(&self) -> f64 {
+        self.log.stored as f64 / self.log.written as f64
+    }
+
+    /// Bytes of content in records, likewise.
+    fn payload(&self) -> f64 {
+        self.log.payload as f64 / self.log.written as f64
+    }
+}
+
+/// What was written, and each encoding's log of it.
+type Logs = (&'static str, Vec<Taken>);
+
+/// See the module.
+pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
+    let mut all = vec![synthetic(rig)?];
+    match postgres::capture(&rig.dir(), rig.args.pgbench()) {
+        Ok(captured) => {
+            figures.remark(format!(
+                "PostgreSQL ran under pgbench for {} s ({}) on two file systems, one for its tables and one for its \
+                 write-ahead log. Their writes were captured once, and made again for each encoding.",
+                rig.args.pgbench(),
+                captured.tps
+            ));
+            let [tables, wal] = &captured.disks;
+            let (tables, wal) = (replay(rig, tables, figures)?, replay(rig, wal, figures)?);
+            let both = ("PostgreSQL under pgbench, both", together(&tables.1, &wal.1));
+            all.extend([tables, wal, both]);
+        }
+        Err(error) => {
+            figures.remark(format!("PostgreSQL's writes could NOT be captured here: {error:#}"));
+        }
+    }
+    for (what, taken) in &all {
+        report(what, taken, figures);
+    }
+    figures.picture(SECTION, "space", "Bytes of log for each byte written".into(), picture(&all));
+    Ok(())
+}
+
+fn synthetic(rig: &Rig<'_>) -> Result<Logs> {
+    let size = rig.args.size() / 4;
+    let database = Database::new(size, BLOCK as usize);
+    rig.create(BASE, size)?;
+    database.load(&mut rig.connect(BASE)?)?;
+    let count = size / BLOCK;
+    let taken = each(rig, count * BLOCK, |client| database.clone().update(client, count, 1).map(drop))?;
+    Ok(("updates of 8 KiB blocks, 3 % changed", taken))
+}
+
+fn replay(rig: &Rig<'_>, captured: &postgres::CapturedDisk, figures: &mut Figures) -> Result<Logs> {
+    rig.create(BASE, captured.size)?;
+    let mut trace = Trace::open(&captured.trace)?;
+    send(&mut rig.connect(BASE)?, &mut trace, captured.before)?;
+    let count = captured.writes - captured.before;
+    let bytes = trace.skip(count)?;
+    figures.remark(format!("{} made {count} writes, {}.", captured.what, units::mib(bytes)));
+    let taken = each(rig, bytes, |client| {
+        let mut trace = Trace::open(&captured.trace)?;
+        trace.skip(captured.before)?;
+        send(client, &mut trace, count)
+    })?;
+    Ok((captured.what, taken))
+}
+
+/// Makes the next `count` writes of a trace, and flushes.
+fn send(client: &mut Client, trace: &mut Trace, count: u64) -> Result<()> {
+    let mut left = count;
+    client
+        .write(DEPTH, &mut Vec::new(), |out| {
+            if left == 0 {
+                return Ok(None);
+            }
+            left -= 1;
+            trace.next(out).map(Some)
+        })
+        .context("make captured writes again")?;
+    client.flush()
+}
+
+/// Makes `writes`, of so many bytes, on a clone of the base for each encoding and compression; removes the base.
+fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -> Result<Vec<Taken>> {
+    const CLONE: &str = "clone";
+    rig.snapshot(BASE, "before")?;
+    rig.settle()?;
+    let mut all = Vec::new();
+    for encoding in ENCODINGS {
+        for compression in COMPRESSIONS {
+            let path = format!("/volumes/{BASE}/snapshots/before/clones");
+            rig.hindcast.api("POST", &path, &json!({ "name": CLONE }))?;
+            rig.keep(CLONE, &keep(encoding, compression, &json!({ "policy": "never" })))?;
+            writes(&mut rig.connect(CLONE)?)?;
+            let log = rig.logged(CLONE, bytes)?;
+            all.push(Taken { encoding, compression, log });
+            rig.hindcast.api("DELETE", &format!("/volumes/{CLONE}?force=true"), &Value::Null)?;
+        }
+    }
+    rig.settle()?;
+    rig.delete(BASE, &["before".to_owned()])?;
+    rig.remove(BASE)?;
+    Ok(all)
+}
+
+/// The logs of two volumes as if they were one.
+fn together(one: &[Taken], other: &[Taken]) -> Vec<Taken> {
+    let sum = |a: &Taken, b: &Taken| Taken {
+        log: Log {
+            records: a.log.records + b.log.records,
+            written: a.log.written + b.log.written,
+            payload: a.log.payload + b.log.payload,
+            stored: a.log.stored + b.log.stored,
+            anchors: a.log.anchors + b.log.anchors,
+        },
+        ..*a
+    };
+    one.iter().zip(other).map(|(a, b)| sum(a, b)).collect()
+}
+
+fn picture(all: &[Logs]) -> String {
+    let group = |taken: &[Taken], compression: &str| Group {
+        label: compression.to_owned(),
+        values: taken.iter().filter(|t| t.compression == compression).map(|t| Some(t.stored())).collect(),
+    };
+    let panels: Vec<Panel> = all
+        .iter()
+        .map(|(what, taken)| Panel {
+            heading: (*what).to_owned(),
+            groups: COMPRESSIONS.iter().map(|compression| group(taken, compression)).collect(),
+        })
+        .collect();
+    plot::bars("Bytes of log for each byte written (shorter is better)", &ENCODINGS, &panels)
+}
+
+fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
+    let mut text = format!(
+        "{what}: bytes of log for each byte written\n\n\
+         | encoding | compression | records | written | log | payload / written | log / written |\n\
+         |---|---|--:|--:|--:|--:|--:|\n"
+    );
+    for t in taken {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {:.4} | {:.4} |",
+            t.encoding,
+            t.compression,
+            t.log.records,
+            units::mib(t.log.written),
+            units::mib(t.log.stored),
+            t.payload(),
+            t.stored()
+        );
+    }
+    let data: Vec<Value> = taken
+        .iter()
+        .map(|t| {
+            json!({
+                "encoding": t.encoding, "compression": t.compression, "records": t.log.records,
+                "written": t.log.written, "payload": t.log.payload, "stored": t.log.stored,
+            })
+        })
+        .collect();
+    figures.table(SECTION, text, json!({ "writes": what, "logs": data }));
+    let smallest = |encoding: &str| {
+        taken.iter().filter(|t| t.encoding == encoding).map(|t| t.stored()).fold(f64::INFINITY, f64::min)
+    };
+    let of = |encoding: &str, compression: &str| {
+        let found = taken.iter().find(|t| t.encoding == encoding && t.compression == compression);
+        found.map_or(f64::NAN, |t| t.stored())
+    };
+    let mut add = |name: &str, ratio| figures.add(SECTION, format!("{what}: {name}"), ratio, "×", Goal::None);
+    add("parity, zero-run to undo, zero-run", of("parity", "zero-run") / of("undo", "zero-run"));
+    add("parity, zstd to undo, zstd", of("parity", "zstd") / of("undo", "zstd"));
+    add("the smallest parity to the smallest undo", smallest("parity") / smallest("undo"));
+}

@@ -1,0 +1,131 @@
+//! Views of any moment of a long history: opening one, reading from it.
+
+use super::{Rig, keep, percentile};
+use crate::database::{Database, Random, sum_of};
+use crate::figures::{Figures, Goal};
+use crate::fio::{self, Amount, Job};
+use anyhow::{Result, ensure};
+use serde_json::json;
+use std::time::Instant;
+
+const SECTION: &str = "views";
+const VOLUME: &str = "views";
+/// The smallest writes there are make the most records.
+const BLOCK: usize = 512;
+/// Views opened by each kind of address.
+const OPENED: usize = 500;
+/// Moments whose whole content is compared.
+const PARTS: u64 = 4;
+
+/// See the module.
+pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
+    let history = history(rig, figures)?;
+    rig.rest()?;
+    // Nothing of the index is in memory then.
+    rig.server.stop()?;
+    rig.scratch.forget_cached()?;
+    let start = Instant::now();
+    rig.server = rig.hindcast.start("")?;
+    figures.add(SECTION, "start of the server".into(), start.elapsed().as_secs_f64(), "s", Goal::None);
+    open(rig, history.ended, figures)?;
+    for (name, sum) in history.marks {
+        let found = sum_of(&mut rig.connect(&format!("{VOLUME}@{name}"))?)?;
+        ensure!(found == sum, "{VOLUME}@{name} is not what was written");
+    }
+    read(rig, figures)?;
+    Ok(())
+}
+
+struct History {
+    /// Marks in it, and the sums of the content there.
+    marks: Vec<(String, u64)>,
+    /// When the last write was made.
+    ended: Instant,
+}
+
+fn history(rig: &Rig<'_>, figures: &mut Figures) -> Result<History> {
+    let mut database = Database::new(rig.args.size() / 4, BLOCK);
+    rig.create(VOLUME, rig.args.size() / 4)?;
+    database.load(&mut rig.connect(VOLUME)?)?;
+    rig.settle()?;
+    let every = json!({ "policy": "writes", "count": rig.args.anchor });
+    rig.keep(VOLUME, &keep("parity", "zero-run", &every))?;
+    let count = rig.args.records() / PARTS;
+    let mut marks = Vec::new();
+    let start = Instant::now();
+    for part in 0..PARTS {
+        let outcome = database.update(&mut rig.connect(VOLUME)?, count, part + 1)?;
+        let name = format!("part{part}");
+        rig.hindcast.api("POST", &format!("/volumes/{VOLUME}/marks"), &json!({ "name": name }))?;
+        marks.push((name, database.sum()));
+        eprintln!("  {} records, {:.0} a second", (part + 1) * count, outcome.iops);
+    }
+    let ended = Instant::now();
+    let log = rig.logged(VOLUME, count * PARTS * BLOCK as u64)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mut add = |what: &str, value: f64, unit| figures.add(SECTION, what.into(), value, unit, Goal::None);
+    add("records of the history", log.records as f64, "");
+    add(
+        "writes per second while it was made, until all was in the log",
+        log.records as f64 / seconds,
+        "IOPS",
+    );
+    add("anchors", log.anchors as f64, "");
+    add("size of the log", log.stored as f64 / f64::from(1 << 20), "MiB");
+    add("… for each record", log.stored as f64 / log.records as f64, "B");
+    Ok(History { marks, ended })
+}
+
+/// Opens views at random moments, and reads 4 KiB from each.
+fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
+    let (from, to) = rig.window(VOLUME)?;
+    let status = rig.cdp(VOLUME)?;
+    let window = status["window_seconds"].as_f64().unwrap_or(0.0);
+    let mut random = Random(3);
+    let blocks = rig.args.size() / 4 / 4096;
+    for by in ["LSN", "time"] {
+        let (mut opening, mut reading) = (Vec::new(), Vec::new());
+        for _ in 0..OPENED {
+            let moment = match by {
+                "LSN" => format!("lsn:{}", from + random.below(to - from + 1)),
+                _ => format!("-{:.3}s", ended.elapsed().as_secs_f64() + window * random.share() * 0.99),
+            };
+            let start = Instant::now();
+            let mut view = rig.connect(&format!("{VOLUME}@{moment}"))?;
+            opening.push(start.elapsed().as_secs_f64() * 1000.0);
+            let start = Instant::now();
+            view.read(random.below(blocks) * 4096, 4096)?;
+            reading.push(start.elapsed().as_secs_f64() * 1000.0);
+        }
+        for (what, times, goal) in [
+            ("opening a view", &mut opening, Goal::AtMost(100.0)),
+            ("its first read, 4 KiB", &mut reading, Goal::None),
+        ] {
+            let mut add = |name: &str, share, goal| {
+                let value = percentile(times, share);
+                figures.add(SECTION, format!("{what}, by {by}: {name}"), value, "ms", goal);
+            };
+            add("median", 0.5, Goal::None);
+            add("99th percentile", 0.99, goal);
+            add("longest", 1.0, Goal::None);
+        }
+    }
+    Ok(())
+}
+
+/// Random reads from views of three moments, and from the volume itself.
+fn read(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    let (from, to) = rig.window(VOLUME)?;
+    let seconds = if rig.args.quick { 1 } else { 5 };
+    let job = Job::reads(Amount::Seconds(seconds), false, 5);
+    for (what, export) in [
+        ("the volume itself", VOLUME.to_owned()),
+        ("a view of the newest tenth", format!("{VOLUME}@lsn:{}", to - (to - from) / 17)),
+        ("a view of the middle", format!("{VOLUME}@lsn:{}", from + (to - from) / 2)),
+        ("a view of the oldest tenth", format!("{VOLUME}@lsn:{}", from + (to - from) / 17)),
+    ] {
+        let iops = fio::run(&job, &rig.hindcast.export(&export), &rig.dir())?.iops;
+        figures.add(SECTION, format!("random read 4 KiB, depth 32: {what}"), iops, "IOPS", Goal::None);
+    }
+    Ok(())
+}
