@@ -72,6 +72,8 @@ impl Run {
     /// After a crash: what lies behind the end of what was recovered has never been.
     pub(crate) fn forget_lost_moments(&mut self) -> Outcome<()> {
         let end = self.pool()?.stats().written_lsn;
+        let state = self.oracle.state();
+        self.past.retain(|vol, _| state.volumes.contains_key(vol));
         for past in self.past.values_mut() {
             drop(past.moments.split_off(&(end + 1)));
         }

@@ -72,7 +72,7 @@ fn orders_and_methods_show_in_what_snapshots_cost() {
     assert!(server.ok(&["volume", "show", "db"]).contains("independent"));
     assert_eq!(
         server.ok(&["volume", "set", "db", "--method", "cow"]),
-        "db is now writable, cow, independent\n"
+        "db is now writable, cow, independent, no history\n"
     );
     server.ok(&["snapshot", "create", "db@b"]);
     server.ok(&["snapshot", "create", "db@c"]);

@@ -208,9 +208,8 @@ impl Appender {
         })
     }
 
-    /// Adds a record that replaces a part of `content`, whose sum is `sum`, by `new`; both are what they are after it then.
-    pub(crate) fn push(&mut self, item: &Item, content: &mut [u8], sum: &mut u32, new: &[u8]) -> Result<()> {
-        let old = &mut content[item.start..item.end];
+    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; both are what they are after it then.
+    pub(crate) fn push(&mut self, item: &Item, old: &mut [u8], sum: &mut u32, new: &[u8]) -> Result<()> {
         let behind = self.branch.chunk_size() - item.end as u64;
         let after = crc_after(*sum, crc32c(old), crc32c(new), behind);
         self.settings.encoding.payload(old, new, &mut self.raw);

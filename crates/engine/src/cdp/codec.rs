@@ -2,6 +2,7 @@
 
 use crate::codec::crc32c;
 use crate::error::{Error, ErrorKind, Result};
+use std::sync::LazyLock;
 
 /// What a record holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -238,11 +239,39 @@ pub(crate) fn crc_after(before: u32, old: u32, new: u32, behind: u64) -> u32 {
     before ^ shifted(old ^ new, behind)
 }
 
+/// What 2ⁿ zeros behind it make of each byte of a difference: [n][place of the byte][byte].
+static SHIFTS: LazyLock<Vec<[[u32; 256]; 4]>> = LazyLock::new(|| (0..SHIFTS_LEN).map(shift_table).collect());
+/// Chunks are shorter than 2³² bytes.
+const SHIFTS_LEN: u32 = 32;
+
+fn shift_table(log2: u32) -> [[u32; 256]; 4] {
+    let shift = |difference: u32| {
+        crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, difference.into(), 0, 1 << log2) as u32
+    };
+    let bits: Vec<u32> = (0..32).map(|bit| shift(1 << bit)).collect();
+    let mut table = [[0; 256]; 4];
+    for (place, of_place) in table.iter_mut().enumerate() {
+        for (byte, entry) in of_place.iter_mut().enumerate() {
+            let set = (0..8).filter(|bit| byte >> bit & 1 == 1);
+            *entry = set.fold(0, |sum, bit| sum ^ bits[8 * place + bit]);
+        }
+    }
+    table
+}
+
 /// The contribution of a difference with `behind` zeros after it.
 fn shifted(difference: u32, behind: u64) -> u32 {
-    let combined =
-        crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, difference.into(), 0, behind);
-    combined as u32
+    let tables = SHIFTS.iter().enumerate().filter(|(log2, _)| behind >> log2 & 1 == 1);
+    let done = tables.fold(difference, |d, (_, table)| {
+        d.to_le_bytes().iter().zip(table).fold(0, |sum, (byte, of_place)| sum ^ of_place[*byte as usize])
+    });
+    match behind >> SHIFTS_LEN {
+        0 => done,
+        _ => {
+            let rest = behind >> SHIFTS_LEN << SHIFTS_LEN;
+            crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, done.into(), 0, rest) as u32
+        }
+    }
 }
 
 /// The CRC32C of `len` zeros.

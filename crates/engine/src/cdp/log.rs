@@ -7,7 +7,7 @@ use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +48,8 @@ pub(crate) struct LogState {
     pub(crate) settings: Option<CdpSettings>,
     /// By LSN.
     pub(crate) events: BTreeMap<u64, Event>,
+    /// The sums of chunks whose last change is recorded: whoever records the next one need not read them whole.
+    pub(crate) sums: HashMap<u64, u32>,
     /// The snapshots that are anchors, as the events say.
     anchors: BTreeSet<u64>,
     /// The events that say how it was recorded and how large the volume was: few, among many anchors.
@@ -315,8 +317,13 @@ impl LogState {
     pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
         match event {
             Event::Anchor { snapshot, .. } => _ = self.anchors.insert(snapshot),
-            Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => _ = self.turns.insert(lsn, event),
-            Event::Floor { .. } | Event::Emptied { .. } => {}
+            Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => {
+                // Something may have changed, or will, without a record.
+                self.sums.clear();
+                self.turns.insert(lsn, event);
+            }
+            Event::Emptied { .. } => self.sums.clear(),
+            Event::Floor { .. } => {}
         }
         self.events.insert(lsn, event);
     }

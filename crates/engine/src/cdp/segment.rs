@@ -11,7 +11,8 @@ use super::record::{
 use crate::catalog::{GroupRecord, SegmentRecord};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
@@ -30,6 +31,8 @@ type HeldBlock = (u64, Vec<Entry>);
 pub(crate) struct Sealed {
     pub(crate) file: SegmentFile,
     pub(crate) record: SegmentRecord,
+    /// The last keys of blocks of the index that were looked at: with them a search reads one block, mostly.
+    fences: Mutex<HashMap<u64, (u64, u64)>>,
     /// All entries, made of the records because the index is damaged; `None`: they don't suffice.
     rebuilt: OnceLock<Option<Vec<Entry>>>,
 }
@@ -120,7 +123,7 @@ impl SegmentFile {
 
 impl Sealed {
     pub(crate) fn new(file: SegmentFile, record: SegmentRecord) -> Self {
-        Sealed { file, record, rebuilt: OnceLock::new() }
+        Sealed { file, record, fences: Mutex::default(), rebuilt: OnceLock::new() }
     }
 
     fn blocks(&self) -> u64 {
@@ -160,13 +163,25 @@ impl Sealed {
         let mut held = None;
         while low < high {
             let middle = (low + high) / 2;
-            let block = self.block(middle)?;
-            if block.last().is_some_and(|e| (e.chunk, e.lsn) < key) {
+            let known = self.fences.lock().get(&middle).copied();
+            let (last, block) = match known {
+                Some(last) => (last, None),
+                None => {
+                    let block = self.block(middle)?;
+                    let last = block.last().map(|e| (e.chunk, e.lsn))?;
+                    self.fences.lock().insert(middle, last);
+                    (last, Some(block))
+                }
+            };
+            if last < key {
                 low = middle + 1;
             } else {
                 high = middle;
-                held = Some((middle, block));
+                held = block.map(|block| (middle, block));
             }
+        }
+        if held.is_none() && low < self.blocks() {
+            held = Some((low, self.block(low)?));
         }
         Some((low, held))
     }

@@ -13,7 +13,11 @@ use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, Line};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Sums of chunks that are kept of a branch, each some 20 bytes.
+const MAX_SUMS: usize = 1 << 18;
 
 impl Pool {
     /// Where the segments of a branch's log come from.
@@ -34,6 +38,10 @@ impl Pool {
             let branch = &batch.branches[index];
             let Some(settings) = branch.cdp.log.read().settings else { continue };
             let mut appender = Appender::new(branch, self.shelf(branch.id), settings)?;
+            let mut sums = std::mem::take(&mut branch.cdp.log.write().sums);
+            if sums.len() > MAX_SUMS {
+                sums.clear();
+            }
             let by_chunk = || items.chunk_by(|a, b| a.chunk == b.chunk);
             let mut ahead = by_chunk();
             for of_chunk in ahead.by_ref().take(READ_AHEAD) {
@@ -43,9 +51,13 @@ impl Pool {
                 if let Some(next) = ahead.next() {
                     self.announce_chunk(branch, next[0].chunk)?;
                 }
-                self.log_chunk(&mut appender, branch, batch.epochs[index], &batch.stamps, of_chunk)?;
+                let known = sums.get(&of_chunk[0].chunk).copied();
+                let epoch = batch.epochs[index];
+                let sum = self.log_chunk(&mut appender, (branch, epoch), &batch.stamps, of_chunk, known)?;
+                sums.insert(of_chunk[0].chunk, sum);
             }
             all.extend(appender.finish()?);
+            branch.cdp.log.write().sums = sums;
         }
         Ok(all)
     }
@@ -62,17 +74,26 @@ impl Pool {
         Ok(())
     }
 
+    /// Records what changes in a chunk, whose sum may be `known`; tells the sum after it.
     fn log_chunk(
         &self,
         appender: &mut Appender,
-        branch: &Arc<Branch>,
-        epoch: u32,
+        (branch, epoch): (&Arc<Branch>, u32),
         stamps: &[(u64, u64)],
         items: &[Item],
-    ) -> Result<()> {
+        known: Option<u32>,
+    ) -> Result<u32> {
         let chunk = items[0].chunk;
-        let mut content = self.content_before(branch, chunk, items)?;
-        let mut sum = crc32c(&content);
+        let part =
+            items.iter().map(|i| i.start).min().unwrap_or(0)..items.iter().map(|i| i.end).max().unwrap_or(0);
+        let in_place = known.map(|sum| Ok((sum, self.placed_part(branch, chunk, &part)?))).transpose()?;
+        let (mut sum, first, mut content) = match in_place {
+            Some((sum, Some(content))) => (sum, part.start, content),
+            _ => {
+                let content = self.content_before(branch, chunk, items)?;
+                (crc32c(&content), 0, content)
+            }
+        };
         let mut new = Vec::new();
         for item in items {
             new.clear();
@@ -82,10 +103,24 @@ impl Pool {
             }
             let (lsn, time) = stamps.get(item.order as usize).copied().unwrap_or_default();
             let (start, end) = (item.start as usize, item.end as usize);
-            let item = CdpItem { lsn, time, chunk, epoch, start, end };
-            appender.push(&item, &mut content, &mut sum, &new)?;
+            let cdp_item = CdpItem { lsn, time, chunk, epoch, start, end };
+            let old = &mut content[(item.start - first) as usize..(item.end - first) as usize];
+            appender.push(&cdp_item, old, &mut sum, &new)?;
         }
-        Ok(())
+        Ok(sum)
+    }
+
+    /// A part of a chunk that is in a slot of the branch; `None` if it is not.
+    fn placed_part(&self, branch: &Arc<Branch>, chunk: u64, part: &Range<u32>) -> Result<Option<Vec<u8>>> {
+        let (number, at) = MapPage::locate(chunk);
+        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let slot = self.map.load(&head, number)?.get(at).map(|entry| entry.slot);
+        let Some(slot) = slot.filter(|slot| *slot != Slot::HOLE) else { return Ok(None) };
+        let mut content = vec![0; part.len()];
+        let pv = self.pvs.get(slot.pv())?;
+        let failed = |e| Error::io(format!("read from {}", pv.path), e);
+        pv.disk.read_at(&mut content, slot.offset() + u64::from(part.start)).map_err(failed)?;
+        Ok(Some(content))
     }
 
     /// What a chunk holds before the batch. What an image or a moment has there was brought into the journal as a whole before
