@@ -83,7 +83,7 @@ fn xor(into: &mut [u8], other: &[u8]) {
 /// Zstandard's level while writing: its quickest usual one.
 const QUICK: i32 = 1;
 /// And its level in the background.
-const HARD: i32 = 9;
+const HARD: i32 = 5;
 
 /// Compresses payloads, one after another.
 pub(crate) struct Packer {

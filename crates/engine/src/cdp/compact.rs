@@ -6,9 +6,10 @@
 
 use super::append::Draft;
 use super::codec::{Compression, Packer, unpack};
-use super::record::{Entry, SegmentHead};
+use super::record::{ALIGN, Entry, HEADER_LEN, SegmentHead};
 use super::segment::Sealed;
 use crate::catalog::SegmentRecord;
+use crate::codec::align_up;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::pool::line::Branch;
@@ -16,26 +17,46 @@ use crate::pool::{Maintenance, Pool};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Records after which it is looked whether they become smaller, and whether there is something better to do.
+const SAMPLE: usize = 64;
+
+/// What came of compressing a segment harder.
+enum Outcome {
+    /// Its next edition, on disk and durable.
+    Smaller(Draft),
+    /// It would not become smaller, by a twentieth at least.
+    Futile,
+    /// A record of it is damaged.
+    Damaged,
+    /// There is something better to do.
+    Pressed,
+}
+
 impl Pool {
-    /// Compresses one segment harder, without keeping other background work from being done. False when there is none left.
+    /// Compresses one segment harder, without keeping other background work from being done. False when there is nothing to be done
+    /// now.
     pub(crate) fn compact_history(&self) -> Result<bool> {
         let Some((branch, old)) = self.next_to_compact(&mut self.maintenance.lock()) else {
             return Ok(false);
         };
         let head = old.file.head;
         // What can't be read, or written now, stays as it is: that takes space, and nothing else.
-        let new = match self.compacted(&branch, &old) {
-            Ok(Some(draft)) if draft.record.end < old.record.end => {
+        let outcome = self.compacted(&branch, &old);
+        if !matches!(outcome, Ok(Outcome::Smaller(_))) {
+            let _ = self.dir.remove(&next_edition(&head).file_name());
+        }
+        let new = match outcome {
+            Ok(Outcome::Smaller(draft)) => {
                 Sealed::new(draft.file, SegmentRecord { compact: true, ..draft.record })
             }
-            Ok(Some(draft)) => {
-                let _ = self.dir.remove(&draft.file.head.file_name());
+            Ok(Outcome::Futile) => {
                 Sealed::new(old.file.clone(), SegmentRecord { compact: true, ..old.record })
             }
-            Ok(None) => return Ok(true),
-            Err(_) => {
-                let _ = self.dir.remove(&next_edition(&head).file_name());
-                return Ok(true);
+            Ok(Outcome::Damaged) | Err(_) => return Ok(true),
+            Ok(Outcome::Pressed) => {
+                // Once more from the start, another time.
+                self.maintenance.lock().compacted.remove(&branch.id);
+                return Ok(false);
             }
         };
         let done = self.replace_segment(&mut self.maintenance.lock(), &branch, &old, new);
@@ -57,32 +78,43 @@ impl Pool {
         })
     }
 
-    /// The next edition of a segment, on disk and durable; `None` where a record of it is damaged.
-    fn compacted(&self, branch: &Branch, old: &Sealed) -> Result<Option<Draft>> {
-        let Ok(mut entries) = old.all_entries() else { return Ok(None) };
+    /// Makes the next edition of a segment.
+    fn compacted(&self, branch: &Branch, old: &Sealed) -> Result<Outcome> {
+        let Ok(mut entries) = old.all_entries() else { return Ok(Outcome::Damaged) };
         entries.sort_unstable_by_key(|entry| entry.at);
         let mut draft =
             Draft::new(self.shelf(branch.id).create(old.file.head.seq, old.file.head.edition + 1)?);
         let mut packer = Packer::hard()?;
         let mut packed = Vec::new();
-        for entry in entries {
-            let Ok((epoch, raw)) = old.file.record(&entry) else {
-                let _ = self.dir.remove(&draft.file.head.file_name());
-                return Ok(None);
-            };
+        let (mut before, mut after) = (0, 0);
+        for (n, entry) in entries.into_iter().enumerate() {
+            if n > 0 && n.is_multiple_of(SAMPLE) {
+                if saves_little(before, after) {
+                    return Ok(Outcome::Futile);
+                }
+                if self.is_pressed() {
+                    return Ok(Outcome::Pressed);
+                }
+            }
+            let Ok((epoch, raw)) = old.file.record(&entry) else { return Ok(Outcome::Damaged) };
             packed.clear();
             let compression = packer.pack(&raw, &mut packed);
             // The only other copy is about to go.
             if unpack(compression, &packed, raw.len()).as_ref() != Some(&raw) {
                 return Err(Error::new(crate::ErrorKind::Io, "compress a record: it does not come back"));
             }
+            before += entry.space();
             draft.push(Entry { compression, ..entry }, epoch, &packed);
+            after += align_up((HEADER_LEN + packed.len()) as u64, ALIGN);
         }
         draft.end_group()?;
         draft.seal(std::iter::empty())?;
+        if saves_little(old.record.end, draft.record.end) {
+            return Ok(Outcome::Futile);
+        }
         draft.sync()?;
         self.dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
-        Ok(Some(draft))
+        Ok(Outcome::Smaller(draft))
     }
 
     fn replace_segment(
@@ -114,6 +146,10 @@ impl Pool {
         }
         Ok(())
     }
+}
+
+fn saves_little(before: u64, after: u64) -> bool {
+    after > before - before / 20
 }
 
 fn next_edition(head: &SegmentHead) -> SegmentHead {

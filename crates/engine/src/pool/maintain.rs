@@ -136,10 +136,14 @@ impl Pool {
         if written < m.cursor.lsn {
             return false;
         }
-        let (used, capacity) = self.journal.usage();
-        let start = capacity / 100 * self.options.destage_start_percent as u64;
         let quiet = m.seen == (written, self.work.kicks.load(Ordering::Relaxed));
-        used >= start || quiet || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+        quiet || self.is_pressed() || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+    }
+
+    /// Is so much of the journal in use that destage can't wait?
+    pub(crate) fn is_pressed(&self) -> bool {
+        let (used, capacity) = self.journal.usage();
+        used >= capacity / 100 * self.options.destage_start_percent as u64
     }
 
     /// One destage batch, if there is anything to destage.
