@@ -161,7 +161,8 @@ impl Volume {
     /// Waits until everything up to `lsn` is written, and with `fua` durable.
     fn finish(&self, lsn: u64, fua: bool) -> Result<()> {
         self.pool.journal.write_out(lsn)?;
-        if self.branch().cdp.is_on() {
+        // A request that was refused as a whole leaves no trace.
+        if lsn > 0 && self.branch().cdp.is_on() {
             self.pool.anchor_if_due(&self.state)?;
         }
         if fua { self.pool.journal.sync_to(lsn) } else { Ok(()) }
