@@ -23,7 +23,7 @@ const SAMPLE: usize = 64;
 /// What came of compressing a segment harder.
 enum Outcome {
     /// Its next edition, on disk and durable.
-    Smaller(Draft),
+    Smaller(Box<Draft>),
     /// It would not become smaller, by a twentieth at least.
     Futile,
     /// A record of it is damaged.
@@ -114,7 +114,7 @@ impl Pool {
         }
         draft.sync()?;
         self.dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
-        Ok(Outcome::Smaller(draft))
+        Ok(Outcome::Smaller(Box::new(draft)))
     }
 
     fn replace_segment(
