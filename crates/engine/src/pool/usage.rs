@@ -46,12 +46,13 @@ impl Pool {
         Ok(usage)
     }
 
-    /// What the snapshots of some volumes take beyond their reserve: (volume, bytes, reserve).
+    /// What the snapshots of some volumes take beyond their reserve: (volume, bytes, reserve). Of a volume with a history
+    /// nobody can say how much is its snapshots' own and how much its anchors': it has no reserve.
     pub fn over_reserve(&self) -> Vec<(String, u64, u64)> {
         let names = self.names.read();
         let over = names.by_name.iter().filter_map(|(name, state)| {
             let (taken, reserve) = (taken(&names, state), reserve(state));
-            (taken > reserve).then(|| (name.clone(), taken, reserve))
+            is_over(state, taken).then(|| (name.clone(), taken, reserve))
         });
         over.collect()
     }
@@ -81,7 +82,7 @@ impl Pool {
         let low = self.is_low_on_space();
         let needy = volumes.filter(|state| {
             let taken = taken(names, state);
-            taken > 0 && (low || taken > reserve(state))
+            taken > 0 && (low || is_over(state, taken))
         });
         let oldest = needy.filter_map(|state| {
             let mut snapshots = names.snapshots_of(state.id).into_iter();
@@ -108,6 +109,10 @@ fn is_held(names: &Namespace, snapshot: &Snapshot) -> bool {
 fn reserve(state: &VolumeState) -> u64 {
     let percent = state.policy.read().reserve_percent;
     (state.size.load(Ordering::Acquire) as u128 * percent as u128 / 100) as u64
+}
+
+fn is_over(state: &VolumeState, taken: u64) -> bool {
+    taken > reserve(state) && state.line.branch.cdp.log.read().anchors().next().is_none()
 }
 
 /// Bytes that a volume's snapshots take, deleted ones too until they are dissolved.
