@@ -2,6 +2,7 @@
 
 use crate::codec::crc32c;
 use crate::error::{Error, ErrorKind, Result};
+use std::cell::RefCell;
 use std::sync::LazyLock;
 
 /// What a record holds.
@@ -83,7 +84,12 @@ fn xor(into: &mut [u8], other: &[u8]) {
 /// Zstandard's level while writing: its quickest usual one.
 const QUICK: i32 = 1;
 /// And its level in the background.
-const HARD: i32 = 5;
+const HARD: i32 = 3;
+
+thread_local! {
+    /// Making one takes longer than a record does.
+    static UNPACKER: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
 
 /// Compresses payloads, one after another.
 pub(crate) struct Packer {
@@ -146,7 +152,13 @@ pub(crate) fn unpack(compression: Compression, packed: &[u8], len: usize) -> Opt
         }
         Compression::ZeroRun => return unpack_zero_runs(packed, raw),
         Compression::Lz4 => lz4_flex::block::decompress_into(packed, &mut raw).ok()?,
-        Compression::Zstd => zstd::bulk::decompress_to_buffer(packed, &mut raw).ok()?,
+        Compression::Zstd => UNPACKER.with_borrow_mut(|unpacker| {
+            let unpacker = match unpacker {
+                Some(unpacker) => unpacker,
+                none => none.insert(zstd::bulk::Decompressor::new().ok()?),
+            };
+            unpacker.decompress_to_buffer(packed, &mut raw).ok()
+        })?,
     };
     (done == len).then_some(raw)
 }

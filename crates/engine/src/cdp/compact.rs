@@ -20,6 +20,11 @@ use std::sync::atomic::Ordering;
 /// Records after which it is looked whether they become smaller, and whether there is something better to do.
 const SAMPLE: usize = 64;
 
+/// For each nanosecond of it so many others: nobody waits for it, and the processor has better things to do.
+const REST: u64 = 3;
+/// The longest rest, in nanoseconds.
+const PATIENCE: u64 = 60_000_000_000;
+
 /// What came of compressing a segment harder.
 enum Outcome {
     /// Its next edition, on disk and durable.
@@ -36,12 +41,15 @@ impl Pool {
     /// Compresses one segment harder, without keeping other background work from being done. False when there is nothing to be done
     /// now.
     pub(crate) fn compact_history(&self) -> Result<bool> {
-        let Some((branch, old)) = self.next_to_compact(&mut self.maintenance.lock()) else {
+        let began = self.world.clock.now();
+        let Some((branch, old)) = self.next_to_compact(&mut self.maintenance.lock(), began) else {
             return Ok(false);
         };
         let head = old.file.head;
         // What can't be read, or written now, stays as it is: that takes space, and nothing else.
         let outcome = self.compacted(&branch, &old);
+        let now = self.world.clock.now();
+        self.maintenance.lock().compact_from = now.saturating_add(REST * now.saturating_sub(began));
         if !matches!(outcome, Ok(Outcome::Smaller(_))) {
             let _ = self.dir.remove(&next_edition(&head).file_name());
         }
@@ -64,7 +72,11 @@ impl Pool {
     }
 
     /// The oldest segment of any branch that was not tried since the pool was opened.
-    fn next_to_compact(&self, m: &mut Maintenance) -> Option<(Arc<Branch>, Arc<Sealed>)> {
+    fn next_to_compact(&self, m: &mut Maintenance, now: u64) -> Option<(Arc<Branch>, Arc<Sealed>)> {
+        // A clock that was set back holds nobody up for long.
+        if now < m.compact_from && m.compact_from - now < PATIENCE {
+            return None;
+        }
         let names = self.names.read();
         names.branches.values().find_map(|branch| {
             let tried = m.compacted.get(&branch.id);

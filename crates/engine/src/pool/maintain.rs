@@ -60,6 +60,8 @@ pub(crate) struct Maintenance {
     pub(crate) filling: BTreeMap<u64, Fill>,
     /// By branch, the last segment of its history that was to be compressed harder.
     pub(crate) compacted: BTreeMap<u64, u64>,
+    /// When that may go on.
+    pub(crate) compact_from: u64,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     /// What was written, and how often work was called for, at the last idle step.
@@ -81,6 +83,7 @@ impl Maintenance {
             relocating: BTreeMap::new(),
             filling: BTreeMap::new(),
             compacted: BTreeMap::new(),
+            compact_from: 0,
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen: (0, 0),
