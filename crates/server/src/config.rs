@@ -249,6 +249,9 @@ impl Settings {
         if let Some(size) = self.destage_batch {
             options.batch_bytes = size.0;
         }
+        if let Some(said) = self.cdp_recompress {
+            options.recompress_history = said;
+        }
         for (name, said, place) in [
             ("destage-start", self.destage_start, &mut options.destage_start_percent),
             ("low-space", self.low_space, &mut options.low_space_percent),

@@ -206,6 +206,10 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_CDP_GAMMA", value_name = "PRICE", help_heading = "Tuning")]
     pub cdp_gamma: Option<f64>,
 
+    /// Compress old history harder when there is nothing else to do [default: true]
+    #[arg(long, env = "HINDCAST_CDP_RECOMPRESS", value_name = "BOOL", help_heading = "Tuning")]
+    pub cdp_recompress: Option<bool>,
+
     /// Warn when less than this share of the pool is free, in per cent [default: 10]
     #[arg(long, env = "HINDCAST_LOW_SPACE", value_name = "PERCENT", help_heading = "Tuning")]
     pub low_space: Option<u8>,
@@ -377,6 +381,7 @@ impl Settings {
             destage_start,
             cdp_beta,
             cdp_gamma,
+            cdp_recompress,
             low_space,
             stop_timeout,
             log,

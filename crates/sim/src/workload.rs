@@ -385,6 +385,7 @@ impl Plan {
             destage_start_percent: 0,
             low_space_percent: 10,
             flatten_depth: 0,
+            recompress_history: true,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
@@ -413,6 +414,7 @@ impl Plan {
             destage_start_percent: rand.pick(&[0, 0, 10, 50]),
             low_space_percent: 10,
             flatten_depth: 0,
+            recompress_history: true,
         }
     }
 

@@ -41,6 +41,9 @@ impl Pool {
     /// Compresses one segment harder, without keeping other background work from being done. False when there is nothing to be done
     /// now.
     pub(crate) fn compact_history(&self) -> Result<bool> {
+        if !self.options.recompress_history {
+            return Ok(false);
+        }
         let began = self.world.clock.now();
         let Some((branch, old)) = self.next_to_compact(&mut self.maintenance.lock(), began) else {
             return Ok(false);

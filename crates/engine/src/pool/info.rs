@@ -41,6 +41,8 @@ pub struct PoolOptions {
     pub low_space_percent: u8,
     /// Volumes that rest on more levels than this are made independent of them in the background (0: never).
     pub flatten_depth: u32,
+    /// Old history is compressed harder in the background.
+    pub recompress_history: bool,
 }
 
 impl Default for PoolOptions {
@@ -54,6 +56,7 @@ impl Default for PoolOptions {
             destage_start_percent: 60,
             low_space_percent: 10,
             flatten_depth: 32,
+            recompress_history: true,
         }
     }
 }
