@@ -241,7 +241,7 @@ fn details(v: &Volume) -> String {
             "snapshot reserve",
             format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", kept by deletion" } else { "" }),
         ),
-        ("history", history(v)),
+        ("history", v.cdp.as_ref().map_or("none", |cdp| cdp.encoding.name()).into()),
         ("origin", v.origin.clone().unwrap_or_else(|| "-".into())),
         ("handles", v.handles.to_string()),
         ("created", v.created.to_string()),
