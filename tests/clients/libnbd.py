@@ -45,3 +45,15 @@ def refused(expected, call, *args, **kwargs):
 
 def pattern(seed, length):
     return random.Random(seed).randbytes(length)
+
+
+def put(server, export, data, offset=0):
+    """Writes, and waits until that is durable."""
+    with connection(server.uri(export)) as h:
+        h.pwrite(data, offset)
+        h.flush()
+
+
+def get(server, export, length, offset=0):
+    with connection(server.uri(export)) as h:
+        return bytes(h.pread(length, offset))

@@ -171,8 +171,9 @@ def verify(t, postgres, recorded):
     return sum(map(len, recorded.values()))
 
 
-def prepare(t):
-    server = t.server(destage_start=25)
+def prepare(t, **options):
+    """A server with such options, and PostgreSQL with its ledger on a volume of it."""
+    server = t.server(destage_start=25, **options)
     server.create("db", "4G")
     disk = Disk(t, server, "db")
     postgres = Postgres(t, disk.mount_dir / "pgdata")

@@ -5,20 +5,9 @@ file system that a program like ransomware rewrites, found by bisection."""
 import datetime
 
 from iscsi import *
-from libnbd import connection, pattern, refused
+from libnbd import connection, get, pattern, put, refused
 from mounted import *
 import errno
-
-
-def put(server, export, data, offset=0):
-    with connection(server.uri(export)) as h:
-        h.pwrite(data, offset)
-        h.flush()
-
-
-def get(server, export, length, offset=0):
-    with connection(server.uri(export)) as h:
-        return bytes(h.pread(length, offset))
 
 
 def now():

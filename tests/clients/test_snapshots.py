@@ -6,7 +6,7 @@ import re
 
 from iscsi import *
 from iscsi_wire import READ as DATA_IN, Initiator, sense_of
-from libnbd import connection, pattern, refused
+from libnbd import connection, get, pattern, put, refused
 import errno
 import struct
 
@@ -17,17 +17,6 @@ except ImportError:
 
 CHECK_CONDITION = 2
 UNIT_ATTENTION, DATA_PROTECT = 6, 7
-
-
-def put(server, export, data, offset=0):
-    with connection(server.uri(export)) as h:
-        h.pwrite(data, offset)
-        h.flush()
-
-
-def get(server, export, length, offset=0):
-    with connection(server.uri(export)) as h:
-        return bytes(h.pread(length, offset))
 
 
 def names(server, volume="db"):

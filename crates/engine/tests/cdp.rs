@@ -1,19 +1,20 @@
 //! Continuous data protection through the public interface, on an in-memory directory: every moment of what was done.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod common;
+
 use bytes::Bytes;
+use common::{KIB, MIB, Site};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
-use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
+use hindcast_engine::pool::{Pool, PoolOptions};
 use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 const SIZE: u64 = 256 * KIB;
 
 /// A pool with one volume `v`, and what it held after every record.
@@ -28,20 +29,10 @@ struct Fixture {
 
 impl Fixture {
     fn new(seed: u64, chunk_size: u64) -> Fixture {
-        let dir = Arc::new(MemDir::new());
-        let clock = Arc::new(ManualClock::new(1000));
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 4 * MIB,
-            segment_size: 512 * KIB,
-            atomic_unit: 4096,
-        };
-        let pv = PvSpec { path: "pv-0.img".into(), size: Some(33 * MIB), force: false };
-        let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(seed)) };
-        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
-        let pool = Pool::open(dir.clone(), world, PoolOptions::default()).unwrap();
-        let new = NewVolume { name: "v".into(), size: SIZE, chunk_size, block_size: 512, read_only: false };
-        pool.create_volume(&new).unwrap();
+        let site = Site::seeded(32, seed);
+        site.clock.advance(1000);
+        drop(site.volume("v", SIZE, chunk_size));
+        let Site { dir, clock, pool, .. } = site;
         let (rng, now) = (SplitMix::new(seed), vec![0; SIZE as usize]);
         Fixture { dir, clock, rng, pool: Some(pool), now, moments: BTreeMap::new() }
     }
@@ -115,9 +106,7 @@ impl Fixture {
     }
 
     fn idle(&self) {
-        for _ in 0..3 {
-            while self.pool().maintain().unwrap() == Progress::Worked {}
-        }
+        common::idle(self.pool());
     }
 
     fn read(&self, moment: &Moment) -> Result<Vec<u8>, hindcast_engine::Error> {

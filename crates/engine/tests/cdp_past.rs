@@ -1,16 +1,15 @@
 //! Looking back: what `history`, `changes` and `cdp_samples` tell of things that were done.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod common;
+
 use bytes::Bytes;
+use common::{KIB, MIB, Site};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::MemDir;
-use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::pool::Pool;
+use hindcast_engine::world::ManualClock;
 use std::sync::Arc;
-
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 
 struct Fixture {
     clock: Arc<ManualClock>,
@@ -19,27 +18,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        let dir = Arc::new(MemDir::new());
-        let clock = Arc::new(ManualClock::new(1_000_000_000));
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 4 * MIB,
-            segment_size: 512 * KIB,
-            atomic_unit: 4096,
-        };
-        let pv = PvSpec { path: "pv-0.img".into(), size: Some(33 * MIB), force: false };
-        let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(7)) };
-        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
-        let pool = Pool::open(dir, world, PoolOptions::default()).unwrap();
-        let new = NewVolume {
-            name: "v".into(),
-            size: MIB,
-            chunk_size: 16 * KIB,
-            block_size: 512,
-            read_only: false,
-        };
-        pool.create_volume(&new).unwrap();
-        Fixture { clock, pool }
+        let site = Site::new(32);
+        site.clock.advance(1_000_000_000);
+        drop(site.volume("v", MIB, 16 * KIB));
+        Fixture { clock: site.clock.clone(), pool: site.pool.clone() }
     }
 
     fn cdp(&self, encoding: Encoding) {

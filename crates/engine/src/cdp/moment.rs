@@ -5,12 +5,12 @@ use super::{Moment, Point};
 use crate::catalog::{LineRecord, SegmentRecord};
 use crate::error::{Result, invalid, not_found};
 use crate::map::page::CHUNKS;
+use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, Line, VolumeState};
-use crate::pool::{Pool, SnapshotPolicy};
 use crate::volume::Volume;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them again.
 const CACHED_BYTES: usize = 1 << 20;
@@ -210,23 +210,8 @@ impl Pool {
         let mut uuid = state.uuid;
         // Another device at every moment.
         uuid.iter_mut().zip(point.lsn.to_le_bytes()).for_each(|(byte, of_lsn)| *byte ^= of_lsn);
-        let view = VolumeState {
-            id: 0,
-            uuid,
-            block_size: state.block_size,
-            created: point.time,
-            line,
-            name: RwLock::new(format!("{volume}@lsn-{}", point.lsn)),
-            size: AtomicU64::new(point.size),
-            read_only: AtomicBool::new(true),
-            deleted: AtomicBool::new(false),
-            handles: AtomicU64::new(0),
-            policy: RwLock::new(SnapshotPolicy::default()),
-            import: RwLock::new(None),
-            importing: AtomicBool::new(false),
-            flushes: Mutex::default(),
-            counters: Arc::default(),
-        };
+        let of = (uuid, state.block_size, point.time);
+        let view = VolumeState::frozen(0, of, line, format!("{volume}@lsn-{}", point.lsn), point.size);
         Ok(Arc::new(Volume::new(self.clone(), Arc::new(view), true, false)))
     }
 

@@ -276,6 +276,28 @@ pub(crate) struct VolumeState {
 const MAX_FLUSHES: usize = 4096;
 
 impl VolumeState {
+    /// What is only read: a snapshot, or a moment. `of` is the device that it is like: identity, block size, and since when.
+    pub(crate) fn frozen(id: u64, of: ([u8; 16], u32, u64), line: Line, name: String, size: u64) -> Self {
+        let (uuid, block_size, created) = of;
+        VolumeState {
+            id,
+            uuid,
+            block_size,
+            created,
+            line,
+            name: RwLock::new(name),
+            size: AtomicU64::new(size),
+            read_only: AtomicBool::new(true),
+            deleted: AtomicBool::new(false),
+            handles: AtomicU64::new(0),
+            policy: RwLock::default(),
+            import: RwLock::default(),
+            importing: AtomicBool::new(false),
+            flushes: Mutex::default(),
+            counters: Arc::default(),
+        }
+    }
+
     /// A flush that began at `time`, with everything up to `lsn` sequenced, has succeeded.
     pub(crate) fn flushed(&self, lsn: u64, time: u64) {
         let mut flushes = self.flushes.lock();

@@ -198,23 +198,8 @@ impl Namespace {
     pub(crate) fn load_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
         let line = self.line(record.of)?;
         line.branch.frozen.write().insert(record.of.epoch);
-        let state = Arc::new(VolumeState {
-            id,
-            uuid: record.uuid,
-            block_size: record.block_size,
-            created: record.created,
-            line,
-            name: RwLock::new(record.name.clone()),
-            size: AtomicU64::new(record.size),
-            read_only: AtomicBool::new(true),
-            deleted: AtomicBool::new(false),
-            handles: AtomicU64::new(0),
-            policy: RwLock::new(SnapshotPolicy::default()),
-            import: RwLock::new(None),
-            importing: AtomicBool::new(false),
-            flushes: Mutex::default(),
-            counters: Arc::default(),
-        });
+        let of = (record.uuid, record.block_size, record.created);
+        let state = Arc::new(VolumeState::frozen(id, of, line, record.name.clone(), record.size));
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
             return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
         }
