@@ -7,7 +7,7 @@ use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_record};
 use super::segment::{Open, Sealed, SegmentFile};
 use crate::catalog::{GroupRecord, SegmentRecord, Txn};
 use crate::codec::crc32c;
-use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::disk::{Dir, Lane, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::journal::record::SECTOR;
 use crate::pool::line::Branch;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
 /// And when they have so many records.
 const MAX_RECORDS: u64 = 64 << 10;
+/// So much is gathered before it is written: little enough for the processor's cache.
+const PIECE: usize = 1 << 20;
 /// Where the first group of a segment starts.
 pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
 
@@ -52,9 +54,11 @@ pub(crate) struct Draft {
     known_groups: usize,
     /// Entries that are not in memory yet.
     pub(crate) fresh: Vec<Entry>,
-    /// The group that is being gathered: its records and their entries.
-    buffer: Vec<u8>,
+    /// The entries of the group that is being gathered.
     entries: Vec<Entry>,
+    /// How far the file is written, or is about to be, and what comes there.
+    written: u64,
+    buffer: Vec<u8>,
 }
 
 impl Draft {
@@ -78,16 +82,22 @@ impl Draft {
 
     fn of(file: SegmentFile, record: SegmentRecord, groups: Vec<GroupRecord>) -> Draft {
         let known_groups = groups.len();
-        let (fresh, buffer, entries) = (Vec::new(), Vec::new(), Vec::new());
-        Draft { file, record, groups, known_groups, fresh, buffer, entries }
+        let (fresh, entries, written, buffer) = (Vec::new(), Vec::new(), record.end, Vec::new());
+        Draft { file, record, groups, known_groups, fresh, entries, written, buffer }
     }
 
     fn len(&self) -> u64 {
-        self.record.end + self.buffer.len() as u64
+        self.written + self.buffer.len() as u64
     }
 
     /// Adds a record; its place and the length of its payload are found here.
-    pub(crate) fn push(&mut self, mut entry: Entry, epoch: u32, payload: &[u8]) {
+    pub(crate) fn push(
+        &mut self,
+        lane: &mut Lane,
+        mut entry: Entry,
+        epoch: u32,
+        payload: &[u8],
+    ) -> Result<()> {
         entry.at = self.len() as u32;
         entry.stored = payload.len() as u32;
         put_record(&entry, epoch, self.file.salt, payload, &mut self.buffer);
@@ -103,38 +113,41 @@ impl Draft {
         widen(&mut record.times, entry.time);
         widen(&mut record.chunks, entry.chunk);
         self.entries.push(entry);
+        if self.buffer.len() >= PIECE { self.write(lane) } else { Ok(()) }
     }
 
     /// Writes the group that was gathered, with its index.
-    pub(crate) fn end_group(&mut self) -> Result<()> {
+    pub(crate) fn end_group(&mut self, lane: &mut Lane) -> Result<()> {
         if self.entries.is_empty() {
             return Ok(());
         }
-        let start = self.record.end;
-        let len = self.buffer.len().next_multiple_of(BLOCK_LEN);
-        self.buffer.resize(len, 0);
+        self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK_LEN), 0);
+        let (start, index_at, records) = (self.record.end, self.len(), self.entries.len() as u64);
+        self.groups.push(GroupRecord { start, index_at, records });
         self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
         put_index(&self.entries, self.file.salt, &mut self.buffer);
-        self.write(start)?;
-        self.groups.push(GroupRecord {
-            start,
-            index_at: start + len as u64,
-            records: self.entries.len() as u64,
-        });
         self.fresh.append(&mut self.entries);
-        Ok(())
+        self.record.end = self.len();
+        self.write(lane)
     }
 
-    fn write(&mut self, at: u64) -> Result<()> {
-        let failed = |e| Error::io(format!("append to {}", self.file.head.file_name()), e);
-        self.file.disk.write_at(&self.buffer, at).map_err(failed)?;
-        self.record.end = at + self.buffer.len() as u64;
-        self.buffer.clear();
-        Ok(())
+    /// Hands on the whole blocks that were gathered.
+    fn write(&mut self, lane: &mut Lane) -> Result<()> {
+        let whole = self.buffer.len() / BLOCK_LEN * BLOCK_LEN;
+        let mut rest = Vec::with_capacity(PIECE + BLOCK_LEN);
+        rest.extend_from_slice(&self.buffer[whole..]);
+        let mut blocks = std::mem::replace(&mut self.buffer, rest);
+        blocks.truncate(whole);
+        let (file, at) = (self.file.clone(), self.written);
+        self.written += whole as u64;
+        lane.run(move || {
+            let failed = |e| Error::io(format!("append to {}", file.head.file_name()), e);
+            file.disk.write_past_cache(&blocks, at).map_err(failed)
+        })
     }
 
     /// Closes the segment. `earlier` are the entries that it had before it was drafted.
-    pub(crate) fn seal(&mut self, earlier: impl Iterator<Item = Entry>) -> Result<()> {
+    pub(crate) fn seal(&mut self, lane: &mut Lane, earlier: impl Iterator<Item = Entry>) -> Result<()> {
         self.record.sealed = true;
         if let [only] = self.groups[..] {
             self.record.index_at = only.index_at;
@@ -144,12 +157,17 @@ impl Draft {
         all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
         put_index(&all, self.file.salt, &mut self.buffer);
         self.record.index_at = self.record.end;
-        self.write(self.record.end)
+        self.record.end = self.len();
+        self.write(lane)
     }
 
-    pub(crate) fn sync(&self) -> Result<()> {
-        let failed = |e| Error::io(format!("sync {}", self.file.head.file_name()), e);
-        self.file.disk.sync(SyncPurpose::Cdp).map_err(failed)
+    /// Makes all of it durable.
+    pub(crate) fn sync(&self, lane: &mut Lane) -> Result<()> {
+        let file = self.file.clone();
+        lane.run(move || {
+            let failed = |e| Error::io(format!("sync {}", file.head.file_name()), e);
+            file.disk.sync(SyncPurpose::Cdp).map_err(failed)
+        })
     }
 }
 
@@ -170,6 +188,7 @@ pub(crate) struct Appender {
     shelf: Shelf,
     settings: CdpSettings,
     packer: Packer,
+    lane: Lane,
     next_seq: u64,
     current: Option<Draft>,
     /// The current one is the log's open segment: its entries are in memory.
@@ -190,7 +209,12 @@ pub(crate) struct Appended {
 }
 
 impl Appender {
-    pub(crate) fn new(branch: &Arc<Branch>, shelf: Shelf, settings: CdpSettings) -> Result<Appender> {
+    pub(crate) fn new(
+        branch: &Arc<Branch>,
+        shelf: Shelf,
+        settings: CdpSettings,
+        lane: Lane,
+    ) -> Result<Appender> {
         let log = branch.cdp.log.read();
         let current = log.open.as_ref().map(|o| Draft::of(o.file.clone(), o.record, o.groups.clone()));
         Ok(Appender {
@@ -198,6 +222,7 @@ impl Appender {
             shelf,
             settings,
             packer: Packer::new(settings.compression)?,
+            lane,
             next_seq: log.next_seq,
             continued: current.is_some(),
             current,
@@ -236,7 +261,7 @@ impl Appender {
                 none.insert(Draft::new(file))
             }
         };
-        draft.push(entry, item.epoch, &self.packed);
+        draft.push(&mut self.lane, entry, item.epoch, &self.packed)?;
         let full = draft.len() >= self.shelf.limit || draft.record.records >= MAX_RECORDS;
         old.copy_from_slice(new);
         *sum = after;
@@ -245,7 +270,7 @@ impl Appender {
 
     fn seal(&mut self) -> Result<()> {
         let Some(mut draft) = self.current.take() else { return Ok(()) };
-        draft.end_group()?;
+        draft.end_group(&mut self.lane)?;
         let log = self.branch.cdp.log.read();
         let open = log.open.as_ref().filter(|_| std::mem::take(&mut self.continued));
         if open.is_some_and(|open| open.incomplete) {
@@ -253,9 +278,11 @@ impl Appender {
             draft.record.index_at = draft.record.end;
             draft.record.sealed = true;
         } else {
-            draft.seal(open.into_iter().flat_map(|open| open.entries.values().copied()))?;
+            let earlier = open.into_iter().flat_map(|open| open.entries.values().copied());
+            draft.seal(&mut self.lane, earlier)?;
         }
         drop(log);
+        draft.sync(&mut self.lane)?;
         self.sealed.push(draft);
         Ok(())
     }
@@ -264,12 +291,15 @@ impl Appender {
     pub(crate) fn finish(mut self) -> Result<Option<Appended>> {
         let open_grew = self.current.as_ref().is_some_and(|draft| !draft.entries.is_empty());
         if let Some(draft) = &mut self.current {
-            draft.end_group()?;
+            draft.end_group(&mut self.lane)?;
         }
         if self.sealed.is_empty() && !open_grew {
             return Ok(None);
         }
-        self.sealed.iter().chain(self.current.as_ref()).try_for_each(Draft::sync)?;
+        if let Some(draft) = self.current.as_ref().filter(|_| open_grew) {
+            draft.sync(&mut self.lane)?;
+        }
+        self.lane.join()?;
         if self.new_files {
             let failed = |e| Error::io("sync the data directory", e);
             self.shelf.dir.sync(SyncPurpose::Dir).map_err(failed)?;

@@ -10,7 +10,7 @@ use super::record::{ALIGN, Entry, HEADER_LEN, SegmentHead};
 use super::segment::Sealed;
 use crate::catalog::SegmentRecord;
 use crate::codec::align_up;
-use crate::disk::{Dir, SyncPurpose};
+use crate::disk::{Dir, Lane, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Pool};
@@ -99,6 +99,7 @@ impl Pool {
         entries.sort_unstable_by_key(|entry| entry.at);
         let mut draft =
             Draft::new(self.shelf(branch.id).create(old.file.head.seq, old.file.head.edition + 1)?);
+        let lane = &mut Lane::new(false);
         let mut packer = Packer::hard()?;
         let mut packed = Vec::new();
         let (mut before, mut after) = (0, 0);
@@ -119,15 +120,15 @@ impl Pool {
                 return Err(Error::new(crate::ErrorKind::Io, "compress a record: it does not come back"));
             }
             before += entry.space();
-            draft.push(Entry { compression, ..entry }, epoch, &packed);
+            draft.push(lane, Entry { compression, ..entry }, epoch, &packed)?;
             after += align_up((HEADER_LEN + packed.len()) as u64, ALIGN);
         }
-        draft.end_group()?;
-        draft.seal(std::iter::empty())?;
+        draft.end_group(lane)?;
+        draft.seal(lane, std::iter::empty())?;
         if saves_little(old.record.end, draft.record.end) {
             return Ok(Outcome::Futile);
         }
-        draft.sync()?;
+        draft.sync(lane)?;
         self.dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
         Ok(Outcome::Smaller(Box::new(draft)))
     }

@@ -1,14 +1,19 @@
 //! Writing to physical volumes: sorted, merged, in parallel.
 
+use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::map::page::Slot;
 use crate::pool::Pool;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 
 /// The largest single write to a PV; also the buffer of each thread.
 const MAX_WRITE: usize = 1 << 20;
 /// So many reads are announced before the first of them is waited for: a cold disk serves them side by side.
 pub(super) const READ_AHEAD: usize = 128;
+/// Bytes after which those written before are worth a sync.
+const SYNC_AFTER: usize = 8 << 20;
 /// Fewer writes than this are not worth a second thread.
 const MIN_PER_THREAD: usize = 64;
 
@@ -43,16 +48,35 @@ impl Placed {
 }
 
 impl Pool {
-    /// Writes all of `placed`, which is sorted by address and disjoint.
-    pub(super) fn write_placed(&self, placed: &[Placed]) -> Result<()> {
+    /// Writes all of `placed`, which is sorted by address and disjoint, durably.
+    pub(super) fn write_placed(&self, placed: &[Placed], purpose: SyncPurpose) -> Result<()> {
         let threads = self.options.destage_threads.clamp(1, 1 + placed.len() / MIN_PER_THREAD);
         if threads == 1 {
-            return self.write_run(placed);
+            self.write_run(placed, None)?;
+        } else {
+            self.write_side_by_side(placed, threads, purpose)?;
         }
+        self.sync_pvs(placed, purpose)
+    }
+
+    /// While some threads write another one syncs, over and over, so that the disks have little left to do in the end.
+    fn write_side_by_side(&self, placed: &[Placed], threads: usize, purpose: SyncPurpose) -> Result<()> {
         let share = placed.len().div_ceil(threads);
+        let (progress, written) = channel();
         std::thread::scope(|scope| {
-            let parts = placed.chunks(share).map(|part| scope.spawn(|| self.write_run(part)));
-            let workers: Vec<_> = parts.collect();
+            let write = |part| {
+                let progress = progress.clone();
+                scope.spawn(move || self.write_run(part, Some(&progress)))
+            };
+            let mut workers: Vec<_> = placed.chunks(share).map(write).collect();
+            drop(progress);
+            workers.push(scope.spawn(move || {
+                while written.recv().is_ok() {
+                    while written.try_recv().is_ok() {}
+                    self.sync_pvs(placed, purpose)?;
+                }
+                Ok(())
+            }));
             workers.into_iter().try_for_each(|worker| {
                 let died = |_| Err(Error::new(crate::ErrorKind::Io, "write a batch: a worker died"));
                 worker.join().unwrap_or_else(died)
@@ -60,7 +84,24 @@ impl Pool {
         })
     }
 
-    fn write_run(&self, placed: &[Placed]) -> Result<()> {
+    fn sync_pvs(&self, written: &[Placed], purpose: SyncPurpose) -> Result<()> {
+        let mut last = None;
+        let mut synced = BTreeSet::new();
+        for placed in written {
+            let pv = placed.address.pv();
+            if last != Some(pv) && synced.insert(pv) {
+                let pv = self.pvs.get(pv)?;
+                let failed = |e| Error::io(format!("sync {}", pv.path), e);
+                pv.disk.sync(purpose).map_err(failed)?;
+            }
+            last = Some(pv);
+        }
+        Ok(())
+    }
+
+    /// Writes `placed`; says so each time when [`SYNC_AFTER`] bytes more are written.
+    fn write_run(&self, placed: &[Placed], progress: Option<&Sender<()>>) -> Result<()> {
+        let mut unsynced = 0;
         let mut buffer = Vec::with_capacity(MAX_WRITE.min(placed.iter().map(|p| p.len as usize).sum()));
         let mut start: Option<Slot> = None;
         let mut end = (0, 0);
@@ -81,6 +122,12 @@ impl Pool {
                 end = (address.pv(), address.offset() + len as u64);
             }
             debug_assert_eq!(end, item.end());
+            unsynced += item.len as usize;
+            if let Some(progress) = progress.filter(|_| unsynced >= SYNC_AFTER) {
+                unsynced = 0;
+                // Who listens has failed, and says why.
+                let _ = progress.send(());
+            }
         }
         self.write_buffer(start, &mut buffer)
     }

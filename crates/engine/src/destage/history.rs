@@ -8,6 +8,7 @@ use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
 use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf};
 use crate::cdp::log::{Applying, Patch};
 use crate::codec::crc32c;
+use crate::disk::Lane;
 use crate::error::{Error, Result, corrupt};
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
@@ -37,7 +38,8 @@ impl Pool {
             let index = items[0].branch as usize;
             let branch = &batch.branches[index];
             let Some(settings) = branch.cdp.log.read().settings else { continue };
-            let mut appender = Appender::new(branch, self.shelf(branch.id), settings)?;
+            let lane = Lane::new(self.options.destage_threads > 1);
+            let mut appender = Appender::new(branch, self.shelf(branch.id), settings, lane)?;
             let mut sums = std::mem::take(&mut branch.cdp.log.write().sums);
             if sums.len() > MAX_SUMS {
                 sums.clear();

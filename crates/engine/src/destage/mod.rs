@@ -81,8 +81,7 @@ impl Pool {
             (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged })
         })?;
         // Apply: the journal still has what is overwritten, until the next commit.
-        self.write_placed(&in_place)?;
-        self.sync_pvs(&in_place, SyncPurpose::Apply)?;
+        self.write_placed(&in_place, SyncPurpose::Apply)?;
         m.destaged = batch.last_lsn;
         self.unstage(&batch);
         for branch in &batch.branches {
@@ -103,8 +102,7 @@ impl Pool {
         positions: impl Fn(&Maintenance) -> (u64, u64),
     ) -> Result<Vec<Placed>> {
         let recorded = self.log_batch(batch)?;
-        self.write_placed(&plan.fresh)?;
-        self.sync_pvs(&plan.fresh, SyncPurpose::Preserve)?;
+        self.write_placed(&plan.fresh, SyncPurpose::Preserve)?;
         let (preserved, destaged) = positions(m);
         let mut txn = self.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
@@ -173,8 +171,7 @@ impl Pool {
             match self.collect(&mut cursor, preserved, u64::MAX)? {
                 Collected::Records(batch) => {
                     let plan = self.plan(m, &batch, true)?;
-                    self.write_placed(&plan.in_place)?;
-                    self.sync_pvs(&plan.in_place, SyncPurpose::Apply)?;
+                    self.write_placed(&plan.in_place, SyncPurpose::Apply)?;
                 }
                 Collected::Nothing => break,
                 // Control records and long discards are committed as preserved and in place at once.
@@ -186,20 +183,5 @@ impl Pool {
         self.positions.preserved.store(preserved, Ordering::Relaxed);
         self.positions.destaged.store(m.destaged, Ordering::Relaxed);
         self.checkpoint(m)
-    }
-
-    fn sync_pvs(&self, written: &[Placed], purpose: SyncPurpose) -> Result<()> {
-        let mut last = None;
-        let mut synced = std::collections::BTreeSet::new();
-        for placed in written {
-            let pv = placed.address.pv();
-            if last != Some(pv) && synced.insert(pv) {
-                let pv = self.pvs.get(pv)?;
-                let failed = |e| crate::error::Error::io(format!("sync {}", pv.path), e);
-                pv.disk.sync(purpose).map_err(failed)?;
-            }
-            last = Some(pv);
-        }
-        Ok(())
     }
 }

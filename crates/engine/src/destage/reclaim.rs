@@ -151,8 +151,7 @@ impl Pool {
         let in_place =
             self.preserve(m, &batch, plan, |m| (m.committed.preserved_lsn.max(m.destaged), m.destaged))?;
         // Until the operation's own position is committed it is done again after a crash: nothing else follows from this.
-        self.write_placed(&in_place)?;
-        self.sync_pvs(&in_place, SyncPurpose::Apply)
+        self.write_placed(&in_place, SyncPurpose::Apply)
     }
 
     /// Discards those of `chunks` that lie in the pages `numbers`.

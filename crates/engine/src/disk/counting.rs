@@ -98,6 +98,9 @@ impl Disk for CountingDisk {
     fn backing_available(&self) -> io::Result<Option<u64>> {
         self.inner.backing_available()
     }
+    fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_past_cache(buf, offset)
+    }
     fn will_need(&self, offset: u64, len: u64) {
         self.inner.will_need(offset, len);
     }

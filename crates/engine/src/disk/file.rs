@@ -1,16 +1,29 @@
 //! Files and block devices of the operating system, by positional I/O on plain file descriptors.
 
 use super::{Dir, Disk, OpenMode, SyncPurpose};
+use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Direct I/O wants memory, place and length in whole blocks of this size at most.
+const BLOCK: usize = 4096;
+/// Of direct writes one call each.
+const MAX_DIRECT: usize = 1 << 20;
+
+thread_local! {
+    /// Memory of which a part begins at a block.
+    static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Linux's `IOV_MAX`: the most slices one `pwritev` takes.
 const MAX_SLICES: usize = 1024;
@@ -108,7 +121,7 @@ impl Dir for FileDir {
         if existing.is_none() {
             self.sync_elsewhere(&path)?;
         }
-        Ok(Arc::new(FileDisk { file, block, nowait: AtomicBool::new(true) }))
+        Ok(Arc::new(FileDisk { file, block, nowait: AtomicBool::new(true), direct: Mutex::new(None) }))
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -160,6 +173,42 @@ struct FileDisk {
     block: bool,
     /// Reads that don't wait are worth trying: cleared when the file system says that it has none.
     nowait: AtomicBool,
+    /// The same file for direct I/O, from the first write that wants it to the sync after it.
+    direct: Mutex<Option<File>>,
+}
+
+impl FileDisk {
+    /// Writes whole blocks directly; false when that can't be done here.
+    fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
+        let mut direct = self.direct.lock();
+        let file = match &*direct {
+            Some(file) => file,
+            None => {
+                let mut options = OpenOptions::new();
+                options.write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+                // By its descriptor: the name may have gone.
+                match options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) {
+                    Ok(file) => direct.insert(file),
+                    Err(_) => return Ok(false),
+                }
+            }
+        };
+        ALIGNED.with_borrow_mut(|memory| {
+            memory.resize(MAX_DIRECT + BLOCK, 0);
+            let skip = memory.as_ptr().align_offset(BLOCK);
+            for (n, part) in buf.chunks(MAX_DIRECT).enumerate() {
+                let Some(aligned) = memory.get_mut(skip..skip + part.len()) else { return Ok(false) };
+                aligned.copy_from_slice(part);
+                match file.write_all_at(aligned, offset + (n * MAX_DIRECT) as u64) {
+                    Ok(()) => {}
+                    // Larger blocks than those.
+                    Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(false),
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(true)
+        })
+    }
 }
 
 impl Disk for FileDisk {
@@ -209,7 +258,13 @@ impl Disk for FileDisk {
         Ok(())
     }
 
+    fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let whole = buf.len().is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
+        if whole && self.write_directly(buf, offset)? { Ok(()) } else { self.write_at(buf, offset) }
+    }
+
     fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        *self.direct.lock() = None;
         // EINTR reports no lost write, so trying again is sound; every other error is final.
         Ok(retry_on_intr(|| rustix::fs::fdatasync(&self.file))?)
     }

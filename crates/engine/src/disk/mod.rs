@@ -7,11 +7,13 @@ use std::sync::Arc;
 mod counting;
 mod file;
 mod image;
+mod lane;
 mod memory;
 
 pub(crate) use counting::CountingDir;
 pub use file::FileDir;
 pub use image::{Image, PAGE as IMAGE_PAGE};
+pub(crate) use lane::Lane;
 pub use memory::MemDir;
 
 /// Why a sync is issued. Shown in metrics; the simulator drops syncs by purpose to prove that each one is needed.
@@ -76,6 +78,12 @@ pub trait Disk: Send + Sync {
 
     /// Writes all slices, one after another, at `offset`. The number of slices is not limited.
     fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `buf` at `offset`, both whole blocks of 4 KiB, for nobody who will read it soon: past the page cache, where that
+    /// can be. It is as durable as what `write_at` writes.
+    fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(buf, offset)
+    }
 
     /// Makes every completed write, and the length, durable. After an error nothing is known about any write since
     /// the last successful sync: the caller must not retry and believe (I7).
