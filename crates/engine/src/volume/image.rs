@@ -15,9 +15,25 @@ use parking_lot::RwLockReadGuard;
 
 impl Volume {
     /// Held while a request is sequenced and staged: nobody brings in meanwhile what it overwrites.
-    pub(super) fn writing(&self) -> Option<RwLockReadGuard<'_, ()>> {
+    fn writing(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let branch = self.branch();
         (branch.over_foreign && branch.has_base()).then(|| branch.bringing.read())
+    }
+
+    /// The same when what `bring_in` does is done, as it has to be now: more, if CDP is on.
+    pub(super) fn writing_after(
+        &self,
+        mut bring_in: impl FnMut() -> Result<()>,
+    ) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        loop {
+            let recorded = self.branch().cdp.is_on();
+            bring_in()?;
+            let writing = self.writing();
+            // While this is held CDP is not switched on; it may just have been.
+            if writing.is_none() || recorded || !self.branch().cdp.is_on() {
+                return Ok(writing);
+            }
+        }
     }
 
     /// Brings in the chunks of which a request changes a part only; with CDP all that it changes, if that is `recorded`.
@@ -76,5 +92,47 @@ impl Volume {
             };
             return Ok(Some(foreign).filter(|foreign| start < foreign.shown()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cdp::CdpSettings;
+    use crate::disk::{Dir, MemDir, OpenMode};
+    use crate::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+    use crate::world::{ManualClock, SplitMix, World};
+    use std::sync::Arc;
+
+    /// Who has looked what must be brought in, and is overtaken by the switch then, looks again.
+    #[test]
+    fn cdp_switched_on_between_looking_and_writing() {
+        let dir = Arc::new(MemDir::new());
+        let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+        let config = PoolConfig { journal_size: 4 << 20, segment_size: 1 << 20, ..PoolConfig::default() };
+        let pv = PvSpec { path: "pv".into(), size: Some(16 << 20), force: false };
+        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+        dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
+        let pool = Pool::open(dir.clone(), world, PoolOptions::default()).unwrap();
+        let (name, size, chunk_size) = ("v".to_owned(), 1 << 16, 4096);
+        let new = NewVolume { name, size, chunk_size, block_size: 512, read_only: false };
+        pool.create_volume_over(&new, "image").unwrap();
+        let volume = pool.open_volume("v", false).unwrap();
+        let mut looks = 0;
+        let writing = volume.writing_after(|| {
+            looks += 1;
+            if looks == 1 {
+                pool.set_cdp("v", Some(CdpSettings::default())).map(drop)?;
+            }
+            volume.bring_in(0, 4096, true)
+        });
+        assert!(writing.unwrap().is_some());
+        assert_eq!(looks, 2);
+        // All that a record says of what was there is in the journal.
+        drop(volume);
+        dir.remove("image").unwrap();
+        let volume = pool.open_volume("v", false).unwrap();
+        volume.zero_range(0, 4096, true, true).unwrap();
+        pool.drain().unwrap();
+        assert_eq!(pool.cdp("v").unwrap().records, 2);
     }
 }

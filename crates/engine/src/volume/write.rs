@@ -41,7 +41,6 @@ struct Request {
 impl Volume {
     pub(super) fn write_batch(&self, ops: &mut [WriteOp], fua: bool) {
         let mut last = 0;
-        let recorded = self.branch().cdp.is_on();
         let mut requests: Vec<Result<Request>> = ops
             .iter()
             .map(|op| {
@@ -49,23 +48,18 @@ impl Volume {
                 self.count(&self.state.counters.write_bytes, op.data.len() as u64);
                 let len = op.data.len() as u64;
                 let request = self.request(op.offset, len, Change::Data(&op.data))?;
-                self.bring_in(op.offset, len, true)?;
                 self.count_place_of_write(op.offset, len);
                 Ok(request)
             })
             .collect();
-        let mut writing = self.writing();
-        if writing.is_some() && !recorded && self.branch().cdp.is_on() {
-            // CDP has just been switched on, and is not while this is held: more has to be brought in.
-            drop(writing.take());
+        let _writing = self.writing_after(|| {
             for (op, request) in ops.iter().zip(&mut requests).filter(|(_, request)| request.is_ok()) {
                 if let Err(error) = self.bring_in(op.offset, op.data.len() as u64, true) {
                     *request = Err(error);
                 }
             }
-            writing = self.writing();
-        }
-        let _writing = writing;
+            Ok(())
+        });
         {
             let mut sequencing = None;
             for (op, request) in ops.iter_mut().zip(requests) {
@@ -88,8 +82,8 @@ impl Volume {
         let change = if may_unmap { Change::Discard } else { Change::Zeros };
         loop {
             let request = self.request(offset, len, change)?;
-            self.bring_in(offset, len, !request.records.iter().any(needs_anchor))?;
-            let _writing = self.writing();
+            let recorded = !request.records.iter().any(needs_anchor);
+            let _writing = self.writing_after(|| self.bring_in(offset, len, recorded))?;
             let last = if self.branch().cdp.is_on() && request.records.iter().any(needs_anchor) {
                 self.sequence_long_discard(request)?
             } else {
