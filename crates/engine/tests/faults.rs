@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
+use hindcast_engine::cdp::{CdpSettings, Encoding};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode, SyncPurpose};
-use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::io::{self, IoSlice};
@@ -349,4 +350,22 @@ fn flip_in_journal(dir: &FaultyDir, pattern: &[u8]) -> usize {
             true
         })
         .count()
+}
+
+/// Names of the journal are made durable by syncs of the same directory.
+#[test]
+fn a_failed_directory_sync_poisons_whatever_it_was_for() {
+    let (dir, pool, volume) = fixture();
+    pool.set_cdp("a", Some(CdpSettings { encoding: Encoding::Undo, ..CdpSettings::default() })).unwrap();
+    // No zeros, and little in it: old history is worth compressing.
+    for round in 0..20u8 {
+        write(&volume, 0, round + 1, 31 * KIB).unwrap();
+    }
+    pool.drain().unwrap();
+    assert!(pool.cdp("a").unwrap().segments > 1);
+    dir.fail(Failing::Syncs(SyncPurpose::Dir));
+    while pool.maintain().is_ok_and(|progress| progress == Progress::Worked) {}
+    dir.heal();
+    assert_poisoned(&pool, &volume);
+    recovers(&dir, pool, volume);
 }

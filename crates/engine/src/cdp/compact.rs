@@ -129,7 +129,9 @@ impl Pool {
             return Ok(Outcome::Futile);
         }
         draft.sync(lane)?;
-        self.dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
+        // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
+        let failed = |e| self.fault.poison(&Error::io("sync the data directory", e));
+        self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         Ok(Outcome::Smaller(Box::new(draft)))
     }
 
