@@ -5,6 +5,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{KIB, MIB, Site};
+use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::pool::Pool;
@@ -139,4 +140,45 @@ fn samples_are_records_as_stored() {
         sample.apply(&mut content, &payload);
         assert!(content.iter().all(|b| *b == if sample.raw() == 512 { 3 } else { 1 }), "{sample:?}");
     }
+}
+
+/// One record says it of all of them: a crash leaves no group half way back.
+#[test]
+fn a_group_goes_back_together() {
+    let site = Site::new(32);
+    let fill = |site: &Site, name: &str, byte: u8| {
+        let volume = site.pool.open_volume(name, false).unwrap();
+        let mut op = [WriteOp::new(0, Bytes::from(vec![byte; 4096]))];
+        volume.write(&mut op, true);
+        op[0].result.as_ref().unwrap();
+        site.pool.stats().sequenced_lsn
+    };
+    for name in ["a", "b", "c"] {
+        drop(site.volume(name, MIB, 16 * KIB));
+        site.pool.set_cdp(name, Some(CdpSettings::default())).unwrap();
+        fill(&site, name, 1);
+    }
+    let then = fill(&site, "c", 2);
+    for name in ["a", "b", "c"] {
+        fill(&site, name, 3);
+    }
+    let undone =
+        site.pool.roll_back_to(&[("a", "u"), ("b", "u"), ("c", "w")], &Moment::Lsn(then), false).unwrap();
+    assert_eq!(undone.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["u", "u", "w"]);
+    let twice = site.pool.roll_back_to(&[("a", "v"), ("a", "w")], &Moment::Lsn(then), false);
+    assert_eq!(twice.unwrap_err().kind(), ErrorKind::Invalid);
+    let now = fill(&site, "a", 4);
+    let site = site.reopen();
+    let first = |site: &Site, name: &str| {
+        let mut byte = [0; 512];
+        site.pool.open_volume(name, true).unwrap().read(0, &mut byte).unwrap();
+        byte[0]
+    };
+    assert_eq!(["a", "b", "c"].map(|name| first(&site, name)), [4, 1, 2]);
+    site.pool.recover_volumes(&[("a", "a-then"), ("b", "b-then")], &Moment::Lsn(now)).unwrap();
+    let site = site.reopen();
+    site.idle();
+    assert_eq!(["a-then", "b-then", "a", "b", "c"].map(|name| first(&site, name)), [4, 1, 4, 1, 2]);
+    let anchors = |name: &str| site.pool.history(name, 0).unwrap().anchors.len();
+    assert!(["a", "b", "c"].iter().all(|name| anchors(name) >= 2), "each new branch begins with one");
 }

@@ -147,6 +147,10 @@ pub(crate) enum Control {
         image: ImageRecord,
         volume: VolumeRecord,
     },
+    /// Several operations, none of them a group, that are carried out as one.
+    Group {
+        parts: Vec<Control>,
+    },
     /// Branches are to be made complete, so many bytes per second at most (0: as fast as it goes), or left as they are.
     SetFill {
         branches: Vec<u64>,
@@ -222,7 +226,22 @@ impl Control {
                 image.put(w);
                 w.value(volume);
             }
+            Control::Group { parts } => {
+                w.u8(45).u16(parts.len() as u16);
+                for part in parts {
+                    let bytes = part.encode();
+                    w.u32(bytes.len() as u32).bytes(&bytes);
+                }
+            }
             property => property.put_property(w),
+        }
+    }
+
+    /// The operations that it consists of: itself, unless it is a group.
+    pub(crate) fn parts(&self) -> &[Control] {
+        match self {
+            Control::Group { parts } => parts,
+            single => std::slice::from_ref(single),
         }
     }
 
@@ -321,6 +340,14 @@ impl Control {
                 image: ImageRecord::take(&mut r)?,
                 volume: r.value()?,
             },
+            45 => {
+                let count = r.u16()?;
+                let part = |r: &mut Reader<'_>| {
+                    let len = r.u32()? as usize;
+                    Control::decode(r.take(len)?).filter(|part| !matches!(part, Control::Group { .. }))
+                };
+                Control::Group { parts: (0..count).map(|_| part(&mut r)).collect::<Option<_>>()? }
+            }
             code => Self::decode_property(code, &mut r)?,
         };
         if matches!(&control, Control::CreateVolume { chunk_log2, .. }
@@ -431,9 +458,12 @@ mod tests {
         Control::CreateOver { id: 8, chunk_log2: 12, image, volume }
     }
 
-    fn every_kind() -> [Control; 21] {
+    fn every_kind() -> [Control; 22] {
         let base = Frozen { branch: 2, epoch: 9 };
         [
+            Control::Group {
+                parts: vec![Control::DeleteVolume { id: 1 }, Control::SetReadOnly { id: 2, read_only: true }],
+            },
             create_volume(),
             Control::ResizeVolume { id: 1, size: 5 },
             Control::RenameVolume { id: 1, name: "x".into() },
@@ -466,6 +496,7 @@ mod tests {
     fn golden_bytes() {
         let hex = |c: &Control| c.encode().iter().map(|b| format!("{b:02x}")).collect::<String>();
         let golden = [
+            "2d0200100000000501000000000000000000000000000010000000040200000000000000010000000000000000000000",
             "0101000000000000000200000000000000070707070707070707070707070707070200646200000000000100000e000200000163000000000000000000000000",
             "020100000000000000050000000000000000000000000000",
             "03010000000000000001007800000000",
@@ -506,5 +537,8 @@ mod tests {
             assert_eq!(Control::decode(&long), None, "too much padding");
         }
         assert_eq!(Control::decode(&[0; 8]), None);
+        let group = |parts| Control::Group { parts };
+        let nested = group(vec![group(Vec::new())]);
+        assert_eq!(Control::decode(&nested.encode()), None, "a group in a group");
     }
 }

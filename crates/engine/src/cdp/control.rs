@@ -5,7 +5,7 @@ use crate::catalog::{Control, Frozen, LineRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::journal::Record;
 use crate::pool::line::{Branch, Line, VolumeState};
-use crate::pool::namespace::check_name;
+use crate::pool::namespace::{Namespace, check_name};
 use crate::pool::{Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo, check_depth, snapshot_record};
 use crate::world::uuid;
 use std::sync::Arc;
@@ -66,6 +66,23 @@ impl Pool {
             |_| Ok(None),
         )?;
         self.journal.write_out(lsn)
+    }
+
+    /// At open: a rollback's new branch gets the anchor that was to follow, if a crash came in between. Nothing was written
+    /// to it before, since that would have come after the anchor.
+    pub(crate) fn make_up_anchors(&self) -> Result<()> {
+        let lacks = |state: &&Arc<VolumeState>| {
+            let branch = &state.line.branch;
+            branch.cdp.is_on() && branch.frozen.read().is_empty()
+        };
+        let lacking: Vec<u64> = self.names.read().by_name.values().filter(lacks).map(|v| v.id).collect();
+        lacking.into_iter().try_for_each(|id| {
+            let anchor = |names: &Namespace| {
+                let volume = names.volume_by_id(id);
+                volume.map(|volume| names.anchor(volume, &*self.world.rng)).transpose()
+            };
+            self.submit_with(|names| Ok((anchor(names)?.into_iter().collect(), None))).map(drop)
+        })
     }
 
     /// Sequences one anchor that time asks for. False when none is due.
@@ -176,7 +193,7 @@ impl Pool {
                 let base = base_of(branch);
                 controls.push(Control::CloneVolume { id, chunk_log2, base, at: point.lsn, method, volume });
             }
-            Ok((controls, None))
+            Ok((vec![together(controls)], None))
         })?;
         wanted.iter().map(|(_, name)| self.volume(name)).collect()
     }
@@ -190,39 +207,52 @@ impl Pool {
         force: bool,
     ) -> Result<Vec<SnapshotInfo>> {
         let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
-        let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.world.rng)).collect();
-        let created = self.world.clock.now();
-        self.submit_with(|names| {
-            let mut controls = Vec::new();
-            for (n, ((_, line, point), (volume, undo))) in held.iter().zip(wanted).enumerate() {
-                let state = names.volume(volume)?;
-                if wanted[..n].iter().any(|(other, _)| other == volume) {
-                    return Err(invalid(format!("roll back: {volume} is named twice")));
-                }
-                let handles = state.handles.load(Ordering::Acquire);
-                if handles > 0 && !force {
-                    let text =
-                        format!("roll back volume {volume}: {handles} clients use it; force to cut them off");
-                    return Err(Error::new(ErrorKind::Busy, text));
-                }
-                check_depth(line)?;
-                check_chunk(self, line)?;
-                let undo_id = names.next_id + 3 * n as u64;
-                let roll_back = Control::RollBack {
-                    id: state.id,
-                    branch: undo_id + 1,
-                    base: base_of(&line.branch),
-                    at: point.lsn,
-                    size: point.size,
-                    undo_id,
-                    undo: snapshot_record(names, state, undo, uuids[n], created)?,
-                };
-                let anchor = names.anchor_after(&roll_back, &*self.world.rng);
-                controls.extend([roll_back].into_iter().chain(anchor));
-            }
-            Ok((controls, None))
-        })?;
+        self.submit_with(|names| Ok((self.roll_backs(names, wanted, &held, force)?, None)))?;
         wanted.iter().map(|(volume, undo)| self.snapshot(volume, undo)).collect()
+    }
+
+    /// The operations that take volumes back to the moments that are held; the first one is all that matters, the others are
+    /// the new branches' first anchors.
+    fn roll_backs(
+        &self,
+        names: &Namespace,
+        wanted: &[(&str, &str)],
+        held: &[(Arc<VolumeState>, Line, Point)],
+        force: bool,
+    ) -> Result<Vec<Control>> {
+        let created = self.world.clock.now();
+        let (mut roll_backs, mut anchors) = (Vec::new(), Vec::new());
+        for (n, ((was, line, point), (volume, undo))) in held.iter().zip(wanted).enumerate() {
+            let state = names.volume(volume)?;
+            if state.id != was.id {
+                let text = format!("roll back volume {volume}: it was replaced meanwhile; try again");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            if wanted[..n].iter().any(|(other, _)| other == volume) {
+                return Err(invalid(format!("roll back: {volume} is named twice")));
+            }
+            let handles = state.handles.load(Ordering::Acquire);
+            if handles > 0 && !force {
+                let text =
+                    format!("roll back volume {volume}: {handles} clients use it; force to cut them off");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            check_depth(line)?;
+            check_chunk(self, line)?;
+            let undo_id = names.next_id + 3 * n as u64;
+            let roll_back = Control::RollBack {
+                id: state.id,
+                branch: undo_id + 1,
+                base: base_of(&line.branch),
+                at: point.lsn,
+                size: point.size,
+                undo_id,
+                undo: snapshot_record(names, state, undo, uuid(&*self.world.rng), created)?,
+            };
+            anchors.extend(names.anchor_after(&roll_back, &*self.world.rng));
+            roll_backs.push(roll_back);
+        }
+        Ok([together(roll_backs)].into_iter().chain(anchors).collect())
     }
 
     /// Holds one moment of several volumes.
@@ -247,6 +277,17 @@ impl Pool {
     }
 }
 
+/// What a crash leaves all of, or nothing.
+fn together(mut parts: Vec<Control>) -> Control {
+    match parts.pop() {
+        Some(only) if parts.is_empty() => only,
+        last => {
+            parts.extend(last);
+            Control::Group { parts }
+        }
+    }
+}
+
 /// What rests on a moment is brought into the journal a chunk at a time, in one record each.
 fn check_chunk(pool: &Pool, line: &Line) -> Result<()> {
     if line.branch.chunk_size() > pool.max_record_bytes() {
@@ -264,4 +305,59 @@ fn check_chunk(pool: &Pool, line: &Line) -> Result<()> {
 /// What rests on a moment of a branch rests on no snapshot of it.
 fn base_of(branch: &Branch) -> Frozen {
     Frozen { branch: branch.id, epoch: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cdp::Encoding;
+    use crate::device::{BlockDevice, WriteOp};
+    use crate::disk::MemDir;
+    use crate::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+    use crate::world::{ManualClock, SplitMix, World};
+    use bytes::Bytes;
+
+    fn write(pool: &Arc<Pool>, byte: u8) -> u64 {
+        let volume = pool.open_volume("v", false).unwrap();
+        let mut op = [WriteOp::new(0, Bytes::from(vec![byte; 512]))];
+        volume.write(&mut op, true);
+        op[0].result.as_ref().unwrap();
+        pool.stats().sequenced_lsn
+    }
+
+    /// With `redo` everything rests on the anchor that follows a rollback: one that a crash cut off is made up for.
+    #[test]
+    fn a_rollback_whose_anchor_is_lost() {
+        let dir = Arc::new(MemDir::new());
+        let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+        let config = PoolConfig { journal_size: 8 << 20, segment_size: 1 << 20, ..PoolConfig::default() };
+        let pv = PvSpec { path: "pv".into(), size: Some(64 << 20), force: false };
+        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir.clone(), world.clone(), PoolOptions::default()).unwrap();
+        let (name, chunk_size) = ("v".to_owned(), 4096);
+        let new = NewVolume { name, size: 1 << 20, chunk_size, block_size: 512, read_only: false };
+        pool.create_volume(&new).unwrap();
+        let anchors = AnchorPolicy::Never;
+        let settings = CdpSettings { encoding: Encoding::Redo, anchors, ..CdpSettings::default() };
+        pool.set_cdp("v", Some(settings)).unwrap();
+        let then = write(&pool, 1);
+        write(&pool, 2);
+        pool.drain().unwrap();
+        let held = pool.hold_all(["v"].into_iter(), &Moment::Lsn(then)).unwrap();
+        pool.submit_with(|names| {
+            Ok((pool.roll_backs(names, &[("v", "undo")], &held, false)?[..1].to_vec(), None))
+        })
+        .unwrap();
+        drop((held, pool));
+
+        let pool = Pool::open(dir, world, PoolOptions::default()).unwrap();
+        let moments: Vec<(u8, u64)> = (3..6).map(|byte| (byte, write(&pool, byte))).collect();
+        pool.drain().unwrap();
+        for (byte, lsn) in moments {
+            let past = pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
+            let mut content = vec![0; 512];
+            past.read(0, &mut content).unwrap();
+            assert_eq!(content, [byte; 512], "LSN {lsn}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Carrying out control records: the catalog gets each at its place in the order.
 
 use super::collect::DiscardRange;
+use super::history::HistoryChange;
 use crate::catalog::{
     BaseRecord, BranchRecord, Control, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord,
 };
@@ -18,26 +19,26 @@ impl Pool {
         operation: &Control,
         reserved: &[(u8, u64)],
     ) -> Result<()> {
-        if let Control::ResizeVolume { id, size } = operation {
-            self.discard_tail(m, *id, *size)?;
+        let mut left = Vec::new();
+        let mut history = HistoryChange::default();
+        for part in operation.parts() {
+            match part {
+                Control::ResizeVolume { id, size } => self.discard_tail(m, *id, *size)?,
+                // Opened before the catalog takes it in: what can't be opened now could not be opened later either.
+                Control::AddPv { pv, .. } => drop(self.open_added(*pv)?),
+                Control::DeleteVolume { id } => left.extend(self.catalog.volume(*id)?.map(|v| v.branch)),
+                Control::RollBack { undo, .. } => left.push(undo.of.branch),
+                _ => {}
+            }
+            self.note_history(&mut history, part, time)?;
         }
-        if let Control::AddPv { pv, .. } = operation {
-            // Opened before the catalog takes it in: what can't be opened now could not be opened later either.
-            self.open_added(*pv)?;
-        }
-        let left = match operation {
-            Control::DeleteVolume { id } => self.catalog.volume(*id)?.map(|v| v.branch),
-            Control::RollBack { undo, .. } => Some(undo.of.branch),
-            _ => None,
-        };
-        let history = self.history_of(operation, time)?;
         let mut txn = self.catalog.begin()?;
-        self.write_control(&mut txn, operation)?;
+        operation.parts().iter().try_for_each(|part| self.write_control(&mut txn, part))?;
         history.store(&mut txn, lsn)?;
         self.commit(m, txn, lsn, lsn, reserved)?;
         self.remember(history, lsn);
-        m.dead.extend(left.map(|branch| (branch, 0)));
-        self.after_control(m, operation, lsn)
+        m.dead.extend(left.into_iter().map(|branch| (branch, 0)));
+        operation.parts().iter().try_for_each(|part| self.after_control(m, part, lsn))
     }
 
     fn write_control(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
@@ -104,6 +105,8 @@ impl Pool {
             }),
             Control::SetPolicy { id, policy } => self.put_volume(txn, *id, |v| v.policy = *policy),
             Control::SetImport { id, import } => self.put_volume(txn, *id, |v| v.import = *import),
+            // Written part by part.
+            Control::Group { .. } => Ok(()),
             // The volume's history has them.
             Control::SetCdp { .. } | Control::Mark { .. } | Control::Unmark { .. } => Ok(()),
         }
@@ -197,7 +200,8 @@ impl Pool {
             }
             Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
             Control::SetFill { branches, .. } => self.note_fills(m, branches)?,
-            Control::CreateOver { .. }
+            Control::Group { .. }
+            | Control::CreateOver { .. }
             | Control::CreateVolume { .. }
             | Control::RenameVolume { .. }
             | Control::SetReadOnly { .. }

@@ -178,7 +178,7 @@ impl Pool {
 pub(super) struct HistoryChange {
     events: Vec<(Arc<Branch>, Event)>,
     /// (volume, what happened to it)
-    line: Option<(u64, LineRecord)>,
+    lines: Vec<(u64, LineRecord)>,
     /// (volume, LSN of a mark)
     forgotten: Option<(u64, u64)>,
 }
@@ -188,7 +188,7 @@ impl HistoryChange {
         for (branch, event) in &self.events {
             txn.put_cdp_event(branch.id, lsn, event)?;
         }
-        if let Some((volume, line)) = &self.line {
+        for (volume, line) in &self.lines {
             txn.put_cdp_line(*volume, lsn, line)?;
         }
         self.forgotten.map_or(Ok(()), |(volume, lsn)| txn.remove_cdp_line(volume, lsn))
@@ -196,32 +196,37 @@ impl HistoryChange {
 }
 
 impl Pool {
-    /// What `operation` means for histories, as things stand when it is carried out.
-    pub(super) fn history_of(&self, operation: &Control, time: u64) -> Result<HistoryChange> {
-        let mut change = HistoryChange::default();
+    /// Adds what `operation` means for histories, as things stand when it is carried out.
+    pub(super) fn note_history(
+        &self,
+        change: &mut HistoryChange,
+        operation: &Control,
+        time: u64,
+    ) -> Result<()> {
         match operation {
             Control::CreateSnapshots { snapshots } => {
                 change.events.extend(snapshots.iter().filter_map(|(id, s)| self.anchor_event(*id, s, time)));
             }
             Control::RollBack { id, branch, size, undo_id, undo, .. } => {
                 let old = self.branch(undo.of.branch)?;
-                if let Some(settings) = old.cdp.log.read().settings {
+                let settings = old.cdp.log.read().settings;
+                if let Some(settings) = settings {
                     change.events.extend(self.anchor_event(*undo_id, undo, time));
                     let began = Event::On { settings, begins: true, size: *size, time };
                     change.events.push((self.branch(*branch)?, began));
-                    change.line = Some((*id, LineRecord::Branch { branch: *branch, time }));
+                    change.lines.push((*id, LineRecord::Branch { branch: *branch, time }));
                     // An anchor follows: the branch's content by itself.
                 }
             }
             Control::SetCdp { id, settings } => {
-                let Some(volume) = self.catalog.volume(*id)? else { return Ok(change) };
+                let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
                 let branch = self.branch(volume.branch)?;
                 let begins = branch.cdp.log.read().settings.is_none();
                 match settings {
                     Some(settings) => {
                         let event = Event::On { settings: *settings, begins, size: volume.size, time };
                         if begins {
-                            change.line = Some((*id, LineRecord::Branch { branch: branch.id, time }));
+                            change.lines.push((*id, LineRecord::Branch { branch: branch.id, time }));
                         }
                         change.events.push((branch, event));
                     }
@@ -230,7 +235,7 @@ impl Pool {
                 }
             }
             Control::ResizeVolume { id, size } => {
-                let Some(volume) = self.catalog.volume(*id)? else { return Ok(change) };
+                let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
                 let branch = self.branch(volume.branch)?;
                 if branch.cdp.log.read().settings.is_some() {
                     let shrinks = *size < volume.size;
@@ -239,12 +244,12 @@ impl Pool {
                 }
             }
             Control::Mark { volume, name } => {
-                change.line = Some((*volume, LineRecord::Mark { name: name.clone(), time }));
+                change.lines.push((*volume, LineRecord::Mark { name: name.clone(), time }));
             }
             Control::Unmark { volume, lsn } => change.forgotten = Some((*volume, *lsn)),
             _ => {}
         }
-        Ok(change)
+        Ok(())
     }
 
     fn branch(&self, id: u64) -> Result<Arc<Branch>> {
@@ -272,7 +277,7 @@ impl Pool {
             });
         }
         let mut lines = self.lines.write();
-        if let Some((volume, line)) = change.line {
+        for (volume, line) in change.lines {
             lines.entry(volume).or_default().insert(lsn, line);
         }
         if let Some((volume, lsn)) = change.forgotten

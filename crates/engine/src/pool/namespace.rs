@@ -255,6 +255,7 @@ impl Namespace {
     /// its record was pushed, and for every such record at recovery.
     pub(crate) fn apply(&mut self, control: &Control, lsn: u64, time: u64) -> Result<()> {
         match control {
+            Control::Group { parts } => parts.iter().try_for_each(|part| self.apply(part, lsn, time))?,
             Control::CreateVolume { id, chunk_log2, volume } => {
                 self.begin_volume(*id, volume, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
             }

@@ -162,6 +162,7 @@ impl Pool {
             _lock: lock,
         });
         pool.finish_interrupted_batch()?;
+        pool.make_up_anchors()?;
         Ok(pool)
     }
 }
