@@ -284,6 +284,12 @@ impl LogState {
         self.turns.iter().find_map(on)
     }
 
+    /// What is in place has everything up to here, of what was recorded.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        let recorded = self.segment_records().map(|record| record.lsns.1);
+        recorded.chain(self.events.keys().next_back().copied()).max().unwrap_or(0)
+    }
+
     /// Bytes of files.
     pub(crate) fn stored(&self) -> u64 {
         self.segment_records().map(|record| record.end).sum()

@@ -20,8 +20,8 @@ const TRIES: usize = 3;
 enum Start {
     /// An anchor: everything up to this LSN, as the epoch shows it.
     Epoch(u64, u32),
-    /// What is in place now.
-    Head,
+    /// What is in place now, in this version of the log.
+    Head(u64),
 }
 
 /// One step of a reconstruction.
@@ -69,7 +69,6 @@ impl Step {
 /// A way from a start to the moment.
 struct Way {
     start: Start,
-    content: Option<Vec<u8>>,
     steps: Vec<Step>,
     forward: bool,
 }
@@ -77,7 +76,7 @@ struct Way {
 impl LogState {
     /// Where reconstructions of a moment can start: before it (nearest first) and after it; none when nothing was recorded
     /// then.
-    fn starts(&self, lsn: u64) -> Option<(Vec<Start>, Vec<Start>)> {
+    fn starts(&self, lsn: u64, version: u64) -> Option<(Vec<Start>, Vec<Start>)> {
         let began = self.recording_since(lsn)?;
         let anchor = |(at, event): (&u64, &Event)| match event {
             Event::Anchor { epoch, .. } => Some(Start::Epoch(*at, *epoch)),
@@ -98,7 +97,7 @@ impl LogState {
             .take(TRIES)
             .collect();
         if off.is_none() && self.settings.is_some() && newer.len() < TRIES {
-            newer.push(Start::Head);
+            newer.push(Start::Head(version));
         }
         Some((older, newer))
     }
@@ -121,9 +120,9 @@ impl LogState {
 impl Pool {
     /// A chunk as it was on `branch` right after the record with `lsn`; all up to there must be carried out.
     pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: u64) -> Result<Vec<u8>> {
-        'again: loop {
+        loop {
             let version = branch.cdp.version.load(Ordering::SeqCst);
-            let starts = branch.cdp.log.read().starts(lsn);
+            let starts = branch.cdp.log.read().starts(lsn, version);
             let Some((older, newer)) = starts else {
                 return Err(lost(format!(
                     "reconstruct chunk {chunk} at LSN {lsn}: nothing was recorded then"
@@ -132,19 +131,17 @@ impl Pool {
             let mut why = None;
             for round in 0..older.len().max(newer.len()) {
                 let way = |start: Option<&Start>, forward| {
-                    start.map(|start| self.way(branch, chunk, (*start, version), lsn, forward)).transpose()
+                    start.map(|start| self.way(branch, chunk, *start, lsn, forward))
                 };
-                let before = way(older.get(round), true);
-                let after = way(newer.get(round), false);
-                let (before, after) = match (before, after) {
-                    // What is in place has moved on since the starts were looked up.
-                    (_, Ok(Some(None))) => continue 'again,
-                    (before, after) => (before.map(Option::flatten), after.map(Option::flatten)),
-                };
-                match self.settle(branch, chunk, lsn, before.transpose(), after.transpose()) {
+                let (before, after) = (way(older.get(round), true), way(newer.get(round), false));
+                match self.settle(branch, chunk, lsn, before, after) {
                     Ok(content) => return Ok(content),
                     Err(error) => _ = why.get_or_insert(error),
                 }
+            }
+            if branch.cdp.version.load(Ordering::SeqCst) != version {
+                // What is in place has moved on since the starts were looked up.
+                continue;
             }
             return Err(why.unwrap_or_else(|| {
                 lost(format!("reconstruct chunk {chunk} at LSN {lsn}: no anchor leads there any more"))
@@ -152,25 +149,12 @@ impl Pool {
         }
     }
 
-    /// The steps between a start and the moment, in the order in which they are taken. None when what is in place is of
-    /// another version by now.
-    fn way(
-        &self,
-        branch: &Arc<Branch>,
-        chunk: u64,
-        (start, version): (Start, u64),
-        lsn: u64,
-        forward: bool,
-    ) -> Result<Option<Way>> {
-        let mut content = None;
+    /// The steps between a start and the moment, in the order in which they are taken.
+    fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: u64, forward: bool) -> Result<Way> {
         let (from, to) = match start {
             Start::Epoch(at, _) if forward => (at, lsn),
             Start::Epoch(at, _) => (lsn, at),
-            Start::Head => {
-                let Some((found, last)) = self.head_chunk(branch, chunk, version)? else { return Ok(None) };
-                content = Some(found);
-                (lsn, last.max(lsn))
-            }
+            Start::Head(_) => (lsn, branch.cdp.log.read().last_lsn().max(lsn)),
         };
         let records = if from < to { branch.cdp.find(chunk, from + 1..=to)? } else { Vec::new() };
         let size = branch.chunk_size();
@@ -183,7 +167,7 @@ impl Pool {
         if !forward {
             steps.reverse();
         }
-        Ok(Some(Way { start, content, steps, forward }))
+        Ok(Way { start, steps, forward })
     }
 
     /// Goes one of two ways, the shorter one first, and the other if that does not lead there.
@@ -225,12 +209,11 @@ impl Pool {
                 "reconstruct chunk {chunk} at LSN {lsn}: {what} does not lead {direction}, and the other way is lost"
             )));
         }
-        let mut content = match (way.content, way.start) {
-            (Some(content), _) => content,
-            (None, Start::Epoch(_, epoch)) => {
+        let mut content = match way.start {
+            Start::Epoch(_, epoch) => {
                 self.frozen_chunk(&Line { branch: branch.clone(), epoch, at: None }, chunk)?
             }
-            (None, Start::Head) => self.placed_chunk(branch, chunk)?,
+            Start::Head(version) => self.head_chunk(branch, chunk, version)?,
         };
         for (n, step) in way.steps.iter().enumerate() {
             step.apply(&mut content)?;
@@ -258,16 +241,11 @@ impl Pool {
         Ok(content)
     }
 
-    /// What is in place on a branch now, whole though it may be in the middle of being overwritten; and the last LSN that
-    /// is part of it. None when it is of another version.
-    fn head_chunk(&self, branch: &Arc<Branch>, chunk: u64, version: u64) -> Result<Option<(Vec<u8>, u64)>> {
+    /// What is in place on a branch now, whole though it may be in the middle of being overwritten. Refused when it is of
+    /// another version.
+    fn head_chunk(&self, branch: &Arc<Branch>, chunk: u64, version: u64) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
-        let (applying, last) = {
-            let log = branch.cdp.log.read();
-            let recorded = log.segment_records().map(|r| r.lsns.1);
-            let last = recorded.chain(log.events.keys().next_back().copied()).max();
-            (log.applying.clone(), last.unwrap_or(0))
-        };
+        let applying = branch.cdp.log.read().applying.clone();
         let mut content = self.placed_chunk(branch, chunk)?;
         for (_, start, end, patch) in applying.iter().flat_map(|applying| applying.of(chunk)) {
             let part = &mut content[*start as usize..*end as usize];
@@ -276,8 +254,11 @@ impl Pool {
                 Patch::Journal(file, position) => self.read_journal(file, position, part)?,
             }
         }
-        let same = branch.cdp.version.load(Ordering::SeqCst) == version;
-        Ok(same.then_some((content, last)))
+        if branch.cdp.version.load(Ordering::SeqCst) == version {
+            Ok(content)
+        } else {
+            Err(lost(format!("reconstruct chunk {chunk}: what is in place is newer by now")))
+        }
     }
 
     /// A chunk of a branch as it is in place: what is staged is not part of it.

@@ -13,12 +13,20 @@ use crate::error::{Error, Result, corrupt};
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, Line};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Sums of chunks that are kept of a branch, each some 20 bytes.
 const MAX_SUMS: usize = 1 << 18;
+
+/// Where what a chunk holds before a batch is found.
+enum Before {
+    /// This part of it, in this slot; its sum is known.
+    Part(Slot, Range<u32>, u32),
+    /// All of it, wherever that may be.
+    Elsewhere,
+}
 
 impl Pool {
     /// Where the segments of a branch's log come from.
@@ -44,18 +52,18 @@ impl Pool {
             if sums.len() > MAX_SUMS {
                 sums.clear();
             }
-            let by_chunk = || items.chunk_by(|a, b| a.chunk == b.chunk);
-            let mut ahead = by_chunk();
-            for of_chunk in ahead.by_ref().take(READ_AHEAD) {
-                self.announce_chunk(branch, of_chunk[0].chunk)?;
-            }
-            for of_chunk in by_chunk() {
-                if let Some(next) = ahead.next() {
-                    self.announce_chunk(branch, next[0].chunk)?;
+            let mut ahead = items.chunk_by(|a, b| a.chunk == b.chunk);
+            let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+            let mut located = VecDeque::with_capacity(READ_AHEAD);
+            for of_chunk in items.chunk_by(|a, b| a.chunk == b.chunk) {
+                while located.len() < READ_AHEAD
+                    && let Some(next) = ahead.next()
+                {
+                    located.push_back(self.locate(&head, next, &sums)?);
                 }
-                let known = sums.get(&of_chunk[0].chunk).copied();
+                let Some(before) = located.pop_front() else { break };
                 let epoch = batch.epochs[index];
-                let sum = self.log_chunk(&mut appender, (branch, epoch), &batch.stamps, of_chunk, known)?;
+                let sum = self.log_chunk(&mut appender, (branch, epoch), &batch.stamps, of_chunk, before)?;
                 sums.insert(of_chunk[0].chunk, sum);
             }
             all.extend(appender.finish()?);
@@ -64,34 +72,44 @@ impl Pool {
         Ok(all)
     }
 
-    /// Tells the disk that a chunk will be read.
-    fn announce_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<()> {
-        let (number, at) = MapPage::locate(chunk);
-        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
-        if let Some(slot) = self.map.load(&head, number)?.get(at).map(|entry| entry.slot)
-            && slot != Slot::HOLE
-        {
-            self.pvs.get(slot.pv())?.disk.will_need(slot.offset(), branch.chunk_size());
-        }
-        Ok(())
+    /// Finds what a chunk holds before the items, and tells the disk that it will be read.
+    fn locate(&self, head: &Line, items: &[Item], sums: &HashMap<u64, u32>) -> Result<Before> {
+        let (number, at) = MapPage::locate(items[0].chunk);
+        let slot = self.map.load(head, number)?.get(at).map(|entry| entry.slot);
+        let Some(slot) = slot.filter(|slot| *slot != Slot::HOLE) else { return Ok(Before::Elsewhere) };
+        let (before, part) = match sums.get(&items[0].chunk) {
+            // From the sum before it and from what changes follows the sum after it.
+            Some(sum) => {
+                let start = items.iter().map(|item| item.start).min().unwrap_or(0);
+                let end = items.iter().map(|item| item.end).max().unwrap_or(0);
+                (Before::Part(slot, start..end, *sum), start..end)
+            }
+            None => (Before::Elsewhere, 0..head.branch.chunk_size() as u32),
+        };
+        let from = slot.offset() + u64::from(part.start);
+        self.pvs.get(slot.pv())?.disk.will_need(from, part.len() as u64);
+        Ok(before)
     }
 
-    /// Records what changes in a chunk, whose sum may be `known`; tells the sum after it.
+    /// Records what changes in a chunk; tells the sum after it.
     fn log_chunk(
         &self,
         appender: &mut Appender,
         (branch, epoch): (&Arc<Branch>, u32),
         stamps: &[(u64, u64)],
         items: &[Item],
-        known: Option<u32>,
+        before: Before,
     ) -> Result<u32> {
         let chunk = items[0].chunk;
-        let part =
-            items.iter().map(|i| i.start).min().unwrap_or(0)..items.iter().map(|i| i.end).max().unwrap_or(0);
-        let in_place = known.map(|sum| Ok((sum, self.placed_part(branch, chunk, &part)?))).transpose()?;
-        let (mut sum, first, mut content) = match in_place {
-            Some((sum, Some(content))) => (sum, part.start, content),
-            _ => {
+        let (mut sum, first, mut content) = match before {
+            Before::Part(slot, part, sum) => {
+                let mut content = vec![0; part.len()];
+                let pv = self.pvs.get(slot.pv())?;
+                let failed = |e| Error::io(format!("read from {}", pv.path), e);
+                pv.disk.read_at(&mut content, slot.offset() + u64::from(part.start)).map_err(failed)?;
+                (sum, part.start, content)
+            }
+            Before::Elsewhere => {
                 let content = self.content_before(branch, chunk, items)?;
                 (crc32c(&content), 0, content)
             }
@@ -110,19 +128,6 @@ impl Pool {
             appender.push(&cdp_item, old, &mut sum, &new)?;
         }
         Ok(sum)
-    }
-
-    /// A part of a chunk that is in a slot of the branch; `None` if it is not.
-    fn placed_part(&self, branch: &Arc<Branch>, chunk: u64, part: &Range<u32>) -> Result<Option<Vec<u8>>> {
-        let (number, at) = MapPage::locate(chunk);
-        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
-        let slot = self.map.load(&head, number)?.get(at).map(|entry| entry.slot);
-        let Some(slot) = slot.filter(|slot| *slot != Slot::HOLE) else { return Ok(None) };
-        let mut content = vec![0; part.len()];
-        let pv = self.pvs.get(slot.pv())?;
-        let failed = |e| Error::io(format!("read from {}", pv.path), e);
-        pv.disk.read_at(&mut content, slot.offset() + u64::from(part.start)).map_err(failed)?;
-        Ok(Some(content))
     }
 
     /// What a chunk holds before the batch. What an image or a moment has there was brought into the journal as a whole before
@@ -161,8 +166,10 @@ impl Pool {
 
     /// What a batch is about to write over what is in place on `branch`.
     pub(super) fn applying(&self, batch: &Batch, branch: &Branch) -> Applying {
-        let of_branch = batch.items.iter().filter(|i| batch.branches[i.branch as usize].id == branch.id);
-        let parts = of_branch.map(|item| {
+        let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
+        let start = batch.items.partition_point(|item| item.branch < index);
+        let end = batch.items.partition_point(|item| item.branch <= index);
+        let parts = batch.items[start..end].iter().map(|item| {
             let patch = match item.source {
                 Source::Journal(file, position) => Patch::Journal(file, position),
                 Source::Zeros | Source::Hole => Patch::Zeros,
