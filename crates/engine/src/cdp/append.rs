@@ -233,13 +233,12 @@ impl Appender {
         })
     }
 
-    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; both are what they are after it then.
-    pub(crate) fn push(&mut self, item: &Item, old: &mut [u8], sum: &mut u32, new: &[u8]) -> Result<()> {
+    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then.
+    pub(crate) fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
         let behind = self.branch.chunk_size() - item.end as u64;
         let after = crc_after(*sum, crc32c(old), crc32c(new), behind);
-        self.settings.encoding.payload(old, new, &mut self.raw);
-        self.packed.clear();
-        let compression = self.packer.pack(&self.raw, &mut self.packed);
+        let raw = self.settings.encoding.payload(old, new, &mut self.raw);
+        let (compression, payload) = self.packer.pack(raw, &mut self.packed);
         let entry = Entry {
             chunk: item.chunk,
             lsn: item.lsn,
@@ -261,9 +260,8 @@ impl Appender {
                 none.insert(Draft::new(file))
             }
         };
-        draft.push(&mut self.lane, entry, item.epoch, &self.packed)?;
+        draft.push(&mut self.lane, entry, item.epoch, payload)?;
         let full = draft.len() >= self.shelf.limit || draft.record.records >= MAX_RECORDS;
-        old.copy_from_slice(new);
         *sum = after;
         if full { self.seal() } else { Ok(()) }
     }

@@ -46,16 +46,17 @@ impl Encoding {
         self != Encoding::Redo
     }
 
-    /// The payload of a record that replaced `old` by `new`, uncompressed.
-    pub(crate) fn payload(self, old: &[u8], new: &[u8], out: &mut Vec<u8>) {
-        out.clear();
+    /// The payload of a record that replaced `old` by `new`, uncompressed; `out` is there for one that is neither.
+    pub(crate) fn payload<'a>(self, old: &'a [u8], new: &'a [u8], out: &'a mut Vec<u8>) -> &'a [u8] {
         match self {
             Encoding::Parity => {
+                out.clear();
                 out.extend_from_slice(old);
                 xor(out, new);
+                out
             }
-            Encoding::Undo => out.extend_from_slice(old),
-            Encoding::Redo => out.extend_from_slice(new),
+            Encoding::Undo => old,
+            Encoding::Redo => new,
         }
     }
 
@@ -113,30 +114,29 @@ impl Packer {
         Ok(Packer { compression, zstd: zstd.transpose().map_err(failed)? })
     }
 
-    /// Appends `raw` to `out`, smaller if it can be; tells how.
-    pub(crate) fn pack(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Compression {
-        let start = out.len();
+    /// `raw`, made smaller in `out` if it can be, and how that was done.
+    pub(crate) fn pack<'a>(&mut self, raw: &'a [u8], out: &'a mut Vec<u8>) -> (Compression, &'a [u8]) {
+        out.clear();
         match self.compression {
             Compression::None => {}
+            Compression::ZeroRun if !has_zeros(raw) => {}
             Compression::ZeroRun => pack_zero_runs(raw, out),
             Compression::Lz4 => {
-                out.resize(start + lz4_flex::block::get_maximum_output_size(raw.len()), 0);
-                let len = lz4_flex::block::compress_into(raw, &mut out[start..]).unwrap_or(0);
-                out.truncate(start + len);
+                out.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
+                let len = lz4_flex::block::compress_into(raw, out).unwrap_or(0);
+                out.truncate(len);
             }
             Compression::Zstd => {
-                out.resize(start + zstd::zstd_safe::compress_bound(raw.len()), 0);
-                let packed = self.zstd.as_mut().map(|z| z.compress_to_buffer(raw, &mut out[start..]));
-                out.truncate(start + packed.and_then(|done| done.ok()).unwrap_or(0));
+                out.resize(zstd::zstd_safe::compress_bound(raw.len()), 0);
+                let packed = self.zstd.as_mut().map(|z| z.compress_to_buffer(raw, out.as_mut_slice()));
+                out.truncate(packed.and_then(|done| done.ok()).unwrap_or(0));
             }
         }
-        let packed = out.len() - start;
-        if packed == 0 || packed >= raw.len() {
-            out.truncate(start);
-            out.extend_from_slice(raw);
-            return Compression::None;
+        if out.is_empty() || out.len() >= raw.len() {
+            (Compression::None, raw)
+        } else {
+            (self.compression, out)
         }
-        self.compression
     }
 }
 
@@ -167,6 +167,17 @@ pub(crate) fn unpack(compression: Compression, packed: &[u8], len: usize) -> Opt
 const WORD: usize = 8;
 /// Words of zeros that end a run of other words: fewer cost more than they save.
 const SHORT_RUN: usize = 2;
+
+/// Is there anything that [`pack_zero_runs`] would leave out? To look is quicker than to try.
+fn has_zeros(raw: &[u8]) -> bool {
+    let is_zero = |word: &[u8]| *word == [0; WORD];
+    let mut run = 0;
+    raw.chunks_exact(WORD).any(|word| {
+        run = if is_zero(word) { run + 1 } else { 0 };
+        run == SHORT_RUN
+    }) || raw.first_chunk::<WORD>().is_some_and(|word| is_zero(word))
+        || raw.last_chunk::<WORD>().is_some_and(|word| is_zero(word))
+}
 
 /// Pairs of (words of zeros, other words), each a number of seven bits a byte, low ones first, and the other words; the last
 /// zeros are left out.
@@ -341,16 +352,19 @@ mod tests {
             for round in 0..200 {
                 let raw = sample(&rng, 512 * (1 + rng.next() as usize % 32));
                 let mut out = vec![1, 2, 3];
-                let how = packer.pack(&raw, &mut out);
-                assert_eq!(&out[..3], [1, 2, 3]);
-                assert!(out.len() - 3 <= raw.len(), "{compression:?} never grows");
-                assert_eq!(unpack(how, &out[3..], raw.len()).as_ref(), Some(&raw), "{compression:?} {round}");
-                assert!(unpack(how, &out[3..], raw.len() - 8).is_none_or(|r| r != raw));
+                let (how, packed) = packer.pack(&raw, &mut out);
+                assert!(packed.len() <= raw.len(), "{compression:?} never grows");
+                assert_eq!(unpack(how, packed, raw.len()).as_ref(), Some(&raw), "{compression:?} {round}");
+                assert!(unpack(how, packed, raw.len() - 8).is_none_or(|r| r != raw));
             }
             let mut out = Vec::new();
-            let how = packer.pack(&[0; 4096], &mut out);
-            assert_eq!(unpack(how, &out, 4096), Some(vec![0; 4096]));
-            assert!(compression == Compression::None || out.len() < 40, "{compression:?}: {}", out.len());
+            let (how, packed) = packer.pack(&[0; 4096], &mut out);
+            assert_eq!(unpack(how, packed, 4096), Some(vec![0; 4096]));
+            assert!(
+                compression == Compression::None || packed.len() < 40,
+                "{compression:?}: {}",
+                packed.len()
+            );
         }
     }
 
@@ -362,7 +376,8 @@ mod tests {
             for _ in 0..500 {
                 let raw = sample(&rng, 4096);
                 let mut out = Vec::new();
-                let how = packer.pack(&raw, &mut out);
+                let (how, packed) = packer.pack(&raw, &mut out);
+                let mut out = packed.to_vec();
                 let at = rng.next() as usize % out.len();
                 out[at] ^= 1 << (rng.next() % 8);
                 let got = unpack(how, &out, 4096);
@@ -424,10 +439,10 @@ mod tests {
         let (old, new) = (sample(&rng, 1024), sample(&rng, 1024));
         for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
             let mut payload = Vec::new();
-            encoding.payload(&old, &new, &mut payload);
+            let payload = encoding.payload(&old, &new, &mut payload);
             let (mut forward, mut backward) = (old.clone(), new.clone());
-            encoding.apply(&mut forward, &payload);
-            encoding.apply(&mut backward, &payload);
+            encoding.apply(&mut forward, payload);
+            encoding.apply(&mut backward, payload);
             assert_eq!(forward == new, encoding.leads_forward());
             assert_eq!(backward == old, encoding.leads_backward());
             assert_eq!(Encoding::decode(encoding as u8), Some(encoding));

@@ -113,14 +113,13 @@ impl Pool {
                 }
             }
             let Ok((epoch, raw)) = old.file.record(&entry) else { return Ok(Outcome::Damaged) };
-            packed.clear();
-            let compression = packer.pack(&raw, &mut packed);
+            let (compression, packed) = packer.pack(&raw, &mut packed);
             // The only other copy is about to go.
-            if unpack(compression, &packed, raw.len()).as_ref() != Some(&raw) {
+            if unpack(compression, packed, raw.len()).as_ref() != Some(&raw) {
                 return Err(Error::new(crate::ErrorKind::Io, "compress a record: it does not come back"));
             }
             before += entry.space();
-            draft.push(lane, Entry { compression, ..entry }, epoch, &packed)?;
+            draft.push(lane, Entry { compression, ..entry }, epoch, packed)?;
             after += align_up((HEADER_LEN + packed.len()) as u64, ALIGN);
         }
         draft.end_group(lane)?;

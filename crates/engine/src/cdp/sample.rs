@@ -20,11 +20,11 @@ impl CdpSample {
         if old.len() != new.len() {
             return Err(invalid("make a record: old and new content differ in length"));
         }
-        let mut payload = Vec::new();
-        encoding.payload(old, new, &mut payload);
-        let mut packed = Vec::new();
-        let compression = Packer::new(compression)?.pack(&payload, &mut packed);
-        Ok(CdpSample { encoding, compression, raw: payload.len(), packed })
+        let (mut parity, mut smaller) = (Vec::new(), Vec::new());
+        let payload = encoding.payload(old, new, &mut parity);
+        let mut packer = Packer::new(compression)?;
+        let (compression, packed) = packer.pack(payload, &mut smaller);
+        Ok(CdpSample { encoding, compression, raw: old.len(), packed: packed.to_vec() })
     }
 
     /// A record of the log.

@@ -28,6 +28,55 @@ enum Before {
     Elsewhere,
 }
 
+/// Makes the records of one branch's part of a batch.
+struct Recorder<'a> {
+    pool: &'a Pool,
+    branch: &'a Arc<Branch>,
+    epoch: u32,
+    stamps: &'a [(u64, u64)],
+    appender: Appender,
+    /// What is in place, and what comes there: kept for their memory.
+    content: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Recorder<'_> {
+    /// Records what changes in a chunk; tells the sum after it.
+    fn record(&mut self, items: &[Item], before: Before) -> Result<u32> {
+        let chunk = items[0].chunk;
+        let (mut sum, first) = match before {
+            Before::Part(slot, part, sum) => {
+                self.content.resize(part.len(), 0);
+                let pv = self.pool.pvs.get(slot.pv())?;
+                let failed = |e| Error::io(format!("read from {}", pv.path), e);
+                let at = slot.offset() + u64::from(part.start);
+                pv.disk.read_at(&mut self.content, at).map_err(failed)?;
+                (sum, part.start)
+            }
+            Before::Elsewhere => {
+                self.content = self.pool.content_before(self.branch, chunk, items)?;
+                (crc32c(&self.content), 0)
+            }
+        };
+        for (n, item) in items.iter().enumerate() {
+            self.new.resize((item.end - item.start) as usize, 0);
+            match item.source {
+                Source::Journal(file, position) => self.pool.read_journal(file, position, &mut self.new)?,
+                Source::Zeros | Source::Hole => self.new.fill(0),
+            }
+            let (lsn, time) = self.stamps.get(item.order as usize).copied().unwrap_or_default();
+            let (start, end) = (item.start as usize, item.end as usize);
+            let what = CdpItem { lsn, time, chunk, epoch: self.epoch, start, end };
+            let old = &mut self.content[(item.start - first) as usize..(item.end - first) as usize];
+            self.appender.push(&what, old, &mut sum, &self.new)?;
+            if n + 1 < items.len() {
+                old.copy_from_slice(&self.new);
+            }
+        }
+        Ok(sum)
+    }
+}
+
 impl Pool {
     /// Where the segments of a branch's log come from.
     pub(crate) fn shelf(&self, branch: u64) -> Shelf {
@@ -47,7 +96,10 @@ impl Pool {
             let branch = &batch.branches[index];
             let Some(settings) = branch.cdp.log.read().settings else { continue };
             let lane = Lane::new(self.options.destage_threads > 1);
-            let mut appender = Appender::new(branch, self.shelf(branch.id), settings, lane)?;
+            let appender = Appender::new(branch, self.shelf(branch.id), settings, lane)?;
+            let (epoch, stamps) = (batch.epochs[index], &batch.stamps[..]);
+            let (content, new) = (Vec::new(), Vec::new());
+            let mut recorder = Recorder { pool: self, branch, epoch, stamps, appender, content, new };
             let mut sums = std::mem::take(&mut branch.cdp.log.write().sums);
             if sums.len() > MAX_SUMS {
                 sums.clear();
@@ -62,11 +114,9 @@ impl Pool {
                     located.push_back(self.locate(&head, next, &sums)?);
                 }
                 let Some(before) = located.pop_front() else { break };
-                let epoch = batch.epochs[index];
-                let sum = self.log_chunk(&mut appender, (branch, epoch), &batch.stamps, of_chunk, before)?;
-                sums.insert(of_chunk[0].chunk, sum);
+                sums.insert(of_chunk[0].chunk, recorder.record(of_chunk, before)?);
             }
-            all.extend(appender.finish()?);
+            all.extend(recorder.appender.finish()?);
             branch.cdp.log.write().sums = sums;
         }
         Ok(all)
@@ -89,45 +139,6 @@ impl Pool {
         let from = slot.offset() + u64::from(part.start);
         self.pvs.get(slot.pv())?.disk.will_need(from, part.len() as u64);
         Ok(before)
-    }
-
-    /// Records what changes in a chunk; tells the sum after it.
-    fn log_chunk(
-        &self,
-        appender: &mut Appender,
-        (branch, epoch): (&Arc<Branch>, u32),
-        stamps: &[(u64, u64)],
-        items: &[Item],
-        before: Before,
-    ) -> Result<u32> {
-        let chunk = items[0].chunk;
-        let (mut sum, first, mut content) = match before {
-            Before::Part(slot, part, sum) => {
-                let mut content = vec![0; part.len()];
-                let pv = self.pvs.get(slot.pv())?;
-                let failed = |e| Error::io(format!("read from {}", pv.path), e);
-                pv.disk.read_at(&mut content, slot.offset() + u64::from(part.start)).map_err(failed)?;
-                (sum, part.start, content)
-            }
-            Before::Elsewhere => {
-                let content = self.content_before(branch, chunk, items)?;
-                (crc32c(&content), 0, content)
-            }
-        };
-        let mut new = Vec::new();
-        for item in items {
-            new.clear();
-            new.resize((item.end - item.start) as usize, 0);
-            if let Source::Journal(file, position) = item.source {
-                self.read_journal(file, position, &mut new)?;
-            }
-            let (lsn, time) = stamps.get(item.order as usize).copied().unwrap_or_default();
-            let (start, end) = (item.start as usize, item.end as usize);
-            let cdp_item = CdpItem { lsn, time, chunk, epoch, start, end };
-            let old = &mut content[(item.start - first) as usize..(item.end - first) as usize];
-            appender.push(&cdp_item, old, &mut sum, &new)?;
-        }
-        Ok(sum)
     }
 
     /// What a chunk holds before the batch. What an image or a moment has there was brought into the journal as a whole before
