@@ -235,7 +235,9 @@ impl Pool {
         for volume in volumes {
             // The first one's moment is everybody's: there is one order of writes.
             let moment = match (held.first(), moment) {
-                (Some((.., first)), Moment::Mark(_) | Moment::FlushBefore(_)) => Moment::Lsn(first.lsn),
+                (Some((.., first)), Moment::Mark(_) | Moment::FlushBefore(_) | Moment::FlushUpTo(_)) => {
+                    Moment::Lsn(first.lsn)
+                }
                 _ => moment.clone(),
             };
             held.push(self.hold(volume, &moment)?);

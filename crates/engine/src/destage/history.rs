@@ -261,6 +261,18 @@ impl Pool {
 
     /// Shows readers what was committed.
     pub(super) fn remember(&self, change: HistoryChange, lsn: u64) {
+        // Lines first: whoever finds the anchor of a rollback finds where the volume went, too.
+        {
+            let mut lines = self.lines.write();
+            if let Some((volume, line)) = change.line {
+                lines.entry(volume).or_default().insert(lsn, line);
+            }
+            if let Some((volume, lsn)) = change.forgotten
+                && let Some(of_volume) = lines.get_mut(&volume)
+            {
+                of_volume.remove(&lsn);
+            }
+        }
         for (branch, event) in change.events {
             branch.cdp.change(|log| {
                 match &event {
@@ -270,15 +282,6 @@ impl Pool {
                 }
                 log.put_event(lsn, event);
             });
-        }
-        let mut lines = self.lines.write();
-        if let Some((volume, line)) = change.line {
-            lines.entry(volume).or_default().insert(lsn, line);
-        }
-        if let Some((volume, lsn)) = change.forgotten
-            && let Some(of_volume) = lines.get_mut(&volume)
-        {
-            of_volume.remove(&lsn);
         }
     }
 
