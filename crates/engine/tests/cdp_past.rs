@@ -253,3 +253,36 @@ fn the_moment_of_an_imported_snapshot_is_when_it_arrived() {
     let lsn = to.pool.moment_of_snapshot("v", "two").unwrap();
     assert_eq!(first(&to.pool, "v", &Moment::Lsn(lsn)), 2);
 }
+
+#[test]
+fn a_name_is_a_mark_or_a_snapshot() {
+    let f = Fixture::new();
+    f.cdp(Encoding::Undo);
+    let pool = &f.pool;
+    pool.mark("v", "here").unwrap();
+    pool.create_snapshots(&[("v", "s")]).unwrap();
+    let refused =
+        |result: hindcast_engine::Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Conflict);
+    refused(pool.create_snapshots(&[("v", "here")]).map(drop));
+    refused(pool.rename_snapshot("v", "s", "here").map(drop));
+    refused(pool.roll_back("v", "s", "here", false).map(drop));
+    refused(pool.roll_back_to(&[("v", "here")], &Moment::Mark("here".into()), false).map(drop));
+    refused(pool.mark("v", "s").map(drop));
+    assert!(pool.is_taken("v", "here").unwrap() && pool.is_taken("v", "s").unwrap());
+    assert!(!pool.is_taken("v", "t").unwrap());
+    pool.rename_snapshot("v", "s", "t").unwrap();
+    pool.mark("v", "s").unwrap();
+    pool.unmark("v", "here").unwrap();
+    pool.create_snapshots(&[("v", "here")]).unwrap();
+
+    // Anchors are in nobody's way, whatever marks are called.
+    pool.mark("v", "anchor").unwrap();
+    let every = CdpSettings { anchors: AnchorPolicy::Every(2), ..CdpSettings::default() };
+    pool.set_cdp("v", Some(every)).unwrap();
+    for byte in 0..10 {
+        f.write(0, 512, byte);
+    }
+    assert!(pool.history("v", 1).unwrap().anchors.len() > 4);
+    pool.create_snapshots(&[("v", "mine")]).unwrap();
+    pool.roll_back("v", "mine", "undo", false).unwrap();
+}

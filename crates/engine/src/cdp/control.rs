@@ -111,8 +111,9 @@ impl Pool {
             if !state.line.branch.cdp.is_on() {
                 return Err(conflict(format!("mark a moment of volume {volume}: CDP is off")));
             }
-            if names.marks.contains_key(&(state.id, name.to_owned())) {
-                return Err(conflict(format!("mark a moment of volume {volume}: {name} is taken")));
+            if let Some(what) = names.past(state, name) {
+                let text = format!("mark a moment of volume {volume}: it has a {what} {name} already");
+                return Err(conflict(text));
             }
             Ok(Control::Mark { volume: state.id, name: name.to_owned() })
         })?;
