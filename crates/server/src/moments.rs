@@ -16,7 +16,7 @@ pub(crate) enum Past {
     Moment(cdp::Moment),
 }
 
-/// What a text after the `@` means. No snapshot has the name of a mark; in a pool of an older version it hides the mark.
+/// What a text after the `@` means. No snapshot has the name of a mark.
 pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
     let moment: Moment =
         text.parse().map_err(|e| Error::new(ErrorKind::Invalid, format!("go back in {volume}: {e}")))?;
