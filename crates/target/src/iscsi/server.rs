@@ -310,13 +310,8 @@ fn establish(
         let entered = grant.map(open).transpose().map_err(Some)?;
         let make = |tsih| {
             let agreed = (identity, entered, params.clone());
-            Session::new(
-                tsih,
-                agreed,
-                record.portal_group,
-                shared.config.queue_depth,
-                Arc::downgrade(registry),
-            )
+            let depth = shared.config.queue_depth;
+            Session::new(tsih, agreed, record.portal_group, depth, Arc::downgrade(registry))
         };
         match registry.make_session(&key, shared.config.max_sessions, make) {
             Ok(session) => session,
