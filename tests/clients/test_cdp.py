@@ -17,6 +17,11 @@ def now():
     return text
 
 
+def unused(server, name):
+    """Waits until the server has seen the last connection's end."""
+    wait_for(f"the end of connections to {name}", lambda: server.show(name)["handles"] == 0)
+
+
 @test(hindcast_only=True)
 def settings_and_exit_codes(t):
     server = t.server()
@@ -47,7 +52,7 @@ def settings_and_exit_codes(t):
 
 @test(hindcast_only=True)
 def any_moment_is_an_export(t):
-    """By time, by how long ago, by LSN and by mark; over NBD and over iSCSI."""
+    """By time, by how long ago, by LSN, by mark and by snapshot; over NBD and over iSCSI."""
     server = t.server(args=["--iscsi=127.0.0.1:0"])
     server.cli("volume", "create", "db", "--size", "16M", "--cdp", "parity")
     moments = []
@@ -56,13 +61,14 @@ def any_moment_is_an_export(t):
         put(server, "db", data, 32 * KIB * (n % 4))
         moments.append((now(), get(server, "db", 256 * KIB)))
     mark = server.cli("mark", "db", "here")
+    server.cli("snapshot", "create", "db@there")
     put(server, "db", bytes(256 * KIB))
     for at, content in moments:
         assert get(server, f"db@{at}", 256 * KIB) == content, at
         lsn = server.cli("history", "db", "--range", "0+1M", "--to", at, "--limit", "1000")[-1]["lsn"]
         assert get(server, f"db@lsn:{lsn}", 256 * KIB) == content, lsn
     newest = moments[-1][1]
-    assert get(server, "db@here", 256 * KIB) == newest
+    assert get(server, "db@here", 256 * KIB) == newest and get(server, "db@there", 256 * KIB) == newest
     assert get(server, "db@-0.001s", 256 * KIB) == bytes(256 * KIB)
     ago = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(moments[9][0].replace("Z", "+00:00"))
     # A view that is open stays what it is, and is read-only.
@@ -73,7 +79,7 @@ def any_moment_is_an_export(t):
         assert bytes(view.pread(256 * KIB, 0)) == newest
     assert ago.total_seconds() > 0
     portal = server.cli("status")["listeners"]["iscsi"][0]
-    for name in ("here", f"lsn:{mark['lsn']}", moments[-1][0].lower()):
+    for name in ("here", "there", f"lsn:{mark['lsn']}", moments[-1][0].lower()):
         url = f"iscsi://{portal}/iqn.2026-11.io.hindcast:db:at:{name}/0"
         image = t.dir / "moment.img"
         run("qemu-img", "convert", "-f", "raw", "-O", "raw", url, image)
@@ -98,6 +104,8 @@ def history_tells_what_changed_when(t):
     server.cli("mark", "db", "first", code=CONFLICT)
     server.cli("snapshot", "create", "db@snap")
     server.cli("mark", "db", "snap", code=CONFLICT)
+    server.cli("snapshot", "create", "db@first", code=CONFLICT)
+    server.cli("snapshot", "rename", "db@snap", "first", code=CONFLICT)
     history = server.cli("history", "db", "--buckets", "10")
     assert [m["name"] for m in history["marks"]] == ["first"]
     assert sum(b["written"] for b in history["buckets"]) == 4096 + 4096 + 512
@@ -121,11 +129,11 @@ def recovery_to_new_volumes_and_in_place(t):
     server = t.server()
     for name in ("db", "log"):
         server.cli("volume", "create", name, "--size", "16M", "--cdp", "parity", "--anchor", "5")
-    for n in range(20):
+    for n in range(40):
         put(server, "db", pattern(n, 8 * KIB), 4 * KIB * n)
         put(server, "log", pattern(100 + n, 8 * KIB), 4 * KIB * n)
     then, db, log = now(), get(server, "db", MIB), get(server, "log", MIB)
-    for n in range(20):
+    for n in range(40):
         put(server, "db", pattern(200 + n, 8 * KIB), 4 * KIB * n)
         put(server, "log", pattern(300 + n, 8 * KIB), 4 * KIB * n)
     latest = get(server, "db", MIB)
@@ -138,15 +146,20 @@ def recovery_to_new_volumes_and_in_place(t):
     # It becomes independent in the background, and is the same afterwards.
     wait_for("completion", lambda: not server.cli("volume", "flatten", "log-then", "--status")["running"])
     assert get(server, "log-then", MIB) == log
-    plan = server.cli("cdp", "plan", "db", code=None)
-    assert plan[0] in (DONE, NOT_FOUND), plan
+    server.drained()
+    assert server.cli("history", "db")["status"]["records"] >= 64
+    plan = server.cli("cdp", "plan", "db")
+    assert plan["inputs"]["record_size"]["source"] == "measured", plan["inputs"]
+    assert plan["inputs"]["block_size"] == {"value": 16384.0, "source": "measured"}, plan["inputs"]
     server.cli("recover", "db", "log", "--to", then, "--as", "one", code=USAGE)
     server.cli("recover", "db", "--to", then, code=USAGE)
 
     with connection(server.uri("db")):
         server.cli("recover", "db", "--to", then, "--in-place", code=CONFLICT)
+    unused(server, "db")
     back, = server.cli("recover", "db", "--to", then, "--in-place", "--undo-name", "undo")
     assert back["undo"]["name"] == "undo" and get(server, "db", MIB) == db
+    unused(server, "db")
     server.cli("snapshot", "rollback", "db@undo")
     assert get(server, "db", MIB) == latest, "undone"
     # The past before both rollbacks is there still.
@@ -154,7 +167,65 @@ def recovery_to_new_volumes_and_in_place(t):
     server.stop()
     server.start()
     assert get(server, f"db@{then}", MIB) == db and get(server, "log-then", MIB) == log
-    server.cli("recover", "db", "--to", then, "--last-flush", "--as", "flushed", code=(DONE, NOT_FOUND))
+    server.check()
+
+
+@test(hindcast_only=True)
+def recovery_to_the_last_flush(t):
+    server = t.server()
+    server.cli("volume", "create", "db", "--size", "16M", "--cdp", "parity")
+    moments = []
+    for n in range(3):
+        put(server, "db", pattern(n, 64 * KIB))
+        moments.append((now(), pattern(n, 64 * KIB)))
+    with connection(server.uri("db")) as h:
+        h.pwrite(pattern(9, 64 * KIB), 0)
+        later = now()
+        mark = server.cli("mark", "db", "unflushed")
+        assert get(server, f"db@{later}", 64 * KIB) == pattern(9, 64 * KIB)
+        flushed = pattern(2, 64 * KIB)
+        moments += [(later, flushed), ("unflushed", flushed), (f"lsn:{mark['lsn']}", flushed)]
+        for n, (to, content) in enumerate(moments):
+            server.cli("recover", "db", "--to", to, "--last-flush", "--as", f"then-{n}")
+            assert get(server, f"then-{n}", 64 * KIB) == content, to
+    server.cli("recover", "db", "--to", "2099-01-01T00:00:00Z", "--last-flush", "--as", "x", code=USAGE)
+    unused(server, "db")
+    server.cli("recover", "db", "--to", later, "--last-flush", "--in-place")
+    assert get(server, "db", 64 * KIB) == flushed
+    server.stop()
+    server.start()
+    # Flushes are remembered since the start.
+    server.cli("recover", "db", "--to", later, "--last-flush", "--as", "x", code=NOT_FOUND)
+    server.check()
+
+
+@test(hindcast_only=True)
+def a_snapshot_is_a_moment_of_all_volumes(t):
+    """Recovery of a group, history and bisection take a snapshot's name for the moment at which it was taken."""
+    server = t.server()
+    for name in ("db", "log"):
+        server.cli("volume", "create", name, "--size", "16M", "--cdp", "parity")
+    for n in range(10):
+        put(server, "db", pattern(n, 8 * KIB), 4 * KIB * n)
+        put(server, "log", pattern(100 + n, 8 * KIB), 4 * KIB * n)
+    db, log = get(server, "db", 64 * KIB), get(server, "log", 64 * KIB)
+    server.cli("snapshot", "create", "db@here")
+    for n in range(3):
+        put(server, "db", b"x" * 512, 512 * n)
+        put(server, "log", b"y" * 512, 512 * n)
+    server.cli("recover", "db", "log", "--to", "here", "--as", "db-then", "--as", "log-then")
+    assert get(server, "db-then", 64 * KIB) == db and get(server, "log-then", 64 * KIB) == log
+    changes = server.cli("history", "db", "--range", "0+16M", "--from", "here")
+    assert [c["offset"] for c in changes] == [0, 512, 1024], changes
+    before = server.cli("history", "db", "--range", "0+16M", "--to", "here", "--limit", "1000")
+    assert len(before) >= 10 and before[-1]["lsn"] < changes[0]["lsn"], before
+    check = 'test "$(nbdcopy "$HINDCAST_URI" - | head -c 1024 | tail -c 1)" != x'
+    found = server.cli("recover", "bisect", "db", "--from", "here", "--to", f"lsn:{changes[2]['lsn']}", "--check", check)
+    assert found["bad"]["lsn"] == changes[1]["lsn"] and found["good"]["lsn"] == changes[0]["lsn"], found
+    server.cli("volume", "create", "plain", "--size", "16M")
+    server.cli("snapshot", "create", "plain@here")
+    said = server.cli("history", "plain", "--range", "0+16M", "--from", "here", code=NOT_FOUND)
+    assert "plain@here" in said, said
     server.check()
 
 

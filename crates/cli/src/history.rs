@@ -88,8 +88,9 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
         let changes = client.changes(&args.volume, &ChangesQuery { offset, length, from, to, limit })?;
         return output.show(&changes, |changes| table(changes));
     }
-    let whole =
-        Whole { status: client.cdp(&args.volume)?, history: client.history(&args.volume, args.buckets)? };
+    // First: it sees to it that everything written so far is recorded, and then the sums agree with it.
+    let history = client.history(&args.volume, args.buckets)?;
+    let whole = Whole { status: client.cdp(&args.volume)?, history };
     output.show(&whole, Whole::text)
 }
 

@@ -333,7 +333,7 @@ fn history_and_changes_are_told() {
         f.pool().changes("v", 8 * KIB..9 * KIB, 0..=written - 1, 1000).unwrap().len(),
         changes.len() - 1
     );
-    let flushed = f.pool().resolve("v", &Moment::FlushBefore(u64::MAX)).unwrap();
+    let flushed = f.pool().resolve("v", &Moment::FlushUpTo(written)).unwrap();
     assert!(flushed.lsn < written);
     let samples = f.pool().cdp_samples("v", 5).unwrap();
     assert_eq!(samples.len(), 5);

@@ -1,15 +1,16 @@
-//! Looking back: what `history`, `changes` and `cdp_samples` tell of things that were done.
+//! Looking back: what `history`, `changes` and `cdp_samples` tell of things that were done, and which moment a flush, a
+//! snapshot or a name means.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
 
 use bytes::Bytes;
-use common::{KIB, MIB, Site};
+use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::pool::Pool;
-use hindcast_engine::world::ManualClock;
+use hindcast_engine::world::{Clock, ManualClock};
 use std::sync::Arc;
 
 struct Fixture {
@@ -181,4 +182,148 @@ fn a_group_goes_back_together() {
     assert_eq!(["a-then", "b-then", "a", "b", "c"].map(|name| first(&site, name)), [4, 1, 4, 1, 2]);
     let anchors = |name: &str| site.pool.history(name, 0).unwrap().anchors.len();
     assert!(["a", "b", "c"].iter().all(|name| anchors(name) >= 2), "each new branch begins with one");
+}
+
+/// The first byte of a volume, at a moment.
+fn first(pool: &Arc<Pool>, volume: &str, moment: &Moment) -> u8 {
+    content(&pool.open_moment(volume, moment).unwrap())[0]
+}
+
+#[test]
+fn the_last_flush_is_that_of_the_moment_asked_for() {
+    let f = Fixture::new();
+    f.cdp(Encoding::Parity);
+    let volume = f.pool.open_volume("v", false).unwrap();
+    let (mut flushed, mut lsns) = (Vec::new(), Vec::new());
+    for byte in 1..4 {
+        f.clock.advance(1000);
+        lsns.push(f.write(0, 512, byte));
+        f.clock.advance(1000);
+        volume.flush().unwrap();
+        f.clock.advance(1000);
+        flushed.push(f.clock.now());
+    }
+    let unflushed = f.write(0, 512, 99);
+    f.clock.advance(1000);
+    drop(volume);
+    for (n, byte) in (1..4).enumerate() {
+        let before = Moment::FlushBefore(flushed[n]);
+        assert_eq!(
+            first(&f.pool, "v", &before),
+            byte,
+            "the flush is later than the write, and nothing came since"
+        );
+        assert_eq!(first(&f.pool, "v", &Moment::FlushUpTo(lsns[n])), byte);
+    }
+    assert_eq!(first(&f.pool, "v", &Moment::FlushBefore(f.clock.now())), 3);
+    assert_eq!(first(&f.pool, "v", &Moment::FlushUpTo(unflushed)), 3);
+    let kind = |moment| f.pool.resolve("v", &moment).unwrap_err().kind();
+    assert_eq!(kind(Moment::FlushUpTo(lsns[0] - 1)), ErrorKind::NotFound);
+    assert_eq!(kind(Moment::FlushBefore(1)), ErrorKind::NotFound);
+    assert_eq!(kind(Moment::FlushUpTo(unflushed + 1)), ErrorKind::Invalid);
+    assert_eq!(kind(Moment::FlushBefore(u64::MAX)), ErrorKind::Invalid);
+}
+
+#[test]
+fn the_moment_of_a_snapshot_is_where_it_was_taken() {
+    let site = Site::new(32);
+    site.clock.advance(1_000_000_000);
+    let (pool, volume) = (&site.pool, site.volume("v", MIB, 16 * KIB));
+    let other = site.volume("w", MIB, 16 * KIB);
+    let kind = |volume: &str, name: &str| pool.moment_of_snapshot(volume, name).unwrap_err().kind();
+    site.snap("v", "unknown");
+    let settings = CdpSettings { anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+    for name in ["v", "w"] {
+        pool.set_cdp(name, Some(settings)).unwrap();
+    }
+    site.clock.advance(1000);
+    // The clock stands still from here: the writes are ahead of it, and of the time that the snapshots have.
+    for byte in 1..6 {
+        write(&volume, 0, byte, 512);
+        write(&other, 0, 10 + byte, 512);
+    }
+    pool.create_snapshots(&[("v", "s"), ("w", "s")]).unwrap();
+    write(&volume, 0, 77, 512);
+    write(&other, 0, 78, 512);
+    let created = pool.snapshot("v", "s").unwrap().created;
+    assert_ne!(first(pool, "v", &Moment::Time(created)), 5, "its time is another moment");
+    let lsn = pool.moment_of_snapshot("v", "s").unwrap();
+    assert_eq!(pool.moment_of_snapshot("w", "s").unwrap(), lsn);
+    assert_eq!((first(pool, "v", &Moment::Lsn(lsn)), first(pool, "w", &Moment::Lsn(lsn))), (5, 15));
+
+    // What a rollback keeps is what was before it.
+    drop((volume, other));
+    pool.roll_back_to(&[("v", "undo"), ("w", "undo")], &Moment::Lsn(lsn), false).unwrap();
+    pool.roll_back("v", "s", "again", false).unwrap();
+    let of = |volume: &str, name: &str| {
+        first(pool, volume, &Moment::Lsn(pool.moment_of_snapshot(volume, name).unwrap()))
+    };
+    assert_eq!((of("v", "undo"), of("w", "undo"), of("v", "again"), of("v", "s")), (77, 78, 5, 5));
+
+    assert_eq!(kind("v", "unknown"), ErrorKind::NotFound);
+    pool.set_cdp("v", None).unwrap();
+    site.snap("v", "later");
+    assert_eq!(kind("v", "later"), ErrorKind::NotFound);
+    assert_eq!(kind("v", "none"), ErrorKind::NotFound);
+    let site = site.reopen();
+    assert_eq!(site.pool.moment_of_snapshot("v", "s").unwrap(), lsn);
+}
+
+#[test]
+fn the_moment_of_an_imported_snapshot_is_when_it_arrived() {
+    let (from, to) = (Site::seeded(32, 1), Site::seeded(32, 2));
+    let volume = from.volume("v", MIB, 16 * KIB);
+    let send = |snapshot: &str, base: Option<&str>| {
+        let mut export = from.pool.export("v", snapshot, base, 0).unwrap();
+        let mut import = to.pool.import(None);
+        while let Some(piece) = export.next_piece().unwrap() {
+            import.push(&piece).unwrap();
+        }
+        import.finish().unwrap()
+    };
+    write(&volume, 0, 1, 4096);
+    from.snap("v", "one");
+    send("one", None);
+    to.clock.advance(1_000_000_000);
+    to.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+    write(&volume, 0, 2, 4096);
+    from.snap("v", "two");
+    let two = send("two", Some("one"));
+    write(&to.pool.open_volume("v", false).unwrap(), 0, 3, 4096);
+    assert!(two.created < 1_000_000_000, "the other server's time");
+    let lsn = to.pool.moment_of_snapshot("v", "two").unwrap();
+    assert_eq!(first(&to.pool, "v", &Moment::Lsn(lsn)), 2);
+}
+
+#[test]
+fn a_name_is_a_mark_or_a_snapshot() {
+    let f = Fixture::new();
+    f.cdp(Encoding::Undo);
+    let pool = &f.pool;
+    pool.mark("v", "here").unwrap();
+    pool.create_snapshots(&[("v", "s")]).unwrap();
+    let refused =
+        |result: hindcast_engine::Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Conflict);
+    refused(pool.create_snapshots(&[("v", "here")]).map(drop));
+    refused(pool.rename_snapshot("v", "s", "here").map(drop));
+    refused(pool.roll_back("v", "s", "here", false).map(drop));
+    refused(pool.roll_back_to(&[("v", "here")], &Moment::Mark("here".into()), false).map(drop));
+    refused(pool.mark("v", "s").map(drop));
+    assert!(pool.is_taken("v", "here").unwrap() && pool.is_taken("v", "s").unwrap());
+    assert!(!pool.is_taken("v", "t").unwrap());
+    pool.rename_snapshot("v", "s", "t").unwrap();
+    pool.mark("v", "s").unwrap();
+    pool.unmark("v", "here").unwrap();
+    pool.create_snapshots(&[("v", "here")]).unwrap();
+
+    // Anchors are in nobody's way, whatever marks are called.
+    pool.mark("v", "anchor").unwrap();
+    let every = CdpSettings { anchors: AnchorPolicy::Every(2), ..CdpSettings::default() };
+    pool.set_cdp("v", Some(every)).unwrap();
+    for byte in 0..10 {
+        f.write(0, 512, byte);
+    }
+    assert!(pool.history("v", 1).unwrap().anchors.len() > 4);
+    pool.create_snapshots(&[("v", "mine")]).unwrap();
+    pool.roll_back("v", "mine", "undo", false).unwrap();
 }

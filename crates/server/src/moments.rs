@@ -16,7 +16,7 @@ pub(crate) enum Past {
     Moment(cdp::Moment),
 }
 
-/// What a text after the `@` means. A snapshot hides a mark of the same name.
+/// What a text after the `@` means. No snapshot has the name of a mark.
 pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
     let moment: Moment =
         text.parse().map_err(|e| Error::new(ErrorKind::Invalid, format!("go back in {volume}: {e}")))?;
@@ -40,14 +40,19 @@ pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
 /// A text as a moment, also where it names a snapshot: that was taken at a moment.
 pub(crate) fn moment(pool: &Pool, volume: &str, text: &str) -> Result<cdp::Moment> {
     Ok(match find(pool, volume, text)? {
-        Past::Snapshot(snapshot) => cdp::Moment::Time(snapshot.created),
+        // Not the time that it has: that was read before it was taken, or is another server's.
+        Past::Snapshot(snapshot) => cdp::Moment::Lsn(pool.moment_of_snapshot(volume, &snapshot.name)?),
         Past::Moment(moment) => moment,
     })
 }
 
-/// The last flush at or before a moment.
-pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: &cdp::Moment) -> Result<cdp::Moment> {
-    Ok(cdp::Moment::FlushBefore(pool.resolve(volume, moment)?.time))
+/// The last flush at or before a moment. By time it is looked for as asked: a flush is later than the last write by then.
+pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: cdp::Moment) -> Result<cdp::Moment> {
+    Ok(match moment {
+        cdp::Moment::Time(time) => cdp::Moment::FlushBefore(time),
+        cdp::Moment::Lsn(lsn) => cdp::Moment::FlushUpTo(lsn),
+        moment => cdp::Moment::FlushUpTo(pool.resolve(volume, &moment)?.lsn),
+    })
 }
 
 /// Opens what an address names, read-only.
@@ -61,4 +66,94 @@ pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<Arc<Vol
 /// Nanoseconds since 1970; what was before that has no history.
 fn nanos(time: Timestamp) -> u64 {
     u64::try_from(time.as_nanosecond()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use hindcast_engine::cdp::CdpSettings;
+    use hindcast_engine::device::{BlockDevice, WriteOp};
+    use hindcast_engine::disk::MemDir;
+    use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+    use hindcast_engine::world::{ManualClock, SplitMix, World};
+
+    const M: u64 = 1 << 20;
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A pool with a volume `v` that keeps its history, at 1970-01-01T00:00:01Z.
+    fn pool() -> (Arc<Pool>, Arc<ManualClock>) {
+        let (dir, clock) = (Arc::new(MemDir::new()), Arc::new(ManualClock::new(SECOND)));
+        let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(1)) };
+        let config = PoolConfig { journal_size: 16 * M, segment_size: 4 * M, ..PoolConfig::default() };
+        let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 * M), force: false };
+        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir, world, PoolOptions::default()).unwrap();
+        let new =
+            NewVolume { name: "v".into(), size: M, chunk_size: 16 << 10, block_size: 512, read_only: false };
+        pool.create_volume(&new).unwrap();
+        pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+        (pool, clock)
+    }
+
+    fn write(pool: &Arc<Pool>, byte: u8) {
+        let mut op = [WriteOp::new(0, Bytes::from(vec![byte; 512]))];
+        pool.open_volume("v", false).unwrap().write(&mut op, false);
+        op[0].result.clone().unwrap();
+    }
+
+    fn first(device: &Volume) -> u8 {
+        let mut block = [0; 512];
+        device.read(0, &mut block).unwrap();
+        block[0]
+    }
+
+    /// The first byte at a moment, or at the last flush before it.
+    fn at(pool: &Arc<Pool>, text: &str, flush: bool) -> Result<u8> {
+        let moment = moment(pool, "v", text)?;
+        let moment = if flush { last_flush(pool, "v", moment)? } else { moment };
+        Ok(first(&*pool.open_moment("v", &moment)?))
+    }
+
+    #[test]
+    fn the_last_flush_is_that_of_the_time_asked_for() {
+        let (pool, clock) = pool();
+        for byte in 1..3 {
+            clock.advance(SECOND);
+            write(&pool, byte); // at 2 s and 6 s
+            clock.advance(SECOND);
+            pool.open_volume("v", false).unwrap().flush().unwrap(); // at 3 s and 7 s
+            clock.advance(2 * SECOND);
+        }
+        let of = |second: u32| at(&pool, &format!("1970-01-01T00:00:0{second}Z"), true);
+        assert_eq!((of(3).unwrap(), of(5).unwrap(), of(6).unwrap()), (1, 1, 1));
+        assert_eq!((of(7).unwrap(), of(8).unwrap()), (2, 2), "nothing was written since");
+        assert_eq!(of(2).unwrap_err().kind(), ErrorKind::NotFound, "before the first flush");
+        let mark = pool.mark("v", "m").unwrap();
+        pool.create_snapshots(&[("v", "s")]).unwrap();
+        write(&pool, 3);
+        for text in ["m", "s", &format!("lsn:{}", mark.lsn)] {
+            assert_eq!(at(&pool, text, true).unwrap(), 2, "{text}");
+        }
+        assert_eq!(at(&pool, "1970-01-01T00:01:00Z", true).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn a_snapshot_is_the_moment_at_which_it_was_taken() {
+        let (pool, clock) = pool();
+        clock.advance(SECOND);
+        // The clock stands still: each write is later than the time that the snapshot has.
+        for byte in 1..5 {
+            write(&pool, byte);
+        }
+        pool.create_snapshots(&[("v", "s")]).unwrap();
+        write(&pool, 5);
+        assert_eq!((at(&pool, "s", false).unwrap(), first(&open(&pool, "v", "s").unwrap())), (4, 4));
+        pool.set_cdp("v", None).unwrap();
+        pool.create_snapshots(&[("v", "without")]).unwrap();
+        let error = at(&pool, "without", false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("v@without"), "{error}");
+        assert_eq!(first(&open(&pool, "v", "without").unwrap()), 5, "to open it no history is needed");
+    }
 }

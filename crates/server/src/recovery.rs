@@ -27,7 +27,7 @@ impl App {
         }
         let moment = moments::moment(&self.pool, first, to)?;
         let moment = match last_flush {
-            true => moments::last_flush(&self.pool, first, &moment)?,
+            true => moments::last_flush(&self.pool, first, moment)?,
             false => moment,
         };
         Ok(Some(match moment {

@@ -74,7 +74,7 @@ impl App {
         // Finer where one of this second exists already.
         let taken = |name: &str| {
             let unnamed = new.iter().filter(|s| s.name.is_none());
-            unnamed.into_iter().any(|s| self.pool.snapshot(&s.volume, name).is_ok())
+            unnamed.into_iter().any(|s| self.pool.is_taken(&s.volume, name).unwrap_or(false))
         };
         let mut by_time = time_name(now);
         if taken(&by_time) {

@@ -33,8 +33,12 @@ impl Targets for One {
 
     fn login(&self, target: &str, _: &Initiator<'_>) -> Result<Grant, Denied> {
         let (access, auth) = (Access::default(), self.auth.clone());
-        let grant = Grant { target: self.target.clone(), access, auth, alias: None };
+        let grant = Grant { name: NAME.into(), access, auth, alias: None };
         if target == NAME { Ok(grant) } else { Err(Denied::NotFound) }
+    }
+
+    fn open(&self, _: &Grant) -> Result<Arc<Target>, Denied> {
+        Ok(self.target.clone())
     }
 }
 

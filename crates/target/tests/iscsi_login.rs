@@ -179,12 +179,14 @@ fn what_does_not_fit_is_refused() {
         (Denied::Forbidden, 0x0202),
         (Denied::Removed, 0x0204),
         (Denied::Unavailable, 0x0301),
+        (Denied::TooMany, 0x0302),
     ] {
         *fixture.daemon.denied.lock() = Some(denied);
         assert_eq!(refusal(&fixture, 0x87, &WHO), expected);
     }
-    assert_eq!(fixture.server.stats().failed_logins, cases.len() as u64 + 4);
+    assert_eq!(fixture.server.stats().failed_logins, cases.len() as u64 + 5);
     assert_eq!(fixture.server.stats().sessions, 0);
+    assert_eq!(*fixture.daemon.opened.lock(), 0, "nobody made the server open anything");
 }
 
 #[test]
@@ -317,6 +319,27 @@ fn chap_lets_in_those_who_know_the_secret() {
     wire.logged_in(&response);
     wire.ping();
     assert_eq!(fixture.server.sessions()[0].user.as_deref(), Some("carol"));
+}
+
+#[test]
+fn a_target_is_opened_once_the_initiator_has_proven_who_it_is() {
+    let fixture = fixture_with(chap(false));
+    let mut wire = fixture.connect();
+    assert_eq!(prove(&mut wire, "carol", "a guess", &[]).login_status(), 0x0201);
+    let mut wire = fixture.connect();
+    assert_eq!(prove(&mut wire, "carol", "carol's secret", &[]).login_status(), 0);
+    assert_eq!(*fixture.daemon.opened.lock(), 0);
+    let response = wire.login_step(OPERATIONAL_TO_FULL, &[]);
+    wire.logged_in(&response);
+    assert!(*fixture.daemon.opened.lock() > 0);
+
+    // It may turn out only then that it can't be.
+    *fixture.daemon.full.lock() = true;
+    let mut wire = fixture.connect();
+    assert_eq!(prove(&mut wire, "alice", "alice's secret", &[]).login_status(), 0);
+    assert_eq!(wire.login_step(OPERATIONAL_TO_FULL, &[]).login_status(), 0x0302);
+    assert!(wire.is_closed());
+    assert_eq!(fixture.server.stats().sessions, 1);
 }
 
 #[test]

@@ -128,8 +128,9 @@ impl Pool {
             if !state.line.branch.cdp.is_on() {
                 return Err(conflict(format!("mark a moment of volume {volume}: CDP is off")));
             }
-            if names.marks.contains_key(&(state.id, name.to_owned())) {
-                return Err(conflict(format!("mark a moment of volume {volume}: {name} is taken")));
+            if let Some(what) = names.past(state, name) {
+                let text = format!("mark a moment of volume {volume}: it has a {what} {name} already");
+                return Err(conflict(text));
             }
             Ok(Control::Mark { volume: state.id, name: name.to_owned() })
         })?;
@@ -265,7 +266,9 @@ impl Pool {
         for volume in volumes {
             // The first one's moment is everybody's: there is one order of writes.
             let moment = match (held.first(), moment) {
-                (Some((.., first)), Moment::Mark(_) | Moment::FlushBefore(_)) => Moment::Lsn(first.lsn),
+                (Some((.., first)), Moment::Mark(_) | Moment::FlushBefore(_) | Moment::FlushUpTo(_)) => {
+                    Moment::Lsn(first.lsn)
+                }
                 _ => moment.clone(),
             };
             held.push(self.hold(volume, &moment)?);

@@ -50,8 +50,8 @@ pub(crate) struct LogState {
     pub(crate) events: BTreeMap<u64, Event>,
     /// The sums of chunks whose last change is recorded: whoever records the next one need not read them whole.
     pub(crate) sums: HashMap<u64, u32>,
-    /// The snapshots that are anchors, as the events say.
-    anchors: BTreeSet<u64>,
+    /// The snapshots that are anchors, as the events say, and at which LSN.
+    anchors: BTreeMap<u64, u64>,
     /// The events that say how it was recorded and how large the volume was: few, among many anchors.
     turns: BTreeMap<u64, Event>,
     /// By number.
@@ -322,7 +322,7 @@ impl LogState {
 
     pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
         match event {
-            Event::Anchor { snapshot, .. } => _ = self.anchors.insert(snapshot),
+            Event::Anchor { snapshot, .. } => _ = self.anchors.insert(snapshot, lsn),
             Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => {
                 // Something may have changed, or will, without a record.
                 self.sums.clear();
@@ -343,11 +343,16 @@ impl LogState {
 
     /// The snapshots that are anchors.
     pub(crate) fn anchors(&self) -> impl Iterator<Item = u64> {
-        self.anchors.iter().copied()
+        self.anchors.keys().copied()
     }
 
     pub(crate) fn is_anchor(&self, snapshot: u64) -> bool {
-        self.anchors.contains(&snapshot)
+        self.anchors.contains_key(&snapshot)
+    }
+
+    /// The LSN of the anchor that a snapshot is.
+    pub(crate) fn anchor(&self, snapshot: u64) -> Option<u64> {
+        self.anchors.get(&snapshot).copied()
     }
 
     pub(crate) fn segment_records(&self) -> impl Iterator<Item = &SegmentRecord> {

@@ -101,8 +101,10 @@ pub enum Moment {
     Time(u64),
     /// A mark.
     Mark(String),
-    /// The last flush that began not later than this.
+    /// The last flush not later than this: nanoseconds since the Unix epoch. It is later than the writes that it covers.
     FlushBefore(u64),
+    /// The last flush that covers nothing after the record with this LSN.
+    FlushUpTo(u64),
 }
 
 /// A moment that was found: fixed, whatever is written afterwards.

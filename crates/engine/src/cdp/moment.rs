@@ -147,20 +147,12 @@ impl Pool {
 
     fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
         let by = match moment {
-            Moment::Lsn(lsn) => By::Lsn(*lsn),
-            Moment::Time(time) => By::Time(*time),
+            Moment::Lsn(lsn) | Moment::FlushUpTo(lsn) => By::Lsn(*lsn),
+            Moment::Time(time) | Moment::FlushBefore(time) => By::Time(*time),
             Moment::Mark(name) => {
                 let lsn = self.names.read().marks.get(&(id, name.clone())).copied();
                 By::Lsn(lsn.ok_or_else(|| {
                     not_found(format!("find the mark {name:?} of volume {volume}: there is none"))
-                })?)
-            }
-            Moment::FlushBefore(time) => {
-                let state = self.names.read().volume(volume)?.clone();
-                let flushes = state.flushes.lock();
-                let flush = flushes.iter().rev().find(|(_, at)| at <= time);
-                By::Lsn(flush.map(|(lsn, _)| *lsn).ok_or_else(|| {
-                    not_found(format!("find a flush of volume {volume} before that time: none is known"))
                 })?)
             }
         };
@@ -172,7 +164,45 @@ impl Pool {
         if future {
             return Err(invalid(format!("go to a moment of volume {volume}: it is yet to come")));
         }
-        Ok(by)
+        match moment {
+            Moment::FlushBefore(_) | Moment::FlushUpTo(_) => {
+                let state = self.names.read().volume(volume)?.clone();
+                let flushes = state.flushes.lock();
+                let flush = flushes.iter().rev().find(|(lsn, time)| by.reaches(*lsn, *time));
+                Ok(By::Lsn(flush.map(|(lsn, _)| *lsn).ok_or_else(|| {
+                    not_found(format!("find a flush of volume {volume} by that moment: none is known"))
+                })?))
+            }
+            _ => Ok(by),
+        }
+    }
+
+    /// The moment of a snapshot, as LSN. [`crate::ErrorKind::NotFound`] where the volume's history does not have it: CDP was
+    /// off when it was taken, or that part of the history was forgotten.
+    pub fn moment_of_snapshot(&self, volume: &str, snapshot: &str) -> Result<u64> {
+        let (id, state) = {
+            let names = self.names.read();
+            let volume = names.volume(volume)?;
+            (volume.id, names.snapshot(volume, snapshot)?.state.clone())
+        };
+        let branch = &state.line.branch;
+        let anchor = || branch.cdp.log.read().anchor(state.id);
+        let mut found = anchor();
+        if found.is_none() {
+            // It may not be carried out yet.
+            self.record_until(self.journal.last().0)?;
+            found = anchor();
+        }
+        let lsn = found.ok_or_else(|| {
+            not_found(format!(
+                "go back to the moment of snapshot {volume}@{snapshot}: the volume's history does not have it"
+            ))
+        })?;
+        // A rollback keeps what was before it. From its place in the order on the volume has another content.
+        let lines = self.lines.read();
+        let line = lines.get(&id).and_then(|of_volume| of_volume.get(&lsn));
+        let left = matches!(line, Some(LineRecord::Branch { branch: to, .. }) if *to != branch.id);
+        Ok(if left { lsn - 1 } else { lsn })
     }
 
     /// An LSN that no record not later than `time` is behind.

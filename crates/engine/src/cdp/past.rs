@@ -96,7 +96,7 @@ impl Pool {
     }
 
     /// What is sequenced is recorded when it is carried out.
-    fn record_until(&self, lsn: u64) -> Result<()> {
+    pub(super) fn record_until(&self, lsn: u64) -> Result<()> {
         match self.positions.settled.load(Ordering::Acquire) < lsn {
             true => self.destage_to(lsn),
             false => Ok(()),

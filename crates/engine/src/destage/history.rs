@@ -284,6 +284,18 @@ impl Pool {
 
     /// Shows readers what was committed.
     pub(super) fn remember(&self, change: HistoryChange, lsn: u64) {
+        // Lines first: whoever finds the anchor of a rollback finds where the volume went, too.
+        {
+            let mut lines = self.lines.write();
+            for (volume, line) in change.lines {
+                lines.entry(volume).or_default().insert(lsn, line);
+            }
+            if let Some((volume, lsn)) = change.forgotten
+                && let Some(of_volume) = lines.get_mut(&volume)
+            {
+                of_volume.remove(&lsn);
+            }
+        }
         for (branch, event) in change.events {
             branch.cdp.change(|log| {
                 match &event {
@@ -293,15 +305,6 @@ impl Pool {
                 }
                 log.put_event(lsn, event);
             });
-        }
-        let mut lines = self.lines.write();
-        for (volume, line) in change.lines {
-            lines.entry(volume).or_default().insert(lsn, line);
-        }
-        if let Some((volume, lsn)) = change.forgotten
-            && let Some(of_volume) = lines.get_mut(&volume)
-        {
-            of_volume.remove(&lsn);
         }
     }
 

@@ -189,10 +189,8 @@ impl Journal {
     }
 
     /// Makes everything sequenced so far durable.
-    pub(crate) fn sync_all(&self) -> Result<u64> {
-        let lsn = self.last().0;
-        self.sync_to(lsn)?;
-        Ok(lsn)
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        self.sync_to(self.last().0)
     }
 }
 

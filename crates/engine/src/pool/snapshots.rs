@@ -95,6 +95,12 @@ impl Pool {
         Ok(info(&names, names.snapshot(names.volume(volume)?, name)?))
     }
 
+    /// Does a snapshot or a mark of a volume have this name?
+    pub fn is_taken(&self, volume: &str, name: &str) -> Result<bool> {
+        let names = self.names.read();
+        Ok(names.past(names.volume(volume)?, name).is_some())
+    }
+
     /// Deletes snapshots of a volume: gone from sight at once. What only they need comes back in the background, once no
     /// handle and no clone rests on them. [`ErrorKind::Conflict`] when one of them is protected.
     pub fn delete_snapshots(&self, volume: &str, wanted: &[&str]) -> Result<()> {
@@ -255,6 +261,14 @@ fn info(names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
 }
 
 impl Namespace {
+    /// What of a volume's past a name means: a `snapshot` or a `mark`. They share addresses, so a name is only one of them.
+    pub(crate) fn past(&self, volume: &VolumeState, name: &str) -> Option<&'static str> {
+        if self.snapshot(volume, name).is_ok() {
+            return Some("snapshot");
+        }
+        self.marks.contains_key(&(volume.id, name.to_owned())).then_some("mark")
+    }
+
     /// The operation that takes an anchor: a snapshot that nobody sees, kept for the history.
     pub(crate) fn anchor(&self, volume: &VolumeState, rng: &dyn Rng) -> Result<Control> {
         let record = frozen_now(volume, ANCHOR, uuid(rng), 0)?;
@@ -337,11 +351,12 @@ fn check_labels(labels: &Labels) -> Result<()> {
 
 fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()> {
     check_name(name)?;
-    match names.snapshot(volume, name) {
-        Ok(_) => {
-            Err(conflict(format!("name the snapshot {name}: {} has one of that name", volume.name.read())))
+    match names.past(volume, name) {
+        Some(what) => {
+            let volume = volume.name.read();
+            Err(conflict(format!("name the snapshot {name}: {volume} has a {what} of that name")))
         }
-        Err(_) => Ok(()),
+        None => Ok(()),
     }
 }
 

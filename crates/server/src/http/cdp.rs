@@ -131,10 +131,6 @@ async fn create_mark(
     Json(new): Json<CreateMark>,
 ) -> Result<(StatusCode, Json<Mark>), ApiError> {
     blocking(&app, move |app| {
-        if app.pool.snapshot(&volume, &new.name).is_ok() {
-            let message = format!("mark {volume}@{}: there is a snapshot of that name", new.name);
-            return Err(ApiError::new(ErrorKind::Conflict, message));
-        }
         let mark = app.pool.mark(&volume, &new.name)?;
         tracing::info!(volume, name = mark.name, lsn = mark.lsn, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))

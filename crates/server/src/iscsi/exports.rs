@@ -4,10 +4,11 @@
 //! A logical unit is made once for each volume or file, when it is first needed, and shared by all targets that map it;
 //! it stays as long as the volume does, since reservations outlive the sessions that made them.
 
-use super::names::{self, SnapshotPart};
+mod lookup;
+
+use super::names;
 use super::registry::{Guard, Named, Registry, Scope, Settings, Store, Uuid};
 use crate::durable::DurableFile;
-use crate::moments::{self, Past};
 use crate::passthrough::FileDevice;
 use hindcast_api::Moment;
 use hindcast_engine::cdp;
@@ -18,14 +19,19 @@ use hindcast_engine::{Error, ErrorKind, Result, Volume};
 use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, decide};
 use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, TargetEntry, Targets};
 use hindcast_target::scsi::{Access, LogicalUnit, LuOptions, LuStore, Space, Target};
+use lookup::Shown;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Kind and version of the files that keep what logical units must remember.
 const LU_KIND: &str = "logical-unit";
 const LU_VERSION: u32 = 1;
+/// Targets that show the past, at once: each moment takes about a megabyte of memory, and keeps history from expiring.
+pub(super) const MAX_SHOWN: usize = 256;
+
+pub(crate) use lookup::Found;
 
 /// See the module.
 pub(crate) struct Exports {
@@ -61,23 +67,16 @@ struct Unit {
 struct LiveTarget {
     target: Arc<Target>,
     scope: Scope,
-    /// It shows a snapshot or a moment, and goes with its last session.
-    on_demand: bool,
-    /// The LSN of the moment: fixed while somebody uses it, whatever its name comes to later.
-    moment: Option<u64>,
+    /// Set where it shows a snapshot or a moment: fixed while somebody uses it, whatever its name comes to later. It goes with
+    /// its last session.
+    shows: Option<Shown>,
 }
 
-/// A target that exists.
-#[derive(Debug, Clone)]
-pub(crate) struct Found {
-    pub(crate) name: String,
-    pub(crate) scope: Scope,
-    /// The volume whose target it is by default.
-    pub(crate) volume: Option<VolumeInfo>,
-    /// The snapshot of that volume that it shows.
-    pub(crate) snapshot: Option<SnapshotInfo>,
-    /// The moment of that volume that it shows, as LSN.
-    pub(crate) moment: Option<u64>,
+impl LiveTarget {
+    /// A login holds the target before its session does.
+    fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.target) > 1 || !self.target.nexuses().is_empty()
+    }
 }
 
 /// What of the pool a logical unit shows.
@@ -97,34 +96,6 @@ impl Source {
             Source::Snapshot(snapshot, _) => format!("{}@{}", snapshot.volume, snapshot.name),
             Source::Moment(lsn, volume) => format!("{}@{}", volume.name, Moment::Lsn(*lsn)),
         }
-    }
-}
-
-impl Found {
-    /// What is mapped where.
-    pub(crate) fn luns(&self, registry: &Registry) -> BTreeMap<u16, Uuid> {
-        match (&self.snapshot, &self.volume, registry.named.get(&self.name)) {
-            (Some(snapshot), _, _) => BTreeMap::from([(0, snapshot.uuid)]),
-            (None, Some(volume), _) => BTreeMap::from([(0, self.identity(volume))]),
-            (None, None, named) => named.map(|t| t.luns.clone()).unwrap_or_default(),
-        }
-    }
-
-    /// Of the logical unit that shows a volume, or a moment of it.
-    fn identity(&self, volume: &VolumeInfo) -> Uuid {
-        let Some(lsn) = self.moment else {
-            return volume.uuid;
-        };
-        // The volume's, with the moment in it: the same for each session, and for every time that it is opened.
-        let mut id = volume.uuid;
-        id.iter_mut().zip(lsn.to_le_bytes()).for_each(|(byte, lsn)| *byte ^= lsn);
-        id[15] ^= 0x80;
-        id
-    }
-
-    /// It exists while somebody uses it.
-    fn on_demand(&self) -> bool {
-        self.snapshot.is_some() || self.moment.is_some()
     }
 }
 
@@ -177,100 +148,6 @@ impl Exports {
             registry.named.keys().for_each(|name| self.realign(name));
         }
         Ok(())
-    }
-
-    /// The target that a name means: an iSCSI name, a short one, or a volume's.
-    pub(crate) fn find(&self, text: &str) -> Result<Found> {
-        if let Some((volume, moment)) = text.split_once('@') {
-            return self.find_past(self.pool.volume(volume)?, moment);
-        }
-        let registry = self.store.get();
-        let name = names::target_name(text);
-        if let Ok(name) = &name {
-            if registry.named.contains_key(name) {
-                return Ok(Found::named(name.clone()));
-            }
-            if let Some(volume) = self.volume_called(name) {
-                return Ok(Found::of_volume(volume));
-            }
-            if let Some((snapshot, volume)) = self.snapshot_called(name) {
-                return Ok(Found::of_snapshot(snapshot, volume));
-            }
-            if let Some(found) = self.moment_called(name) {
-                return found;
-            }
-        }
-        // A volume's name as it is written, where an iSCSI name can't be written like that.
-        if let Ok(volume) = self.pool.volume(names::volume_part(text))
-            && !registry.named.contains_key(&names::of_volume(&volume))
-        {
-            return Ok(Found::of_volume(volume));
-        }
-        let name = name?;
-        Err(Error::new(ErrorKind::NotFound, format!("find target {name}: there is none")))
-    }
-
-    fn volume_called(&self, target: &str) -> Option<VolumeInfo> {
-        let part = names::volume_part(target);
-        let direct = self.pool.volume(part).ok().filter(|v| names::of_volume(v) == target);
-        direct.or_else(|| {
-            // Only names that were changed have a colon.
-            let changed = part.contains(':') && part != target;
-            let all = if changed { self.pool.volumes() } else { Vec::new() };
-            all.into_iter().find(|v| names::of_volume(v) == target)
-        })
-    }
-
-    /// What an address says of a volume's past.
-    fn find_past(&self, volume: VolumeInfo, moment: &str) -> Result<Found> {
-        match moments::find(&self.pool, &volume.name, moment)? {
-            Past::Snapshot(snapshot) => Ok(Found::of_snapshot(snapshot, volume)),
-            Past::Moment(moment) => {
-                let lsn = self.pool.resolve(&volume.name, &moment)?.lsn;
-                Ok(Found::of_moment(names::of_moment(&volume, lsn), volume, lsn))
-            }
-        }
-    }
-
-    /// A moment by the name of its target. One that is in use stays what it was when it was opened.
-    fn moment_called(&self, target: &str) -> Option<Result<Found>> {
-        let (of, moment) = names::moment_part(target)?;
-        let volume = self.volume_called(of)?;
-        let known = self.live.lock().targets.get(target).and_then(|t| t.moment);
-        let found = match known {
-            Some(lsn) => Ok(Found::of_moment(target.to_owned(), volume, lsn)),
-            None => self.find_past(volume, moment).map(|found| match found.moment {
-                Some(_) => Found { name: target.to_owned(), ..found },
-                None => found,
-            }),
-        };
-        Some(found)
-    }
-
-    fn snapshot_called(&self, target: &str) -> Option<(SnapshotInfo, VolumeInfo)> {
-        let snapshot = match names::snapshot_part(target)? {
-            SnapshotPart::Named(volume, snapshot) => self.pool.snapshot(volume, snapshot).ok()?,
-            SnapshotPart::Identified(id) => self.pool.all_snapshots().into_iter().find(|s| s.uuid == id)?,
-        };
-        let volume = self.pool.volume(&snapshot.volume).ok()?;
-        (names::of_snapshot(&snapshot) == target).then_some((snapshot, volume))
-    }
-
-    /// All targets, by name. Those of snapshots exist as soon as somebody asks for them: they are told only while they are
-    /// in use.
-    pub(crate) fn all(&self) -> Vec<Found> {
-        let registry = self.store.get();
-        let named = registry.named.keys().cloned().map(Found::named);
-        let volumes = self.pool.volumes().into_iter().map(Found::of_volume);
-        let mut all: Vec<Found> =
-            named.chain(volumes.filter(|v| !registry.named.contains_key(&v.name))).collect();
-        let live: Vec<String> = {
-            let live = self.live.lock();
-            live.targets.iter().filter(|(_, t)| t.on_demand).map(|(name, _)| name.clone()).collect()
-        };
-        all.extend(live.iter().filter_map(|name| self.find(name).ok().filter(Found::on_demand)));
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
     }
 
     /// What an initiator may do with a target.
@@ -370,7 +247,10 @@ impl Exports {
     /// The target as the device server has it, with its logical units as they are mapped now. One that can't be opened is
     /// not there.
     fn target(&self, found: &Found) -> Result<Arc<Target>> {
-        let live = &mut *self.live.lock();
+        self.target_in(&mut self.live.lock(), found)
+    }
+
+    fn target_in(&self, live: &mut Live, found: &Found) -> Result<Arc<Target>> {
         // Read under the lock: what is put in place below must not be older than what another thread has just put.
         let registry = self.store.get();
         if let Scope::Named(name) = &found.scope
@@ -378,37 +258,10 @@ impl Exports {
         {
             return Err(Error::new(ErrorKind::NotFound, format!("open {name}: it was deleted")));
         }
-        if let Some(old) = live.targets.get(&found.name)
-            && old.scope != found.scope
-        {
-            // The name belonged to a volume that was renamed, and whose sessions go on.
-            if !old.target.nexuses().is_empty() {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    format!("open {}: its old sessions go on", found.name),
-                ));
-            }
-            live.targets.remove(&found.name);
-        }
-        let target = match live.targets.get(&found.name) {
-            Some(known) => known.target.clone(),
-            None => {
-                let target = Target::new(&found.name, &self.groups);
-                let known = LiveTarget {
-                    target: target.clone(),
-                    scope: found.scope.clone(),
-                    on_demand: found.on_demand(),
-                    moment: found.moment,
-                };
-                live.targets.insert(found.name.clone(), known);
-                target
-            }
-        };
-        // Of two that log in at once by the same name, the moment of the first counts.
-        let moment = live.targets.get(&found.name).and_then(|t| t.moment);
-        let found = &Found { moment, ..found.clone() };
+        let (target, shows) = live.target(found, &self.groups)?;
+        let found = &Found { shows, ..found.clone() };
         let wanted = found.luns(&registry);
-        if let (Some(lsn), Some(volume)) = (found.moment, &found.volume) {
+        if let (Some(Shown::Moment(lsn)), Some(volume)) = (shows, &found.volume) {
             live.moments.extend(wanted.values().map(|id| (*id, (volume.uuid, lsn))));
         }
         for lun in target.inventory().keys().filter(|lun| !wanted.contains_key(lun)) {
@@ -554,25 +407,10 @@ impl Exports {
         }
     }
 
-    /// Lets go of snapshots that nobody uses any more, so that deleted ones give their space back.
-    fn let_go(&self) {
-        let live = &mut *self.live.lock();
-        // A login holds the target before its session does.
-        live.targets.retain(|_, t| {
-            !t.on_demand || Arc::strong_count(&t.target) > 1 || !t.target.nexuses().is_empty()
-        });
-        let inventories: Vec<_> = live.targets.values().map(|t| t.target.inventory()).collect();
-        let mapped = |lu: &Arc<LogicalUnit>| {
-            inventories.iter().any(|inventory| inventory.values().any(|known| Arc::ptr_eq(known, lu)))
-        };
-        live.units.retain(|_, unit| !unit.past || mapped(&unit.lu));
-        live.moments.retain(|id, _| live.units.contains_key(id));
-    }
-
     /// Looks for what nobody tells: that an exported file has another length now, that space has become scarce, that a
     /// snapshot is not used any more. Tells initiators.
     pub(crate) fn look_around(&self) {
-        self.let_go();
+        self.live.lock().let_go();
         let units: Vec<(Arc<LogicalUnit>, Option<Arc<FileDevice>>)> = {
             let live = self.live.lock();
             live.units.values().map(|unit| (unit.lu.clone(), unit.file.clone())).collect()
@@ -588,25 +426,51 @@ impl Exports {
     }
 }
 
-impl Found {
-    fn named(name: String) -> Found {
-        Found { scope: Scope::Named(name.clone()), name, volume: None, snapshot: None, moment: None }
+impl Live {
+    /// The target of the device server, made if there is none, and what of the past it shows.
+    fn target(&mut self, found: &Found, groups: &[u16]) -> Result<(Arc<Target>, Option<Shown>)> {
+        if let Some(old) = self.targets.get(&found.name) {
+            let both_moments =
+                matches!((old.shows, found.shows), (Some(Shown::Moment(_)), Some(Shown::Moment(_))));
+            // Of two that log in at once by the same name, the moment of the first counts.
+            let is_same = old.shows == found.shows || both_moments && old.is_in_use();
+            if old.scope == found.scope && is_same {
+                return Ok((old.target.clone(), old.shows));
+            }
+            // The name belonged to a volume that was renamed, or a snapshot that was deleted, and whose sessions go on.
+            if !old.target.nexuses().is_empty() {
+                let text = format!("open {}: its old sessions go on", found.name);
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+        }
+        let target = Target::new(&found.name, groups);
+        let new = LiveTarget { target: target.clone(), scope: found.scope.clone(), shows: found.shows };
+        self.targets.insert(found.name.clone(), new);
+        Ok((target, found.shows))
     }
 
-    fn of_volume(volume: VolumeInfo) -> Found {
-        let (name, scope) = (names::of_volume(&volume), Scope::Volume(volume.uuid));
-        Found { name, scope, volume: Some(volume), snapshot: None, moment: None }
+    /// Is there room for a target, if it is one that shows the past?
+    fn has_room(&mut self, found: &Found) -> bool {
+        let is_full = |live: &Live| {
+            let shown = live.targets.iter().filter(|(name, t)| t.shows.is_some() && **name != found.name);
+            shown.count() >= MAX_SHOWN
+        };
+        if found.shows.is_none() || !is_full(self) {
+            return true;
+        }
+        self.let_go();
+        !is_full(self)
     }
 
-    /// Who may see a volume may see its past: the rules of its target count here too.
-    fn of_snapshot(snapshot: SnapshotInfo, volume: VolumeInfo) -> Found {
-        let (name, scope) = (names::of_snapshot(&snapshot), Scope::Volume(volume.uuid));
-        Found { name, scope, volume: Some(volume), snapshot: Some(snapshot), moment: None }
-    }
-
-    fn of_moment(name: String, volume: VolumeInfo, lsn: u64) -> Found {
-        let scope = Scope::Volume(volume.uuid);
-        Found { name, scope, volume: Some(volume), snapshot: None, moment: Some(lsn) }
+    /// Lets go of snapshots and moments that nobody uses any more, so that deleted ones give their space back.
+    fn let_go(&mut self) {
+        self.targets.retain(|_, t| t.shows.is_none() || t.is_in_use());
+        let inventories: Vec<_> = self.targets.values().map(|t| t.target.inventory()).collect();
+        let mapped = |lu: &Arc<LogicalUnit>| {
+            inventories.iter().any(|inventory| inventory.values().any(|known| Arc::ptr_eq(known, lu)))
+        };
+        self.units.retain(|_, unit| !unit.past || mapped(&unit.lu));
+        self.moments.retain(|id, _| self.units.contains_key(id));
     }
 }
 
@@ -626,6 +490,7 @@ fn auth(own: &Guard, all: &Guard) -> AuthPolicy {
 
 impl Targets for Exports {
     fn list(&self, initiator: &Initiator<'_>) -> Vec<TargetEntry> {
+        // With thousands of snapshots, a list of them would be of no use.
         let registry = self.store.get();
         let default = Settings::default();
         let visible = |found: &Found| {
@@ -634,15 +499,12 @@ impl Targets for Exports {
                 Scope::Volume(id) => Some(registry.volumes.get(id).unwrap_or(&default)),
                 Scope::All => None,
             };
-            // With thousands of snapshots, a list of them would be of no use.
-            !found.on_demand()
-                && settings.is_some_and(|s| {
-                    s.enabled
-                        && self.permit(&registry, &s.guard, initiator.name, initiator.peer.ip()).is_some()
-                })
+            settings.is_some_and(|s| {
+                s.enabled && self.permit(&registry, &s.guard, initiator.name, initiator.peer.ip()).is_some()
+            })
         };
         let entry = |found: Found| TargetEntry { name: found.name, portal_groups: Vec::new() };
-        self.all().into_iter().filter(visible).map(entry).collect()
+        self.standing().into_iter().filter(visible).map(entry).collect()
     }
 
     fn discovery_auth(&self, _initiator: &Initiator<'_>) -> AuthPolicy {
@@ -650,19 +512,33 @@ impl Targets for Exports {
     }
 
     fn login(&self, target: &str, initiator: &Initiator<'_>) -> std::result::Result<Grant, Denied> {
-        let found = self.find(target).map_err(|_| Denied::NotFound)?;
+        let asked = self.ask(target).map_err(|_| Denied::NotFound)?;
         let registry = self.store.get();
-        let settings = registry.settings(&found.scope);
+        let settings = registry.settings(&asked.scope());
         if !settings.enabled {
             return Err(Denied::NotFound);
         }
         let permit = self.permit(&registry, &settings.guard, initiator.name, initiator.peer.ip());
-        let permit = permit.ok_or(Denied::Forbidden)?;
-        let target = self.target(&found).map_err(|error| {
-            tracing::warn!(target = found.name, %error, "a login has to wait");
+        let access = access(permit.ok_or(Denied::Forbidden)?);
+        // Addresses are no names of targets.
+        let name = asked.into_name().ok_or(Denied::NotFound)?;
+        Ok(Grant { name, access, auth: auth(&settings.guard, &registry.all), alias: settings.alias })
+    }
+
+    fn open(&self, grant: &Grant) -> std::result::Result<Arc<Target>, Denied> {
+        let unavailable = |error: Error| {
+            tracing::warn!(target = grant.name, %error, "a login has to wait");
             Denied::Unavailable
+        };
+        let found = self.find(&grant.name).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::Invalid => Denied::NotFound,
+            _ => unavailable(error),
         })?;
-        let auth = auth(&settings.guard, &registry.all);
-        Ok(Grant { target, access: access(permit), auth, alias: settings.alias })
+        let live = &mut *self.live.lock();
+        if !live.has_room(&found) {
+            tracing::warn!(target = grant.name, "refused: {MAX_SHOWN} snapshots and moments are in use");
+            return Err(Denied::TooMany);
+        }
+        self.target_in(live, &found).map_err(unavailable)
     }
 }

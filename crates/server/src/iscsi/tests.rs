@@ -5,8 +5,8 @@ use crate::world;
 use hindcast_api as api;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
-use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, Portal, Targets};
-use hindcast_target::scsi::{Command, Nexus, Status};
+use hindcast_target::iscsi::{AuthPolicy, Denied, Initiator, Portal, Targets};
+use hindcast_target::scsi::{Access, Command, Nexus, Status, Target};
 
 const HOST: &str = "iqn.1993-08.org.debian:01:abc";
 const M: u64 = 1 << 20;
@@ -14,6 +14,15 @@ const M: u64 = 1 << 20;
 struct Fixture {
     dir: tempfile::TempDir,
     target: IscsiTarget,
+}
+
+/// What a login comes to.
+#[derive(Debug)]
+struct Entered {
+    target: Arc<Target>,
+    access: Access,
+    auth: AuthPolicy,
+    alias: Option<String>,
 }
 
 fn open_pool(dir: &Path) -> Arc<Pool> {
@@ -78,11 +87,14 @@ impl Fixture {
         self.target.targets().into_iter().map(|t| t.name).collect()
     }
 
-    fn login_from(&self, target: &str, name: &str, address: &str) -> std::result::Result<Grant, Denied> {
-        self.target.exports.login(target, &initiator(name, address))
+    fn login_from(&self, target: &str, name: &str, address: &str) -> std::result::Result<Entered, Denied> {
+        let grant = self.target.exports.login(target, &initiator(name, address))?;
+        let target = self.target.exports.open(&grant)?;
+        assert_eq!(target.name(), grant.name);
+        Ok(Entered { target, access: grant.access, auth: grant.auth, alias: grant.alias })
     }
 
-    fn login(&self, target: &str) -> std::result::Result<Grant, Denied> {
+    fn login(&self, target: &str) -> std::result::Result<Entered, Denied> {
         self.login_from(target, HOST, "127.0.0.1")
     }
 
@@ -403,6 +415,104 @@ fn everything_survives_a_restart() {
     assert_eq!(f.target.target("t").unwrap().luns.len(), 1);
     assert!(f.target.exports.store.get().volumes.is_empty());
     assert!(!f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id))).exists());
+}
+
+/// A volume `db` with history, whose first byte was each of `1..=bytes`, a moment each, and the LSNs of these.
+fn with_history(f: &Fixture, bytes: u16) -> Vec<u64> {
+    f.volume("db");
+    f.pool().set_cdp("db", Some(hindcast_engine::cdp::CdpSettings::default())).unwrap();
+    let volume = f.pool().open_volume("db", false).unwrap();
+    let write = |byte: u16| {
+        let data = bytes::Bytes::from(vec![byte as u8; 512]);
+        let mut op = [hindcast_engine::device::WriteOp::new(0, data)];
+        hindcast_engine::device::BlockDevice::write(&*volume, &mut op, false);
+        op[0].result.clone().unwrap();
+        f.pool().stats().sequenced_lsn
+    };
+    (1..=bytes).map(write).collect()
+}
+
+/// The first byte of LUN 0.
+fn first_byte(target: &Arc<Target>) -> u8 {
+    let mut block = [0; 512];
+    target.inventory()[&0].read(0, &mut block).unwrap();
+    block[0]
+}
+
+#[test]
+fn snapshots_and_moments_are_targets_by_the_names_they_are_asked_for() {
+    let f = local();
+    let lsns = with_history(&f, 3);
+    f.pool().create_snapshots(&[("db", "three")]).unwrap();
+    f.pool().mark("db", "also-three").unwrap();
+    for (name, expected) in [
+        ("db:at:three".to_owned(), 3),
+        ("db:snap:three".into(), 3),
+        ("db:at:also-three".into(), 3),
+        (format!("db:at:lsn:{}", lsns[1]), 2),
+    ] {
+        let entered = f.login(&iqn(&name)).unwrap();
+        assert_eq!((entered.target.name(), first_byte(&entered.target)), (iqn(&name).as_str(), expected));
+        assert!(f.names().contains(&iqn(&name)), "told while it is in use");
+        assert!(!f.seen_by(HOST, "127.0.0.1").contains(&iqn(&name)), "but not to initiators");
+    }
+    for none in ["db:at:four", "db:at:lsn:99999", "db:at:2099-01-01t00:00:00z", "none:at:three", "db@three"] {
+        let name = if none.contains('@') { none.to_owned() } else { iqn(none) };
+        assert_eq!(f.login(&name).unwrap_err(), Denied::NotFound, "{none}");
+    }
+    let units = |name: &str| f.login(&iqn(name)).unwrap().target.inventory()[&0].clone();
+    assert!(Arc::ptr_eq(&units("db:at:three"), &units("db:snap:three")), "one snapshot is one logical unit");
+
+    // While somebody uses it a name means what it did, whatever is called so by now.
+    let held = f.login(&iqn("db:at:three")).unwrap();
+    f.pool().delete_snapshots("db", &["three"]).unwrap();
+    f.pool().roll_back_to(&[("db", "undo")], &hindcast_engine::cdp::Moment::Lsn(lsns[0]), true).unwrap();
+    f.pool().mark("db", "three").unwrap();
+    let again = f.login(&iqn("db:at:three")).unwrap();
+    assert!(Arc::ptr_eq(&held.target, &again.target) && first_byte(&again.target) == 3);
+    assert_eq!(f.login(&iqn("db:snap:three")).unwrap_err(), Denied::NotFound);
+    drop((held, again));
+    let entered = f.login(&iqn("db:at:three")).unwrap();
+    assert_eq!(first_byte(&entered.target), 1, "the mark");
+}
+
+#[test]
+fn who_may_not_log_in_opens_nothing() {
+    let f = local();
+    let lsns = with_history(&f, 3);
+    f.rule(Some("db"), HOST, api::Access::ReadWrite);
+    let name = iqn(&format!("db:at:lsn:{}", lsns[2]));
+    let settled = || f.pool().stats().destaged_lsn;
+    let before = settled();
+    assert!(before < lsns[2]);
+    let stranger = "iqn.1993-08.org.debian:01:stranger";
+    for name in [&name, &iqn("db:at:none"), &iqn("db:at:lsn:99999")] {
+        assert_eq!(f.login_from(name, stranger, "127.0.0.1").unwrap_err(), Denied::Forbidden);
+    }
+    // Nor is anything opened for one that has not proven yet who it is.
+    let grant = f.target.exports.login(&name, &initiator(HOST, "127.0.0.1")).unwrap();
+    assert_eq!((settled(), f.names()), (before, vec![iqn("db")]));
+    f.target.exports.open(&grant).unwrap();
+    assert!(settled() >= lsns[2]);
+}
+
+#[test]
+fn only_so_many_moments_are_open_at_once() {
+    let f = local();
+    let lsns = with_history(&f, exports::MAX_SHOWN as u16 + 2);
+    let login = |lsn: &u64| f.login(&iqn(&format!("db:at:lsn:{lsn}")));
+    // Those that nobody uses any more make room.
+    for lsn in &lsns {
+        login(lsn).unwrap();
+    }
+    assert!(f.names().len() <= exports::MAX_SHOWN + 1);
+    let mut held: Vec<Entered> = lsns[..exports::MAX_SHOWN].iter().map(|lsn| login(lsn).unwrap()).collect();
+    assert_eq!(login(&lsns[exports::MAX_SHOWN]).unwrap_err(), Denied::TooMany);
+    assert!(login(&lsns[0]).is_ok(), "it is open already");
+    assert!(f.login("db").is_ok(), "volumes are not meant");
+    held.pop();
+    let entered = login(&lsns[exports::MAX_SHOWN]).unwrap();
+    assert_eq!(first_byte(&entered.target), (exports::MAX_SHOWN as u16 + 1) as u8);
 }
 
 /// Runs a command that carries `data` and tells what it answers.

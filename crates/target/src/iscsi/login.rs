@@ -85,7 +85,7 @@ pub(super) struct Login<'a> {
     portal_group: u16,
     stage: Option<u8>,
     identity: Option<Identity>,
-    /// Called with the initiator's and the target's name before the target is opened.
+    /// Called with the initiator's and the target's name before anybody is asked for permission.
     watch: &'a dyn Fn(&str, Option<&str>),
     grant: Option<Grant>,
     auth: Auth,
@@ -278,7 +278,7 @@ impl<'a> Login<'a> {
             Some(target) => {
                 let grant = self.targets.login(target, &who).map_err(denied)?;
                 // Sessions are found by their target's name, to be ended or restricted: there is one, no short forms.
-                if grant.target.name() != target {
+                if grant.name != *target {
                     return refuse(Status::NotFound, "TargetName is not the target's iSCSI name");
                 }
                 let policy = grant.auth.clone();
@@ -366,11 +366,12 @@ impl<'a> Login<'a> {
     }
 }
 
-fn denied(why: Denied) -> Refusal {
+pub(super) fn denied(why: Denied) -> Refusal {
     match why {
         Denied::NotFound => Refusal(Status::NotFound, "no such target"),
         Denied::Forbidden => Refusal(Status::AuthorizationFailure, "the initiator may not log in"),
         Denied::Removed => Refusal(Status::TargetRemoved, "the target was removed"),
         Denied::Unavailable => Refusal(Status::ServiceUnavailable, "the target is not available"),
+        Denied::TooMany => Refusal(Status::OutOfResources, "too many targets are open"),
     }
 }

@@ -2,14 +2,14 @@
 
 use super::config::{IscsiConfig, Portal};
 use super::conn::{Conn, Shared};
-use super::login::{self, Login, Refusal, Status, Step};
+use super::login::{self, Login, Refusal, Status, Step, denied};
 use super::params::Wishes;
 use super::pdu::{BHS_LEN, Bhs, Digests};
 use super::registry::{NoSession, Record, Registry};
 use super::serve;
 use super::session::{Key, Session};
 use super::stats::{IscsiStats, SessionInfo};
-use super::targets::{Initiator, Targets};
+use super::targets::{Grant, Initiator, Targets};
 use crate::net::budget::Budget;
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
@@ -279,8 +279,11 @@ fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool
     };
     let (peer, local, portal_group) = (record.peer, record.local, record.portal_group);
     let who = Initiator { name: &session.key.initiator, peer, local, portal_group };
-    let granted = shared.targets.login(target, &who);
-    granted.is_ok_and(|g| Arc::ptr_eq(&g.target, nexus.target()) && g.access == nexus.access())
+    let is_same = |grant: &Grant| {
+        let target = shared.targets.open(grant);
+        grant.access == nexus.access() && target.is_ok_and(|target| Arc::ptr_eq(&target, nexus.target()))
+    };
+    shared.targets.login(target, &who).is_ok_and(|grant| is_same(&grant))
 }
 
 /// Makes or joins the session, and says so. `Err(None)` if the initiator left meanwhile.
@@ -302,15 +305,13 @@ fn establish(
     };
     let (cid, first) = (identity.cid, identity.tsih == 0);
     let session = if first {
+        // Not before: whoever may not log in makes the server open nothing.
+        let open = |grant: Grant| Ok((shared.targets.open(&grant).map_err(denied)?, grant.access));
+        let entered = grant.map(open).transpose().map_err(Some)?;
         let make = |tsih| {
-            let agreed = (identity, grant, params.clone());
-            Session::new(
-                tsih,
-                agreed,
-                record.portal_group,
-                shared.config.queue_depth,
-                Arc::downgrade(registry),
-            )
+            let agreed = (identity, entered, params.clone());
+            let depth = shared.config.queue_depth;
+            Session::new(tsih, agreed, record.portal_group, depth, Arc::downgrade(registry))
         };
         match registry.make_session(&key, shared.config.max_sessions, make) {
             Ok(session) => session,

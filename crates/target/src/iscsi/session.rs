@@ -5,10 +5,9 @@ use super::login::Identity;
 use super::params::Params;
 use super::pdu::{AsyncEvent, Bhs, async_message, opcode};
 use super::registry::Registry;
-use super::targets::Grant;
 use super::window::{Admission, Ticketed, Window};
 use crate::net::budget::Ticket;
-use crate::scsi::{self, Asc, Event, Nexus, NexusEvents, lun_to_wire};
+use crate::scsi::{self, Access, Asc, Event, Nexus, NexusEvents, Target, lun_to_wire};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -192,18 +191,18 @@ impl Session {
     /// Attaches to the target. `None` if it has no port in the portal group.
     pub(super) fn new(
         tsih: u16,
-        (identity, grant, params): (Identity, Option<Grant>, Params),
+        (identity, entered, params): (Identity, Option<(Arc<Target>, Access)>, Params),
         portal_group: u16,
         depth: u32,
         registry: Weak<Registry>,
     ) -> Option<Arc<Session>> {
         let events = Arc::new(Events(OnceLock::new()));
-        let nexus = match grant {
+        let nexus = match entered {
             None => None,
-            Some(grant) => {
+            Some((target, access)) => {
                 let isid: String = identity.isid.iter().map(|b| format!("{b:02x}")).collect();
                 let port = format!("{},i,0x{isid}", identity.initiator);
-                Some(grant.target.attach(&port, portal_group, grant.access, events.clone())?)
+                Some(target.attach(&port, portal_group, access, events.clone())?)
             }
         };
         let key = Key {

@@ -2,7 +2,6 @@
 
 use super::chap::Secret;
 use crate::scsi::{Access, Target};
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -52,26 +51,17 @@ pub enum AuthPolicy {
     },
 }
 
-/// Permission to log in to a target.
-#[derive(Clone)]
+/// Permission to log in to a target, which need not be open yet.
+#[derive(Debug, Clone)]
 pub struct Grant {
-    /// The target.
-    pub target: Arc<Target>,
+    /// The target's iSCSI name.
+    pub name: String,
     /// What the initiator may do with it.
     pub access: Access,
     /// What it has to prove first.
     pub auth: AuthPolicy,
     /// TargetAlias: text for people.
     pub alias: Option<String>,
-}
-
-impl fmt::Debug for Grant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grant")
-            .field("target", &self.target)
-            .field("access", &self.access)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Why a login is refused (RFC 7143, 11.13.5).
@@ -85,6 +75,8 @@ pub enum Denied {
     Removed,
     /// Not now: its volume is busy or cannot be opened.
     Unavailable,
+    /// Not now: as many targets are open as may be.
+    TooMany,
 }
 
 /// The targets. Called from connection threads; may block.
@@ -95,6 +87,9 @@ pub trait Targets: Send + Sync {
     /// How an initiator has to prove who it is before it may discover targets.
     fn discovery_auth(&self, initiator: &Initiator<'_>) -> AuthPolicy;
 
-    /// Permission to log in to a target. Called before the initiator has proven who it is.
+    /// Permission to log in to a target. Called before the initiator has proven who it is: it must not cost much.
     fn login(&self, target: &str, initiator: &Initiator<'_>) -> Result<Grant, Denied>;
+
+    /// The target of a grant, for an initiator that has proven who it is. The same one as long as somebody uses it.
+    fn open(&self, grant: &Grant) -> Result<Arc<Target>, Denied>;
 }

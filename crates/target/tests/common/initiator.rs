@@ -23,6 +23,10 @@ pub struct Daemon {
     pub target: Arc<Target>,
     pub auth: Mutex<AuthPolicy>,
     pub denied: Mutex<Option<Denied>>,
+    /// As many targets are open as may be.
+    pub full: Mutex<bool>,
+    /// How often the target was opened.
+    pub opened: Mutex<u32>,
     pub access: Mutex<Access>,
     /// More names to show to SendTargets.
     pub shown: Mutex<Vec<String>>,
@@ -47,7 +51,12 @@ impl Targets for Daemon {
             return Err(Denied::NotFound);
         }
         let (access, auth) = (self.access.lock().clone(), self.auth.lock().clone());
-        Ok(Grant { target: self.target.clone(), access, auth, alias: Some("a volume".into()) })
+        Ok(Grant { name: TARGET.into(), access, auth, alias: Some("a volume".into()) })
+    }
+
+    fn open(&self, _: &Grant) -> Result<Arc<Target>, Denied> {
+        *self.opened.lock() += 1;
+        if *self.full.lock() { Err(Denied::TooMany) } else { Ok(self.target.clone()) }
     }
 }
 
@@ -64,8 +73,8 @@ pub fn daemon(device: &Arc<MemDevice>) -> (Arc<Daemon>, Arc<LogicalUnit>) {
     target.set_lun(0, Some(lu.clone()));
     let other = Arc::new(MemDevice::new(SIZE));
     target.set_lun(1, Some(LogicalUnit::new(other, LuOptions::default(), None).unwrap()));
-    let (auth, denied, access, shown) = Default::default();
-    (Arc::new(Daemon { target, auth, denied, access, shown }), lu)
+    let (auth, denied, full, opened, access, shown) = Default::default();
+    (Arc::new(Daemon { target, auth, denied, full, opened, access, shown }), lu)
 }
 
 impl Fixture {
