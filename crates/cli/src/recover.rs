@@ -1,6 +1,7 @@
 //! `hindcast recover`.
 
 mod bisect;
+mod interrupt;
 mod mount;
 
 use crate::failure::Failure;
