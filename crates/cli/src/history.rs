@@ -102,8 +102,9 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let whole =
-        Whole { status: client.cdp(&args.volume)?, history: client.history(&args.volume, args.buckets)? };
+    // In this order: asking for the history records what was just written, which then counts.
+    let history = client.history(&args.volume, args.buckets)?;
+    let whole = Whole { status: client.cdp(&args.volume)?, history };
     output.show(&whole, Whole::text)
 }
 
