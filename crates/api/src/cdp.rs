@@ -65,7 +65,7 @@ pub enum Anchors {
     Model,
     /// Never, but where CDP begins or its encoding changes.
     Never,
-    /// After so many writes.
+    /// After so many writes; one that touches several chunks counts for each.
     Writes {
         /// How many.
         count: u64,
@@ -141,9 +141,9 @@ pub struct CdpStatus {
     pub distance: Option<u64>,
     /// The first moment that can be gone back to.
     pub from: Option<Position>,
-    /// Seconds that can be gone back, up to the last write.
+    /// Seconds that can be gone back, from now.
     pub window_seconds: f64,
-    /// Retention by time is not achieved, because the limit in bytes is too low.
+    /// Retention by time is not achieved, because there is a limit in bytes and it is too low.
     pub short: bool,
     /// Records in the log.
     pub records: u64,
@@ -172,10 +172,16 @@ pub struct CdpMeasured {
     pub xor_seconds: f64,
     /// *IO_rate*: bytes per second that the volume is read with, chunk by chunk.
     pub io_bytes_per_second: f64,
-    /// *W_total*: records a day.
+    /// *W_total*: records a day: writes, once for each chunk that they touch.
     pub writes_per_day: f64,
     /// *N*: distinct chunks written between two anchors.
     pub distinct_blocks: f64,
+    /// *M_max*: the volume's most writes between two anchors; absent: no limit.
+    pub max_distance: Option<u64>,
+    /// Price of an hour of recovery that the server reckons with.
+    pub price_per_hour: f64,
+    /// Price of a gigabyte, in the same money.
+    pub price_per_gigabyte: f64,
 }
 
 /// A moment that was found.
@@ -273,6 +279,9 @@ pub struct Change {
     pub length: u64,
 }
 
+/// Changes that one answer has at most.
+pub const MAX_CHANGES: u64 = 100_000;
+
 /// Which changes to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangesQuery {
@@ -284,7 +293,7 @@ pub struct ChangesQuery {
     pub from: Option<String>,
     /// Moment until which; absent: now.
     pub to: Option<String>,
-    /// At most so many, the oldest.
+    /// At most so many, the oldest; never more than [`MAX_CHANGES`].
     pub limit: u64,
 }
 
@@ -313,6 +322,16 @@ pub struct RecoverVolume {
     pub volume: String,
     /// Name of the new volume.
     pub name: String,
+}
+
+/// A volume that was recovered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Recovered {
+    /// The new volume.
+    #[serde(flatten)]
+    pub volume: Volume,
+    /// The moment that it shows: the last record by then of the volume that it was made of. Absent where it shows a snapshot.
+    pub moment: Option<Position>,
 }
 
 /// Volumes to take back to a moment, in place.
@@ -385,7 +404,7 @@ impl Client {
     }
 
     /// Makes volumes as others were at a moment: there at once.
-    pub fn recover(&self, what: &Recover) -> Result<Vec<Volume>> {
+    pub fn recover(&self, what: &Recover) -> Result<Vec<Recovered>> {
         self.send(hyper::Method::POST, "/recoveries", what)
     }
 

@@ -1,6 +1,7 @@
 //! Making volumes independent of what they rest on: requests and responses.
 
 use crate::client::{Client, ClientError, segment};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,6 +42,15 @@ pub enum VolumeOrigin {
         volume: String,
         /// The snapshot, which may be deleted from sight.
         snapshot: String,
+    },
+    /// A moment of a volume's history, to which it was recovered.
+    Moment {
+        /// The volume; empty when it was deleted.
+        volume: String,
+        /// Number of the moment's record.
+        lsn: u64,
+        /// Its time; absent where damage has made it unknown.
+        time: Option<Timestamp>,
     },
 }
 

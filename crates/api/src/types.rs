@@ -328,8 +328,8 @@ pub struct Volume {
     /// How it keeps its history; absent: only its snapshots.
     #[serde(default)]
     pub cdp: Option<Cdp>,
-    /// Address of the snapshot that its content begins with, if it is a clone, or was rolled back; or the path of the
-    /// image that it rests on.
+    /// Address of the snapshot or moment that its content begins with, if it is a clone, or was recovered or rolled back;
+    /// or the path of the image that it rests on. Absent when it rests on nothing (any more).
     pub origin: Option<String>,
     /// Address of the newest snapshot in sight that its content comes after, on its own line of history or before.
     pub parent: Option<String>,

@@ -13,14 +13,14 @@ Examples:
   hindcast volume flatten db --status            what it rests on, and how far it is
   hindcast volume flatten db --stop              what is copied stays
 
-A volume over an image (volume create --origin) and a clone show their origin where nothing was written to them. Flattening
-copies that into the volume, for its snapshots too, in the background, while the volume is used; zeros take no space. Then
+A volume over an image (volume create --origin), a clone and a recovered volume show their origin where nothing was written
+to them; with origin \"-\" they are complete. Flattening copies that into the volume, for its snapshots too, in the background, while the volume is used; zeros take no space. Then
 the image can be removed, and a deleted snapshot that was kept for the clone goes. It goes on after a restart of the server.";
 
 /// How often --wait looks.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Make a volume independent of the image or snapshot that it rests on
+/// Make a volume independent of the image, snapshot or moment that it rests on
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -63,6 +63,13 @@ fn details(f: &Flattening) -> String {
         Some(VolumeOrigin::Image { path, length, unavailable: None }) => format!("{path}, {}", Size(*length)),
         Some(VolumeOrigin::Image { unavailable: Some(why), .. }) => why.clone(),
         Some(VolumeOrigin::Snapshot { volume, snapshot }) => format!("{volume}@{snapshot}"),
+        Some(VolumeOrigin::Moment { volume, lsn, time }) => {
+            let time = time.map_or_else(|| "time unknown".into(), |time| time.to_string());
+            match volume.is_empty() {
+                true => format!("lsn:{lsn} of a volume that was deleted, {time}"),
+                false => format!("{volume}@lsn:{lsn}, {time}"),
+            }
+        }
     };
     let running = f.running.as_ref().map_or_else(
         || "no".into(),

@@ -6,10 +6,12 @@ use crate::output::{list, properties};
 use crate::session::Session;
 use clap::Args;
 use hindcast_api::{
-    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, History, HistoryBucket, Moment, Position, Size,
+    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, History, HistoryBucket, MAX_CHANGES, Moment,
+    Position, Size,
 };
 use jiff::Timestamp;
 use serde::Serialize;
+use std::io::Write;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,8 +42,8 @@ pub(crate) struct Show {
     /// With --range: only until this moment
     #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "range", allow_hyphen_values = true)]
     to: Option<String>,
-    /// With --range: at most so many, the oldest
-    #[arg(long, value_name = "N", default_value_t = 1000, requires = "range")]
+    /// With --range: at most so many, the oldest; up to 99999
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "range", value_parser = clap::value_parser!(u64).range(1..MAX_CHANGES))]
     limit: u64,
     /// Into how many parts time is divided to show how much changed
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -85,8 +87,20 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     if let Some((offset, length)) = args.range {
         let (from, to, limit) = (args.from.clone(), args.to.clone(), args.limit);
-        let changes = client.changes(&args.volume, &ChangesQuery { offset, length, from, to, limit })?;
-        return output.show(&changes, |changes| table(changes));
+        // One more than wanted tells whether there are more.
+        let query = ChangesQuery { offset, length, from, to, limit: limit + 1 };
+        let mut changes = client.changes(&args.volume, &query)?;
+        let shown = limit as usize;
+        let more = changes.len() > shown;
+        changes.truncate(shown);
+        output.show(&changes, |changes| table(changes))?;
+        if let Some(last) = changes.last().filter(|_| more) {
+            // Beside the result, whatever that is for. With stderr closed there is nobody to tell.
+            let hint =
+                format!("the oldest {shown}; more follow: --from lsn:{}, or a greater --limit", last.lsn);
+            let _ = writeln!(std::io::stderr(), "{hint}");
+        }
+        return Ok(());
     }
     // First: it sees to it that everything written so far is recorded, and then the sums agree with it.
     let history = client.history(&args.volume, args.buckets)?;
@@ -104,8 +118,22 @@ pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
     session.output.show(&mark, |m| format!("{volume}@{} is {} (lsn:{})", m.name, m.time, m.lsn))
 }
 
+/// What one write changed in neighbouring chunks is one row.
+fn merged(changes: &[Change]) -> Vec<Change> {
+    let mut rows: Vec<Change> = Vec::new();
+    for change in changes {
+        match rows.last_mut() {
+            Some(last) if last.lsn == change.lsn && last.offset + last.length == change.offset => {
+                last.length += change.length;
+            }
+            _ => rows.push(*change),
+        }
+    }
+    rows
+}
+
 fn table(changes: &[Change]) -> String {
-    let rows = changes.iter().map(|c| {
+    let rows = merged(changes).into_iter().map(|c| {
         vec![c.time.to_string(), format!("lsn:{}", c.lsn), c.offset.to_string(), c.length.to_string()]
     });
     list(&["TIME", "MOMENT", "OFFSET", "LENGTH"], &[2, 3], rows)
@@ -241,6 +269,14 @@ mod tests {
         ] {
             assert_eq!(time(seconds), text);
         }
+    }
+
+    #[test]
+    fn a_write_to_several_chunks_is_one_row() {
+        let change = |lsn, offset, length| Change { lsn, time: Timestamp::UNIX_EPOCH, offset, length };
+        let parts = [change(7, 100, 28), change(7, 128, 128), change(7, 512, 8), change(8, 520, 8)];
+        assert_eq!(merged(&parts), [change(7, 100, 156), change(7, 512, 8), change(8, 520, 8)]);
+        assert_eq!(table(&parts).lines().count(), 4);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! `hindcast recover`.
 
 mod bisect;
+mod interrupt;
 mod mount;
 
 use crate::failure::Failure;
 use crate::history::moment;
 use crate::session::Session;
 use clap::{Args, Subcommand};
-use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, RolledBack, Size, Volume};
+use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, Recovered, RolledBack, Size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +20,9 @@ Examples:
   hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
 
 The new volume is there at once, whatever its size; what it shows of the past is copied in the background:
-  hindcast volume flatten db-then --status               how far that is";
+  hindcast volume flatten db-then --status               how far that is
+It keeps no history of its own until it is told to:
+  hindcast volume set db-then --cdp parity --retain 7d";
 
 /// Bring volumes back as they were at any moment: as new volumes, or in place
 #[derive(Debug, Args)]
@@ -88,9 +91,14 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     session.output.show(&session.client.recover(&what)?, |made| new_volumes(&what, made))
 }
 
-fn new_volumes(what: &Recover, made: &[Volume]) -> String {
-    let line = |(of, new): (&RecoverVolume, &Volume)| {
-        format!("{} is what {} was at {}", new.name, of.volume, what.to)
+fn new_volumes(what: &Recover, made: &[Recovered]) -> String {
+    let line = |(of, new): (&RecoverVolume, &Recovered)| {
+        let at = new.moment.map_or_else(|| what.to.clone(), |m| format!("{} (lsn:{})", m.time, m.lsn));
+        let name = &new.volume.name;
+        format!(
+            "{name} is what {} was at {at}\nit keeps no history until: hindcast volume set {name} --cdp parity",
+            of.volume
+        )
     };
     what.volumes.iter().zip(made).map(line).collect::<Vec<_>>().join("\n")
 }

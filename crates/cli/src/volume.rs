@@ -113,7 +113,7 @@ pub(crate) enum Command {
     /// Delete a volume; its space comes back in the background
     Delete {
         name: String,
-        /// Also when it has snapshots, clients are connected to it, or a target has it as a LUN
+        /// Also when it has snapshots or a history, clients are connected to it, or a target has it as a LUN
         #[arg(long)]
         force: bool,
     },
@@ -148,7 +148,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 block_size: block,
                 read_only,
                 method,
-                cdp: keep.patch(),
+                cdp: keep.begin()?,
             };
             output.show(&client.create_volume(&new)?, |v| format!("created {}, {}", v.name, Size(v.size)))
         }
@@ -171,7 +171,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 order,
                 snapshot_reserve,
                 auto_delete,
-                cdp: keep.patch(),
+                cdp: keep.change()?,
                 ..PatchVolume::default()
             };
             output.show(&client.patch_volume(&name, &patch)?, |v| {

@@ -6,11 +6,11 @@ mod common;
 
 use bytes::Bytes;
 use common::{KIB, MIB, Site, content, write};
-use hindcast_engine::ErrorKind;
-use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::pool::Pool;
+use hindcast_engine::pool::{Origin, Pool};
 use hindcast_engine::world::{Clock, ManualClock};
+use hindcast_engine::{Difference, ErrorKind};
 use std::sync::Arc;
 
 struct Fixture {
@@ -326,4 +326,121 @@ fn a_name_is_a_mark_or_a_snapshot() {
     assert!(pool.history("v", 1).unwrap().anchors.len() > 4);
     pool.create_snapshots(&[("v", "mine")]).unwrap();
     pool.roll_back("v", "mine", "undo", false).unwrap();
+}
+
+#[test]
+fn an_idle_history_without_a_limit_in_bytes_is_never_too_short() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let f = Fixture::new();
+    let retention = Retention { time: Some(HOUR), bytes: None };
+    let settings = CdpSettings { anchors: AnchorPolicy::Every(10), retention, ..CdpSettings::default() };
+    f.pool.set_cdp("v", Some(settings)).unwrap();
+    let begun = f.pool.cdp("v").unwrap().from;
+    for n in 0..40u8 {
+        f.clock.advance(HOUR / 240);
+        f.write(0, 4096, n);
+    }
+    f.pool.drain().unwrap();
+    f.clock.advance(HOUR * 11 / 12);
+    common::idle(&f.pool);
+    let info = f.pool.cdp("v").unwrap();
+    assert!(info.from > begun, "the oldest part has expired: {info:?}");
+    assert!(!info.short && info.window >= HOUR && info.window < 2 * HOUR, "{info:?}");
+    // Wanting more than there is left says nothing about bytes; a limit of them may.
+    let retention = Retention { time: Some(9 * HOUR), bytes: None };
+    f.pool.set_cdp("v", Some(CdpSettings { retention, ..settings })).unwrap();
+    assert!(!f.pool.cdp("v").unwrap().short);
+    let retention = Retention { time: Some(9 * HOUR), bytes: Some(MIB) };
+    f.pool.set_cdp("v", Some(CdpSettings { retention, ..settings })).unwrap();
+    assert!(f.pool.cdp("v").unwrap().short);
+}
+
+#[test]
+fn an_anchor_comes_after_so_many_writes_of_chunks() {
+    let f = Fixture::new();
+    let settings = CdpSettings { anchors: AnchorPolicy::Every(80), ..CdpSettings::default() };
+    f.pool.set_cdp("v", Some(settings)).unwrap();
+    let anchors = || {
+        f.pool.drain().unwrap();
+        f.pool.cdp("v").unwrap().anchors
+    };
+    let begun = anchors();
+    for n in 0..9 {
+        f.write(0, 128 * KIB, n); // eight chunks
+    }
+    assert_eq!(anchors(), begun, "72 so far");
+    f.write(0, 128 * KIB, 9);
+    assert_eq!(anchors(), begun + 1);
+    assert_eq!(f.pool.cdp("v").unwrap().records, 80, "what the model counts");
+}
+
+#[test]
+fn what_the_model_and_marks_want_to_know_destages_nothing() {
+    let f = Fixture::new();
+    f.cdp(Encoding::Parity);
+    f.write(64 * KIB, 40 * KIB, 1); // in three chunks
+    assert!(f.pool.recorded_chunks("v", 100).unwrap().is_empty(), "not destaged yet");
+    f.pool.create_snapshots(&[("v", "one")]).unwrap();
+    f.write(0, 512, 2);
+    f.write(20 * KIB, 512, 2);
+    f.pool.create_snapshots(&[("v", "two")]).unwrap();
+    f.write(512 * KIB, 512, 3);
+    f.pool.drain().unwrap();
+    f.write(768 * KIB, 512, 4);
+    let before = f.pool.stats().destaged_lsn;
+    assert_eq!(Vec::from_iter(f.pool.recorded_chunks("v", 100).unwrap()), [0, 1], "between two anchors");
+    assert_eq!(f.pool.recorded_chunks("v", 1).unwrap().len(), 1);
+    let mark = f.pool.mark("v", "here").unwrap();
+    assert!(f.pool.cdp_samples("v", 9).unwrap().len() > 1);
+    assert_eq!(f.pool.stats().destaged_lsn, before);
+    assert_eq!(f.pool.history("v", 0).unwrap().marks, std::slice::from_ref(&mark));
+    assert_eq!(f.pool.resolve("v", &Moment::Mark("here".into())).unwrap().lsn, mark.lsn);
+
+    // Its reads are nobody's.
+    let reads = || f.pool.volume("v").unwrap().stats;
+    let then = reads();
+    let device = f.pool.survey_volume("v").unwrap();
+    let mut found = [0; 512];
+    device.read(20 * KIB, &mut found).unwrap();
+    assert_eq!((found, reads()), ([2; 512], then));
+    assert!(f.pool.volume_statistics("v").unwrap().regions.regions.iter().all(|r| r.reads == 0));
+    let mut op = [WriteOp::new(0, Bytes::from(vec![1; 512]))];
+    device.write(&mut op, false);
+    assert!(op[0].result.is_err(), "it only reads");
+}
+
+#[test]
+fn a_recovered_volume_tells_the_moment_that_it_rests_on() {
+    let f = Fixture::new();
+    f.cdp(Encoding::Undo);
+    f.write(0, 4096, 1);
+    f.clock.advance(5_000_000_000);
+    let lsn = f.write(0, 4096, 2);
+    f.clock.advance(5_000_000_000);
+    f.write(0, 4096, 3);
+    let asked = f.pool.resolve("v", &Moment::Lsn(lsn)).unwrap();
+    let made = f.pool.recover_volumes(&[("v", "then")], &Moment::Time(asked.time + 1_000_000_000)).unwrap();
+    assert_eq!(made, [asked]);
+    let from = Origin::Moment { volume: "v".into(), lsn, time: Some(asked.time) };
+    assert_eq!(f.pool.origin("then").unwrap(), Some(from));
+    assert_eq!(f.pool.origin("v").unwrap(), None);
+    let moment = f.pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
+    let now = f.pool.watch_volume("v").unwrap();
+    let refused = Difference::new(moment, now).map(drop).unwrap_err();
+    assert_eq!(
+        refused.kind(),
+        ErrorKind::Unsupported,
+        "rather than an answer that misses what was discarded"
+    );
+    let branch = f.pool.volume("then").unwrap().branch;
+    assert_eq!(f.pool.moment_bases()[&branch], (Some("v".into()), lsn));
+    f.pool.delete_volume("v", true).unwrap();
+    common::idle(&f.pool);
+    let from = Origin::Moment { volume: String::new(), lsn, time: Some(asked.time) };
+    assert_eq!(f.pool.origin("then").unwrap(), Some(from));
+    assert_eq!(f.pool.moment_bases()[&branch], (None, lsn));
+    f.pool.flatten_volume("then", 0).unwrap();
+    common::idle(&f.pool);
+    assert_eq!(f.pool.origin("then").unwrap(), None, "it is complete");
+    assert!(f.pool.moment_bases().is_empty());
 }

@@ -2,13 +2,13 @@
 //!
 //! [`Settings`] is what was said; [`Config`] is what it comes to.
 
-use crate::cost;
+use crate::cost::Prices;
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks};
 use crate::listen::Address;
 use crate::settings::{Digests, Hook, LogFormat, Settings, TlsWhen};
 use crate::snapshots::VolumeHooks;
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
-use hindcast_engine::cdp::model::Weights;
+use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
 use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
 use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
@@ -18,10 +18,6 @@ use std::time::Duration;
 
 /// The longest that the commands around a snapshot may keep something frozen.
 const MAX_FREEZE: Duration = Duration::from_secs(300);
-
-/// Prices of an hour and of a gigabyte where none are said: those of `hindcast cdp plan`.
-const DEFAULT_HOUR: f64 = 1000.0;
-const DEFAULT_GIGABYTE: f64 = 0.1;
 
 /// What the settings come to.
 #[derive(Debug, Clone)]
@@ -35,7 +31,7 @@ pub(crate) struct Config {
     pub(crate) options: PoolOptions,
     pub(crate) chunk: u64,
     pub(crate) hooks: VolumeHooks,
-    pub(crate) weights: Weights,
+    pub(crate) prices: Prices,
     pub(crate) stop_timeout: Duration,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
@@ -94,7 +90,7 @@ impl Settings {
             options: said.options()?,
             chunk: said.chunk.map_or(pool::DEFAULT_CHUNK_SIZE, |s| s.0),
             hooks: said.hooks()?,
-            weights: said.weights()?,
+            prices: said.prices()?,
             stop_timeout: Duration::from_secs(said.stop_timeout.unwrap_or(10).into()),
             log: said.log.unwrap_or_else(|| "info".into()),
             log_format: said.log_format.unwrap_or_else(default_log_format),
@@ -123,17 +119,17 @@ impl Settings {
     }
 
     /// What the cost model of CDP is to weigh.
-    fn weights(&self) -> Result<Weights, ErrorBody> {
+    fn prices(&self) -> Result<Prices, ErrorBody> {
         let price = |what: &str, said: Option<f64>, default: f64| match said.unwrap_or(default) {
             price if price.is_finite() && price >= 0.0 => Ok(price),
             price => Err(invalid(format!("{what}: {price} is no price"))),
         };
-        let hour = price("cdp-beta", self.cdp_beta, DEFAULT_HOUR)?;
-        let gigabyte = price("cdp-gamma", self.cdp_gamma, DEFAULT_GIGABYTE)?;
+        let hour = price("cdp-beta", self.cdp_beta, PRICE_PER_HOUR)?;
+        let gigabyte = price("cdp-gamma", self.cdp_gamma, PRICE_PER_GIGABYTE)?;
         if hour == 0.0 || gigabyte == 0.0 {
             return Err(invalid("cdp-beta and cdp-gamma: neither time nor space is free"));
         }
-        Ok(cost::weights(hour, gigabyte))
+        Ok(Prices { hour, gigabyte })
     }
 
     fn nbd(&self) -> Result<NbdConfig, ErrorBody> {

@@ -28,16 +28,18 @@ const READS: usize = 64;
 const CHANGES: usize = 100_000;
 const DAY: f64 = 86_400.0;
 const SECOND: f64 = 1e9;
-/// Bytes of a gigabyte as it is paid for.
-const GIGABYTE: f64 = 1e9;
 
-/// What time and space are worth, as the model wants it.
-pub(crate) fn weights(per_hour: f64, per_gigabyte: f64) -> Weights {
-    Weights { beta: per_hour / 3600.0, gamma: per_gigabyte / GIGABYTE }
+/// What time and space are worth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prices {
+    /// An hour of recovery.
+    pub(crate) hour: f64,
+    /// A gigabyte of storage.
+    pub(crate) gigabyte: f64,
 }
 
-/// Measures all that the model wants to know of a volume.
-pub(crate) fn measure(pool: &Arc<Pool>, volume: &str) -> Result<CdpMeasured> {
+/// Measures all that the model wants to know of a volume. Nothing is destaged for it.
+pub(crate) fn measure(pool: &Arc<Pool>, volume: &str, prices: Prices) -> Result<CdpMeasured> {
     let info = pool.cdp(volume)?;
     let chunk = pool.volume(volume)?.chunk_size;
     let samples = pool.cdp_samples(volume, SAMPLES)?;
@@ -47,15 +49,18 @@ pub(crate) fn measure(pool: &Arc<Pool>, volume: &str) -> Result<CdpMeasured> {
     }
     let (decode_seconds, xor_seconds) = times(&samples);
     let stored: usize = samples.iter().map(CdpSample::stored).sum();
-    let (distinct, places) = distinct(pool, volume, chunk)?;
+    let chunks = pool.recorded_chunks(volume, CHANGES)?;
     Ok(CdpMeasured {
         block_size: chunk as f64,
         record_size: stored as f64 / samples.len() as f64,
         decode_seconds,
         xor_seconds,
-        io_bytes_per_second: reading(pool, volume, chunk, &places)?,
+        io_bytes_per_second: reading(pool, volume, chunk, &chunks)?,
         writes_per_day: info.records as f64 / (info.window as f64 / SECOND) * DAY,
-        distinct_blocks: distinct as f64,
+        distinct_blocks: chunks.len().max(1) as f64,
+        max_distance: info.settings.and_then(|settings| settings.max_distance),
+        price_per_hour: prices.hour,
+        price_per_gigabyte: prices.gigabyte,
     })
 }
 
@@ -77,34 +82,18 @@ fn times(samples: &[CdpSample]) -> (f64, f64) {
     (decoding / count, start.elapsed().as_secs_f64() / count)
 }
 
-/// How many distinct chunks were written between the last two anchors, or else in all; and where some of them are.
-fn distinct(pool: &Pool, volume: &str, chunk: u64) -> Result<(usize, Vec<u64>)> {
-    let anchors = pool.history(volume, 0)?.anchors;
-    let range = match anchors.as_slice() {
-        [.., before, last] => before.lsn.saturating_add(1)..=last.lsn,
-        _ => 0..=u64::MAX,
-    };
-    let mut changes = pool.changes(volume, 0..u64::MAX, range, CHANGES)?;
-    if changes.is_empty() {
-        changes = pool.changes(volume, 0..u64::MAX, 0..=u64::MAX, CHANGES)?;
-    }
-    let chunks: BTreeSet<u64> = changes.iter().map(|change| change.offset / chunk).collect();
-    let stride = (chunks.len() / READS).max(1);
-    let places = chunks.iter().step_by(stride).take(READS).map(|n| n * chunk).collect();
-    Ok((chunks.len().max(1), places))
-}
-
 /// Bytes a second at which chunks of the volume are read, as recovery would.
-fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, places: &[u64]) -> Result<f64> {
-    let device = pool.watch_volume(volume)?;
+fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, chunks: &BTreeSet<u64>) -> Result<f64> {
+    let device = pool.survey_volume(volume)?;
+    let stride = (chunks.len() / READS).max(1);
     let size = device.info().size;
     let mut buffer = vec![0; usize::try_from(chunk).unwrap_or(0)];
     let mut read = 0;
     let start = Instant::now();
-    for place in places {
-        let Some(len) = size.checked_sub(*place).map(|left| left.min(chunk)) else { continue };
+    for place in chunks.iter().step_by(stride).take(READS).map(|n| n * chunk) {
+        let Some(len) = size.checked_sub(place).map(|left| left.min(chunk)) else { continue };
         let part = &mut buffer[..usize::try_from(len).unwrap_or(0)];
-        device.read(*place, part)?;
+        device.read(place, part)?;
         read += part.len();
     }
     // What was too quick to tell was at least as fast as this.
@@ -128,7 +117,7 @@ impl Anchorer {
             while !*stopping {
                 seen.1.wait_for(&mut stopping, INTERVAL);
                 if !*stopping {
-                    parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&app.pool, app.weights));
+                    parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&app.pool, app.prices));
                 }
             }
         };
@@ -146,12 +135,12 @@ impl Anchorer {
     }
 }
 
-fn look_around(pool: &Arc<Pool>, weights: Weights) {
+fn look_around(pool: &Arc<Pool>, prices: Prices) {
     for volume in pool.volumes() {
         if volume.cdp.is_none_or(|settings| settings.anchors != AnchorPolicy::Model) {
             continue;
         }
-        match distance(pool, &volume.name, weights) {
+        match distance(pool, &volume.name, prices) {
             Ok(distance) => {
                 tracing::debug!(volume = volume.name, distance, "writes between anchors");
                 if let Err(error) = pool.set_anchor_distance(&volume.name, Some(distance)) {
@@ -164,9 +153,10 @@ fn look_around(pool: &Arc<Pool>, weights: Weights) {
     }
 }
 
-/// Writes between two anchors, by the model.
-fn distance(pool: &Arc<Pool>, volume: &str, weights: Weights) -> Result<u64> {
-    let measured = measure(pool, volume)?;
+/// Writes of chunks between two anchors, by the model.
+fn distance(pool: &Arc<Pool>, volume: &str, prices: Prices) -> Result<u64> {
+    let measured = measure(pool, volume, prices)?;
+    let weights = Weights::priced(prices.hour, prices.gigabyte);
     let constants = Constants {
         s_blk: measured.block_size,
         s_log: measured.record_size,

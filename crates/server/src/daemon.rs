@@ -67,7 +67,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         hooks: config.hooks.clone(),
         transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
         schedules: Schedules::open(&config.data).map_err(http::error_body)?,
-        weights: config.weights,
+        prices: config.prices,
     });
     let scheduler =
         Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;

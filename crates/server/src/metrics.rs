@@ -322,7 +322,7 @@ fn histories(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
     )?;
     out.gauges(
         "hindcast_cdp_window_seconds",
-        "How far back one can go, from the last write.",
+        "How far back one can go, from now.",
         each(|i| i.window / SECOND),
     )?;
     out.gauges(

@@ -2,7 +2,7 @@
 
 use crate::http::App;
 use crate::moments::{self, Past};
-use hindcast_api::{Recover, RecoverInPlace, RollBack};
+use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, RollBack};
 use hindcast_engine::cdp;
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -38,32 +38,39 @@ impl App {
         }))
     }
 
-    /// Makes volumes as others were.
-    pub(crate) fn recover(&self, what: &Recover) -> Result<Vec<VolumeInfo>> {
+    /// Makes volumes as others were; tells the moments, where they are not snapshots.
+    pub(crate) fn recover(&self, what: &Recover) -> Result<Vec<(VolumeInfo, Option<cdp::Point>)>> {
         let first = what.volumes.first().ok_or_else(nobody)?;
         let alone = what.volumes.len() == 1;
-        let made = match self.recovery_point(&first.volume, alone, &what.to, what.last_flush)? {
-            None => vec![self.pool.clone_volume(&first.volume, &what.to, &first.name)?],
+        let points = match self.recovery_point(&first.volume, alone, &what.to, what.last_flush)? {
+            None => {
+                self.pool.clone_volume(&first.volume, &what.to, &first.name)?;
+                vec![None]
+            }
             Some(moment) => {
                 let wanted: Vec<(&str, &str)> =
                     what.volumes.iter().map(|v| (v.volume.as_str(), v.name.as_str())).collect();
-                self.pool.recover_volumes(&wanted, &moment)?
+                self.pool.recover_volumes(&wanted, &moment)?.into_iter().map(Some).collect()
             }
         };
-        for volume in what.complete.iter().flat_map(|rate| made.iter().map(move |v| (v, *rate))) {
-            let (volume, rate) = volume;
-            match self.pool.flatten_volume(&volume.name, rate) {
-                Ok(()) => {}
-                // It shows nothing of the past.
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                // It is as good without; the user sees that nothing goes on.
-                Err(error) => tracing::warn!(volume = volume.name, %error, "a recovery is not completed"),
-            }
+        if let Some(rate) = what.complete {
+            what.volumes.iter().for_each(|v| self.complete(&v.name, rate));
         }
-        for (from, volume) in what.volumes.iter().zip(&made) {
-            tracing::info!(volume = from.volume, to = what.to, name = volume.name, "recovered");
+        for (RecoverVolume { volume, name }, point) in what.volumes.iter().zip(&points) {
+            tracing::info!(volume, to = what.to, lsn = point.map(|p| p.lsn), name, "recovered");
         }
-        Ok(made)
+        what.volumes.iter().zip(points).map(|(v, point)| Ok((self.pool.volume(&v.name)?, point))).collect()
+    }
+
+    /// Begins to make a volume independent of what it was recovered from.
+    fn complete(&self, name: &str, rate: u64) {
+        match self.pool.flatten_volume(name, rate) {
+            Ok(()) => {}
+            // It shows nothing of the past.
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            // It is as good without; the user sees what it rests on, and that nothing goes on.
+            Err(error) => tracing::warn!(volume = name, %error, "a recovery is not completed"),
+        }
     }
 
     /// Takes volumes back. Clients that use them are in the way, or are told.

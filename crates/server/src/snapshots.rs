@@ -117,14 +117,35 @@ impl App {
         Ok((self.pool.volume(volume)?, undo))
     }
 
-    /// Deletes a volume, and its snapshots with it.
+    /// Deletes a volume, and its snapshots and its history with it.
     pub(crate) fn delete_volume(&self, volume: &str, force: bool) -> Result<()> {
         let snapshots = self.pool.snapshots(volume)?;
+        if !force {
+            self.check_without_history(volume)?;
+        }
         self.iscsi.delete_volume(volume, force)?;
         self.nbd.disconnect(volume);
         snapshots.iter().for_each(|s| self.nbd.disconnect(&format!("{volume}@{}", s.name)));
         tracing::info!(volume, snapshots = snapshots.len(), "volume deleted");
         Ok(())
+    }
+
+    /// Nobody is to lose a history by a slip.
+    fn check_without_history(&self, volume: &str) -> Result<()> {
+        let info = self.pool.cdp(volume)?;
+        if info.settings.is_none() && info.from.is_none() {
+            return Ok(());
+        }
+        // What was just written belongs to it.
+        let marks = self.pool.history(volume, 0)?.marks.len();
+        let records = self.pool.cdp(volume)?.records;
+        if records == 0 && marks == 0 {
+            return Ok(());
+        }
+        let message = format!(
+            "delete volume {volume}: it has a history of {records} records and {marks} marks; force to delete that too"
+        );
+        Err(Error::new(ErrorKind::Conflict, message))
     }
 }
 

@@ -80,7 +80,8 @@ fn history(rig: &Rig<'_>, figures: &mut Figures) -> Result<History> {
 fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
     let (from, to) = rig.window(VOLUME)?;
     let status = rig.cdp(VOLUME)?;
-    let window = status["window_seconds"].as_f64().unwrap_or(0.0);
+    // The part of it in which something was written.
+    let written = status["window_seconds"].as_f64().unwrap_or(0.0) - ended.elapsed().as_secs_f64();
     let mut random = Random(3);
     let blocks = rig.args.size() / 4 / 4096;
     for by in ["LSN", "time"] {
@@ -88,7 +89,7 @@ fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
         for _ in 0..OPENED {
             let moment = match by {
                 "LSN" => format!("lsn:{}", from + random.below(to - from + 1)),
-                _ => format!("-{:.3}s", ended.elapsed().as_secs_f64() + window * random.share() * 0.99),
+                _ => format!("-{:.3}s", ended.elapsed().as_secs_f64() + written * random.share() * 0.99),
             };
             let start = Instant::now();
             let mut view = rig.connect(&format!("{VOLUME}@{moment}"))?;

@@ -1,5 +1,6 @@
 //! The options that say how a volume keeps its history.
 
+use crate::failure::Failure;
 use crate::select::duration;
 use hindcast_api::{Anchors, Compression, Encoding, PatchCdp, Size};
 
@@ -12,11 +13,11 @@ pub(crate) struct Keep {
     /// How history is compressed: none, zero-run, lz4 or zstd [default: zero-run]
     #[arg(long, group = "property", value_name = "HOW")]
     cdp_compression: Option<Compression>,
-    /// When anchors are inserted: model (the cost model decides), after N writes, after a time such as 10m, or never
-    /// [default: model]
+    /// When anchors are inserted: model (the cost model decides), after N writes of chunks, after a time such as 10m, or
+    /// never [default: model]
     #[arg(long, group = "property", value_name = "model|N|TIME|never", value_parser = anchors)]
     anchor: Option<Anchors>,
-    /// The most writes between two anchors, whatever --anchor says; 0: no limit
+    /// The most writes of chunks between two anchors, whatever --anchor says; 0: no limit
     #[arg(long, group = "property", value_name = "N")]
     anchor_max: Option<u64>,
     /// How long history is kept, such as 7d; all: no limit
@@ -78,8 +79,26 @@ fn retain_size(text: &str) -> Result<u64, String> {
 }
 
 impl Keep {
+    /// What a new volume is to keep, if anything.
+    pub(crate) fn begin(&self) -> Result<Option<PatchCdp>, Failure> {
+        match self.cdp.is_none() && self.patch().is_some() {
+            true => Err(Failure::usage("how a history is kept needs --cdp, which says what is kept")),
+            false => self.change(),
+        }
+    }
+
     /// What is to be changed, if anything is.
-    pub(crate) fn patch(&self) -> Option<PatchCdp> {
+    pub(crate) fn change(&self) -> Result<Option<PatchCdp>, Failure> {
+        let rest = Keep { cdp: None, ..self.clone() };
+        match self.cdp == Some(Mode::Off) && rest.patch().is_some() {
+            true => {
+                Err(Failure::usage("--cdp off ends a history: nothing more can be said of how it is kept"))
+            }
+            false => Ok(self.patch()),
+        }
+    }
+
+    fn patch(&self) -> Option<PatchCdp> {
         let patch = PatchCdp {
             enabled: self.cdp.map(|mode| mode != Mode::Off),
             encoding: self.cdp.and_then(|mode| match mode {
@@ -127,5 +146,19 @@ mod tests {
         assert_eq!((retain("7d"), retain("all")), (Ok(604_800), Ok(0)));
         assert!(retain("0s").is_err() && retain_size("0").is_err());
         assert_eq!(retain_size("1.5G"), Ok(3 << 29));
+    }
+
+    #[test]
+    fn what_would_be_dropped_silently_is_a_slip() {
+        let retain = Keep { retain: Some(60), ..Keep::default() };
+        assert!(retain.begin().is_err_and(|e| e.code() == 2));
+        assert_eq!(retain.change().unwrap().unwrap().retain_seconds, Some(60));
+        let off = Keep { cdp: Some(Mode::Off), ..Keep::default() };
+        assert_eq!(off.change().unwrap().unwrap().enabled, Some(false));
+        let both = Keep { cdp: Some(Mode::Off), ..retain.clone() };
+        assert!(both.begin().is_err() && both.change().is_err_and(|e| e.code() == 2));
+        let on = Keep { cdp: Some(Mode::On(Encoding::Parity)), ..retain };
+        assert_eq!(on.begin().unwrap(), on.change().unwrap());
+        assert_eq!(Keep::default().begin().unwrap(), None);
     }
 }

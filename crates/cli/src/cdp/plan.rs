@@ -7,14 +7,14 @@ use crate::output::list;
 use crate::session::Global;
 use hindcast_api::{self as api, CdpMeasured, Size};
 use hindcast_engine::cdp;
-use hindcast_engine::cdp::model::{BlockModel, Constants, Load, VolumeModel, Weights, native_recovery};
+use hindcast_engine::cdp::model::{
+    BlockModel, Constants, Load, PRICE_PER_GIGABYTE, PRICE_PER_HOUR, VolumeModel, Weights, native_recovery,
+};
 use serde::Serialize;
 use std::path::PathBuf;
 
 const DAY: f64 = 86400.0;
 const HOUR: f64 = 3600.0;
-/// As disks and clouds are sold.
-const GIGABYTE: f64 = 1e9;
 
 /// Blocks that the benchmark makes records of.
 const MAX_MEASURED: f64 = 16.0 * 1024.0 * 1024.0;
@@ -27,8 +27,8 @@ Examples:
   hindcast cdp plan --measure --beta 10000000 --svg plan.svg      an hour of downtime costs ten million
 
 Anchors bound how long recovery takes; each takes space. This is the cost model of ST-CDP (its symbols are in the first
-column). What is not given comes from the history of VOLUME as the server measures it, or is measured here with --measure,
-or else assumed; the last column tells. Without VOLUME it needs no server.";
+column). What is not given comes from the history of VOLUME as the server measures it, and from how server and volume are
+configured, or is measured here with --measure, or else assumed; the last column tells. Without VOLUME it needs no server.";
 
 /// When to insert anchors into a CDP log: what recovery time and space cost, and where that is least
 #[derive(Debug, clap::Args)]
@@ -58,13 +58,13 @@ pub(crate) struct Args {
     /// N: distinct blocks written between two anchors
     #[arg(long, value_name = "N", value_parser = positive)]
     distinct_blocks: Option<f64>,
-    /// Price of an hour of recovery
+    /// Price of an hour of recovery [default: the server's with VOLUME, or 1000]
     #[arg(long, value_name = "PRICE", value_parser = price)]
     beta: Option<f64>,
-    /// Price of a gigabyte of storage, in the same money
+    /// Price of a gigabyte of storage, in the same money [default: the server's with VOLUME, or 0.1]
     #[arg(long, value_name = "PRICE", value_parser = price)]
     gamma: Option<f64>,
-    /// M_max: writes between anchors at most
+    /// M_max: writes between anchors at most [default: the volume's --anchor-max]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     m_max: Option<u64>,
     /// Memory for recovery, from which M_max follows where all blocks are in memory at once; Hindcast needs no such bound
@@ -144,6 +144,8 @@ fn engine_compression(compression: api::Compression) -> cdp::Compression {
 enum Source {
     Given,
     Measured,
+    /// The server is set to it.
+    Configured,
     Assumed,
 }
 
@@ -159,6 +161,15 @@ fn pick(given: Option<f64>, measured: Option<f64>, assumed: f64) -> Input {
         (Some(value), _) => Input { value, source: Source::Given },
         (None, Some(value)) => Input { value, source: Source::Measured },
         (None, None) => Input { value: assumed, source: Source::Assumed },
+    }
+}
+
+/// Nobody measures prices.
+fn price_of(given: Option<f64>, configured: Option<f64>, assumed: f64) -> Input {
+    let input = pick(given, configured, assumed);
+    match input.source {
+        Source::Measured => Input { source: Source::Configured, ..input },
+        _ => input,
     }
 }
 
@@ -218,8 +229,8 @@ impl Inputs {
             io_bytes_per_second: pick(bytes(args.io_rate), theirs(|r| r.io_bytes_per_second), 200e6),
             writes_per_day: pick(args.writes_per_day, theirs(|r| r.writes_per_day), 1e6),
             distinct_blocks: pick(args.distinct_blocks, theirs(|r| r.distinct_blocks), 1e4),
-            price_per_hour: pick(args.beta, None, 1000.0),
-            price_per_gigabyte: pick(args.gamma, None, 0.1),
+            price_per_hour: price_of(args.beta, theirs(|r| r.price_per_hour), PRICE_PER_HOUR),
+            price_per_gigabyte: price_of(args.gamma, theirs(|r| r.price_per_gigabyte), PRICE_PER_GIGABYTE),
         })
     }
 
@@ -260,6 +271,7 @@ impl Inputs {
             let source = match input.source {
                 Source::Given => "given",
                 Source::Measured => "measured",
+                Source::Configured => "configured",
                 Source::Assumed => "assumed",
             };
             vec![symbol.to_owned(), name.to_owned(), value, source.to_owned()]
@@ -320,10 +332,7 @@ fn plan(args: &Args, running: Option<&CdpMeasured>) -> Result<Plan, Failure> {
     let inputs = Inputs::gather(args, running)?;
     let constants = inputs.constants();
     let load = Load { w_total: inputs.writes_per_day.value, n: inputs.distinct_blocks.value };
-    let weights = Weights {
-        beta: inputs.price_per_hour.value / HOUR,
-        gamma: inputs.price_per_gigabyte.value / GIGABYTE,
-    };
+    let weights = Weights::priced(inputs.price_per_hour.value, inputs.price_per_gigabyte.value);
     let usage = |e: hindcast_engine::Error| Failure::usage(e.to_string());
     let block = BlockModel::new(constants, 1.0).map_err(usage)?;
     let volume = VolumeModel::new(constants, load, weights).map_err(usage)?;
@@ -338,7 +347,8 @@ fn plan(args: &Args, running: Option<&CdpMeasured>) -> Result<Plan, Failure> {
         native_recovery_seconds: native_recovery(&constants, load.w_total / load.n / DAY, DAY),
         curve: curve::sample(d as f64, |d| block.cost(d)),
     };
-    let m_max = args.m_max.or_else(|| bytes(args.memory).map(|memory| constants.m_max(memory)));
+    let by_memory = || bytes(args.memory).map(|memory| constants.m_max(memory));
+    let m_max = args.m_max.or_else(by_memory).or(running.and_then(|r| r.max_distance));
     if m_max.is_none() && !volume.best().is_finite() {
         return Err(Failure::usage(
             "where time costs nothing anchors need a bound: give --m-max or --memory",

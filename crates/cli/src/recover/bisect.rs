@@ -1,14 +1,16 @@
 //! `hindcast recover bisect`: the last good moment, found by a command that tells good from bad.
 
+use super::interrupt::Interrupt;
 use super::mount::{Mounted, uri};
 use crate::failure::Failure;
 use crate::history::moment;
 use crate::output::line;
 use crate::session::Session;
 use clap::Args;
-use hindcast_api::{ChangesQuery, FoundMoment, Recover, RecoverVolume};
+use hindcast_api::{ChangesQuery, FoundMoment, MAX_CHANGES, Recover, RecoverVolume};
 use serde::Serialize;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,8 +24,8 @@ The command is run by sh -c, again and again, with the moment to judge in its en
   HINDCAST_TIME, HINDCAST_LSN
 Exit code 0 says good, 1 to 125 bad; anything else, and a signal, ends the search.";
 
-/// Changes that are asked for at once.
-const CHANGES: u64 = 100_000;
+/// How often it is looked whether the command has ended.
+const STEP: Duration = Duration::from_millis(5);
 
 /// Find the last moment at which a command still finds a volume good
 #[derive(Debug, Args)]
@@ -43,7 +45,8 @@ pub(crate) struct Bisect {
     /// root, nbdfuse and loop devices
     #[arg(long)]
     mount: bool,
-    /// Go only from flush to flush: what clients had on stable storage
+    /// Go only from flush to flush: what clients had on stable storage, as far back as the server knows (its start, 4096 of
+    /// them)
     #[arg(long)]
     flushes: bool,
 }
@@ -55,16 +58,38 @@ struct Found {
     good: FoundMoment,
     bad: FoundMoment,
     checks: u32,
+    /// With --flushes: until here no flush is known, though there are writes after `good`.
+    not_searched_until: Option<FoundMoment>,
+}
+
+impl Found {
+    fn text(&self) -> String {
+        let gap = self.not_searched_until.as_ref().map_or_else(String::new, |end| {
+            format!(
+                "\nnot searched: lsn:{} to lsn:{}, {}, of which no flush is known; without --flushes it is",
+                self.good.lsn, end.lsn, end.time
+            )
+        });
+        format!(
+            "last good: {} (lsn:{})\nfirst bad: {} (lsn:{}){gap}\nto have it: hindcast recover {} --to lsn:{} --as NAME",
+            self.good.time, self.good.lsn, self.bad.time, self.bad.lsn, self.volume, self.good.lsn
+        )
+    }
 }
 
 pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
     let client = &session.client;
     let from = client.moment(&args.volume, &args.from)?;
     let to = client.moment(&args.volume, &args.to)?;
-    if from.lsn >= to.lsn {
+    if from.lsn > to.lsn {
         return Err(Failure::usage("--from has to be before --to"));
     }
-    let mut search = Search { args, session, checks: 0 };
+    let interrupt = if args.mount { Interrupt::listen()? } else { Interrupt::default() };
+    let mut search = Search { args, session, interrupt, checks: 0 };
+    if from.size == to.size && !search.has_writes(from.lsn, to.lsn + 1)? {
+        let message = format!("nothing was written to {} between --from and --to", args.volume);
+        return Err(Failure::Failed(message));
+    }
     if !search.is_good(from.lsn)? {
         return Err(Failure::Failed(format!("{} is bad already at --from; begin earlier", args.volume)));
     }
@@ -72,19 +97,22 @@ pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
         return Err(Failure::Failed(format!("{} is good still at --to; end later", args.volume)));
     }
     let (good, bad) = search.between(from.lsn, to.lsn)?;
+    let gap = search.gap(good, bad)?;
     let at = |lsn: u64| client.moment(&args.volume, &format!("lsn:{lsn}"));
-    let found = Found { volume: args.volume.clone(), good: at(good)?, bad: at(bad)?, checks: search.checks };
-    session.output.show(&found, |f| {
-        format!(
-            "last good: {} (lsn:{})\nfirst bad: {} (lsn:{})\nto have it: hindcast recover {} --to lsn:{} --as NAME",
-            f.good.time, f.good.lsn, f.bad.time, f.bad.lsn, f.volume, f.good.lsn
-        )
-    })
+    let found = Found {
+        volume: args.volume.clone(),
+        good: at(good)?,
+        bad: at(bad)?,
+        checks: search.checks,
+        not_searched_until: gap.map(at).transpose()?,
+    };
+    session.output.show(&found, Found::text)
 }
 
 struct Search<'a> {
     args: &'a Bisect,
     session: &'a Session,
+    interrupt: Interrupt,
     checks: u32,
 }
 
@@ -111,31 +139,59 @@ impl Search<'_> {
 
     /// Moments after `good` and before `bad` at which the volume is another one than before, and whether these are all.
     fn points(&self, good: u64, bad: u64) -> Result<(Vec<u64>, bool), Failure> {
-        if bad - good < 2 {
-            return Ok((Vec::new(), true));
+        if !self.args.flushes {
+            return self.writes(good, bad);
         }
-        let (client, volume) = (&self.session.client, &self.args.volume);
-        if self.args.flushes {
-            let flushes = client.history(volume, 1)?.flushes;
-            let between = flushes.iter().map(|f| f.lsn).filter(|lsn| *lsn > good && *lsn < bad);
-            return Ok((between.collect(), true));
+        let between = self.flushes()?.into_iter().filter(|lsn| *lsn > good && *lsn < bad);
+        Ok((between.collect(), true))
+    }
+
+    /// The flushes that are known, oldest first: all since the oldest of them.
+    fn flushes(&self) -> Result<Vec<u64>, Failure> {
+        let history = self.session.client.history(&self.args.volume, 1)?;
+        Ok(history.flushes.iter().map(|flush| flush.lsn).collect())
+    }
+
+    /// Until when nothing was searched for want of flushes, though there were writes.
+    fn gap(&self, good: u64, bad: u64) -> Result<Option<u64>, Failure> {
+        if !self.args.flushes {
+            return Ok(None);
         }
-        let query = ChangesQuery {
-            length: u64::MAX,
-            from: Some(format!("lsn:{}", good + 1)),
-            to: Some(format!("lsn:{}", bad - 1)),
-            limit: CHANGES,
-            ..ChangesQuery::default()
-        };
-        let changes = client.changes(volume, &query)?;
-        let complete = (changes.len() as u64) < CHANGES;
-        let mut lsns: Vec<u64> = changes.iter().map(|change| change.lsn).collect();
+        let known = self.flushes()?.first().copied();
+        let end = known.unwrap_or(bad).min(bad);
+        Ok((good < end && self.has_writes(good, end)?).then_some(end))
+    }
+
+    /// The writes after `good` and before `bad`, and whether these are all.
+    fn writes(&self, good: u64, bad: u64) -> Result<(Vec<u64>, bool), Failure> {
+        let mut lsns = self.changes(good, bad, MAX_CHANGES)?;
+        let complete = (lsns.len() as u64) < MAX_CHANGES;
         lsns.sort_unstable();
         lsns.dedup();
         Ok((lsns, complete))
     }
 
+    fn has_writes(&self, good: u64, bad: u64) -> Result<bool, Failure> {
+        Ok(!self.changes(good, bad, 1)?.is_empty())
+    }
+
+    fn changes(&self, good: u64, bad: u64, limit: u64) -> Result<Vec<u64>, Failure> {
+        if bad - good < 2 {
+            return Ok(Vec::new());
+        }
+        let query = ChangesQuery {
+            length: u64::MAX,
+            from: Some(format!("lsn:{}", good + 1)),
+            to: Some(format!("lsn:{}", bad - 1)),
+            limit,
+            ..ChangesQuery::default()
+        };
+        let changes = self.session.client.changes(&self.args.volume, &query)?;
+        Ok(changes.iter().map(|change| change.lsn).collect())
+    }
+
     fn is_good(&mut self, lsn: u64) -> Result<bool, Failure> {
+        self.interrupt.check()?;
         self.checks += 1;
         let found = self.session.client.moment(&self.args.volume, &format!("lsn:{lsn}"))?;
         let verdict = match self.args.mount {
@@ -156,15 +212,18 @@ impl Search<'_> {
         let to = format!("lsn:{}", found.lsn);
         self.session.client.recover(&Recover { volumes, to, last_flush: false, complete: None })?;
         let verdict = self.nbd_uri(&name).and_then(|uri| {
-            let mounted = Mounted::new(&uri)?;
-            let verdict = self.judge(found, Some(&mounted));
+            let mounted = Mounted::new(&uri, &self.interrupt)?;
+            let verdict = self.judge(found, Some(&mounted))?;
             mounted.unmount()?;
-            verdict
+            Ok(verdict)
         });
-        let deleted = self.session.client.delete_volume(&name, true);
-        let verdict = verdict?;
-        deleted?;
-        Ok(verdict)
+        match (verdict, self.session.client.delete_volume(&name, true)) {
+            (verdict, Ok(())) => verdict,
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Err(why), Err(error)) => {
+                Err(Failure::Failed(format!("{why}; and {name} is still there: {error}")))
+            }
+        }
     }
 
     fn nbd_uri(&self, export: &str) -> Result<String, Failure> {
@@ -192,11 +251,29 @@ impl Search<'_> {
             // Its own output would spoil ours.
             command.stdout(Stdio::null());
         }
-        let status = command.status().map_err(|e| Failure::Failed(format!("run the command: {e}")))?;
+        let status = self.run(&mut command)?;
         match status.code() {
             Some(0) => Ok(true),
             Some(1..=125) => Ok(false),
             _ => Err(Failure::Failed(format!("at {address} the command ended with {status}"))),
+        }
+    }
+
+    /// Runs a command, until somebody asks to end.
+    fn run(&self, command: &mut Command) -> Result<ExitStatus, Failure> {
+        let failed = |e| Failure::Failed(format!("run the command: {e}"));
+        let mut child = command.spawn().map_err(failed)?;
+        loop {
+            let status = child.try_wait().map_err(failed)?;
+            if let Err(interrupted) = self.interrupt.check() {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(interrupted);
+            }
+            match status {
+                Some(status) => return Ok(status),
+                None => std::thread::sleep(STEP),
+            }
         }
     }
 }

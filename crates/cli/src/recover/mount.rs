@@ -1,6 +1,8 @@
 //! A volume's file system, mounted for a while by way of nbdfuse and a loop device.
 
+use super::interrupt::Interrupt;
 use crate::failure::Failure;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,6 +10,8 @@ use std::time::{Duration, Instant};
 /// How long nbdfuse may take to show the disk, and to go.
 const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(20);
+/// The helpers hear nothing of a Ctrl-C: they are needed for the way down.
+const OWN_GROUP: i32 = 0;
 
 /// The NBD URI of an export of a listener, `HOST:PORT` or `unix:PATH`.
 pub(super) fn uri(listener: &str, export: &str) -> String {
@@ -38,7 +42,7 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    pub(super) fn new(uri: &str) -> Result<Mounted, Failure> {
+    pub(super) fn new(uri: &str, interrupt: &Interrupt) -> Result<Mounted, Failure> {
         let dir = run(Command::new("mktemp").args(["-d", "-t", "hindcast-bisect-XXXXXX"]))?;
         let mut this = Mounted { dir: PathBuf::from(dir.trim()), fuse: None, device: None, mounted: false };
         for part in [this.fuse_dir(), this.path()] {
@@ -46,10 +50,11 @@ impl Mounted {
                 .map_err(|e| Failure::Failed(format!("make {}: {e}", part.display())))?;
         }
         let disk = this.fuse_dir().join("disk");
-        let fuse =
-            Command::new("nbdfuse").arg(&disk).arg(uri).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        this.fuse = Some(fuse.map_err(|e| Failure::Failed(format!("run nbdfuse: {e}")))?);
+        let mut fuse = Command::new("nbdfuse");
+        fuse.arg(&disk).arg(uri).stdin(Stdio::null()).stdout(Stdio::null()).process_group(OWN_GROUP);
+        this.fuse = Some(fuse.spawn().map_err(|e| Failure::Failed(format!("run nbdfuse: {e}")))?);
         this.wait_for("nbdfuse to show the disk", |this| {
+            interrupt.check()?;
             if let Some(Ok(Some(status))) = this.fuse.as_mut().map(Child::try_wait) {
                 return Err(Failure::Failed(format!("nbdfuse ended with {status}")));
             }
@@ -129,7 +134,7 @@ impl Drop for Mounted {
 
 fn run(command: &mut Command) -> Result<String, Failure> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let done = command.stdin(Stdio::null()).output();
+    let done = command.stdin(Stdio::null()).process_group(OWN_GROUP).output();
     let done = done.map_err(|e| Failure::Failed(format!("run {name}: {e}")))?;
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
@@ -140,6 +145,7 @@ fn run(command: &mut Command) -> Result<String, Failure> {
 fn quiet(program: &str, args: &[&Path]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.process_group(OWN_GROUP);
     command.status().is_ok_and(|status| status.success())
 }
 

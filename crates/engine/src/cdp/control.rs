@@ -1,7 +1,7 @@
 //! Control operations on histories: switching CDP on and off, anchors, marks, and going back.
 
 use super::{AnchorPolicy, CdpSettings, Mark, Moment, Point};
-use crate::catalog::{Control, Frozen, LineRecord, VolumeRecord};
+use crate::catalog::{Control, Frozen, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::journal::Record;
 use crate::pool::line::{Branch, Line, VolumeState};
@@ -41,7 +41,7 @@ impl Pool {
         self.volume(volume)
     }
 
-    /// Writes between two anchors where [`AnchorPolicy::Model`] is chosen. Forgotten when the pool is closed.
+    /// Writes of chunks between two anchors where [`AnchorPolicy::Model`] is chosen. Forgotten when the pool is closed.
     pub fn set_anchor_distance(&self, volume: &str, writes: Option<u64>) -> Result<()> {
         let state = self.names.read().volume(volume)?.clone();
         state.line.branch.cdp.model.store(writes.unwrap_or(0), Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl Pool {
         if !is_due() {
             return Ok(());
         }
-        let lsn = self.sequence_control(
+        let (lsn, _) = self.sequence_control(
             |names| match names.volume_by_id(state.id) {
                 // Another writer may have been quicker, and the volume may be another one by now.
                 Some(now) if is_due() && now.line.branch.id == state.line.branch.id => {
@@ -110,20 +110,21 @@ impl Pool {
         state: &VolumeState,
         mut record: impl FnMut() -> Result<Record>,
     ) -> Result<u64> {
-        self.sequence_control(
+        let sequenced = self.sequence_control(
             |names| {
                 let on = state.line.branch.cdp.is_on() && !state.deleted.load(Ordering::Acquire);
                 let anchor = on.then(|| names.anchor(state, &*self.world.rng)).transpose()?;
                 Ok((anchor.into_iter().collect(), None))
             },
             |_| record().map(Some),
-        )
+        );
+        sequenced.map(|(lsn, _)| lsn)
     }
 
     /// Names the present moment of a volume.
     pub fn mark(&self, volume: &str, name: &str) -> Result<Mark> {
         check_name(name)?;
-        let lsn = self.submit(|names| {
+        let (lsn, time) = self.submit_timed(|names| {
             let state = names.volume(volume)?;
             if !state.line.branch.cdp.is_on() {
                 return Err(conflict(format!("mark a moment of volume {volume}: CDP is off")));
@@ -132,15 +133,8 @@ impl Pool {
                 let text = format!("mark a moment of volume {volume}: it has a {what} {name} already");
                 return Err(conflict(text));
             }
-            Ok(Control::Mark { volume: state.id, name: name.to_owned() })
+            Ok((vec![Control::Mark { volume: state.id, name: name.to_owned() }], None))
         })?;
-        self.destage_to(lsn)?;
-        let id = self.names.read().volume(volume)?.id;
-        let lines = self.lines.read();
-        let time = match lines.get(&id).and_then(|of_volume| of_volume.get(&lsn)) {
-            Some(LineRecord::Mark { time, .. }) => *time,
-            _ => 0,
-        };
         Ok(Mark { name: name.to_owned(), lsn, time })
     }
 
@@ -159,12 +153,13 @@ impl Pool {
 
     /// Makes a writable volume of a volume's past. It can be used at once, and rests on that history until it is filled.
     pub fn recover_volume(&self, volume: &str, moment: &Moment, new_name: &str) -> Result<VolumeInfo> {
-        let made = self.recover_volumes(&[(volume, new_name)], moment)?;
-        made.into_iter().next().ok_or_else(|| invalid("recover a volume: none was named"))
+        self.recover_volumes(&[(volume, new_name)], moment)?;
+        self.volume(new_name)
     }
 
     /// The same for a group, all at one moment: (volume, name of the new one). A mark or a flush is looked up in the first.
-    pub fn recover_volumes(&self, wanted: &[(&str, &str)], moment: &Moment) -> Result<Vec<VolumeInfo>> {
+    /// Tells what the moment is for each of them.
+    pub fn recover_volumes(&self, wanted: &[(&str, &str)], moment: &Moment) -> Result<Vec<Point>> {
         let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
         wanted.iter().try_for_each(|(_, name)| check_name(name))?;
         let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.world.rng)).collect();
@@ -196,7 +191,7 @@ impl Pool {
             }
             Ok((vec![together(controls)], None))
         })?;
-        wanted.iter().map(|(_, name)| self.volume(name)).collect()
+        Ok(held.iter().map(|(.., point)| *point).collect())
     }
 
     /// Takes volumes back to one moment: (volume, name of the snapshot that keeps what it was). Open handles are refused from

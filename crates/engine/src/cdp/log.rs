@@ -19,7 +19,7 @@ pub(crate) struct BranchCdp {
     wanted: RwLock<Option<CdpSettings>>,
     /// For the path of writes.
     on: AtomicBool,
-    /// Writes sequenced since the last anchor.
+    /// Writes sequenced since the last anchor, one for each chunk that they touch: as many as there will be records.
     pub(crate) writes: AtomicU64,
     /// When the last anchor was sequenced.
     pub(crate) anchored: AtomicU64,

@@ -33,7 +33,7 @@ pub(crate) const LONG_DISCARD: u64 = 1 << 20;
 pub enum AnchorPolicy {
     /// Never, but when CDP begins or its encoding changes: the paper's native TRAP.
     Never,
-    /// After so many writes.
+    /// After so many writes of chunks: one that touches several counts for each, as it is recorded for each.
     Every(u64),
     /// After so many nanoseconds in which there were writes.
     Interval(u64),
@@ -60,7 +60,7 @@ pub struct CdpSettings {
     pub compression: Compression,
     /// When anchors are inserted.
     pub anchors: AnchorPolicy,
-    /// The most writes between two anchors, whatever `anchors` says: the paper's M_max.
+    /// The most writes of chunks between two anchors, whatever `anchors` says: the paper's M_max.
     pub max_distance: Option<u64>,
     /// How long it is kept.
     pub retention: Retention,
@@ -199,7 +199,7 @@ pub struct Change {
 pub struct CdpInfo {
     /// `None`: it is off, and what was kept of the past is still there.
     pub settings: Option<CdpSettings>,
-    /// Writes between two anchors, now; `None`: no limit.
+    /// Writes of chunks between two anchors, now; `None`: no limit.
     pub distance: Option<u64>,
     /// First moment that can be gone back to: (LSN, time).
     pub from: Option<(u64, u64)>,
@@ -215,8 +215,8 @@ pub struct CdpInfo {
     pub segments: u64,
     /// Anchors.
     pub anchors: u64,
-    /// Nanoseconds that can be gone back, up to the last write.
+    /// Nanoseconds that can be gone back, from now.
     pub window: u64,
-    /// Retention by time is not achieved, though history has been long enough: the limit in bytes is too low.
+    /// Retention by time is not achieved, though history has been long enough: the limit in bytes, which there is, is too low.
     pub short: bool,
 }

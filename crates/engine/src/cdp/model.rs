@@ -133,6 +133,18 @@ pub struct Weights {
     pub gamma: f64,
 }
 
+/// What an hour of recovery costs, unless somebody says otherwise.
+pub const PRICE_PER_HOUR: f64 = 1000.0;
+/// What a gigabyte (10⁹ bytes, as disks and clouds are sold) costs, in the same money.
+pub const PRICE_PER_GIGABYTE: f64 = 0.1;
+
+impl Weights {
+    /// From prices as people know them.
+    pub fn priced(per_hour: f64, per_gigabyte: f64) -> Weights {
+        Weights { beta: per_hour / 3600.0, gamma: per_gigabyte / 1e9 }
+    }
+}
+
 /// A whole volume: what recovery and space cost, by the writes between two anchors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VolumeModel {

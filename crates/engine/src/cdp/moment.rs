@@ -5,10 +5,11 @@ use super::{Moment, Point};
 use crate::catalog::{LineRecord, SegmentRecord};
 use crate::error::{Result, invalid, not_found};
 use crate::map::page::CHUNKS;
-use crate::pool::Pool;
-use crate::pool::line::{Branch, HEAD, Line, VolumeState};
+use crate::pool::line::{Base, Branch, HEAD, Line, VolumeState};
+use crate::pool::{Origin, Pool};
 use crate::volume::Volume;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -232,6 +233,50 @@ impl Pool {
         let (lsn, time) =
             branch.last_recorded(by)?.into_iter().chain([(lsn, time)]).max().unwrap_or((lsn, time));
         Ok((branch, lsn, time))
+    }
+
+    /// A moment that something rests on, as users know it.
+    pub(crate) fn moment_origin(&self, at: &At) -> Origin {
+        let (branch, lsn) = at.place();
+        let began = {
+            let lines = self.lines.read();
+            let all = lines.iter().flat_map(|(volume, lines)| lines.iter().map(move |line| (*volume, line)));
+            let of_branch = all.filter_map(|(volume, (from, line))| match line {
+                LineRecord::Branch { branch: of, time } if *of == branch && *from <= lsn => {
+                    Some((*from, *time, volume))
+                }
+                _ => None,
+            });
+            of_branch.max()
+        };
+        let name = |id| Some(self.names.read().volume_by_id(id)?.name.read().clone());
+        let volume = began.and_then(|(.., volume)| name(volume)).unwrap_or_default();
+        let recorded = at.branch.last_recorded(By::Lsn(lsn));
+        let time = recorded.ok().map(|found| found.max(began.map(|(from, time, _)| (from, time))));
+        Origin::Moment { volume, lsn, time: time.flatten().map(|(_, time)| time) }
+    }
+
+    /// The branches that rest on a moment, with the name of the volume whose history it is, as far as that is there still,
+    /// and the LSN: of volumes that were recovered, or taken back.
+    pub fn moment_bases(&self) -> BTreeMap<u64, (Option<String>, u64)> {
+        let owners: BTreeMap<u64, u64> = {
+            let lines = self.lines.read();
+            let all =
+                lines.iter().flat_map(|(volume, lines)| lines.values().map(move |line| (line, *volume)));
+            let of_branch = all.filter_map(|(line, volume)| match line {
+                LineRecord::Branch { branch, .. } => Some((*branch, volume)),
+                LineRecord::Mark { .. } => None,
+            });
+            of_branch.collect()
+        };
+        let names = self.names.read();
+        let base = |(id, branch): (&u64, &Arc<Branch>)| {
+            let Some(Base::Line(line)) = branch.base() else { return None };
+            let (of, lsn) = line.at?.place();
+            let volume = owners.get(&of).and_then(|volume| names.volume_by_id(*volume));
+            Some((*id, (volume.map(|v| v.name.read().clone()), lsn)))
+        };
+        names.branches.iter().filter_map(base).collect()
     }
 
     /// A read-only device that shows a volume as it was at a moment. While it is held, nothing of that moment expires.

@@ -59,11 +59,45 @@ impl Pool {
     ) -> Result<Vec<Change>> {
         let id = self.names.read().volume(volume)?.id;
         self.record_until((*lsns.end()).min(self.journal.last().0))?;
+        self.recorded(id, &bytes, &lsns, limit)
+    }
+
+    /// The distinct chunks that were written between the last two anchors, or if none were, in all that is kept; of so many
+    /// writes at most, the oldest. For the cost model, which asks again and again: what is not destaged yet does not count,
+    /// and is not destaged for it.
+    pub fn recorded_chunks(&self, volume: &str, limit: usize) -> Result<BTreeSet<u64>> {
+        let state = self.names.read().volume(volume)?.clone();
+        let mut anchors = BTreeSet::new();
+        for (branch, ..) in self.branch_lines(state.id) {
+            anchors.extend(anchors_of(&branch.cdp.log.read()).iter().map(|(lsn, ..)| *lsn));
+        }
+        let mut newest = anchors.iter().rev();
+        let between = match (newest.next(), newest.next()) {
+            (Some(last), Some(before)) => before.saturating_add(1)..=*last,
+            _ => 0..=u64::MAX,
+        };
+        let everything = 0..u64::MAX;
+        let mut changes = self.recorded(state.id, &everything, &between, limit)?;
+        if changes.is_empty() {
+            changes = self.recorded(state.id, &everything, &(0..=u64::MAX), limit)?;
+        }
+        let chunk_size = state.line.branch.chunk_size();
+        Ok(changes.iter().map(|change| change.offset / chunk_size).collect())
+    }
+
+    /// As [`Pool::changes`], of what is recorded by now.
+    fn recorded(
+        &self,
+        volume: u64,
+        bytes: &Range<u64>,
+        lsns: &RangeInclusive<u64>,
+        limit: usize,
+    ) -> Result<Vec<Change>> {
         let mut found = Vec::new();
         let mut seen = BTreeSet::new();
-        for (branch, ..) in self.branch_lines(id) {
+        for (branch, ..) in self.branch_lines(volume) {
             if seen.insert(branch.id) {
-                branch.changes(&bytes, &lsns, limit, &mut found)?;
+                branch.changes(bytes, lsns, limit, &mut found)?;
             }
         }
         found.sort_by_key(|change: &Change| (change.lsn, change.offset));

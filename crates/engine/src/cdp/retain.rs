@@ -237,9 +237,8 @@ impl Pool {
             }
             info.anchors += log.anchors().count() as u64;
         }
-        let (_, last) = self.journal.last();
-        info.window = info.from.map_or(0, |(_, from)| last.saturating_sub(from));
-        let wanted = cdp.wanted().and_then(|s| s.retention.time);
+        info.window = info.from.map_or(0, |(_, from)| self.now().saturating_sub(from));
+        let wanted = cdp.wanted().map(|s| s.retention).filter(|r| r.bytes.is_some()).and_then(|r| r.time);
         let began = stretches.first().map_or(0, |s| s.branch.cdp.log.read().floor());
         // Where nothing was forgotten yet, history is as long as it can be.
         info.short = began > 0 && wanted.is_some_and(|time| info.window < time);

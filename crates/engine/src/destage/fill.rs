@@ -360,8 +360,9 @@ impl Pool {
         self.put_branch(&mut txn, branch.id, complete)?;
         let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
         self.commit(m, txn, preserved, destaged, &[])?;
-        branch.filling.store(false, Ordering::Release);
+        // In this order: what is not being filled, and rests on something, was not completed.
         self.names.write().drop_base(branch);
+        branch.filling.store(false, Ordering::Release);
         Ok(true)
     }
 }

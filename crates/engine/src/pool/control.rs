@@ -31,18 +31,27 @@ impl Pool {
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
     ) -> Result<u64> {
-        let lsn = self.sequence_control(build, |_| Ok(None))?;
-        self.journal.sync_to(lsn)?;
-        self.kick();
-        Ok(lsn)
+        self.submit_timed(build).map(|(lsn, _)| lsn)
     }
 
-    /// Sequences operations, and perhaps a record of data right behind them. Written and durable later.
+    /// The same; tells the last one's LSN and time.
+    pub(crate) fn submit_timed(
+        &self,
+        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
+    ) -> Result<(u64, u64)> {
+        let (lsn, time) = self.sequence_control(build, |_| Ok(None))?;
+        self.journal.sync_to(lsn)?;
+        self.kick();
+        Ok((lsn, time))
+    }
+
+    /// Sequences operations, and perhaps a record of data right behind them: LSN and time of the last record. Written and
+    /// durable later.
     pub(crate) fn sequence_control(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
         mut behind: impl FnMut(&Namespace) -> Result<Option<Record>>,
-    ) -> Result<u64> {
+    ) -> Result<(u64, u64)> {
         loop {
             self.check_usable()?;
             let mut names = self.names.write();
@@ -75,7 +84,7 @@ impl Pool {
             if let Some(record) = behind(&names)? {
                 last = sequencing.push(record)?;
             }
-            return Ok(last);
+            return Ok((last, sequencing.last_time()));
         }
     }
 

@@ -40,22 +40,25 @@ impl Pool {
         self.volume(&new.name)
     }
 
-    /// What a volume shows where it has nothing of its own: an image, or the snapshot of another volume.
+    /// What a volume shows where it has nothing of its own: an image, or the snapshot of another volume, or a moment of it.
     pub fn origin(&self, volume: &str) -> Result<Option<Origin>> {
-        let (origin, image) = {
+        let base = {
             let names = self.names.read();
             let foreign = foreign(&names, names.volume(volume)?);
             let Some((_, base)) = foreign.into_iter().next_back() else { return Ok(None) };
             match base {
-                Base::Image(image) => (None, Some(image)),
-                Base::Line(line) => (names.snapshot_at(line.frozen()), None),
+                Base::Line(line) if line.at.is_none() => return Ok(names.snapshot_at(line.frozen())),
+                base => base,
             }
         };
         // Looked at without the names: it may take time.
-        Ok(image.map_or(origin, |image| {
-            let unavailable = image.check().err().map(|e| e.to_string());
-            Some(Origin::Image { path: image.record.path.clone(), length: image.record.len, unavailable })
-        }))
+        Ok(match base {
+            Base::Image(image) => {
+                let unavailable = image.check().err().map(|e| e.to_string());
+                Some(Origin::Image { path: image.record.path.clone(), length: image.record.len, unavailable })
+            }
+            Base::Line(line) => line.at.map(|at| self.moment_origin(&at)),
+        })
     }
 
     /// Makes a volume independent of its origin in the background, at most `bytes_per_second` (0: as fast as it goes): what

@@ -501,6 +501,15 @@ pub enum Origin {
         /// The snapshot's name.
         snapshot: String,
     },
+    /// The moment of a history that it was recovered to.
+    Moment {
+        /// The name of the volume whose history it is; empty when it was deleted.
+        volume: String,
+        /// LSN.
+        lsn: u64,
+        /// Nanoseconds since the Unix epoch; `None` where damage has made it unknown.
+        time: Option<u64>,
+    },
 }
 
 /// How far making a volume independent of its origin is.

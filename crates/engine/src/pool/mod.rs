@@ -224,6 +224,12 @@ impl Pool {
         Ok(Arc::new(Volume::new(self.clone(), state, false, false)))
     }
 
+    /// A read-only handle that counts neither as a user nor in statistics: to measure how fast the volume can be read.
+    pub fn survey_volume(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
+        let state = self.names.read().volume(name)?.clone();
+        Ok(Arc::new(Volume::quiet(self.clone(), state)))
+    }
+
     /// The largest data of one journal record: a longer write may survive a crash in part.
     pub fn max_record_bytes(&self) -> u64 {
         crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)

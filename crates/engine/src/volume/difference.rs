@@ -5,7 +5,7 @@
 //! name too much (whole chunks; what was written again with the same bytes), but never misses a change.
 
 use super::Volume;
-use crate::error::{Result, invalid};
+use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::BLOCK;
 use crate::map::page::{CHUNKS, Entry, MapPage};
 use crate::pool::line::{Based, Foreign, HEAD, Line};
@@ -57,6 +57,10 @@ impl Difference {
             return Err(invalid(
                 "compare two states: the first must be a snapshot, it may not change meanwhile",
             ));
+        }
+        if line.at.is_some() || other.at.is_some() {
+            // Its map says what the branch holds now, and content of a moment has no place to be known by.
+            return Err(Error::new(ErrorKind::Unsupported, "compare two states: one of them is a moment"));
         }
         if line.branch.chunk_log2 != other.branch.chunk_log2 {
             return Err(invalid("compare two states: their chunk sizes differ"));

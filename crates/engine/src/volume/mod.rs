@@ -25,12 +25,21 @@ pub struct Volume {
     importer: bool,
     /// Of the pool itself, which changes nothing that anybody reads.
     internal: bool,
+    /// What is done with it appears in no statistics.
+    quiet: bool,
 }
 
 impl Volume {
     pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
         state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
-        Volume { pool, state, read_only, counted, importer: false, internal: false }
+        Volume { pool, state, read_only, counted, importer: false, internal: false, quiet: false }
+    }
+
+    /// A read-only handle that is on nobody's account.
+    pub(crate) fn quiet(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
+        let mut volume = Volume::new(pool, state, true, false);
+        volume.quiet = true;
+        volume
     }
 
     /// The handle through which a stream fills the volume.
@@ -108,6 +117,9 @@ impl Volume {
     }
 
     fn count(&self, counter: &AtomicU64, by: u64) {
+        if self.quiet {
+            return;
+        }
         counter.fetch_add(by, Ordering::Relaxed);
     }
 
@@ -197,7 +209,7 @@ impl Volume {
         self.count(&self.state.counters.reads, 1);
         self.count(&self.state.counters.read_bytes, bytes as u64);
         // Snapshots can be many: their counters stay small.
-        if self.state.line.epoch == HEAD {
+        if self.state.line.epoch == HEAD && !self.quiet {
             self.state.counters.read_at(offset, bytes as u64, self.size());
         }
     }

@@ -259,9 +259,12 @@ impl Volume {
                     let slots = record.slots as u64;
                     // Snapshots are sequenced under the same lock: the record is before or after each of them.
                     record.epoch = branch.epoch.load(Ordering::Acquire);
+                    let chunks = branch.chunks(record.offset, record.length);
                     last = sequencing.push(record)?;
                     unsequenced -= slots;
-                    branch.cdp.writes.fetch_add(u64::from(branch.cdp.is_on()), Ordering::Relaxed);
+                    if branch.cdp.is_on() {
+                        branch.cdp.writes.fetch_add(chunks.end - chunks.start, Ordering::Relaxed);
+                    }
                     return Ok(());
                 }
                 let sequenced = sequencing.last_lsn();

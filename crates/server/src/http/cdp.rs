@@ -8,8 +8,8 @@ use crate::{cost, moments};
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
-    CdpMeasured, CdpStatus, Change, CreateMark, ErrorBody, ErrorKind, FoundMoment, History, Mark, Recover,
-    RecoverInPlace, RolledBack, Volume,
+    CdpMeasured, CdpStatus, Change, CreateMark, ErrorBody, ErrorKind, FoundMoment, History, MAX_CHANGES,
+    Mark, Recover, RecoverInPlace, Recovered, RolledBack,
 };
 use hindcast_engine::cdp;
 use serde::Deserialize;
@@ -19,8 +19,6 @@ use utoipa_axum::routes;
 
 /// A picture has no more columns; each takes memory here.
 const MAX_BUCKETS: u32 = 10_000;
-/// Changes of one answer.
-const MAX_CHANGES: u64 = 100_000;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -48,7 +46,7 @@ async fn status(State(app): Shared, Path(volume): Path<String>) -> Result<Json<C
 /// What the server measures of a volume's history and of itself, for the cost model. Takes about a second.
 #[utoipa::path(get, path = "/volumes/{volume}/cdp/measured", params(("volume" = String, Path)), responses((status = OK, body = CdpMeasured), (status = "default", body = ErrorBody)))]
 async fn measured(State(app): Shared, Path(volume): Path<String>) -> Result<Json<CdpMeasured>, ApiError> {
-    blocking(&app, move |app| Ok(Json(cost::measure(&app.pool, &volume)?))).await
+    blocking(&app, move |app| Ok(Json(cost::measure(&app.pool, &volume, app.prices)?))).await
 }
 
 #[derive(Deserialize)]
@@ -153,15 +151,19 @@ async fn delete_mark(
 }
 
 /// Makes volumes as others were, all at one moment. They are there at once, whatever their size.
-#[utoipa::path(post, path = "/recoveries", request_body = Recover, responses((status = CREATED, body = Vec<Volume>), (status = "default", body = ErrorBody)))]
+#[utoipa::path(post, path = "/recoveries", request_body = Recover, responses((status = CREATED, body = Vec<Recovered>), (status = "default", body = ErrorBody)))]
 async fn recover(
     State(app): Shared,
     Json(what): Json<Recover>,
-) -> Result<(StatusCode, Json<Vec<Volume>>), ApiError> {
+) -> Result<(StatusCode, Json<Vec<Recovered>>), ApiError> {
     blocking(&app, move |app| {
         let made = app.recover(&what)?;
         let lineage = Lineage::new(&app.pool);
-        Ok((StatusCode::CREATED, Json(made.iter().map(|v| lineage.volume(v)).collect())))
+        let made = made.iter().map(|(volume, point)| Recovered {
+            volume: lineage.volume(volume),
+            moment: point.map(|p| convert::position((p.lsn, p.time))),
+        });
+        Ok((StatusCode::CREATED, Json(made.collect())))
     })
     .await
 }

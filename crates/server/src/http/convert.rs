@@ -159,6 +159,8 @@ pub(crate) struct Lineage {
     snapshots: BTreeMap<(u64, u32), SnapshotInfo>,
     /// What branches rest on.
     bases: BTreeMap<u64, (u64, u32)>,
+    /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and the LSN.
+    moments: BTreeMap<u64, (Option<String>, u64)>,
     /// Volumes by what they rest on.
     clones: BTreeMap<(u64, u32), Vec<String>>,
 }
@@ -173,7 +175,7 @@ impl Lineage {
             }
         }
         let snapshots = pool.all_snapshots().into_iter().map(|s| (s.of, s)).collect();
-        Lineage { snapshots, bases, clones }
+        Lineage { snapshots, bases, moments: pool.moment_bases(), clones }
     }
 
     /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
@@ -190,6 +192,9 @@ impl Lineage {
 
     /// Where a volume's current line of history begins.
     fn origin(&self, branch: u64) -> Option<String> {
+        if let Some((volume, lsn)) = self.moments.get(&branch) {
+            return volume.as_ref().map(|volume| format!("{volume}@lsn:{lsn}"));
+        }
         self.bases.get(&branch).and_then(|of| self.snapshots.get(of)).map(address)
     }
 
@@ -350,7 +355,7 @@ fn cdp_settings(settings: &cdp::CdpSettings) -> api::Cdp {
     }
 }
 
-fn position((lsn, at): (u64, u64)) -> api::Position {
+pub(super) fn position((lsn, at): (u64, u64)) -> api::Position {
     api::Position { lsn, time: time(at) }
 }
 

@@ -1,5 +1,6 @@
 //! The routes of flattening.
 
+use super::convert;
 use super::error::{ApiError, Json, Path};
 use super::routes::Shared;
 use super::{App, blocking};
@@ -16,14 +17,18 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 }
 
 fn state(app: &App, volume: &str) -> Result<Flattening, ApiError> {
-    let origin = app.pool.origin(volume)?.map(|origin| match origin {
-        Origin::Image { path, length, unavailable } => VolumeOrigin::Image { path, length, unavailable },
-        Origin::Snapshot { volume, snapshot } => VolumeOrigin::Snapshot { volume, snapshot },
-    });
+    // First: by the time that it is not running any more, an origin that is left is there to stay.
     let running = app.pool.flattening(volume)?.map(|f| FlattenProgress {
         position: f.position,
         copied: f.copied_bytes,
         stalled: f.stalled,
+    });
+    let origin = app.pool.origin(volume)?.map(|origin| match origin {
+        Origin::Image { path, length, unavailable } => VolumeOrigin::Image { path, length, unavailable },
+        Origin::Snapshot { volume, snapshot } => VolumeOrigin::Snapshot { volume, snapshot },
+        Origin::Moment { volume, lsn, time } => {
+            VolumeOrigin::Moment { volume, lsn, time: time.map(convert::time) }
+        }
     });
     Ok(Flattening { origin, running })
 }

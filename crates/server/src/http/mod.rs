@@ -15,13 +15,13 @@ mod transfer;
 pub use error::error_body;
 pub(crate) use serve::{ApiServer, addresses, serve};
 
+use crate::cost::Prices;
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
 use crate::schedule::Schedules;
 use crate::snapshots::VolumeHooks;
 use error::ApiError;
 use hindcast_api::{Health, HealthState, Listeners, Status};
-use hindcast_engine::cdp::model::Weights;
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) struct App {
     pub(crate) hooks: VolumeHooks,
     pub(crate) schedules: Schedules,
     /// What time and space are worth.
-    pub(crate) weights: Weights,
+    pub(crate) prices: Prices,
     /// Exports and imports that may go on at the same time.
     pub(crate) transfers: Arc<Semaphore>,
 }

@@ -1,0 +1,46 @@
+//! Signals that ask a command to end, noticed where it can clean up behind itself.
+
+use crate::failure::Failure;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Whether somebody has asked to end. By default nobody is listened to, and a signal ends the process.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From now on SIGINT, SIGTERM and SIGHUP are only noticed, for as long as the process lives.
+    pub(super) fn listen() -> Result<Interrupt, Failure> {
+        let interrupt = Interrupt::default();
+        let asked = interrupt.0.clone();
+        let begin = || -> io::Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+            let inside = runtime.enter();
+            let (mut int, mut term, mut hup) = (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::hangup())?,
+            );
+            drop(inside);
+            std::thread::Builder::new().name("signals".into()).spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! { _ = int.recv() => {}, _ = term.recv() => {}, _ = hup.recv() => {} }
+                });
+                asked.store(true, Ordering::Release);
+            })?;
+            Ok(())
+        };
+        begin().map_err(|e| Failure::Failed(format!("listen for signals: {e}")))?;
+        Ok(interrupt)
+    }
+
+    /// An error once somebody has asked.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match self.0.load(Ordering::Acquire) {
+            true => Err(Failure::Failed("interrupted".into())),
+            false => Ok(()),
+        }
+    }
+}
