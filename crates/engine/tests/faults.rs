@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hindcast_engine::cdp::{CdpSettings, Encoding};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
 use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
@@ -134,7 +134,7 @@ impl Disk for FaultyDisk {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.punch(offset, len)
     }
-    fn backing_available(&self) -> io::Result<Option<u64>> {
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
         self.inner.backing_available()
     }
     fn advise_random(&self) {}

@@ -128,7 +128,7 @@ impl DurableFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_engine::disk::{Disk, FileDir, MemDir};
+    use hindcast_engine::disk::{Backing, Disk, FileDir, MemDir};
     use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -267,7 +267,7 @@ mod tests {
         fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
             self.inner.punch(offset, len)
         }
-        fn backing_available(&self) -> io::Result<Option<u64>> {
+        fn backing_available(&self) -> io::Result<Option<Backing>> {
             self.inner.backing_available()
         }
         fn advise_random(&self) {}

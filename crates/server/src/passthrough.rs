@@ -263,6 +263,7 @@ pub(crate) fn canonical(path: &str) -> Result<String> {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use hindcast_engine::disk::Backing;
 
     const K: u64 = 1024;
 
@@ -420,7 +421,7 @@ mod tests {
         fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
             self.0.punch(offset, len)
         }
-        fn backing_available(&self) -> io::Result<Option<u64>> {
+        fn backing_available(&self) -> io::Result<Option<Backing>> {
             self.0.backing_available()
         }
         fn advise_random(&self) {}

@@ -9,7 +9,7 @@ mod machine;
 use crate::fate::{PowerLoss, TearModel};
 use crate::rand::Rand;
 use hindcast_engine::disk::IMAGE_PAGE as PAGE;
-use hindcast_engine::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use machine::{Change, File, Go, Machine, crashed, eio, index};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,6 +124,11 @@ impl SimDir {
     /// Bounds the backing space of all files together.
     pub fn set_backing(&self, bytes: Option<u64>) {
         self.0.lock().backing = bytes;
+    }
+
+    /// Backing space in use; counted only while it is bounded.
+    pub fn backing_used(&self) -> u64 {
+        self.0.lock().backing_used()
     }
 
     /// From now on syncs of this purpose do nothing (and say nothing).
@@ -463,14 +468,14 @@ impl Disk for SimDisk {
         machine.end()
     }
 
-    fn backing_available(&self) -> io::Result<Option<u64>> {
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
         let machine = self.machine()?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;
         if file.block {
             return Ok(None);
         }
         let free = |limit: u64| limit.saturating_sub(machine.backing_used());
-        Ok(Some(machine.backing.map_or(1 << 50, free)))
+        Ok(Some(Backing { file_system: 1, available: machine.backing.map_or(1 << 50, free) }))
     }
 
     fn advise_random(&self) {}

@@ -562,8 +562,14 @@ impl Run {
         let step = if chunk < 4096 { 128 << 10 } else { 64 << 10 };
         let mut at = 0;
         let mut full = false;
-        for _ in 0..200 {
-            if at >= size || full || self.dir.crashed() || self.faults {
+        // A history grows with every round, and takes what no physical volume needs.
+        let again =
+            self.plan.backing.is_some() && self.pool()?.volume(&volume.name).is_ok_and(|v| v.cdp.is_some());
+        for _ in 0..if again { 800 } else { 200 } {
+            if again && at >= size {
+                at = 0;
+            }
+            if at >= size || full || self.dir.crashed() || self.faults || self.poisoned() {
                 break;
             }
             let len = (size - at).min(step);

@@ -322,10 +322,10 @@ impl Run {
             self.step(&op)?;
         }
         let info = self.pool()?.info();
-        if info.used != 0 || info.reserved != 0 {
+        if (info.used, info.reserved, info.reserved_history) != (0, 0, 0) {
             return Err(format!(
-                "without volumes {} bytes are still used and {} reserved",
-                info.used, info.reserved
+                "without volumes {} bytes are still used, {} reserved, and {} for histories",
+                info.used, info.reserved, info.reserved_history
             ));
         }
         self.close().map(drop)

@@ -348,6 +348,9 @@ pub struct Plan {
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 
+/// What the pool leaves to its catalog: so little that without promises a history soon takes it.
+const BACKING_MARGIN: u64 = 4 * MIB;
+
 /// Where extents begin on a physical volume: a label takes the room before.
 const PV_HEAD: u64 = MIB;
 
@@ -364,7 +367,7 @@ impl Plan {
         };
         let pvs = (0..rand.between(1, 3)).map(|_| Self::pv(rand, extent_size)).collect();
         // The pool leaves this much to its catalog, and the journal's files are not made yet.
-        let backing = 64 * MIB + config.journal_size + rand.below(8 * MIB);
+        let backing = BACKING_MARGIN + config.journal_size + rand.below(8 * MIB);
         let backing = rand.percent(15).then_some(backing);
         // Half of all runs flatten by themselves. Not drawn, so that what older seeds do stays the same.
         let flatten_depth = [1, 3, 32, 32, 0][(config.journal_size / segment_size - 4) as usize];
@@ -386,6 +389,7 @@ impl Plan {
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
+            backing_margin: BACKING_MARGIN,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
@@ -415,6 +419,7 @@ impl Plan {
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
+            backing_margin: BACKING_MARGIN,
         }
     }
 

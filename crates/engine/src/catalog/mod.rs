@@ -23,7 +23,7 @@ pub(crate) use values::{
 };
 pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 
-use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
 use crate::map::page::{MapPage, PageKey};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
@@ -163,7 +163,7 @@ impl Catalog {
     }
 
     /// Bytes that the file system under the catalog could still provide; `None` where that has no meaning.
-    pub(crate) fn backing_available(&self) -> std::io::Result<Option<u64>> {
+    pub(crate) fn backing_available(&self) -> std::io::Result<Option<Backing>> {
         self.store.backing_available()
     }
 

@@ -5,7 +5,7 @@
 //! file; that is turned into [`ErrorKind::Corrupt`].
 
 use super::backend::{DiskBackend, Overlay};
-use crate::disk::Disk;
+use crate::disk::{Backing, Disk};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -120,7 +120,7 @@ impl Store {
         }
     }
 
-    pub(super) fn backing_available(&self) -> std::io::Result<Option<u64>> {
+    pub(super) fn backing_available(&self) -> std::io::Result<Option<Backing>> {
         self.disk.backing_available()
     }
 

@@ -4,6 +4,7 @@ use super::CdpSettings;
 use super::codec::{Packer, crc_after};
 use super::log::Applying;
 use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_record};
+use super::room::index_room;
 use super::segment::{Open, Sealed, SegmentFile};
 use crate::catalog::{GroupRecord, SegmentRecord, Txn};
 use crate::codec::crc32c;
@@ -313,6 +314,12 @@ impl Appender {
 }
 
 impl Appended {
+    /// By how much more, or less, is to be kept for closing the open segment.
+    pub(crate) fn closing_room(&self) -> i64 {
+        let before = self.branch.cdp.log.read().closing_room();
+        self.open.as_ref().map_or(0, |draft| index_room(draft.record.records)) as i64 - before as i64
+    }
+
     /// Makes it count, with everything else of the transaction.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         let branch = self.branch.id;

@@ -48,9 +48,21 @@ impl Pool {
         let Some((branch, old)) = self.next_to_compact(&mut self.maintenance.lock(), began) else {
             return Ok(false);
         };
+        // Two editions take room for a while; the next one is not written unless it is smaller.
+        let room = old.record.end;
+        if !self.space.try_reserve_log(room) {
+            self.maintenance.lock().compacted.remove(&branch.id);
+            return Ok(false);
+        }
+        let done = self.compact(&branch, &old, began);
+        self.space.adjust_log(-(room as i64));
+        done
+    }
+
+    fn compact(&self, branch: &Arc<Branch>, old: &Sealed, began: u64) -> Result<bool> {
         let head = old.file.head;
         // What can't be read, or written now, stays as it is: that takes space, and nothing else.
-        let outcome = self.compacted(&branch, &old);
+        let outcome = self.compacted(branch, old);
         let now = self.world.clock.now();
         self.maintenance.lock().compact_from = now.saturating_add(REST * now.saturating_sub(began));
         if !matches!(outcome, Ok(Outcome::Smaller(_))) {
@@ -70,7 +82,7 @@ impl Pool {
                 return Ok(false);
             }
         };
-        let done = self.replace_segment(&mut self.maintenance.lock(), &branch, &old, new);
+        let done = self.replace_segment(&mut self.maintenance.lock(), branch, old, new);
         done.map(|()| true).map_err(|e| self.fault.poison(&e))
     }
 
@@ -121,6 +133,9 @@ impl Pool {
             before += entry.space();
             draft.push(lane, Entry { compression, ..entry }, epoch, packed)?;
             after += align_up((HEADER_LEN + packed.len()) as u64, ALIGN);
+        }
+        if saves_little(before, after) {
+            return Ok(Outcome::Futile);
         }
         draft.end_group(lane)?;
         draft.seal(lane, std::iter::empty())?;

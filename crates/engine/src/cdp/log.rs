@@ -2,6 +2,7 @@
 
 use super::CdpSettings;
 use super::record::{Entry, FILE_PREFIX, SegmentHead};
+use super::room::{Stretch, index_room};
 use super::segment::{Open, Sealed, SegmentFile};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
@@ -25,6 +26,8 @@ pub(crate) struct BranchCdp {
     pub(crate) anchored: AtomicU64,
     /// Writes between two anchors, as the cost model says; 0: it said nothing.
     pub(crate) model: AtomicU64,
+    /// How far it was promised room for groups. Changes under the sequencing lock only.
+    pub(crate) stretch: Mutex<Stretch>,
     /// As carried out.
     pub(crate) log: RwLock<LogState>,
     /// Moves whenever what is in place, or the log, moves on.
@@ -288,6 +291,11 @@ impl LogState {
     pub(crate) fn last_lsn(&self) -> u64 {
         let recorded = self.segment_records().map(|record| record.lsns.1);
         recorded.chain(self.events.keys().next_back().copied()).max().unwrap_or(0)
+    }
+
+    /// Bytes that closing the open segment may take.
+    pub(crate) fn closing_room(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| index_room(open.record.records))
     }
 
     /// Bytes of files.

@@ -15,6 +15,7 @@ mod past;
 mod rebuild;
 pub(crate) mod record;
 mod retain;
+pub(crate) mod room;
 mod sample;
 pub(crate) mod segment;
 

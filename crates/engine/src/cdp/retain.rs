@@ -139,6 +139,7 @@ impl Pool {
         txn.remove_cdp_line(volume, stretch.lsn)?;
         let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
         self.commit(m, txn, preserved, destaged, &[])?;
+        self.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
         branch.cdp.change(|log| log.clear());
         if let Some(lines) = self.lines.write().get_mut(&volume) {
             lines.remove(&stretch.lsn);

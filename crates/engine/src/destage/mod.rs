@@ -20,6 +20,7 @@ mod plan;
 mod reclaim;
 mod relocate;
 
+use crate::cdp::append::Appended;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
 use crate::map::page::{MapPage, PageKey};
@@ -113,6 +114,8 @@ impl Pool {
                 self.put_branch_slots(&mut txn, branch, *slots)?;
             }
         }
+        // Before the commit that ends what was promised for the records.
+        self.space.adjust_log(recorded.iter().map(Appended::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
         self.commit(m, txn, preserved, destaged, &released)?;
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
@@ -182,6 +185,9 @@ impl Pool {
         m.destaged = m.destaged.max(preserved);
         self.positions.preserved.store(preserved, Ordering::Relaxed);
         self.positions.destaged.store(m.destaged, Ordering::Relaxed);
-        self.checkpoint(m)
+        self.checkpoint(m)?;
+        // Nothing is promised before it is known what there is.
+        self.measure_backing(m);
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! A directory that counts syncs by purpose, for metrics.
 
-use super::{Dir, Disk, OpenMode, SyncPurpose};
+use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use std::io;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Disk for CountingDisk {
     fn modified(&self) -> io::Result<Option<u64>> {
         self.inner.modified()
     }
-    fn backing_available(&self) -> io::Result<Option<u64>> {
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
         self.inner.backing_available()
     }
     fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {

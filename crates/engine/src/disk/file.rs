@@ -1,6 +1,6 @@
 //! Files and block devices of the operating system, by positional I/O on plain file descriptors.
 
-use super::{Dir, Disk, OpenMode, SyncPurpose};
+use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -357,12 +357,13 @@ impl Disk for FileDisk {
         Ok(nanos.and_then(|nanos| u64::try_from(nanos).ok()))
     }
 
-    fn backing_available(&self) -> io::Result<Option<u64>> {
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
         if self.block {
             return Ok(None);
         }
         let fs = rustix::fs::fstatvfs(&self.file)?;
-        Ok(Some(fs.f_bavail.saturating_mul(fs.f_frsize)))
+        let available = fs.f_bavail.saturating_mul(fs.f_frsize);
+        Ok(Some(Backing { file_system: self.file.metadata()?.dev(), available }))
     }
 
     fn will_need(&self, offset: u64, len: u64) {
@@ -495,7 +496,7 @@ mod tests {
         let disk = dir.open("a", OpenMode::CreateNew).unwrap();
         disk.advise_random();
         disk.write_at(&[5; 4096], 0).unwrap();
-        assert!(disk.backing_available().unwrap().unwrap() > 0);
+        assert!(disk.backing_available().unwrap().unwrap().available > 0);
         let mut buf = [0; 4096];
         // Not every file system has such reads; one that answers true has filled the buffer.
         if disk.try_read_at(&mut buf, 0).unwrap() {

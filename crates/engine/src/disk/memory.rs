@@ -1,7 +1,7 @@
 //! Disks in memory, for tests and fuzzing: sparse, shared by clones of their directory, and durable at once.
 
 use super::image::Image;
-use super::{Dir, Disk, OpenMode, SyncPurpose};
+use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -155,7 +155,7 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    fn backing_available(&self) -> io::Result<Option<u64>> {
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
         Ok(None)
     }
 

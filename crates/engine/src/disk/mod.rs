@@ -65,6 +65,15 @@ impl SyncPurpose {
     }
 }
 
+/// What the file system below a file can still provide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backing {
+    /// Which file system it is: files with the same number take their space from one another.
+    pub file_system: u64,
+    /// Bytes that it could still allocate.
+    pub available: u64,
+}
+
 /// A file or block device: an array of bytes. Reads see writes at once; only a completed `sync` makes them durable.
 pub trait Disk: Send + Sync {
     /// Fills `buf` from `offset`; past the end it fails with `UnexpectedEof`.
@@ -120,9 +129,8 @@ pub trait Disk: Send + Sync {
         Ok(None)
     }
 
-    /// Bytes that the backing store could still allocate for this file; `None` when it is fully backed (a block
-    /// device).
-    fn backing_available(&self) -> io::Result<Option<u64>>;
+    /// What the backing store could still allocate for this file; `None` when it is fully backed (a block device).
+    fn backing_available(&self) -> io::Result<Option<Backing>>;
 
     /// Tells that a range will be read soon: it may be fetched meanwhile, many at a time.
     fn will_need(&self, _offset: u64, _len: u64) {}

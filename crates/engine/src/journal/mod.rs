@@ -24,6 +24,7 @@ pub(crate) use segment::SegmentFile;
 pub(crate) use segment::SegmentReader;
 pub(crate) use tail::{Owner, discard as discard_tail_copy, restore as restore_tail};
 
+use crate::cdp::room::Place;
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
@@ -354,6 +355,14 @@ impl Sequencing<'_> {
         let end = self.state.chain.back()?.end;
         let at = if self.state.pad { crate::codec::align_up(end, record::BLOCK) } else { end };
         (at + record::space(data_len) <= self.journal.config.segment_size).then_some(at)
+    }
+
+    /// Where a record with `data_len` bytes would be placed.
+    pub(crate) fn place(&self, data_len: u64) -> Place {
+        let state = &*self.state;
+        let here = state.open.then(|| Some((state.chain.back()?.header.seq, self.fits(data_len)?))).flatten();
+        let (segment, at) = here.unwrap_or((state.next_seq, FIRST_RECORD));
+        Place { segment, at, after: state.last_lsn, cut: state.last_unmapping }
     }
 
     /// Last LSN given out.

@@ -24,7 +24,7 @@
 
 use super::record::BLOCK;
 use crate::codec::{Reader, Writer, align_up, crc32c};
-use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use std::io;
 use std::sync::Arc;
@@ -205,7 +205,7 @@ impl Disk for Patched {
     fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
         refused()
     }
-    fn backing_available(&self) -> io::Result<Option<u64>> {
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
         self.inner.backing_available()
     }
     fn advise_random(&self) {}

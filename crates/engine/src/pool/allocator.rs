@@ -7,9 +7,10 @@
 
 use super::placement::{Choice, ExtentId, FreeView, choose};
 use super::pv::Pv;
-use super::space::{Change, Space};
+use super::space::{Backing, Change, Space};
 use super::{Placement, label::DATA_START};
 use crate::catalog::{Catalog, ExtentRecord, Txn};
+use crate::disk;
 use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
 use crate::map::page::Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -477,24 +478,25 @@ impl Allocator {
         self.last.retain(|_, id| id.0 != pv);
     }
 
-    /// Free extents that the backing file systems can provide now, keeping `margin` bytes of each for the rest of the
-    /// pool. PVs are taken to share one file system, which errs on the safe side.
-    pub(crate) fn backed_extents(&self, margin: u64) -> Result<u64> {
-        let mut backed = 0;
-        let mut sparse = 0;
-        let mut available = u64::MAX;
+    /// What there is for free extents now, when `margin` bytes of each file system are kept for the rest of the pool; and for logs,
+    /// which are in the one that `data` tells of. Sparse PVs are taken to share one, which errs on the safe side.
+    pub(crate) fn backing(&self, margin: u64, data: Option<disk::Backing>) -> Result<Backing> {
+        let left = |bytes: u64| bytes.saturating_sub(margin);
+        let mut backing = Backing { sparse_bytes: u64::MAX, ..Backing::NONE };
+        backing.log_bytes = data.map_or(u64::MAX, |data| left(data.available));
         for state in self.pvs.values() {
-            let free = state.free;
             let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
             match state.pv.disk.backing_available().map_err(fail)? {
-                None => backed += free,
-                Some(bytes) => {
-                    sparse += free;
-                    available = available.min(bytes);
+                None => backing.solid += state.free,
+                Some(below) => {
+                    backing.sparse += state.free;
+                    backing.sparse_bytes = backing.sparse_bytes.min(left(below.available));
+                    let same = data.is_some_and(|data| data.file_system == below.file_system);
+                    backing.shared |= same && !state.draining;
                 }
             }
         }
-        Ok(backed + sparse.min(available.saturating_sub(margin) / self.extent_size))
+        Ok(backing)
     }
 }
 

@@ -43,6 +43,8 @@ pub struct PoolOptions {
     pub flatten_depth: u32,
     /// Old history is compressed harder in the background.
     pub recompress_history: bool,
+    /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
+    pub backing_margin: u64,
 }
 
 impl Default for PoolOptions {
@@ -57,6 +59,7 @@ impl Default for PoolOptions {
             low_space_percent: 10,
             flatten_depth: 32,
             recompress_history: true,
+            backing_margin: 64 << 20,
         }
     }
 }
@@ -397,6 +400,8 @@ pub struct PoolInfo {
     pub available: u64,
     /// Bytes reserved for writes that are in the journal but not yet in place.
     pub reserved: u64,
+    /// Bytes of the data directory's file system reserved for the histories of such writes, and to close what is open of them.
+    pub reserved_history: u64,
     /// Sum of the sizes of all volumes.
     pub provisioned: u64,
     /// Number of volumes.

@@ -1,5 +1,6 @@
 //! Background work, one step at a time (I2), and the destager's own state.
 
+use super::space::Backing;
 use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
@@ -14,11 +15,9 @@ use std::sync::atomic::Ordering;
 
 /// Sequenced records that may wait for their destage: bounds the memory of staging.
 const MAX_STAGED_RECORDS: u64 = 512 << 10;
-/// Bytes of the data directory's file system that new extents never take: the catalog grows there.
-const BACKING_MARGIN: u64 = 64 << 20;
-
-/// Nothing new is promised while the catalog's file system has less than this, in bytes: every commit must fit.
-const CATALOG_MARGIN: u64 = 16 << 20;
+/// Nothing new is promised while the catalog's file system has less than one part in so many of
+/// [`super::PoolOptions::backing_margin`]: every commit must fit.
+const CATALOG_PARTS: u64 = 4;
 /// Steps of freeing dead branches that a write without space waits for.
 const RECLAIM_STEPS: u32 = 64;
 
@@ -231,6 +230,10 @@ impl Pool {
         m.destaged = m.destaged.max(destaged);
         let (freed, change) = m.allocator.committed();
         self.space.settle(&change, released);
+        if self.space.settle_log(preserved) {
+            // Records are mostly smaller than what was promised to them.
+            self.measure_backing(m);
+        }
         for slot in freed {
             m.retired_slots.push(slot);
         }
@@ -271,16 +274,17 @@ impl Pool {
         Ok(any)
     }
 
-    /// Asks the file systems under sparse physical volumes what they can still provide.
+    /// Asks the file systems under sparse physical volumes and histories what they can still provide. Where the host can't tell,
+    /// the last answer stands.
     pub(crate) fn measure_backing(&self, m: &Maintenance) {
-        // The journal's files that do not exist yet take space from the same file system.
-        let margin = BACKING_MARGIN + self.journal.uncreated_bytes();
-        // Where the host can't tell, the last answer stands.
-        let catalog = self.catalog.backing_available().unwrap_or(None);
-        if catalog.is_some_and(|bytes| bytes < CATALOG_MARGIN) {
-            self.space.set_backed(0);
-        } else if let Ok(extents) = m.allocator.backed_extents(margin) {
-            self.space.set_backed(extents);
+        // The catalog grows there, and the journal's files that do not exist yet take space from the same file system.
+        let margin = self.options.backing_margin;
+        let kept = margin + self.journal.uncreated_bytes();
+        let Ok(data) = self.catalog.backing_available() else { return };
+        if data.is_some_and(|data| data.available < margin / CATALOG_PARTS) {
+            self.space.set_backing(Backing::NONE);
+        } else if let Ok(backing) = m.allocator.backing(kept, data) {
+            self.space.set_backing(backing);
         }
     }
 
@@ -329,16 +333,18 @@ impl Pool {
         };
         if pending {
             self.destage_to(self.journal.last().0)?;
-            let m = &mut *self.maintenance.lock();
-            let mut steps = 0;
-            while steps < RECLAIM_STEPS && (self.forget_history(m)? || self.reclaim(m)?) {
-                steps += 1;
-            }
+        }
+        let m = &mut *self.maintenance.lock();
+        let mut steps = 0;
+        while steps < RECLAIM_STEPS && (self.forget_history(m)? || self.reclaim(m)?) {
+            steps += 1;
+        }
+        if pending || steps > 0 {
             self.checkpoint(m)?;
             self.poll_retired(m)?;
             self.poll_retired(m)?;
         }
-        Ok(pending)
+        Ok(pending || steps > 0)
     }
 
     /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the other PVs alone.

@@ -117,6 +117,7 @@ impl Pool {
             used: totals.used,
             available: totals.available,
             reserved: totals.reserved,
+            reserved_history: self.space.log(),
             provisioned: names.by_name.values().map(|v| v.size.load(Ordering::Relaxed)).sum(),
             volumes: names.by_name.len() as u64,
             health: self.health(),

@@ -11,6 +11,7 @@ use crate::catalog::{
     self, CURRENT, Catalog, Control, LineRecord, Positions, PvRecord, SnapshotRecord, Superblock,
 };
 use crate::cdp::log::load_segments;
+use crate::cdp::room::{self, Place};
 use crate::destage::Fill;
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
@@ -112,14 +113,11 @@ impl Pool {
         let space = Space::new(config.extent_size);
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
 
-        let mut reserved = BTreeMap::new();
         let owner = Owner { pool: superblock.pool, incarnation: committed.incarnation };
         restore_tail(&*dir, &owner)?;
-        let mut scanned = recover_journal(&*dir, &superblock, &committed, &mut names, &mut reserved)?;
+        let promises = (&space, options.batch_bytes);
+        let mut scanned = recover_journal(&*dir, &superblock, &committed, &mut names, promises)?;
         make_durable(&*dir, &owner, &scanned)?;
-        for (slot_log2, slots) in reserved {
-            space.adjust_reserved(slot_log2, slots);
-        }
         let cursor = scanned.cursor;
         begin_incarnation(&catalog, &mut committed, &scanned)?;
         discard_tail_copy(&*dir);
@@ -136,6 +134,8 @@ impl Pool {
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         // Branches that the journal began have nothing in the catalog.
         load_segments(&*dir, &catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
+        let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
+        space.adjust_log(closing as i64);
         open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
@@ -304,13 +304,14 @@ fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
     Ok((lines, ended))
 }
 
-/// Scans the journal into staging and names, and sums up the reservations of what is staged.
+/// Scans the journal into staging and names, and makes the promises of what is staged again: in `space`, for batches of so many
+/// bytes.
 fn recover_journal(
     dir: &dyn Dir,
     superblock: &Superblock,
     committed: &Positions,
     names: &mut Namespace,
-    reserved: &mut BTreeMap<u8, i64>,
+    (space, batch): (&Space, u64),
 ) -> Result<Scanned> {
     let start = ScanStart {
         owner: Owner { pool: superblock.pool, incarnation: committed.incarnation },
@@ -319,22 +320,38 @@ fn recover_journal(
         destaged_lsn: committed.destaged_lsn,
         synced_lsn: committed.synced_lsn,
     };
+    // Before this LSN no batch reaches over.
+    let mut cut = committed.preserved_lsn;
     let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
         let header = &located.header;
         if header.lsn <= committed.preserved_lsn {
             return Ok(());
         }
+        let place = Place {
+            segment: located.file.into(),
+            at: located.data_at,
+            after: header.lsn - 1,
+            cut: if matches!(header.kind, Kind::Control | Kind::Discard) {
+                std::mem::replace(&mut cut, header.lsn)
+            } else {
+                cut
+            },
+        };
         if header.kind == Kind::Control {
             let control = decode_control(header.lsn, data)?;
             if let Some(branch) = names.branches.get(&header.branch) {
-                *reserved.entry(branch.slot_log2).or_insert(0) += header.slots as i64;
+                space.adjust_reserved(branch.slot_log2, header.slots.into());
             }
             return names.apply(&control, header.lsn, header.time);
         }
         // A record of a branch that is gone is skipped.
         if let Some(branch) = names.branches.get(&header.branch) {
             stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
-            *reserved.entry(branch.slot_log2).or_insert(0) += header.slots as i64;
+            space.adjust_reserved(branch.slot_log2, header.slots.into());
+            let record = (header.kind, header.offset, header.length);
+            let room = room::promised(branch, record, &place, batch);
+            space.adjust_log(room as i64);
+            space.assign_log(header.lsn, room, 0);
         }
         Ok(())
     };

@@ -2,8 +2,12 @@
 //!
 //! Slots of different sizes come from different extents, so a promise counts, per slot size, the free slots of open
 //! extents first and whole free extents beyond them. A promise given is kept: whatever is reserved can be allocated.
+//!
+//! Promises of room for CDP logs are here too ([`crate::cdp::room`] says how much a record needs): logs are files in the data
+//! directory, and mostly the physical volumes' files are in the same file system, which must not be promised twice.
 
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 
 /// log2 of the largest slot (1 GiB), plus one.
 const CLASSES: usize = 31;
@@ -18,8 +22,18 @@ pub(crate) struct Space {
 struct Inner {
     /// Extents that nothing uses, on PVs that take data.
     free_extents: u64,
-    /// Of them, as many as the backing file systems can really provide.
-    backed_extents: u64,
+    /// What the file systems below said last,
+    backing: Backing,
+    /// and what was taken from them since: extents that were opened,
+    opened: u64,
+    /// and bytes of logs.
+    logged: u64,
+    /// Bytes promised to logs.
+    log: u64,
+    /// Of them, what records in the journal may need: (last LSN of some, bytes), by LSN.
+    unlogged: VecDeque<(u64, u64)>,
+    /// Up to here records are in their logs.
+    logged_lsn: u64,
     /// Extents in all, on PVs that take data.
     total_extents: u64,
     classes: [Class; CLASSES],
@@ -41,6 +55,33 @@ pub(crate) struct Change {
     pub(crate) free_extents: i64,
     pub(crate) free_slots: [i64; CLASSES],
 }
+
+/// What the file systems below the pool can provide, margins left out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backing {
+    /// Free extents that have their space already.
+    pub(crate) solid: u64,
+    /// Other free extents,
+    pub(crate) sparse: u64,
+    /// and the bytes that there are for them.
+    pub(crate) sparse_bytes: u64,
+    /// Bytes for logs.
+    pub(crate) log_bytes: u64,
+    /// Some of the sparse extents take their space from where logs do.
+    pub(crate) shared: bool,
+}
+
+impl Backing {
+    /// Everything is there.
+    pub(crate) const ALL: Backing =
+        Backing { solid: u64::MAX, sparse: 0, sparse_bytes: 0, log_bytes: u64::MAX, shared: false };
+    /// Nothing is.
+    pub(crate) const NONE: Backing =
+        Backing { solid: 0, sparse: 0, sparse_bytes: 0, log_bytes: 0, shared: false };
+}
+
+/// Records whose LSNs agree but for so many of their low bits share an entry of [`Inner::unlogged`].
+const SHARED_BITS: u32 = 4;
 
 /// Totals in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +105,12 @@ impl Space {
             extent_log2: extent_size.trailing_zeros() as u8,
             inner: Mutex::new(Inner {
                 free_extents: 0,
-                backed_extents: u64::MAX,
+                backing: Backing::ALL,
+                opened: 0,
+                logged: 0,
+                log: 0,
+                unlogged: VecDeque::new(),
+                logged_lsn: 0,
                 total_extents: 0,
                 classes: [Class::default(); CLASSES],
                 needed: 0,
@@ -90,7 +136,7 @@ impl Space {
         let mut inner = self.inner.lock();
         inner.classes[slot_log2 as usize].reserved += slots;
         inner.recount(self.extent_log2, slot_log2);
-        let fits = inner.needed <= limit(inner.usable());
+        let fits = inner.needed <= limit(inner.usable(self.extent_log2)) && inner.keeps_log(self.extent_log2);
         if !fits {
             inner.classes[slot_log2 as usize].reserved -= slots;
             inner.recount(self.extent_log2, slot_log2);
@@ -110,7 +156,7 @@ impl Space {
         change.free_slots[slot_log2 as usize] = 1 << self.extent_log2.saturating_sub(slot_log2);
         next.apply(&change);
         next.recount(self.extent_log2, slot_log2);
-        let fits = needed || inner.usable() > 0 && next.needed <= next.usable();
+        let fits = needed || inner.usable(self.extent_log2) > 0 && next.fits(self.extent_log2);
         if fits {
             *inner = next;
         }
@@ -146,16 +192,74 @@ impl Space {
         next.apply(change);
         next.total_extents = next.total_extents.saturating_add_signed(total);
         next.recount_all(self.extent_log2);
-        let fits = force || total >= 0 || next.needed <= next.usable();
+        let fits = force || total >= 0 || next.fits(self.extent_log2);
         if fits {
             *inner = next;
         }
         fits
     }
 
-    /// Tells how many free extents the backing file systems can provide.
-    pub(crate) fn set_backed(&self, extents: u64) {
-        self.inner.lock().backed_extents = extents;
+    /// Tells what the file systems below can provide now.
+    pub(crate) fn set_backing(&self, backing: Backing) {
+        let mut inner = self.inner.lock();
+        (inner.backing, inner.opened, inner.logged) = (backing, 0, 0);
+    }
+
+    /// Promises so many bytes to logs, or says that it can't.
+    pub(crate) fn try_reserve_log(&self, bytes: u64) -> bool {
+        let mut inner = self.inner.lock();
+        inner.log = inner.log.saturating_add(bytes);
+        let fits = bytes == 0 || inner.log_fits(self.extent_log2);
+        if !fits {
+            inner.log -= bytes;
+        }
+        fits
+    }
+
+    /// Of bytes that were promised, `kept` are what records up to `lsn` may need, and `rest` is taken back.
+    pub(crate) fn assign_log(&self, lsn: u64, kept: u64, rest: u64) {
+        let mut inner = self.inner.lock();
+        inner.log = inner.log.saturating_sub(rest);
+        if kept == 0 {
+            return;
+        }
+        if lsn <= inner.logged_lsn {
+            return inner.log_written(kept);
+        }
+        match inner.unlogged.back_mut() {
+            Some(last) if last.0 >> SHARED_BITS == lsn >> SHARED_BITS => {
+                *last = (lsn.max(last.0), last.1 + kept);
+            }
+            _ => inner.unlogged.push_back((lsn, kept)),
+        }
+    }
+
+    /// Ends the promises of records that are in their logs now, up to `lsn`: what they have taken counts as taken until the file
+    /// system is asked again. False when there were none.
+    pub(crate) fn settle_log(&self, lsn: u64) -> bool {
+        let mut inner = self.inner.lock();
+        inner.logged_lsn = inner.logged_lsn.max(lsn);
+        let mut written = 0;
+        while let Some((_, bytes)) = inner.unlogged.pop_front_if(|(last, _)| *last <= lsn) {
+            written += bytes;
+        }
+        inner.log_written(written);
+        written > 0
+    }
+
+    /// Promises more bytes to logs without asking whether they are there; or, negative, ends promises: what they were for is
+    /// written.
+    pub(crate) fn adjust_log(&self, bytes: i64) {
+        let mut inner = self.inner.lock();
+        match bytes {
+            0.. => inner.log = inner.log.saturating_add(bytes.unsigned_abs()),
+            _ => inner.log_written(bytes.unsigned_abs()),
+        }
+    }
+
+    /// Bytes promised to logs.
+    pub(crate) fn log(&self) -> u64 {
+        self.inner.lock().log
     }
 
     pub(crate) fn totals(&self) -> Totals {
@@ -163,7 +267,7 @@ impl Space {
         let bytes = |extents: u64| extents << self.extent_log2;
         let free_slots: u64 = inner.classes.iter().enumerate().map(|(log2, c)| c.free << log2).sum();
         let reserved: u64 = inner.classes.iter().enumerate().map(|(log2, c)| c.reserved << log2).sum();
-        let free = bytes(inner.usable()) + free_slots;
+        let free = bytes(inner.usable(self.extent_log2)) + free_slots;
         Totals {
             capacity: bytes(inner.total_extents),
             used: bytes(inner.total_extents.saturating_sub(inner.free_extents)).saturating_sub(free_slots),
@@ -174,16 +278,40 @@ impl Space {
 }
 
 impl Inner {
-    fn usable(&self) -> u64 {
-        self.free_extents.min(self.backed_extents)
+    /// Free extents that can really be had.
+    fn usable(&self, extent_log2: u8) -> u64 {
+        let Backing { solid, sparse, sparse_bytes, shared, .. } = self.backing;
+        let logs = if shared { self.log.saturating_add(self.logged) } else { 0 };
+        let sparse = sparse.min(sparse_bytes.saturating_sub(logs) >> extent_log2);
+        self.free_extents.min(solid.saturating_add(sparse).saturating_sub(self.opened))
+    }
+
+    /// Can everything that is promised to logs be had? Extents that were opened, or will have to be, may all lie in the same file
+    /// system.
+    fn log_fits(&self, extent_log2: u8) -> bool {
+        let extents = if self.backing.shared { (self.opened + self.needed) << extent_log2 } else { 0 };
+        self.log.saturating_add(self.logged).saturating_add(extents) <= self.backing.log_bytes
+    }
+
+    /// Do extents leave logs what was promised to them?
+    fn keeps_log(&self, extent_log2: u8) -> bool {
+        !self.backing.shared || self.log == 0 || self.log_fits(extent_log2)
+    }
+
+    fn fits(&self, extent_log2: u8) -> bool {
+        self.needed <= self.usable(extent_log2) && self.keeps_log(extent_log2)
+    }
+
+    fn log_written(&mut self, bytes: u64) {
+        debug_assert!(self.log >= bytes, "more released than reserved");
+        self.log = self.log.saturating_sub(bytes);
+        self.logged += bytes;
     }
 
     fn apply(&mut self, change: &Change) {
         self.free_extents = self.free_extents.saturating_add_signed(change.free_extents);
         // What is opened takes backing; what comes back counts once it is measured.
-        if self.backed_extents != u64::MAX {
-            self.backed_extents = self.backed_extents.saturating_add_signed(change.free_extents.min(0));
-        }
+        self.opened += change.free_extents.min(0).unsigned_abs();
         for (class, slots) in self.classes.iter_mut().zip(change.free_slots) {
             class.free = class.free.saturating_add_signed(slots);
         }
@@ -256,7 +384,122 @@ mod tests {
     fn backing_limits() {
         let space = Space::new(64 << 10);
         assert!(space.change_capacity(9, &free(9), false));
-        space.set_backed(1);
+        space.set_backing(Backing { solid: 0, sparse: 9, sparse_bytes: 100 << 10, ..Backing::ALL });
         assert!(space.try_reserve(16, 1) && !space.try_reserve(16, 1));
+    }
+
+    const KIB: u64 = 1 << 10;
+
+    /// Nine free extents of 64 KiB.
+    fn backed_by(backing: Backing) -> Space {
+        let space = Space::new(64 << 10);
+        assert!(space.change_capacity(9, &free(9), false));
+        space.set_backing(backing);
+        space
+    }
+
+    #[test]
+    fn logs_and_extents_of_one_file_system_are_not_promised_twice() {
+        let bytes = 300 * KIB;
+        let shared = Backing { solid: 0, sparse: 9, sparse_bytes: bytes, log_bytes: bytes, shared: true };
+        let space = backed_by(shared);
+        assert!(space.try_reserve(16, 2), "128 KiB");
+        assert!(space.try_reserve_log(100 * KIB) && !space.try_reserve_log(73 * KIB));
+        assert!(space.try_reserve(16, 1) && !space.try_reserve(16, 1));
+        assert_eq!(space.totals().available, 0);
+        assert!(space.try_reserve_log(8 * KIB) && !space.try_reserve_log(1));
+
+        let space = backed_by(Backing { shared: false, ..shared });
+        assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve_log(1));
+        assert!(space.try_reserve(16, 4) && !space.try_reserve(16, 1), "elsewhere");
+
+        // A device takes extents when the file system is full, but nobody knows where they will be placed.
+        let space = backed_by(Backing { solid: 2, ..shared });
+        assert!(space.try_reserve(16, 6) && !space.try_reserve(16, 1) && !space.try_reserve_log(1));
+        space.adjust_reserved(16, -6);
+        assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve(16, 1));
+        assert_eq!(space.totals().available, 128 * KIB);
+    }
+
+    #[test]
+    fn what_logs_have_taken_is_gone_until_it_is_measured() {
+        let backing = Backing { solid: 9, log_bytes: 100 * KIB, ..Backing::ALL };
+        let space = backed_by(backing);
+        assert!(space.try_reserve_log(60 * KIB));
+        space.assign_log(70, 40 * KIB, 20 * KIB);
+        assert!(space.try_reserve_log(50 * KIB));
+        space.assign_log(300, 50 * KIB, 0);
+        assert!(!space.settle_log(69) && space.log() == 90 * KIB);
+        assert!(space.settle_log(70) && space.log() == 50 * KIB);
+        assert!(space.try_reserve_log(10 * KIB) && !space.try_reserve_log(1));
+        space.assign_log(0, 0, 10 * KIB);
+        space.set_backing(Backing { log_bytes: 80 * KIB, ..backing });
+        assert!(space.try_reserve_log(30 * KIB) && !space.try_reserve_log(1));
+        // Too late: the record is in its log already.
+        space.assign_log(60, 30 * KIB, 0);
+        assert!(space.settle_log(300));
+        assert_eq!(space.log(), 0);
+    }
+
+    /// Whatever is promised and written in whatever order, the file system has enough.
+    #[test]
+    fn promises_are_kept() {
+        use crate::world::{Rng, SplitMix};
+        let rng = SplitMix::new(5);
+        let below = |n: u64| rng.next() % n;
+        for round in 0..200 {
+            let solid = round % 3;
+            let mut room = below(2000 * KIB);
+            let mut free_solid = solid;
+            let measured = |room: u64, free_solid: u64| Backing {
+                solid: free_solid,
+                sparse: 40,
+                sparse_bytes: room,
+                log_bytes: room,
+                shared: true,
+            };
+            let space = Space::new(64 << 10);
+            assert!(space.change_capacity(100, &free(100), false));
+            space.set_backing(measured(room, free_solid));
+            let (mut lsn, mut slots, mut records) = (0, 0u64, VecDeque::new());
+            for _ in 0..300 {
+                match below(5) {
+                    0 if space.try_reserve(16, 1) => slots += 1,
+                    1 | 2 => {
+                        let bytes = 1 + below(60 * KIB);
+                        if space.try_reserve_log(bytes) {
+                            (lsn, _) = (lsn + 1, records.push_back((lsn + 1, bytes)));
+                            space.assign_log(lsn, bytes, 0);
+                        }
+                    }
+                    3 if slots > 0 => {
+                        slots -= 1;
+                        assert!(space.open_extent(16, true));
+                        let change = Change {
+                            free_slots: {
+                                let mut f = [0; CLASSES];
+                                f[16] = -1;
+                                f
+                            },
+                            free_extents: 0,
+                        };
+                        space.settle(&change, &[(16, 1)]);
+                        if free_solid > 0 && (room < 64 * KIB || below(2) == 0) {
+                            free_solid -= 1;
+                        } else {
+                            room = room.checked_sub(64 * KIB).expect("room for an extent");
+                        }
+                    }
+                    _ => {
+                        let Some((lsn, bytes)) = records.pop_front() else { continue };
+                        room = room.checked_sub(1 + below(bytes)).expect("room for a record");
+                        space.settle_log(lsn);
+                    }
+                }
+                if below(4) == 0 {
+                    space.set_backing(measured(room, free_solid));
+                }
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Volume;
 use crate::cdp::LONG_DISCARD;
+use crate::cdp::room::{Room as HistoryRoom, no_room};
 use crate::device::WriteOp;
 use crate::error::{ErrorKind, Result};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
@@ -222,6 +223,7 @@ impl Volume {
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
         let journal = &self.pool.journal;
         let branch = self.branch();
+        let mut room = self.promise_room(held, &request.records)?;
         let exact_in = self.reserve(held, &mut request)?;
         let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         let mut last = 0;
@@ -251,16 +253,18 @@ impl Volume {
                     record.slots += more;
                     unsequenced += more as u64;
                 }
-                let room = match sequencing.room(record.data.len() as u64, false) {
+                let place = match sequencing.room(record.data.len() as u64, false) {
                     Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
-                    room => room,
+                    place => place,
                 };
-                if room == Room::Ready {
+                if place == Room::Ready {
                     let slots = record.slots as u64;
                     // Snapshots are sequenced under the same lock: the record is before or after each of them.
                     record.epoch = branch.epoch.load(Ordering::Acquire);
+                    room.take(branch, &record, sequencing)?;
                     let chunks = branch.chunks(record.offset, record.length);
                     last = sequencing.push(record)?;
+                    room.sequenced(last);
                     unsequenced -= slots;
                     if branch.cdp.is_on() {
                         branch.cdp.writes.fetch_add(chunks.end - chunks.start, Ordering::Relaxed);
@@ -270,13 +274,35 @@ impl Volume {
                 let sequenced = sequencing.last_lsn();
                 *held = None;
                 journal.write_out(sequenced)?;
-                self.pool.make_room(room)?;
+                self.pool.make_room(place)?;
             }
         });
         if sequenced.is_err() {
             self.pool.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
         }
         sequenced.map(|()| last)
+    }
+
+    /// Promises the room that recording a request may take in its volume's history (I6), or refuses it as a whole.
+    fn promise_room<'a>(
+        &'a self,
+        held: &mut Option<Sequencing<'a>>,
+        records: &[Record],
+    ) -> Result<HistoryRoom<'a>> {
+        let journal = &self.pool.journal;
+        for tries in 0.. {
+            self.pool.check_usable()?;
+            if let Some(room) = HistoryRoom::promise(&self.pool, self.branch(), records) {
+                return Ok(room);
+            }
+            *held = None;
+            // What is pending mostly takes less than it was promised.
+            journal.write_out(journal.last().0)?;
+            if tries == RECLAIM_TRIES || !self.pool.reclaim_now()? {
+                break;
+            }
+        }
+        Err(no_room())
     }
 
     /// Promises the slots that a request could come to need (I6), or refuses it as a whole.

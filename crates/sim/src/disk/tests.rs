@@ -292,12 +292,12 @@ fn backing_space_is_bounded() {
     disk.set_len(1 << 30).unwrap();
     disk.allocate(0, 8192).unwrap();
     disk.write_at(&[1; 8192], 100).unwrap();
-    assert_eq!(disk.backing_available().unwrap(), Some(4096));
+    assert_eq!(disk.backing_available().unwrap().map(|b| b.available), Some(4096));
     assert_eq!(disk.allocate(65536, 8192).unwrap_err().kind(), io::ErrorKind::StorageFull);
     assert_eq!(disk.write_at(&[1; 8192], 65536).unwrap_err().kind(), io::ErrorKind::StorageFull);
     dir.remove("a").unwrap();
     let disk = dir.open("b", OpenMode::CreateNew).unwrap();
-    assert_eq!(disk.backing_available().unwrap(), Some(16384));
+    assert_eq!(disk.backing_available().unwrap().map(|b| b.available), Some(16384));
     dir.add_block_device("/dev/sim0", 1 << 20);
     let device = open(&dir, "/dev/sim0");
     assert!(
