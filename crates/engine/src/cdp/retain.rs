@@ -51,8 +51,7 @@ impl Pool {
         let lines = self.lines.read().get(&volume).cloned().unwrap_or_default();
         let mut txn = self.catalog.begin()?;
         lines.keys().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         self.lines.write().remove(&volume);
         m.ended.remove(&volume);
         Ok(())
@@ -137,8 +136,7 @@ impl Pool {
         }
         events.iter().try_for_each(|lsn| txn.remove_cdp_event(branch.id, *lsn))?;
         txn.remove_cdp_line(volume, stretch.lsn)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         branch.cdp.change(|log| log.clear());
         if let Some(lines) = self.lines.write().get_mut(&volume) {
             lines.remove(&stretch.lsn);
@@ -165,8 +163,7 @@ impl Pool {
         segments.iter().try_for_each(|(seq, ..)| txn.remove_cdp_segment(branch.id, *seq))?;
         events.iter().try_for_each(|at| txn.remove_cdp_event(branch.id, *at))?;
         txn.put_cdp_event(branch.id, 0, &floor)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         branch.cdp.change(|log| {
             segments.iter().for_each(|(seq, ..)| drop(log.sealed.remove(seq)));
             events.iter().for_each(|at| log.remove_event(*at));

@@ -89,6 +89,11 @@ impl Maintenance {
             seen: (0, 0),
         }
     }
+
+    /// (preserved, destaged) of a commit that carries out no record.
+    pub(crate) fn aside(&self) -> (u64, u64) {
+        (self.committed.preserved_lsn.max(self.destaged), self.destaged)
+    }
 }
 
 impl Pool {
@@ -189,8 +194,13 @@ impl Pool {
             return Ok(());
         }
         let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])
+        self.commit_aside(m, txn, &[])
+    }
+
+    /// Commits work that has no place in the journal: the positions are what they are.
+    pub(crate) fn commit_aside(&self, m: &mut Maintenance, txn: Txn<'_>, released: &[(u8, u64)]) -> Result<()> {
+        let (preserved, destaged) = m.aside();
+        self.commit(m, txn, preserved, destaged, released)
     }
 
     /// Commits `txn` with the allocator's changes and the positions; then lets go of what that commit frees.
