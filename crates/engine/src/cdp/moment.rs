@@ -2,7 +2,7 @@
 
 use super::record::Entry;
 use super::{Moment, Point};
-use crate::catalog::{LineRecord, SegmentRecord};
+use crate::catalog::{Event, LineRecord, SegmentRecord};
 use crate::error::{Result, invalid, not_found};
 use crate::map::page::CHUNKS;
 use crate::pool::Pool;
@@ -234,8 +234,12 @@ impl Branch {
     fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
         let (mut best, sealed, open) = {
             let log = self.cdp.log.read();
-            let events = log.events.iter().map(|(lsn, event)| (*lsn, event.time()));
-            let event = events.filter(|(lsn, time)| *lsn > 0 && by.reaches(*lsn, *time)).max();
+            // The first moment that there is may have neither a record nor another event any more.
+            let events = log.events.iter().map(|(lsn, event)| match event {
+                Event::Floor { lsn, time } => (*lsn, *time),
+                _ => (*lsn, event.time()),
+            });
+            let event = events.filter(|(lsn, time)| by.reaches(*lsn, *time)).max();
             let straddles = |r: &SegmentRecord| by.reaches(r.lsns.0, r.times.0);
             let sealed: Vec<_> = log.sealed.values().filter(|s| straddles(&s.record)).cloned().collect();
             let open = log.open.as_ref().filter(|open| straddles(&open.record));
