@@ -137,12 +137,13 @@ impl Pool {
 
     /// The first map page in `first..=last` in which a moment may show anything.
     pub(crate) fn next_page_at(&self, at: &At, first: u64, last: u64) -> Result<Option<u64>> {
-        let (branch, chunk) = (&at.branch, first * CHUNKS);
+        let branch = &at.branch;
         let placed = self.catalog.next_mapped(branch.id, first, last)?;
-        let kept = self.catalog.next_version(branch.id, chunk)?;
-        let recorded = branch.cdp.next_chunk(chunk)?;
-        let pages = placed.into_iter().chain(kept.into_iter().chain(recorded).map(|chunk| chunk / CHUNKS));
-        Ok(pages.filter(|page| *page <= last).min())
+        let kept = self.catalog.next_version(branch.id, first * CHUNKS)?.map(|chunk| chunk / CHUNKS);
+        let known = placed.into_iter().chain(kept).min().filter(|page| *page <= last);
+        // Only what comes before that is looked for in the log.
+        let recorded = branch.cdp.next_page(first..known.unwrap_or(last.saturating_add(1)))?;
+        Ok(recorded.or(known))
     }
 
     fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
