@@ -280,6 +280,12 @@ impl LogState {
         begins.next().flatten()
     }
 
+    /// Since when, as (LSN, time), it is off: it was on before.
+    pub(crate) fn is_off(&self) -> Option<(u64, u64)> {
+        let last = self.turns.iter().rev().find(|(_, e)| matches!(e, Event::On { .. } | Event::Off { .. }));
+        last.filter(|(_, e)| matches!(e, Event::Off { .. })).map(|(at, e)| (*at, e.time()))
+    }
+
     /// When recording was switched off for the first time after an LSN.
     pub(crate) fn off_after(&self, lsn: u64) -> Option<u64> {
         let mut later = self.turns.range(lsn.saturating_add(1)..);

@@ -50,6 +50,8 @@ pub(crate) struct Maintenance {
     pub(crate) deleted: BTreeSet<u64>,
     /// Deleted volumes that have a history, which goes when nothing rests on it.
     pub(crate) ended: BTreeSet<u64>,
+    /// Branches whose history has expired, and that something rests on.
+    pub(crate) held_up: BTreeSet<u64>,
     /// Where moving data off draining PVs goes on.
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
@@ -78,6 +80,7 @@ impl Maintenance {
             dead: BTreeMap::new(),
             deleted: BTreeSet::new(),
             ended: BTreeSet::new(),
+            held_up: BTreeSet::new(),
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),
@@ -107,7 +110,11 @@ impl Pool {
     }
 
     fn step(&self) -> Result<Progress> {
-        if self.enforce_snapshot_policies()? || self.flatten_deepest()? || self.anchor_by_time()? {
+        if self.enforce_snapshot_policies()?
+            || self.flatten_deepest()?
+            || self.flatten_over_expired()?
+            || self.anchor_by_time()?
+        {
             return Ok(Progress::Worked);
         }
         let m = &mut *self.maintenance.lock();
@@ -198,7 +205,12 @@ impl Pool {
     }
 
     /// Commits work that has no place in the journal: the positions are what they are.
-    pub(crate) fn commit_aside(&self, m: &mut Maintenance, txn: Txn<'_>, released: &[(u8, u64)]) -> Result<()> {
+    pub(crate) fn commit_aside(
+        &self,
+        m: &mut Maintenance,
+        txn: Txn<'_>,
+        released: &[(u8, u64)],
+    ) -> Result<()> {
         let (preserved, destaged) = m.aside();
         self.commit(m, txn, preserved, destaged, released)
     }
