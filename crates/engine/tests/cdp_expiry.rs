@@ -6,7 +6,7 @@ mod common;
 
 use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::ErrorKind;
-use hindcast_engine::cdp::{AnchorPolicy, CdpInfo, CdpSettings, Compression, Moment, Retention};
+use hindcast_engine::cdp::{AnchorPolicy, CdpInfo, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::disk::{Dir, OpenMode};
 use hindcast_engine::pool::PoolOptions;
 
@@ -288,6 +288,33 @@ fn the_first_moment_that_is_shown_is_found_by_its_time() {
     };
     verify(&site);
     verify(&site.reopen());
+}
+
+/// Records that lead forward only: without an anchor the beginning of the log could never go.
+#[test]
+fn a_redo_log_with_a_limit_gets_the_anchors_that_it_needs() {
+    let site = site();
+    let most = 2 * MIB;
+    let retention = Retention { time: None, bytes: Some(most) };
+    let redo =
+        CdpSettings { encoding: Encoding::Redo, anchors: AnchorPolicy::Never, retention, ..settings() };
+    site.pool.set_cdp("v", Some(redo)).unwrap();
+    let mut moments = Vec::new();
+    for byte in 1..60 {
+        moments.push((fill(&site, byte), byte));
+        site.pool.drain().unwrap();
+        site.idle();
+        let stored = info(&site).stored;
+        assert!(stored < most + MIB, "{stored} of {most} after {byte}");
+    }
+    let (from, _) = info(&site).from.unwrap();
+    moments.retain(|(lsn, _)| *lsn >= from);
+    assert!((3..20).contains(&moments.len()), "{}: about as much as there may be", moments.len());
+    for (lsn, byte) in &moments {
+        assert_eq!(moment(&site, Moment::Lsn(*lsn)), Ok(*byte));
+    }
+    assert!(info(&site).anchors < 8, "{:?}", info(&site));
+    site.reopen();
 }
 
 /// What is copied of a moment is found without looking into every segment for every page.

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::pool::line::{Branch, VolumeState};
 use crate::pool::{Maintenance, Pool};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A volume's past on one branch.
 pub(super) struct Stretch {
@@ -291,6 +292,23 @@ impl Pool {
 }
 
 impl super::log::BranchCdp {
+    /// Has half of the bytes that there may be come since the last anchor, where history can begin at anchors only? Then the
+    /// older half can go when the limit is reached.
+    pub(super) fn needs_anchor_to_forget(&self) -> bool {
+        let log = self.log.read();
+        let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };
+        let Some(most) = settings.retention.bytes else { return false };
+        let anchor = |(at, event): (&u64, &Event)| match event {
+            Event::Anchor { time, .. } => Some((*at, *time)),
+            _ => None,
+        };
+        let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
+        // One may be sequenced that is yet to be carried out.
+        let is_last = self.anchored.load(Ordering::Relaxed) <= time;
+        let since = log.segment_records().filter(|r| r.lsns.0 > last).map(|r| r.end).sum::<u64>();
+        is_last && since > most / 2
+    }
+
     /// Where history should begin instead, as (LSN, time): at the newest anchor before `cutoff`, or at the end of a segment
     /// if records lead backward from there; with `too_large` at the first such place behind the oldest segment.
     fn new_floor(&self, cutoff: Option<u64>, too_large: bool) -> Option<(u64, u64)> {
