@@ -6,6 +6,7 @@
 use crate::oracle::{Content, Effect, VolId, VolumeModel, check_content};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
+use crate::workload::Op;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::Volume;
 use hindcast_engine::cdp::{CdpSettings, Moment, Retention};
@@ -19,6 +20,8 @@ const EXTRA: u64 = 1 << 20;
 const RANGES: usize = 40;
 /// Moments that are held open at once.
 const HELD: usize = 3;
+/// Seconds after which what has expired must be gone.
+const EXPIRY: usize = 20;
 /// Moments that are looked at after a recovery.
 const AFTER_RECOVERY: usize = 4;
 
@@ -225,6 +228,47 @@ impl Run {
             self.check_moment(vol, lsn, &content, size)?;
         }
         Ok(())
+    }
+
+    /// Retention passes, and CDP goes off: nothing is left of any history, since nothing rests on one any more.
+    pub(crate) fn expire_histories(&mut self) -> Outcome<()> {
+        if !self.kept_history {
+            return Ok(());
+        }
+        self.drop_handles();
+        let volumes: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
+        for vol in volumes {
+            let name = self.volume_name(vol)?;
+            let info = self.pool()?.cdp(&name).map_err(|e| format!("{e:?}"))?;
+            if info.settings.is_some() || info.anchors > 0 {
+                let retention = Retention { time: Some(1), bytes: None };
+                let short = CdpSettings { retention, ..info.settings.unwrap_or_default() };
+                self.step(&Op::Cdp(vol, Some(short)))?;
+                self.step(&Op::Cdp(vol, None))?;
+            }
+            self.step(&Op::Flatten(vol, true))?;
+        }
+        for _ in 0..EXPIRY {
+            // What is copied by itself takes a rest after each second's worth.
+            self.clock.advance(1_000_000_000);
+            self.step(&Op::Settle)?;
+        }
+        // Where the pool is full they rest on it still.
+        if self.flattening()? {
+            return Ok(());
+        }
+        for volume in self.oracle.state().volumes.values() {
+            let left = self.pool()?.cdp(&volume.name).map_err(|e| format!("{e:?}"))?;
+            if (left.anchors, left.segments, left.stored) != (0, 0, 0) {
+                return Err(format!("of the history of {} is left: {left:?}", volume.name));
+            }
+        }
+        if let Some((name, _)) = self.dir.files().iter().find(|(name, _)| name.starts_with("cdp-")) {
+            return Err(format!("{name} is left, and nobody has a history"));
+        }
+        // Nothing but what somebody sees takes space any more.
+        self.kept_history = false;
+        self.step(&Op::Settle)
     }
 
     /// A volume of a moment.

@@ -311,6 +311,9 @@ impl Run {
         for snap in protected.collect::<Vec<SnapId>>() {
             self.step(&Op::Protect(snap, false))?;
         }
+        if self.rand.percent(50) {
+            self.expire_histories()?;
+        }
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
             self.step(&Op::Delete { vol, force: true })?;

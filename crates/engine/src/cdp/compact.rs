@@ -167,8 +167,7 @@ impl Pool {
         self.check_usable()?;
         let mut txn = self.catalog.begin()?;
         txn.put_cdp_segment(branch.id, seq, &new.record)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         let (before, after) = (old.record, new.record);
         branch.cdp.change(|log| _ = log.sealed.insert(seq, Arc::new(new)));
         if after.edition != before.edition {

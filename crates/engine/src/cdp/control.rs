@@ -85,14 +85,15 @@ impl Pool {
         })
     }
 
-    /// Sequences one anchor that time asks for. False when none is due.
+    /// Sequences one anchor that time, or a limit in bytes, asks for. False when none is due.
     pub(crate) fn anchor_by_time(&self) -> Result<bool> {
         let now = self.world.clock.now();
         let is_due = |state: &&Arc<VolumeState>| {
             let cdp = &state.line.branch.cdp;
-            let Some(AnchorPolicy::Interval(ns)) = cdp.wanted().map(|s| s.anchors) else { return false };
-            cdp.writes.load(Ordering::Relaxed) > 0
-                && now.saturating_sub(cdp.anchored.load(Ordering::Relaxed)) >= ns
+            let Some(settings) = cdp.wanted() else { return false };
+            let since = now.saturating_sub(cdp.anchored.load(Ordering::Relaxed));
+            let by_time = matches!(settings.anchors, AnchorPolicy::Interval(ns) if since >= ns);
+            cdp.writes.load(Ordering::Relaxed) > 0 && (by_time || cdp.needs_anchor_to_forget())
         };
         let due = self.names.read().by_name.values().find(is_due).cloned();
         let Some(due) = due else { return Ok(false) };

@@ -7,9 +7,10 @@ use super::segment::{Open, Sealed, SegmentFile};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
+use crate::map::page::CHUNKS;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -195,20 +196,33 @@ impl BranchCdp {
         Ok(found)
     }
 
-    /// The first chunk at or after `chunk` of which there are records.
-    pub(crate) fn next_chunk(&self, chunk: u64) -> Result<Option<u64>> {
-        let (sealed, open) = {
+    /// The first of these map pages of which there are records.
+    pub(crate) fn next_page(&self, pages: Range<u64>) -> Result<Option<u64>> {
+        if pages.is_empty() {
+            return Ok(None);
+        }
+        let first = pages.start.saturating_mul(CHUNKS);
+        let touches = |r: &SegmentRecord| r.chunks.1 >= first && r.chunks.0 / CHUNKS < pages.end;
+        let (mut sealed, open) = {
             let log = self.log.read();
-            let reaches = |r: &SegmentRecord| r.chunks.1 >= chunk;
-            let sealed: Vec<_> = log.sealed.values().filter(|s| reaches(&s.record)).cloned().collect();
-            let first = |open: &Open| {
+            let sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
+            let next = |open: &Open| {
                 open.check()?;
-                Ok(open.entries.range((chunk, 0)..).next().map(|((chunk, _), _)| *chunk))
+                Ok(open.entries.range((first, 0)..).next().map(|((chunk, _), _)| chunk / CHUNKS))
             };
-            (sealed, log.open.as_ref().map(first).transpose()?.flatten())
+            let open = log.open.as_ref().filter(|open| touches(&open.record));
+            (sealed, open.map(next).transpose()?.flatten())
         };
-        let found = sealed.iter().map(|segment| segment.next_chunk(chunk)).collect::<Result<Vec<_>>>()?;
-        Ok(found.into_iter().flatten().chain(open).min())
+        // Each has an index of its own: those that can't have an earlier page than was found are not asked.
+        sealed.sort_unstable_by_key(|segment| segment.record.chunks.0);
+        let mut best = open.unwrap_or(pages.end);
+        for segment in sealed {
+            if best == pages.start || segment.record.chunks.0 / CHUNKS >= best {
+                break;
+            }
+            best = best.min(segment.next_chunk(first)?.map_or(best, |chunk| chunk / CHUNKS));
+        }
+        Ok(Some(best).filter(|page| pages.contains(page)))
     }
 
     pub(crate) fn load_event(&self, lsn: u64, event: Event) {
@@ -267,6 +281,12 @@ impl LogState {
             _ => None,
         });
         begins.next().flatten()
+    }
+
+    /// Since when, as (LSN, time), it is off: it was on before.
+    pub(crate) fn is_off(&self) -> Option<(u64, u64)> {
+        let last = self.turns.iter().rev().find(|(_, e)| matches!(e, Event::On { .. } | Event::Off { .. }));
+        last.filter(|(_, e)| matches!(e, Event::Off { .. })).map(|(at, e)| (*at, e.time()))
     }
 
     /// When recording was switched off for the first time after an LSN.

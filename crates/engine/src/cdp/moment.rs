@@ -2,7 +2,7 @@
 
 use super::record::Entry;
 use super::{Moment, Point};
-use crate::catalog::{LineRecord, SegmentRecord};
+use crate::catalog::{Event, LineRecord, SegmentRecord};
 use crate::error::{Result, invalid, not_found};
 use crate::map::page::CHUNKS;
 use crate::pool::line::{Base, Branch, HEAD, Line, VolumeState};
@@ -138,12 +138,13 @@ impl Pool {
 
     /// The first map page in `first..=last` in which a moment may show anything.
     pub(crate) fn next_page_at(&self, at: &At, first: u64, last: u64) -> Result<Option<u64>> {
-        let (branch, chunk) = (&at.branch, first * CHUNKS);
+        let branch = &at.branch;
         let placed = self.catalog.next_mapped(branch.id, first, last)?;
-        let kept = self.catalog.next_version(branch.id, chunk)?;
-        let recorded = branch.cdp.next_chunk(chunk)?;
-        let pages = placed.into_iter().chain(kept.into_iter().chain(recorded).map(|chunk| chunk / CHUNKS));
-        Ok(pages.filter(|page| *page <= last).min())
+        let kept = self.catalog.next_version(branch.id, first * CHUNKS)?.map(|chunk| chunk / CHUNKS);
+        let known = placed.into_iter().chain(kept).min().filter(|page| *page <= last);
+        // Only what comes before that is looked for in the log.
+        let recorded = branch.cdp.next_page(first..known.unwrap_or(last.saturating_add(1)))?;
+        Ok(recorded.or(known))
     }
 
     fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
@@ -309,8 +310,12 @@ impl Branch {
     fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
         let (mut best, sealed, open) = {
             let log = self.cdp.log.read();
-            let events = log.events.iter().map(|(lsn, event)| (*lsn, event.time()));
-            let event = events.filter(|(lsn, time)| *lsn > 0 && by.reaches(*lsn, *time)).max();
+            // The first moment that there is may have neither a record nor another event any more.
+            let events = log.events.iter().map(|(lsn, event)| match event {
+                Event::Floor { lsn, time } => (*lsn, *time),
+                _ => (*lsn, event.time()),
+            });
+            let event = events.filter(|(lsn, time)| by.reaches(*lsn, *time)).max();
             let straddles = |r: &SegmentRecord| by.reaches(r.lsns.0, r.times.0);
             let sealed: Vec<_> = log.sealed.values().filter(|s| straddles(&s.record)).cloned().collect();
             let open = log.open.as_ref().filter(|open| straddles(&open.record));

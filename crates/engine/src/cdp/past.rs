@@ -2,6 +2,7 @@
 
 use super::log::LogState;
 use super::record::Entry;
+use super::retain::Stretch;
 use super::{Anchor, Bucket, Change, History, Mark, Span};
 use super::{CdpSample, segment::SegmentFile};
 use crate::catalog::{Event, LineRecord, SegmentRecord};
@@ -11,7 +12,6 @@ use crate::pool::Pool;
 use crate::pool::line::Branch;
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Buckets of a history: each takes memory.
@@ -27,25 +27,18 @@ impl Pool {
         self.record_until(self.journal.last().0)?;
         let mut history = History { marks: self.marks(state.id), ..History::default() };
         history.flushes = state.flushes.lock().iter().copied().collect();
-        let lines = self.branch_lines(state.id);
-        let mut seen = BTreeSet::new();
-        for (n, (branch, ..)) in lines.iter().enumerate() {
-            if !seen.insert(branch.id) {
-                continue;
-            }
-            // It ended when the volume went over to another branch for the last time.
-            let last = lines.iter().rposition(|(b, ..)| b.id == branch.id).unwrap_or(n);
-            let end = lines.get(last + 1).map(|(_, lsn, time)| (*lsn, *time));
+        let stretches = self.stretches(state.id);
+        for Stretch { branch, until, .. } in &stretches {
             let anchors = {
                 let log = branch.cdp.log.read();
-                history.spans.extend(log.spans(branch.id, end));
+                history.spans.extend(log.spans(branch.id, *until));
                 anchors_of(&log)
             };
             // Names come before logs: whoever holds them may look at a log.
             history.anchors.extend(self.named(anchors));
         }
         history.anchors.sort_by_key(|anchor| anchor.lsn);
-        history.buckets = self.buckets(&history.spans, &lines, buckets)?;
+        history.buckets = self.buckets(&history.spans, &stretches, buckets);
         Ok(history)
     }
 
@@ -68,8 +61,8 @@ impl Pool {
     pub fn recorded_chunks(&self, volume: &str, limit: usize) -> Result<BTreeSet<u64>> {
         let state = self.names.read().volume(volume)?.clone();
         let mut anchors = BTreeSet::new();
-        for (branch, ..) in self.branch_lines(state.id) {
-            anchors.extend(anchors_of(&branch.cdp.log.read()).iter().map(|(lsn, ..)| *lsn));
+        for stretch in self.stretches(state.id) {
+            anchors.extend(anchors_of(&stretch.branch.cdp.log.read()).iter().map(|(lsn, ..)| *lsn));
         }
         let mut newest = anchors.iter().rev();
         let between = match (newest.next(), newest.next()) {
@@ -94,11 +87,8 @@ impl Pool {
         limit: usize,
     ) -> Result<Vec<Change>> {
         let mut found = Vec::new();
-        let mut seen = BTreeSet::new();
-        for (branch, ..) in self.branch_lines(volume) {
-            if seen.insert(branch.id) {
-                branch.changes(bytes, lsns, limit, &mut found)?;
-            }
+        for stretch in self.stretches(volume) {
+            stretch.branch.changes(bytes, lsns, limit, &mut found)?;
         }
         found.sort_by_key(|change: &Change| (change.lsn, change.offset));
         found.truncate(limit);
@@ -137,18 +127,6 @@ impl Pool {
         }
     }
 
-    /// The branches that a volume wrote to with CDP on, since which LSN and time; oldest first.
-    fn branch_lines(&self, volume: u64) -> Vec<(Arc<Branch>, u64, u64)> {
-        let lines = self.lines.read();
-        let names = self.names.read();
-        let of_volume = lines.get(&volume).into_iter().flatten();
-        let branches = of_volume.filter_map(|(lsn, line)| match line {
-            LineRecord::Branch { branch, time } => Some((names.branches.get(branch)?.clone(), *lsn, *time)),
-            LineRecord::Mark { .. } => None,
-        });
-        branches.collect()
-    }
-
     fn marks(&self, volume: u64) -> Vec<Mark> {
         let lines = self.lines.read();
         let of_volume = lines.get(&volume).into_iter().flatten();
@@ -172,27 +150,18 @@ impl Pool {
 
     /// Changes over time, from the first moment to the last write. Of segments that are full only the sums are known
     /// without reading: they are spread evenly over the segment's time.
-    fn buckets(
-        &self,
-        spans: &[Span],
-        lines: &[(Arc<Branch>, u64, u64)],
-        count: usize,
-    ) -> Result<Vec<Bucket>> {
+    fn buckets(&self, spans: &[Span], stretches: &[Stretch], count: usize) -> Vec<Bucket> {
         let last = self.journal.last().1;
         let Some(first) = spans.iter().map(|span| span.from.1).min().filter(|_| count > 0) else {
-            return Ok(Vec::new());
+            return Vec::new();
         };
         let length = (last.saturating_sub(first) / count as u64).saturating_add(1);
         let from = |n: usize| first.saturating_add(length.saturating_mul(n as u64));
         let mut buckets: Vec<Bucket> =
             (0..count).map(|n| Bucket { from: from(n), ..Bucket::default() }).collect();
         let at = |time: u64| ((time.saturating_sub(first) / length) as usize).min(count - 1);
-        let mut seen = BTreeSet::new();
-        for (branch, ..) in lines {
-            if !seen.insert(branch.id) {
-                continue;
-            }
-            let log = branch.cdp.log.read();
+        for stretch in stretches {
+            let log = stretch.branch.cdp.log.read();
             for segment in log.sealed.values() {
                 let record = &segment.record;
                 spread(&mut buckets[at(record.times.0)..=at(record.times.1)], record);
@@ -204,7 +173,7 @@ impl Pool {
                 bucket.stored += entry.space();
             }
         }
-        Ok(buckets)
+        buckets
     }
 }
 

@@ -10,16 +10,40 @@ use crate::disk::Dir;
 use crate::error::Result;
 use crate::pool::line::{Branch, VolumeState};
 use crate::pool::{Maintenance, Pool};
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// A stretch of a volume's past on one branch.
+/// A volume's past on one branch.
 pub(super) struct Stretch {
     pub(super) branch: Arc<Branch>,
-    /// LSN of the line in the volume's table.
-    pub(super) lsn: u64,
-    /// Time at which the next one begins.
-    pub(super) until: Option<u64>,
+    /// (LSN, time) from which on nothing was recorded there any more: CDP was switched off, or the volume went over to another
+    /// branch. `None` while it goes on.
+    pub(super) until: Option<(u64, u64)>,
+    /// A younger one has expired: this one has, too, whatever is wanted now.
+    outlived: bool,
+}
+
+/// What a volume's retention asks for.
+struct Due {
+    /// Oldest first.
+    stretches: Vec<Stretch>,
+    /// What is older may go.
+    cutoff: Option<u64>,
+    /// There is more than there may be.
+    too_large: bool,
+}
+
+impl Due {
+    /// The stretches of which nothing is wanted any more.
+    fn expired(&self) -> impl Iterator<Item = (&Stretch, u64)> {
+        let is_old = |time: u64| self.cutoff.is_some_and(|cutoff| time <= cutoff);
+        // The newest one loses its beginning when there is too much, and no more.
+        let in_the_way = self.too_large && self.stretches.len() > 1;
+        self.stretches.iter().enumerate().filter_map(move |(n, stretch)| {
+            let (lsn, time) = stretch.until?;
+            (is_old(time) || stretch.outlived || in_the_way && n == 0).then_some((stretch, lsn))
+        })
+    }
 }
 
 impl Pool {
@@ -36,81 +60,112 @@ impl Pool {
         for volume in ended {
             let stretches = self.stretches(volume);
             if let Some(free) = stretches.iter().find(|s| s.branch.cdp.may_forget(u64::MAX)) {
-                self.drop_stretch(m, volume, free)?;
+                self.forget_branch(m, &free.branch)?;
                 return Ok(true);
             }
             if stretches.is_empty() {
-                self.drop_lines(m, volume)?;
+                let lines =
+                    self.lines.read().get(&volume).into_iter().flatten().map(|(lsn, _)| *lsn).collect();
+                self.drop_lines(m, volume, lines)?;
+                m.ended.remove(&volume);
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn drop_lines(&self, m: &mut Maintenance, volume: u64) -> Result<()> {
-        let lines = self.lines.read().get(&volume).cloned().unwrap_or_default();
+    /// Forgets that a volume wrote to branches, or had marks, from these LSNs on.
+    fn drop_lines(&self, m: &mut Maintenance, volume: u64, lsns: Vec<u64>) -> Result<()> {
         let mut txn = self.catalog.begin()?;
-        lines.keys().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
-        self.lines.write().remove(&volume);
-        m.ended.remove(&volume);
+        lsns.iter().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
+        self.commit_aside(m, txn, &[])?;
+        let mut lines = self.lines.write();
+        if let Some(of_volume) = lines.get_mut(&volume) {
+            of_volume.retain(|lsn, _| !lsns.contains(lsn));
+            if of_volume.is_empty() {
+                lines.remove(&volume);
+            }
+        }
         Ok(())
     }
 
-    /// The stretches of a volume's past, oldest first.
+    /// The stretches of a volume's past of which something is there, oldest first.
     pub(super) fn stretches(&self, volume: u64) -> Vec<Stretch> {
         let lines = self.lines.read();
         let names = self.names.read();
         let of_volume = lines.get(&volume).into_iter().flatten();
         let mut found: Vec<Stretch> = Vec::new();
         for (lsn, line) in of_volume {
-            let LineRecord::Branch { branch, time } = line else { continue };
+            let LineRecord::Branch { branch: id, time } = line else { continue };
             if let Some(last) = found.last_mut() {
-                last.until = Some(*time);
+                // A branch comes twice in a row, with CDP off between.
+                if last.branch.id == *id {
+                    continue;
+                }
+                last.until.get_or_insert((*lsn, *time));
             }
-            if let Some(branch) = names.branches.get(branch) {
-                found.push(Stretch { branch: branch.clone(), lsn: *lsn, until: None });
-            }
+            let recorded = names.branches.get(id).filter(|b| !b.cdp.log.read().events.is_empty());
+            let Some(branch) = recorded else {
+                found.iter_mut().for_each(|older| older.outlived = true);
+                continue;
+            };
+            // It may have been switched on again, and that is yet to be carried out.
+            let off = branch.cdp.log.read().is_off().filter(|_| !branch.cdp.is_on());
+            found.push(Stretch { branch: branch.clone(), until: off, outlived: false });
         }
         found
     }
 
+    /// The oldest lines of a volume, as far as nothing of their branches is there any more. Younger ones stay: their moments
+    /// would seem to belong to the line before.
+    fn empty_lines(&self, volume: u64) -> Vec<u64> {
+        let lines = self.lines.read();
+        let names = self.names.read();
+        let is_empty = |id: &u64| names.branches.get(id).is_none_or(|b| b.cdp.log.read().events.is_empty());
+        let branches = lines.get(&volume).into_iter().flatten().filter_map(|(lsn, line)| match line {
+            LineRecord::Branch { branch, .. } => Some((lsn, branch)),
+            LineRecord::Mark { .. } => None,
+        });
+        branches.take_while(|(_, id)| is_empty(id)).map(|(lsn, _)| *lsn).collect()
+    }
+
+    /// What is to go of a volume's past.
+    fn due(&self, volume: u64) -> Due {
+        let stretches = self.stretches(volume);
+        // Where CDP is off now, the newest that was said counts.
+        let settings = stretches.iter().rev().find_map(|s| s.branch.cdp.log.read().last_settings());
+        let Retention { time, bytes } = settings.map(|s| s.retention).unwrap_or_default();
+        let cutoff = time.map(|time| self.now().saturating_sub(time));
+        let stored = || stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum::<u64>();
+        let too_large = bytes.is_some_and(|most| stored() > most);
+        Due { stretches, cutoff, too_large }
+    }
+
+    /// The volumes that have, or had, a history.
+    fn with_history(&self) -> Vec<Arc<VolumeState>> {
+        let lines = self.lines.read();
+        let names = self.names.read();
+        names.by_name.values().filter(|v| lines.contains_key(&v.id)).cloned().collect()
+    }
+
     /// Moves the beginning of one volume's history, if its retention says so.
     fn enforce_retention(&self, m: &mut Maintenance) -> Result<bool> {
-        let volumes: Vec<Arc<VolumeState>> = {
-            let lines = self.lines.read();
-            let names = self.names.read();
-            names.by_name.values().filter(|v| lines.contains_key(&v.id)).cloned().collect()
-        };
-        for state in volumes {
-            let Some(retention) = state.line.branch.cdp.log.read().last_settings().map(|s| s.retention)
-            else {
-                continue;
-            };
-            if retention == Retention::default() {
-                continue;
-            }
-            let stretches = self.stretches(state.id);
-            let cutoff = retention.time.map(|time| self.now().saturating_sub(time));
-            let stored: u64 = stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum();
-            let too_large = retention.bytes.is_some_and(|most| stored > most);
-            let Some(oldest) = stretches.first() else { continue };
-            let is_old = |until: u64| cutoff.is_some_and(|cutoff| until <= cutoff);
-            // A branch may come twice, with CDP off between.
-            let again = stretches[1..].iter().any(|s| s.branch.id == oldest.branch.id);
-            if let Some(until) = oldest.until
-                && !again
-                && (is_old(until) || too_large)
-                && oldest.branch.cdp.may_forget(u64::MAX)
-            {
-                self.drop_stretch(m, state.id, oldest)?;
+        m.held_up.clear();
+        for state in self.with_history() {
+            let empty = self.empty_lines(state.id);
+            if !empty.is_empty() {
+                self.drop_lines(m, state.id, empty)?;
                 return Ok(true);
             }
-            // What a rollback rests on keeps its stretch; the younger ones go on losing their beginnings. None of them is dropped
-            // out of the middle: its moments would seem to belong to the one before.
-            for branch in stretches.iter().map(|s| &s.branch) {
-                if let Some((lsn, time)) = branch.cdp.new_floor(cutoff, too_large)
+            let due = self.due(state.id);
+            if let Some((stretch, _)) = due.expired().find(|(s, until)| s.branch.cdp.may_forget(*until)) {
+                self.forget_branch(m, &stretch.branch)?;
+                return Ok(true);
+            }
+            m.held_up.extend(due.expired().map(|(stretch, _)| stretch.branch.id));
+            // What something rests on keeps its stretch, and loses no more than its beginning.
+            for branch in due.stretches.iter().map(|s| &s.branch) {
+                if let Some((lsn, time)) = branch.cdp.new_floor(due.cutoff, due.too_large)
                     && branch.cdp.may_forget(lsn)
                 {
                     self.raise_floor(m, branch, lsn, time)?;
@@ -122,13 +177,12 @@ impl Pool {
     }
 
     /// Forgets all that a branch has recorded.
-    fn drop_stretch(&self, m: &mut Maintenance, volume: u64, stretch: &Stretch) -> Result<()> {
-        let branch = &stretch.branch;
-        let (segments, events) = {
+    fn forget_branch(&self, m: &mut Maintenance, branch: &Arc<Branch>) -> Result<()> {
+        let (segments, events, anchors) = {
             let log = branch.cdp.log.read();
-            (log.all_segments(), log.events.keys().copied().collect::<Vec<u64>>())
+            let events: Vec<u64> = log.events.keys().copied().collect();
+            (log.all_segments(), events, log.anchors().collect::<Vec<u64>>())
         };
-        let anchors: Vec<u64> = branch.cdp.log.read().anchors().collect();
         let mut txn = self.catalog.begin()?;
         for (seq, record, groups) in &segments {
             txn.remove_cdp_segment(branch.id, *seq)?;
@@ -136,14 +190,9 @@ impl Pool {
             debug_assert!(record.records > 0);
         }
         events.iter().try_for_each(|lsn| txn.remove_cdp_event(branch.id, *lsn))?;
-        txn.remove_cdp_line(volume, stretch.lsn)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         self.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
         branch.cdp.change(|log| log.clear());
-        if let Some(lines) = self.lines.write().get_mut(&volume) {
-            lines.remove(&stretch.lsn);
-        }
         self.let_go(m, branch, anchors, segments.iter().map(|(seq, record, _)| (*seq, *record)))
     }
 
@@ -166,8 +215,7 @@ impl Pool {
         segments.iter().try_for_each(|(seq, ..)| txn.remove_cdp_segment(branch.id, *seq))?;
         events.iter().try_for_each(|at| txn.remove_cdp_event(branch.id, *at))?;
         txn.put_cdp_event(branch.id, 0, &floor)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         branch.cdp.change(|log| {
             segments.iter().for_each(|(seq, ..)| drop(log.sealed.remove(seq)));
             events.iter().for_each(|at| log.remove_event(*at));
@@ -222,13 +270,9 @@ impl Pool {
             window: 0,
             short: false,
         };
-        let mut seen = BTreeSet::new();
         for stretch in &stretches {
             let log = stretch.branch.cdp.log.read();
             info.from = info.from.or_else(|| log.begins());
-            if !seen.insert(stretch.branch.id) {
-                continue;
-            }
             for record in log.segment_records() {
                 info.records += record.records;
                 info.written += record.written;
@@ -248,6 +292,23 @@ impl Pool {
 }
 
 impl super::log::BranchCdp {
+    /// Has half of the bytes that there may be come since the last anchor, where history can begin at anchors only? Then the
+    /// older half can go when the limit is reached.
+    pub(super) fn needs_anchor_to_forget(&self) -> bool {
+        let log = self.log.read();
+        let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };
+        let Some(most) = settings.retention.bytes else { return false };
+        let anchor = |(at, event): (&u64, &Event)| match event {
+            Event::Anchor { time, .. } => Some((*at, *time)),
+            _ => None,
+        };
+        let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
+        // One may be sequenced that is yet to be carried out.
+        let is_last = self.anchored.load(Ordering::Relaxed) <= time;
+        let since = log.segment_records().filter(|r| r.lsns.0 > last).map(|r| r.end).sum::<u64>();
+        is_last && since > most / 2
+    }
+
     /// Where history should begin instead, as (LSN, time): at the newest anchor before `cutoff`, or at the end of a segment
     /// if records lead backward from there; with `too_large` at the first such place behind the oldest segment.
     fn new_floor(&self, cutoff: Option<u64>, too_large: bool) -> Option<(u64, u64)> {

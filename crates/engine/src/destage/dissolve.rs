@@ -63,8 +63,7 @@ impl Pool {
         txn.remove_versions(versions.iter().map(|v| v.key))?;
         txn.put_versions(kept.iter())?;
         self.put_branch_slots(&mut txn, branch, -freed)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         branch.slots.fetch_sub((freed as u64).min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
         Ok(())
     }
@@ -72,8 +71,7 @@ impl Pool {
     fn forget_snapshot(&self, m: &mut Maintenance, id: u64, of: Frozen) -> Result<()> {
         let mut txn = self.catalog.begin()?;
         txn.remove_snapshot(id)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         m.deleted.remove(&id);
         self.names.write().snapshots.remove(&id);
         // On a branch without a writer the current map was what its newest snapshot saw.

@@ -154,8 +154,7 @@ impl Pool {
         let mut txn = self.catalog.begin()?;
         txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(moves.versions.iter())?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &moves.released)?;
+        self.commit_aside(m, txn, &moves.released)?;
         let of_pages = moves.pages.iter().map(|(key, _)| key.0);
         let branches: BTreeSet<u64> = of_pages.chain(moves.versions.iter().map(|v| v.key.0)).collect();
         self.publish(moves.pages);

@@ -344,8 +344,7 @@ impl Pool {
             b.slots += step.slots;
             b.fill = Some(record);
         })?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[(branch.slot_log2, step.slots)])?;
+        self.commit_aside(m, txn, &[(branch.slot_log2, step.slots)])?;
         branch.slots.fetch_add(step.slots, Ordering::Relaxed);
         self.publish(step.pages);
         self.map.forget_frozen(branch.id);
@@ -358,8 +357,7 @@ impl Pool {
         let mut txn = self.catalog.begin()?;
         let complete = |b: &mut BranchRecord| (b.base, b.fill) = (None, None);
         self.put_branch(&mut txn, branch.id, complete)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         // In this order: what is not being filled, and rests on something, was not completed.
         self.names.write().drop_base(branch);
         branch.filling.store(false, Ordering::Release);

@@ -148,8 +148,7 @@ impl Pool {
         };
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
         let plan = self.plan(m, &batch, false)?;
-        let in_place =
-            self.preserve(m, &batch, plan, |m| (m.committed.preserved_lsn.max(m.destaged), m.destaged))?;
+        let in_place = self.preserve(m, &batch, plan, Maintenance::aside)?;
         // Until the operation's own position is committed it is done again after a crash: nothing else follows from this.
         self.write_placed(&in_place, SyncPurpose::Apply)
     }
@@ -203,8 +202,7 @@ impl Pool {
         }
         txn.put_versions(step.versions.iter())?;
         self.put_branch_slots(&mut txn, branch, -(step.freed as i64))?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         branch.slots.fetch_sub(step.freed.min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
         match step.hole {
             Some(pages) => self.map.forget_pages(branch.id, pages),
@@ -278,8 +276,7 @@ impl Pool {
     fn remove_branch(&self, m: &mut Maintenance, id: u64) -> Result<()> {
         let mut txn = self.catalog.begin()?;
         txn.remove_branch(id)?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])?;
+        self.commit_aside(m, txn, &[])?;
         self.names.write().forget_branch(id);
         self.map.forget_branch(id);
         Ok(())

@@ -8,6 +8,7 @@ use crate::catalog::{Control, Frozen};
 use crate::error::{Result, conflict, invalid, not_found};
 use crate::map::page::CHUNKS;
 use crate::world::uuid;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -44,8 +45,9 @@ impl Pool {
     pub fn origin(&self, volume: &str) -> Result<Option<Origin>> {
         let base = {
             let names = self.names.read();
-            let foreign = foreign(&names, names.volume(volume)?);
-            let Some((_, base)) = foreign.into_iter().next_back() else { return Ok(None) };
+            let own = names.branches_of(names.volume(volume)?);
+            let mut bases = own.values().rev().filter_map(|branch| branch.base());
+            let Some(base) = bases.find(|base| is_foreign(base, &own)) else { return Ok(None) };
             match base {
                 Base::Line(line) if line.at.is_none() => return Ok(names.snapshot_at(line.frozen())),
                 base => base,
@@ -62,15 +64,20 @@ impl Pool {
     }
 
     /// Makes a volume independent of its origin in the background, at most `bytes_per_second` (0: as fast as it goes): what
-    /// it and its snapshots still show of an image, or of a snapshot of another volume, is copied into it. Goes on after a
-    /// restart. [`crate::ErrorKind::Conflict`] when it has no origin.
+    /// it and its snapshots still show of an image, of a snapshot of another volume, or of a moment (also one of its own
+    /// past, after a recovery in place), is copied into it. Goes on after a restart. [`crate::ErrorKind::Conflict`] when it
+    /// rests on none.
     pub fn flatten_volume(&self, volume: &str, bytes_per_second: u64) -> Result<()> {
         self.submit(|names| {
-            let wanted = foreign(names, names.volume(volume)?);
-            if wanted.is_empty() {
+            let state = names.volume(volume)?;
+            let own = names.branches_of(state);
+            let wanted = own.values().filter(|branch| {
+                branch.base().is_some_and(|base| is_foreign(&base, &own) || is_moment(&base, |_| true))
+            });
+            let branches: Vec<u64> = wanted.map(|branch| branch.id).take(MAX_BRANCHES).collect();
+            if branches.is_empty() {
                 return Err(conflict(format!("flatten {volume}: it rests on nothing else")));
             }
-            let branches = wanted.iter().map(|(branch, _)| branch.id).take(MAX_BRANCHES).collect();
             Ok(Control::SetFill { branches, rate: Some(bytes_per_second) })
         })?;
         Ok(())
@@ -120,8 +127,7 @@ impl Pool {
         let deepest = {
             let names = self.names.read();
             let deep = names.by_name.values().map(|v| &v.line).filter(|line| line.branch.depth > limit);
-            let mut deep =
-                deep.map(|line| (line.levels().count() as u32 - 1, line.branch.clone())).peekable();
+            let mut deep = deep.map(|line| (line.depth() as u32 - 1, line.branch.clone())).peekable();
             if limit == 0 || deep.peek().is_none() {
                 return Ok(false);
             }
@@ -135,17 +141,42 @@ impl Pool {
         self.submit(|_| Ok(Control::SetFill { branches: vec![branch.id], rate: Some(QUIET_RATE) }))?;
         Ok(true)
     }
+
+    /// Begins to flatten what rests on moments that have expired: a volume, or a snapshot that somebody sees, of which they
+    /// are the own past. Where nobody sees a snapshot it goes with its own part of that past. One at a time, and not where
+    /// space is low. False when nothing is to be done.
+    pub(crate) fn flatten_over_expired(&self) -> Result<bool> {
+        let held_up = std::mem::take(&mut self.maintenance.lock().held_up);
+        if held_up.is_empty() || self.options.flatten_depth == 0 || self.is_low_on_space() {
+            return Ok(false);
+        }
+        let found = {
+            let names = self.names.read();
+            let seen = names.snapshots.values().filter(|s| names.is_in_sight(s)).map(|s| &s.state);
+            let mut seen = names.by_name.values().chain(seen).map(|state| &state.line.branch);
+            let holds = |branch: &&Arc<Branch>| {
+                branch.base().is_some_and(|base| is_moment(&base, |of| held_up.contains(&of)))
+                    && !branch.filling.load(Ordering::Acquire)
+            };
+            seen.find(holds).map(|branch| branch.id)
+        };
+        let Some(branch) = found else { return Ok(false) };
+        self.submit(|_| Ok(Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }))?;
+        Ok(true)
+    }
 }
 
-/// The branches of a volume that rest on what is not the volume's own, by id, and what that is.
-fn foreign(names: &Namespace, volume: &VolumeState) -> Vec<(Arc<Branch>, Base)> {
-    let own = names.branches_of(volume);
-    let is_foreign = |base: &Base| match base {
+/// Is it something that is not the volume's own?
+fn is_foreign(base: &Base, own: &BTreeMap<u64, Arc<Branch>>) -> bool {
+    match base {
         Base::Image(_) => true,
         Base::Line(line) => !own.contains_key(&line.branch.id),
-    };
-    let based = own.values().filter_map(|branch| Some((branch.clone(), branch.base()?)));
-    based.filter(|(_, base)| is_foreign(base)).collect()
+    }
+}
+
+/// Is it a moment of such a branch?
+fn is_moment(base: &Base, of: impl Fn(u64) -> bool) -> bool {
+    matches!(base, Base::Line(line) if line.at.is_some() && of(line.branch.id))
 }
 
 /// The branches of a volume that are being made complete.

@@ -49,6 +49,8 @@ pub(crate) struct Maintenance {
     pub(crate) deleted: BTreeSet<u64>,
     /// Deleted volumes that have a history, which goes when nothing rests on it.
     pub(crate) ended: BTreeSet<u64>,
+    /// Branches whose history has expired, and that something rests on.
+    pub(crate) held_up: BTreeSet<u64>,
     /// Where moving data off draining PVs goes on.
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
@@ -77,6 +79,7 @@ impl Maintenance {
             dead: BTreeMap::new(),
             deleted: BTreeSet::new(),
             ended: BTreeSet::new(),
+            held_up: BTreeSet::new(),
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),
@@ -87,6 +90,11 @@ impl Maintenance {
             retired_files: Retired::default(),
             seen: (0, 0),
         }
+    }
+
+    /// (preserved, destaged) of a commit that carries out no record.
+    pub(crate) fn aside(&self) -> (u64, u64) {
+        (self.committed.preserved_lsn.max(self.destaged), self.destaged)
     }
 }
 
@@ -101,7 +109,11 @@ impl Pool {
     }
 
     fn step(&self) -> Result<Progress> {
-        if self.enforce_snapshot_policies()? || self.flatten_deepest()? || self.anchor_by_time()? {
+        if self.enforce_snapshot_policies()?
+            || self.flatten_deepest()?
+            || self.flatten_over_expired()?
+            || self.anchor_by_time()?
+        {
             return Ok(Progress::Worked);
         }
         let m = &mut *self.maintenance.lock();
@@ -188,8 +200,18 @@ impl Pool {
             return Ok(());
         }
         let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;
-        let (preserved, destaged) = (m.committed.preserved_lsn.max(m.destaged), m.destaged);
-        self.commit(m, txn, preserved, destaged, &[])
+        self.commit_aside(m, txn, &[])
+    }
+
+    /// Commits work that has no place in the journal: the positions are what they are.
+    pub(crate) fn commit_aside(
+        &self,
+        m: &mut Maintenance,
+        txn: Txn<'_>,
+        released: &[(u8, u64)],
+    ) -> Result<()> {
+        let (preserved, destaged) = m.aside();
+        self.commit(m, txn, preserved, destaged, released)
     }
 
     /// Commits `txn` with the allocator's changes and the positions; then lets go of what that commit frees.

@@ -49,12 +49,16 @@ impl Site {
 
     /// As after a kill: nothing is closed. The offline check finds nothing.
     pub fn reopen(self) -> Site {
+        self.reopen_with(PoolOptions::default())
+    }
+
+    pub fn reopen_with(self, options: PoolOptions) -> Site {
         let Site { dir, clock, pool, world } = self;
         assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
         drop(pool);
         let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
         assert!(report.is_clean(), "{:?}", report.findings);
-        let pool = Pool::open(dir.clone(), world.clone(), PoolOptions::default()).unwrap();
+        let pool = Pool::open(dir.clone(), world.clone(), options).unwrap();
         Site { dir, clock, pool, world }
     }
 

@@ -301,6 +301,7 @@ impl State {
                 let Some(volume) = self.volumes.get_mut(vol) else { return };
                 self.lines.leave(volume.line);
                 volume.line = self.lines.begin_over_image(volume.chunk_size);
+                self.lines.put_over_image(volume.line, *size);
                 (volume.size, volume.content, volume.import) = (*size, (**content).clone(), None);
             }
             Effect::Labels(snap, protected, labels) => {
