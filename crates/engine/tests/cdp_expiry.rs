@@ -324,7 +324,8 @@ fn flattening_looks_only_at_segments_that_matter() {
     site.clock.advance(SECOND);
     // Five map pages.
     let volume = site.volume("v", 5 * MIB, CHUNK);
-    site.pool.set_cdp("v", Some(CdpSettings { retention: Retention::default(), ..settings() })).unwrap();
+    let (anchors, retention) = (AnchorPolicy::Never, Retention::default());
+    site.pool.set_cdp("v", Some(CdpSettings { anchors, retention, ..settings() })).unwrap();
     write(&volume, 0, 1, 64 * KIB);
     site.pool.drain().unwrap();
     let before: Vec<String> = site.dir.list().unwrap();
@@ -348,6 +349,8 @@ fn flattening_looks_only_at_segments_that_matter() {
     site.pool.flatten_volume("then", 0).unwrap();
     site.idle();
     let told = site.pool.flattening("then").unwrap().unwrap();
-    assert!(told.position >= 4 * MIB && told.copied_bytes == 64 * KIB, "{told:?}");
+    // All of the first page, and of the last what the first segment has.
+    let copied = 64 * KIB..128 * KIB;
+    assert!(told.position >= 4 * MIB && copied.contains(&told.copied_bytes), "{told:?}");
     assert!(told.stalled.is_some());
 }
