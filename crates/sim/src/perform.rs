@@ -200,7 +200,9 @@ impl Run {
         let tried = if let Answer::Done = answer { effects.len() as u64 } else { 0 };
         let brought = std::mem::take(&mut self.brought);
         let extra = lsn.saturating_sub(self.oracle.last_lsn() + tried);
-        if !matches!(answer, Answer::Unknown) && (1..=brought).contains(&extra) {
+        // A disk that can't be read may end a request while it brings in what it needs: then nothing of it was sequenced.
+        let known = !matches!(answer, Answer::Unknown) || !self.dir.crashed() && !self.poisoned();
+        if known && (1..=brought).contains(&extra) {
             // What was brought in comes before.
             self.oracle.observe(lsn - tried);
             self.filled |= tried == 0;
