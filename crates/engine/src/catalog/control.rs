@@ -340,14 +340,7 @@ impl Control {
                 image: ImageRecord::take(&mut r)?,
                 volume: r.value()?,
             },
-            45 => {
-                let count = r.u16()?;
-                let part = |r: &mut Reader<'_>| {
-                    let len = r.u32()? as usize;
-                    Control::decode(r.take(len)?).filter(|part| !matches!(part, Control::Group { .. }))
-                };
-                Control::Group { parts: (0..count).map(|_| part(&mut r)).collect::<Option<_>>()? }
-            }
+            45 => Control::Group { parts: decode_parts(&mut r)? },
             code => Self::decode_property(code, &mut r)?,
         };
         if matches!(&control, Control::CreateVolume { chunk_log2, .. }
@@ -389,6 +382,15 @@ impl Control {
             _ => return None,
         })
     }
+}
+
+/// The operations of a group.
+fn decode_parts(r: &mut Reader<'_>) -> Option<Vec<Control>> {
+    let part = |r: &mut Reader<'_>| {
+        let len = r.u32()? as usize;
+        Control::decode(r.take(len)?).filter(|part| !matches!(part, Control::Group { .. }))
+    };
+    (0..r.u16()?).map(|_| part(r)).collect()
 }
 
 /// Puts the number of an operation that may rest on a moment, and the moment.
