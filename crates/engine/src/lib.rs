@@ -26,6 +26,8 @@ mod map;
 pub mod pool;
 mod staging;
 pub mod stream;
+#[cfg(test)]
+mod testing;
 mod volume;
 pub mod world;
 

@@ -72,13 +72,15 @@ impl Run {
         Ok(())
     }
 
-    /// After a crash: what lies behind the end of what was recovered has never been.
-    pub(crate) fn forget_lost_moments(&mut self) -> Outcome<()> {
-        let end = self.pool()?.stats().written_lsn;
+    /// After a crash: what lies behind the end of what was recovered has never been. Opening may have written records of its
+    /// own by now, and the crash may have hit after that: what is written says less than the first record that is lost.
+    pub(crate) fn forget_lost_moments(&mut self, first_lost: Option<u64>) -> Outcome<()> {
+        let written = self.pool()?.stats().written_lsn + 1;
+        let end = first_lost.map_or(written, |lost| lost.min(written));
         let state = self.oracle.state();
         self.past.retain(|vol, _| state.volumes.contains_key(vol));
         for past in self.past.values_mut() {
-            drop(past.moments.split_off(&(end + 1)));
+            drop(past.moments.split_off(&end));
         }
         // Not always: a moment is destaged when it is opened, and what is staged is to be met by other things too.
         if self.wild && self.rand.percent(30) { self.verify_moments(AFTER_RECOVERY) } else { Ok(()) }

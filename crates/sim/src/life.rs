@@ -82,8 +82,8 @@ impl Run {
         self.dir.clear_faults();
         self.dir.crash_at(None);
         self.planned = None;
-        self.compare(promise)?;
-        self.forget_lost_moments()?;
+        let first_lost = self.compare(promise)?;
+        self.forget_lost_moments(first_lost)?;
         self.note_moments()
     }
 
@@ -111,7 +111,8 @@ impl Run {
         Crash::Power(self.rand.pick(&PowerLoss::ALL))
     }
 
-    fn compare(&mut self, promise: Promise) -> Outcome<()> {
+    /// Compares what was recovered with the model; tells the LSN of the first acknowledged record that may be lost.
+    fn compare(&mut self, promise: Promise) -> Outcome<Option<u64>> {
         let pool = self.pool()?;
         let mut found = FoundState::default();
         for info in pool.volumes() {
@@ -139,13 +140,14 @@ impl Run {
         self.unborn = None;
         self.unborn_snapshots.clear();
         let stats = pool.stats();
-        let lost = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
+        let (lost, first_lost) = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
         self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
         self.summary.lost += lost as u64;
         // What was brought in may be there without what it was brought in for.
         self.filled |= self.oracle.state().lines.any_over_image();
         self.compare_pvs()?;
-        self.check_positions()
+        self.check_positions()?;
+        Ok(first_lost)
     }
 
     fn find_snapshots(&mut self, vol: VolId, volume: &str, found: &mut FoundState) -> Outcome<()> {

@@ -384,19 +384,20 @@ impl Oracle {
     }
 
     /// Finds the prefix of all records that explains what was found after a crash, and goes on from there. Returns how
-    /// many acknowledged records were lost.
+    /// many acknowledged records were lost, and the LSN of the first one that may be.
     pub(crate) fn recover(
         &mut self,
         found: &FoundState,
         promise: Promise,
         lsn: u64,
-    ) -> Result<usize, String> {
+    ) -> Result<(usize, Option<u64>), String> {
         let acknowledged = self.log.len();
-        let tail: Vec<Effect> =
-            self.log.drain(..).map(|(_, effect)| effect).chain(self.in_flight.drain(..)).collect();
+        let (lsns, mut tail): (Vec<u64>, Vec<Effect>) = self.log.drain(..).unzip();
+        tail.append(&mut self.in_flight);
         let least = if promise == Promise::Acknowledged { acknowledged } else { 0 };
         let mut replay = Replay::new(self.base.clone(), found);
         let mut fitting: Option<(usize, State)> = None;
+        let mut shortest = None;
         let mut best = (i64::MAX, 0, String::new());
         for length in 0..=tail.len() {
             if length > 0 {
@@ -409,6 +410,7 @@ impl Oracle {
             if wrong == 0 {
                 let other = fitting.as_ref().is_some_and(|(_, state)| state.lines != replay.state.lines);
                 self.space_doubtful |= other;
+                shortest.get_or_insert(length);
                 fitting = Some((length, replay.state.clone()));
             } else if wrong <= best.0 {
                 best = (wrong, length, replay.explain());
@@ -428,7 +430,8 @@ impl Oracle {
         self.base = state;
         self.last_lsn = lsn;
         self.may_skip = true;
-        Ok(acknowledged.saturating_sub(length))
+        let first_lost = shortest.and_then(|shortest| lsns.get(shortest).copied());
+        Ok((acknowledged.saturating_sub(length), first_lost))
     }
 }
 

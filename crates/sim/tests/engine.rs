@@ -32,6 +32,21 @@ fn seeds_that_found_bugs() {
     }
 }
 
+/// The same for all that a run may do.
+#[test]
+fn seeds_of_whole_runs_that_found_bugs() {
+    let seeds = [
+        (1002477, "an anchor whose volume never began to record was kept for ever"),
+        (
+            1003472,
+            "the model took records that were lost for moments, where opening had written one of its own",
+        ),
+    ];
+    for (seed, what) in seeds {
+        random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
+    }
+}
+
 #[test]
 fn a_seed_repeats_itself() {
     for seed in 100..105 {

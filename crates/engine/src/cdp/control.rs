@@ -310,53 +310,67 @@ fn base_of(branch: &Branch) -> Frozen {
 mod tests {
     use super::*;
     use crate::cdp::Encoding;
-    use crate::device::{BlockDevice, WriteOp};
-    use crate::disk::MemDir;
-    use crate::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
-    use crate::world::{ManualClock, SplitMix, World};
-    use bytes::Bytes;
+    use crate::device::BlockDevice;
+    use crate::testing::Inside;
 
-    fn write(pool: &Arc<Pool>, byte: u8) -> u64 {
-        let volume = pool.open_volume("v", false).unwrap();
-        let mut op = [WriteOp::new(0, Bytes::from(vec![byte; 512]))];
-        volume.write(&mut op, true);
-        op[0].result.as_ref().unwrap();
-        pool.stats().sequenced_lsn
-    }
+    const REDO: CdpSettings = CdpSettings {
+        encoding: Encoding::Redo,
+        compression: crate::cdp::Compression::None,
+        anchors: AnchorPolicy::Never,
+        max_distance: None,
+        retention: crate::cdp::Retention { time: None, bytes: None },
+    };
 
     /// With `redo` everything rests on the anchor that follows a rollback: one that a crash cut off is made up for.
     #[test]
     fn a_rollback_whose_anchor_is_lost() {
-        let dir = Arc::new(MemDir::new());
-        let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
-        let config = PoolConfig { journal_size: 8 << 20, segment_size: 1 << 20, ..PoolConfig::default() };
-        let pv = PvSpec { path: "pv".into(), size: Some(64 << 20), force: false };
-        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
-        let pool = Pool::open(dir.clone(), world.clone(), PoolOptions::default()).unwrap();
-        let (name, chunk_size) = ("v".to_owned(), 4096);
-        let new = NewVolume { name, size: 1 << 20, chunk_size, block_size: 512, read_only: false };
-        pool.create_volume(&new).unwrap();
-        let anchors = AnchorPolicy::Never;
-        let settings = CdpSettings { encoding: Encoding::Redo, anchors, ..CdpSettings::default() };
-        pool.set_cdp("v", Some(settings)).unwrap();
-        let then = write(&pool, 1);
-        write(&pool, 2);
-        pool.drain().unwrap();
-        let held = pool.hold_all(["v"].into_iter(), &Moment::Lsn(then)).unwrap();
-        pool.submit_with(|names| {
-            Ok((pool.roll_backs(names, &[("v", "undo")], &held, false)?[..1].to_vec(), None))
-        })
-        .unwrap();
-        drop((held, pool));
+        let site = Inside::new(1 << 20);
+        site.pool.set_cdp("v", Some(REDO)).unwrap();
+        let then = site.write(0, 1, 512);
+        site.write(0, 2, 512);
+        site.pool.drain().unwrap();
+        let held = site.pool.hold_all(["v"].into_iter(), &Moment::Lsn(then)).unwrap();
+        site.pool
+            .submit_with(|names| {
+                Ok((site.pool.roll_backs(names, &[("v", "undo")], &held, false)?[..1].to_vec(), None))
+            })
+            .unwrap();
+        drop(held);
 
-        let pool = Pool::open(dir, world, PoolOptions::default()).unwrap();
-        let moments: Vec<(u8, u64)> = (3..6).map(|byte| (byte, write(&pool, byte))).collect();
-        pool.drain().unwrap();
+        let site = site.reopen();
+        let moments: Vec<(u8, u64)> = (3..6).map(|byte| (byte, site.write(0, byte, 512))).collect();
+        site.pool.drain().unwrap();
         for (byte, lsn) in moments {
-            let past = pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
+            let past = site.pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
             let mut content = vec![0; 512];
             past.read(0, &mut content).unwrap();
             assert_eq!(content, [byte; 512], "LSN {lsn}");
         }
+    }
+
+    /// An anchor behind which recording was to begin, and did not: nobody sees it, and it goes by itself.
+    #[test]
+    fn an_anchor_without_a_beginning() {
+        let mut site = Inside::new(1 << 20);
+        site.write(0, 1, 4096);
+        for _ in 0..2 {
+            let anchor = |names: &Namespace| names.anchor(names.volume("v")?, &*site.world.rng);
+            site.pool.submit_with(|names| Ok((vec![anchor(names)?], None))).unwrap();
+            // In the journal only, or in the catalog.
+            site.pool.drain().unwrap();
+            site = site.reopen();
+        }
+        let used = || {
+            site.pool.drain().unwrap();
+            while site.pool.maintain().unwrap() != crate::pool::Progress::Idle {}
+            site.pool.info().used
+        };
+        assert_eq!(site.write(0, 2, 4096), site.pool.stats().sequenced_lsn);
+        assert_eq!(used(), 4096);
+        assert!(site.pool.anchors().is_empty());
+        site.pool.set_cdp("v", Some(REDO)).unwrap();
+        site.pool.set_cdp("v", None).unwrap();
+        site.pool.delete_volume("v", true).unwrap();
+        assert_eq!(used(), 0);
     }
 }

@@ -289,6 +289,12 @@ impl LogState {
         last.filter(|(_, e)| matches!(e, Event::Off { .. })).map(|(at, e)| (*at, e.time()))
     }
 
+    /// The anchor behind which recording is to begin, if that is all there is of it yet.
+    pub(crate) fn begun(&self) -> Option<u64> {
+        let last = self.events.last_key_value().filter(|_| self.settings.is_none());
+        last.filter(|(_, event)| matches!(event, Event::Anchor { .. })).map(|(lsn, _)| *lsn)
+    }
+
     /// When recording was switched off for the first time after an LSN.
     pub(crate) fn off_after(&self, lsn: u64) -> Option<u64> {
         let mut later = self.turns.range(lsn.saturating_add(1)..);
@@ -367,6 +373,14 @@ impl LogState {
             self.anchors.remove(&snapshot);
         }
         self.turns.remove(&lsn);
+    }
+
+    /// The snapshot that is the anchor of this LSN.
+    pub(crate) fn anchor_at(&self, lsn: u64) -> Option<u64> {
+        match self.events.get(&lsn) {
+            Some(Event::Anchor { snapshot, .. }) => Some(*snapshot),
+            _ => None,
+        }
     }
 
     /// The snapshots that are anchors.

@@ -49,8 +49,29 @@ impl Due {
 impl Pool {
     /// Takes a step of forgetting. False when there is nothing to forget.
     pub(crate) fn forget_history(&self, m: &mut Maintenance) -> Result<bool> {
-        let forgot = self.end_histories(m).and_then(|ended| Ok(ended || self.enforce_retention(m)?));
+        let forgot = self
+            .forget_begun(m)
+            .and_then(|forgot| Ok(forgot || self.end_histories(m)? || self.enforce_retention(m)?));
         forgot.map_err(|e| self.fault.poison(&e))
+    }
+
+    /// Forgets an anchor behind which recording was to begin, when a crash came in between and it did not.
+    fn forget_begun(&self, m: &mut Maintenance) -> Result<bool> {
+        // What follows it was sequenced with it, so that comes next.
+        let carried_out = m.begun.range(..m.destaged).next().map(|(lsn, branch)| (*lsn, *branch));
+        let Some((lsn, id)) = carried_out else { return Ok(false) };
+        m.begun.remove(&lsn);
+        let branch = self.names.read().branches.get(&id).cloned();
+        let Some(branch) = branch.filter(|b| b.cdp.log.read().begun() == Some(lsn)) else { return Ok(true) };
+        let anchors = branch.cdp.log.read().anchor_at(lsn).into_iter().collect();
+        let mut txn = self.catalog.begin()?;
+        txn.remove_cdp_event(id, lsn)?;
+        self.commit_aside(m, txn, &[])?;
+        branch.cdp.change(|log| log.remove_event(lsn));
+        // It may have been tried more than once.
+        m.begun.extend(branch.cdp.log.read().begun().map(|older| (older, id)));
+        self.let_go(m, &branch, anchors, std::iter::empty())?;
+        Ok(true)
     }
 
     /// Drops what nothing rests on of the history of a deleted volume; a volume that was rolled back rests on itself, so that
@@ -203,11 +224,7 @@ impl Pool {
             let gone = |s: &(u64, SegmentRecord, usize)| s.1.sealed && s.1.lsns.1 <= lsn;
             let segments: Vec<_> = log.all_segments().into_iter().filter(gone).collect();
             let events = log.events_before(lsn);
-            let is_gone = |event: Option<&Event>| match event {
-                Some(Event::Anchor { snapshot, .. }) => Some(*snapshot),
-                _ => None,
-            };
-            let anchors: Vec<u64> = events.iter().filter_map(|at| is_gone(log.events.get(at))).collect();
+            let anchors: Vec<u64> = events.iter().filter_map(|at| log.anchor_at(*at)).collect();
             (segments, events, anchors)
         };
         let floor = Event::Floor { lsn, time };

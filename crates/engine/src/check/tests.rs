@@ -6,14 +6,10 @@ use crate::device::{BlockDevice, WriteOp};
 use crate::disk::MemDir;
 use crate::map::page::{Entry, Slot};
 use crate::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
-use crate::world::{ManualClock, SplitMix, World};
+use crate::testing::{new_volume, world};
 use bytes::Bytes;
 
 const CHUNK: u64 = 4096;
-
-fn world() -> World {
-    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
-}
 
 /// A pool with one volume whose first ten chunks are in place.
 fn pool() -> Arc<MemDir> {
@@ -23,9 +19,7 @@ fn pool() -> Arc<MemDir> {
     let pv = PvSpec { path: "pv-0.img".into(), size: Some(2 << 20), force: false };
     Pool::create(dir.clone(), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
     let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
-    let new =
-        NewVolume { name: "a".into(), size: 4 << 20, chunk_size: CHUNK, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
+    pool.create_volume(&NewVolume { name: "a".into(), ..new_volume(4 << 20) }).unwrap();
     let volume = pool.open_volume("a", false).unwrap();
     volume.write(&mut [WriteOp::new(0, Bytes::from(vec![1; 10 * CHUNK as usize]))], false);
     pool.drain().unwrap();

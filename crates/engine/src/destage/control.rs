@@ -200,12 +200,15 @@ impl Pool {
             }
             Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
             Control::SetFill { branches, .. } => self.note_fills(m, branches)?,
+            Control::CreateSnapshots { snapshots } => {
+                let hidden = snapshots.iter().find(|(_, s)| s.deleted).map(|(_, s)| s.of.branch);
+                m.begun.extend(hidden.map(|branch| (lsn, branch)));
+            }
             Control::Group { .. }
             | Control::CreateOver { .. }
             | Control::CreateVolume { .. }
             | Control::RenameVolume { .. }
             | Control::SetReadOnly { .. }
-            | Control::CreateSnapshots { .. }
             | Control::RenameSnapshot { .. }
             | Control::CloneVolume { .. }
             | Control::RollBack { .. }

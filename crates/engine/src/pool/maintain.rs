@@ -49,6 +49,8 @@ pub(crate) struct Maintenance {
     pub(crate) deleted: BTreeSet<u64>,
     /// Deleted volumes that have a history, which goes when nothing rests on it.
     pub(crate) ended: BTreeSet<u64>,
+    /// By their LSNs: branches with an anchor behind which recording is to begin.
+    pub(crate) begun: BTreeMap<u64, u64>,
     /// Branches whose history has expired, and that something rests on.
     pub(crate) held_up: BTreeSet<u64>,
     /// Where moving data off draining PVs goes on.
@@ -79,6 +81,7 @@ impl Maintenance {
             dead: BTreeMap::new(),
             deleted: BTreeSet::new(),
             ended: BTreeSet::new(),
+            begun: BTreeMap::new(),
             held_up: BTreeSet::new(),
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,

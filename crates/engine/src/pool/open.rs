@@ -176,6 +176,7 @@ fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) ->
     m.dead = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
     m.filling = branches.iter().filter_map(|(id, b)| Some((*id, Fill::of(b.fill?)))).collect();
     m.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
+    m.begun = names.branches.values().filter_map(|b| Some((b.cdp.log.read().begun()?, b.id))).collect();
     let (lines, ended) = load_lines(catalog)?;
     m.ended = ended;
     Ok(lines)

@@ -98,24 +98,15 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use crate::cdp::CdpSettings;
-    use crate::disk::{Dir, MemDir, OpenMode};
-    use crate::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
-    use crate::world::{ManualClock, SplitMix, World};
-    use std::sync::Arc;
+    use crate::disk::{Dir, OpenMode};
+    use crate::testing::{Inside, new_volume};
 
     /// Who has looked what must be brought in, and is overtaken by the switch then, looks again.
     #[test]
     fn cdp_switched_on_between_looking_and_writing() {
-        let dir = Arc::new(MemDir::new());
-        let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
-        let config = PoolConfig { journal_size: 4 << 20, segment_size: 1 << 20, ..PoolConfig::default() };
-        let pv = PvSpec { path: "pv".into(), size: Some(16 << 20), force: false };
-        Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+        let Inside { dir, pool, .. } = Inside::empty(64 << 20);
         dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
-        let pool = Pool::open(dir.clone(), world, PoolOptions::default()).unwrap();
-        let (name, size, chunk_size) = ("v".to_owned(), 1 << 16, 4096);
-        let new = NewVolume { name, size, chunk_size, block_size: 512, read_only: false };
-        pool.create_volume_over(&new, "image").unwrap();
+        pool.create_volume_over(&new_volume(1 << 16), "image").unwrap();
         let volume = pool.open_volume("v", false).unwrap();
         let mut looks = 0;
         let writing = volume.writing_after(|| {
