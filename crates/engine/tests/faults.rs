@@ -23,6 +23,8 @@ const MIB: u64 = 1 << 20;
 enum Failing {
     Reads(&'static str),
     Writes(&'static str),
+    /// The file system below has no room for these, and says so to who asks.
+    Room(&'static str),
     Syncs(SyncPurpose),
 }
 
@@ -93,6 +95,9 @@ impl FaultyDisk {
     fn check_read(&self) -> io::Result<()> {
         self.dir.check(|f| matches!(f, Failing::Reads(prefix) if self.name.starts_with(prefix)))
     }
+    fn has_no_room(&self) -> bool {
+        self.dir.check(|f| matches!(f, Failing::Room(prefix) if self.name.starts_with(prefix))).is_err()
+    }
     fn check_write(&self) -> io::Result<()> {
         self.dir.check(|f| matches!(f, Failing::Writes(prefix) if self.name.starts_with(prefix)))
     }
@@ -129,13 +134,17 @@ impl Disk for FaultyDisk {
         self.inner.set_len(len)
     }
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.has_no_room() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.inner.allocate(offset, len)
     }
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.punch(offset, len)
     }
     fn backing_available(&self) -> io::Result<Option<Backing>> {
-        self.inner.backing_available()
+        let full = Backing { file_system: 1, available: 0 };
+        if self.has_no_room() { Ok(Some(full)) } else { self.inner.backing_available() }
     }
     fn advise_random(&self) {}
     fn is_block_device(&self) -> bool {
@@ -368,4 +377,36 @@ fn a_failed_directory_sync_poisons_whatever_it_was_for() {
     dir.heal();
     assert_poisoned(&pool, &volume);
     recovers(&dir, pool, volume);
+}
+
+/// What lies on a full file system is not used, only out of reach: other physical volumes serve, and it comes back by itself.
+#[test]
+fn a_full_file_system_below_and_room_again() {
+    let (dir, pool, volume) = fixture();
+    pool.add_pv(&pv("pv-1.img")).unwrap();
+    pool.drain().unwrap();
+    let whole = pool.info();
+    dir.fail(Failing::Room("pv-0"));
+    assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
+    pool.drain().unwrap();
+    let info = pool.info();
+    assert_eq!(info.used, whole.used + 512 * KIB);
+    let first = pool.pvs()[0].used;
+    assert!(info.available < whole.available - 3 * MIB, "{} of {}", info.available, whole.available);
+    // A PV that is half out of reach can be set aside and taken back.
+    for draining in [true, false] {
+        pool.drain_pv("pv-0.img", draining).unwrap();
+        pool.drain().unwrap();
+    }
+    assert_eq!((pool.info().capacity, pool.info().used), (info.capacity, info.used));
+    assert_eq!(write(&volume, 0, 3, 64 * KIB), Ok(()));
+
+    dir.heal();
+    while pool.maintain().unwrap() != Progress::Idle {}
+    let again = pool.info();
+    assert_eq!((again.capacity, again.used), (info.capacity, info.used));
+    assert_eq!(again.available, whole.available - 512 * KIB);
+    assert!(pool.pvs()[0].used <= first);
+    assert_eq!(read(&volume, 64 * KIB, 512 * KIB).unwrap(), vec![2; 512 << 10]);
+    assert_eq!(read(&volume, 0, 64 * KIB).unwrap(), vec![3; 64 << 10]);
 }

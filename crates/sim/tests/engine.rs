@@ -37,10 +37,8 @@ fn seeds_that_found_bugs() {
 fn seeds_of_whole_runs_that_found_bugs() {
     let seeds = [
         (1002477, "an anchor whose volume never began to record was kept for ever"),
-        (
-            1003472,
-            "the model took records that were lost for moments, where opening had written one of its own",
-        ),
+        (1003472, "the model took lost records for moments: opening had written one of its own"),
+        (1003892, "extents that a full file system had no room for counted as used, and never came back"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));

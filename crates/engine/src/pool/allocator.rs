@@ -42,6 +42,8 @@ struct PvState {
     draining: bool,
     /// Its extents in the free index.
     free: u64,
+    /// Free ones for which the file system below has no room: not in the index until it has.
+    aside: Vec<u32>,
     extents: Vec<Extent>,
 }
 
@@ -107,7 +109,7 @@ impl Allocator {
             change.free_extents = pv.extents as i64;
         }
         let free = change.free_extents as u64;
-        self.pvs.insert(pv.id, PvState { pv, draining, free, extents });
+        self.pvs.insert(pv.id, PvState { pv, draining, free, aside: Vec::new(), extents });
         change
     }
 
@@ -204,7 +206,7 @@ impl Allocator {
                         spare = false;
                         continue;
                     }
-                    if !self.open_extent(id, slot_log2)? {
+                    if !self.open_extent(space, id, slot_log2)? {
                         continue;
                     }
                     id
@@ -219,11 +221,10 @@ impl Allocator {
         }
     }
 
-    /// Gives a free extent a slot size; the space was told before. False when its backing store is full: the extent is
-    /// set aside.
-    fn open_extent(&mut self, id: ExtentId, slot_log2: u8) -> Result<bool> {
+    /// Gives a free extent a slot size; the space was told before. False when its backing store is full: all free extents
+    /// of its PV are set aside.
+    fn open_extent(&mut self, space: &Space, id: ExtentId, slot_log2: u8) -> Result<bool> {
         let offset = DATA_START + id.1 as u64 * self.extent_size;
-        let slots = self.slots_per_extent(slot_log2);
         let Some(state) = self.pvs.get_mut(&id.0) else {
             return Err(corrupt(format!("open an extent of PV {}: there is no such PV", id.0)));
         };
@@ -231,8 +232,17 @@ impl Allocator {
         state.free -= 1;
         if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
             let error = Error::io(format!("allocate extent {} of {}", id.1, state.pv.path), error);
-            self.change.free_slots[slot_log2 as usize] -= slots as i64;
-            return if error.kind() == ErrorKind::NoSpace { Ok(false) } else { Err(error) };
+            if error.kind() != ErrorKind::NoSpace {
+                return Err(error);
+            }
+            space.set_aside(slot_log2, 1 + state.free);
+            state.aside.push(id.1);
+            state.free = 0;
+            let others: Vec<ExtentId> =
+                self.index.free.range((id.0, 0)..=(id.0, u32::MAX)).copied().collect();
+            state.aside.extend(others.iter().map(|(_, extent)| *extent));
+            self.index.free.retain(|other| other.0 != id.0);
+            return Ok(false);
         }
         state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
         *self.extent(id)? = Extent { slot_log2, ..Extent::default() };
@@ -289,7 +299,7 @@ impl Allocator {
             && count <= slots
             && let Some(id) = self.index.next_free((0, 0))
             && space.open_extent(slot_log2, false)
-            && self.open_extent(id, slot_log2)?
+            && self.open_extent(space, id, slot_log2)?
         {
             found = Some((id, 0));
         }
@@ -407,6 +417,8 @@ impl Allocator {
         let Some(state) = self.pvs.get(&pv) else {
             return (0, change);
         };
+        change.aside = -(state.aside.len() as i64);
+        change.free_extents = state.aside.len() as i64;
         for extent in &state.extents {
             if extent.slot_log2 == 0 {
                 change.free_extents -= 1;
@@ -428,6 +440,7 @@ impl Allocator {
             return;
         }
         state.draining = draining;
+        state.aside.clear();
         let unused = state.extents.iter().filter(|e| e.slot_log2 == 0).count() as u64;
         state.free = if draining { 0 } else { unused };
         for (number, extent) in state.extents.iter().enumerate() {
@@ -479,14 +492,29 @@ impl Allocator {
     }
 
     /// What there is for free extents now, when `margin` bytes of each file system are kept for the rest of the pool; and for logs,
-    /// which are in the one that `data` tells of. Sparse PVs are taken to share one, which errs on the safe side.
-    pub(crate) fn backing(&self, margin: u64, data: Option<disk::Backing>) -> Result<Backing> {
+    /// which are in the one that `data` tells of. Sparse PVs are taken to share one, which errs on the safe side. Extents that
+    /// were set aside are free again as far as there is room for them.
+    pub(crate) fn backing(
+        &mut self,
+        space: &Space,
+        margin: u64,
+        data: Option<disk::Backing>,
+    ) -> Result<Backing> {
         let left = |bytes: u64| bytes.saturating_sub(margin);
         let mut backing = Backing { sparse_bytes: u64::MAX, ..Backing::NONE };
         backing.log_bytes = data.map_or(u64::MAX, |data| left(data.available));
-        for state in self.pvs.values() {
+        for (id, state) in &mut self.pvs {
             let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
-            match state.pv.disk.backing_available().map_err(fail)? {
+            let below = state.pv.disk.backing_available().map_err(fail)?;
+            if !state.aside.is_empty() {
+                let room = below.map_or(u64::MAX, |below| left(below.available) / self.extent_size);
+                let kept = (state.aside.len() as u64).saturating_sub(room) as usize;
+                let back = state.aside.split_off(kept);
+                space.take_back(back.len() as u64);
+                state.free += back.len() as u64;
+                self.index.free.extend(back.into_iter().map(|extent| (*id, extent)));
+            }
+            match below {
                 None => backing.solid += state.free,
                 Some(below) => {
                     backing.sparse += state.free;

@@ -301,14 +301,14 @@ impl Pool {
 
     /// Asks the file systems under sparse physical volumes and histories what they can still provide. Where the host can't tell,
     /// the last answer stands.
-    pub(crate) fn measure_backing(&self, m: &Maintenance) {
+    pub(crate) fn measure_backing(&self, m: &mut Maintenance) {
         // The catalog grows there, and the journal's files that do not exist yet take space from the same file system.
         let margin = self.options.backing_margin;
         let kept = margin + self.journal.uncreated_bytes();
         let Ok(data) = self.catalog.backing_available() else { return };
         if data.is_some_and(|data| data.available < margin / CATALOG_PARTS) {
             self.space.set_backing(Backing::NONE);
-        } else if let Ok(backing) = m.allocator.backing(kept, data) {
+        } else if let Ok(backing) = m.allocator.backing(&self.space, kept, data) {
             self.space.set_backing(backing);
         }
     }

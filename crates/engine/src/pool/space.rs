@@ -20,8 +20,10 @@ pub(crate) struct Space {
 
 #[derive(Clone)]
 struct Inner {
-    /// Extents that nothing uses, on PVs that take data.
+    /// Extents that nothing uses, on PVs that take data,
     free_extents: u64,
+    /// but for those that the file systems below have no room for.
+    aside: u64,
     /// What the file systems below said last,
     backing: Backing,
     /// and what was taken from them since: extents that were opened,
@@ -53,6 +55,8 @@ struct Class {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Change {
     pub(crate) free_extents: i64,
+    /// Extents that nothing uses, and that can't be had.
+    pub(crate) aside: i64,
     pub(crate) free_slots: [i64; CLASSES],
 }
 
@@ -95,7 +99,11 @@ pub(crate) struct Totals {
 impl Change {
     /// The opposite change.
     pub(crate) fn negated(&self) -> Change {
-        Change { free_extents: -self.free_extents, free_slots: self.free_slots.map(|n| -n) }
+        Change {
+            free_extents: -self.free_extents,
+            aside: -self.aside,
+            free_slots: self.free_slots.map(|n| -n),
+        }
     }
 }
 
@@ -105,6 +113,7 @@ impl Space {
             extent_log2: extent_size.trailing_zeros() as u8,
             inner: Mutex::new(Inner {
                 free_extents: 0,
+                aside: 0,
                 backing: Backing::ALL,
                 opened: 0,
                 logged: 0,
@@ -161,6 +170,25 @@ impl Space {
             *inner = next;
         }
         fits
+    }
+
+    /// The file system below had no room for the extent that was just opened: this many, with that one, can't be had.
+    pub(crate) fn set_aside(&self, slot_log2: u8, extents: u64) {
+        let mut inner = self.inner.lock();
+        let slots = 1 << self.extent_log2.saturating_sub(slot_log2);
+        let class = &mut inner.classes[slot_log2 as usize];
+        class.free = class.free.saturating_sub(slots);
+        inner.opened = inner.opened.saturating_sub(1);
+        inner.free_extents = inner.free_extents.saturating_sub(extents - 1);
+        inner.aside += extents;
+        inner.recount(self.extent_log2, slot_log2);
+    }
+
+    /// Extents that were set aside can be had.
+    pub(crate) fn take_back(&self, extents: u64) {
+        let mut inner = self.inner.lock();
+        inner.free_extents += extents;
+        inner.aside = inner.aside.saturating_sub(extents);
     }
 
     /// Takes a promise back, or makes one that was given before a restart.
@@ -267,10 +295,11 @@ impl Space {
         let bytes = |extents: u64| extents << self.extent_log2;
         let free_slots: u64 = inner.classes.iter().enumerate().map(|(log2, c)| c.free << log2).sum();
         let reserved: u64 = inner.classes.iter().enumerate().map(|(log2, c)| c.reserved << log2).sum();
+        let unused = inner.free_extents + inner.aside;
         let free = bytes(inner.usable(self.extent_log2)) + free_slots;
         Totals {
             capacity: bytes(inner.total_extents),
-            used: bytes(inner.total_extents.saturating_sub(inner.free_extents)).saturating_sub(free_slots),
+            used: bytes(inner.total_extents.saturating_sub(unused)).saturating_sub(free_slots),
             available: free.saturating_sub(reserved),
             reserved,
         }
@@ -310,6 +339,7 @@ impl Inner {
 
     fn apply(&mut self, change: &Change) {
         self.free_extents = self.free_extents.saturating_add_signed(change.free_extents);
+        self.aside = self.aside.saturating_add_signed(change.aside);
         // What is opened takes backing; what comes back counts once it is measured.
         self.opened += change.free_extents.min(0).unsigned_abs();
         for (class, slots) in self.classes.iter_mut().zip(change.free_slots) {
