@@ -77,6 +77,15 @@ fn assert_all_gone(site: &Site) {
     assert!(used <= SIZE, "{used} bytes are used, the volume has {SIZE}");
 }
 
+/// Switched off, all of the history goes in time, and the volume is what it was.
+fn assert_ends(site: Site, byte: u8) {
+    site.pool.set_cdp("v", None).unwrap();
+    pass(&site);
+    assert_all_gone(&site);
+    assert!(shows(&site, byte));
+    site.reopen();
+}
+
 #[test]
 fn after_cdp_went_off_history_expires_as_a_whole() {
     let site = site();
@@ -103,11 +112,7 @@ fn after_cdp_went_off_history_expires_as_a_whole() {
     assert_eq!(moment(&site, Moment::Lsn(lsn)), Ok(4));
     let site = site.reopen();
     assert_eq!(moment(&site, Moment::Lsn(lsn)), Ok(4));
-    site.pool.set_cdp("v", None).unwrap();
-    pass(&site);
-    assert_all_gone(&site);
-    assert!(shows(&site, 5));
-    site.reopen();
+    assert_ends(site, 5);
 }
 
 /// The branch that was left has two stretches.
@@ -220,11 +225,7 @@ fn a_chain_of_moments_becomes_short_by_itself_and_expires() {
     assert!(spans.len() == 1 && spans[0].branch != first, "{spans:?}");
     assert!(site.pool.branch_bases().is_empty(), "{:?}", site.pool.branch_bases());
     assert_eq!(moment(&site, Moment::Lsn(lsn)), Ok(50));
-    site.pool.set_cdp("v", None).unwrap();
-    pass(&site);
-    assert_all_gone(&site);
-    assert!(shows(&site, 50));
-    site.reopen();
+    assert_ends(site, 50);
 }
 
 #[test]

@@ -199,6 +199,8 @@ impl Run {
         let expected = self.arrival(&stream, name, new);
         let (vol, position, effects) = expected.clone().unwrap_or((new, 0, Vec::new()));
         let mut import = self.pool()?.import(Some(name));
+        // A volume that becomes smaller is anchored before.
+        self.may_anchor(vol);
         self.oracle.attempt(&effects);
         let before = self.pool()?.stats().journal_records;
         let result = import.push(&stream.header);

@@ -39,6 +39,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
         (1002477, "an anchor whose volume never began to record was kept for ever"),
         (1003472, "the model took lost records for moments: opening had written one of its own"),
         (1003892, "extents that a full file system had no room for counted as used, and never came back"),
+        (2003299, "the model knew of no anchor before an import that makes a volume smaller"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
