@@ -35,6 +35,8 @@ use store::{Guarded, Store, db, guarded};
 pub(crate) const FILE: &str = "catalog.redb";
 /// Its name until it is complete.
 const NEW_FILE: &str = "catalog.redb.new";
+/// Until it is complete.
+const DRAFT_FILE: &str = "catalog.redb.draft";
 /// Bytes of page cache while a pool is created.
 const CREATION_CACHE: usize = 1 << 20;
 
@@ -73,15 +75,17 @@ fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
 
 impl Catalog {
     /// Writes the catalog of a new pool under a name of its own. Only [`Catalog::finish`] gives the pool its existence:
-    /// a creation that was cut short leaves none behind, and can be begun again.
+    /// a creation that was cut short leaves none behind, and can be begun again. What it was about to be is known until the
+    /// next one has taken its place, since labels may bear its UUID.
     pub(crate) fn create(dir: &dyn Dir, superblock: &Superblock, pvs: &[(u32, PvRecord)]) -> Result<()> {
-        match dir.remove(NEW_FILE) {
+        match dir.remove(DRAFT_FILE) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::io("remove a catalog that was never finished", e));
             }
             _ => {}
         }
-        let disk = dir.open(NEW_FILE, OpenMode::CreateNew).map_err(|e| Error::io("create the catalog", e))?;
+        let disk =
+            dir.open(DRAFT_FILE, OpenMode::CreateNew).map_err(|e| Error::io("create the catalog", e))?;
         let catalog = Self::on(disk, CREATION_CACHE)?;
         let mut txn = catalog.begin()?;
         txn.create_tables()?;
@@ -92,6 +96,7 @@ impl Catalog {
         }
         txn.commit()?;
         drop(catalog);
+        dir.rename(DRAFT_FILE, NEW_FILE).map_err(|e| Error::io("name the new catalog", e))?;
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 

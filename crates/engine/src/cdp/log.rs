@@ -1,7 +1,7 @@
 //! The CDP log of one branch in memory, as far as it is committed: segments, events, and how far it goes.
 
 use super::CdpSettings;
-use super::record::{Entry, FILE_PREFIX, SegmentHead};
+use super::record::{Entry, SegmentHead};
 use super::room::{Stretch, index_room};
 use super::segment::{Open, Sealed, SegmentFile};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
@@ -431,7 +431,7 @@ pub(crate) fn load_segments(
             log.open = Some(Open::load(file, record, groups.remove(&(id, seq)).unwrap_or_default()));
         }
     }
-    for name in there.iter().filter(|name| name.starts_with(FILE_PREFIX) && !known.contains(*name)) {
+    for name in there.iter().filter(|name| SegmentHead::names(name) && !known.contains(*name)) {
         // A leftover of a crash. If it can't be removed now it will be another time.
         let _ = dir.remove(name);
     }

@@ -255,6 +255,16 @@ impl SegmentHead {
     pub(crate) fn file_name(&self) -> String {
         format!("{FILE_PREFIX}{:x}-{:x}-{:x}", self.branch, self.seq, self.edition)
     }
+
+    /// Can it be the name of a segment's file? Users' files may begin like one.
+    pub(crate) fn names(name: &str) -> bool {
+        let digits = |part: &str| {
+            !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+        };
+        let mut parts = name.strip_prefix(FILE_PREFIX).into_iter().flat_map(|rest| rest.split('-'));
+        let three = [parts.next(), parts.next(), parts.next()];
+        parts.next().is_none() && three.iter().all(|part| part.is_some_and(digits))
+    }
 }
 
 /// How the names of segments begin.

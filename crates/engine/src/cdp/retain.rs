@@ -58,18 +58,22 @@ impl Pool {
     /// Forgets an anchor behind which recording was to begin, when a crash came in between and it did not.
     fn forget_begun(&self, m: &mut Maintenance) -> Result<bool> {
         // What follows it was sequenced with it, so that comes next.
-        let carried_out = m.begun.range(..m.destaged).next().map(|(lsn, branch)| (*lsn, *branch));
-        let Some((lsn, id)) = carried_out else { return Ok(false) };
+        let (destaged, names) = (m.destaged, self.names.read());
+        let of = |lsn: u64, id: &u64| {
+            names.branches.get(id).filter(|b| b.cdp.log.read().begun() == Some(lsn)).cloned()
+        };
+        m.begun.retain(|lsn, id| *lsn >= destaged || of(*lsn, id).is_some());
+        let begun = m.begun.range(..destaged).next().and_then(|(lsn, id)| Some((*lsn, of(*lsn, id)?)));
+        drop(names);
+        let Some((lsn, branch)) = begun else { return Ok(false) };
         m.begun.remove(&lsn);
-        let branch = self.names.read().branches.get(&id).cloned();
-        let Some(branch) = branch.filter(|b| b.cdp.log.read().begun() == Some(lsn)) else { return Ok(true) };
         let anchors = branch.cdp.log.read().anchor_at(lsn).into_iter().collect();
         let mut txn = self.catalog.begin()?;
-        txn.remove_cdp_event(id, lsn)?;
+        txn.remove_cdp_event(branch.id, lsn)?;
         self.commit_aside(m, txn, &[])?;
         branch.cdp.change(|log| log.remove_event(lsn));
         // It may have been tried more than once.
-        m.begun.extend(branch.cdp.log.read().begun().map(|older| (older, id)));
+        m.begun.extend(branch.cdp.log.read().begun().map(|older| (older, branch.id)));
         self.let_go(m, &branch, anchors, std::iter::empty())?;
         Ok(true)
     }

@@ -22,7 +22,7 @@ use segment::FIRST_RECORD;
 pub(crate) use segment::SegmentFile;
 #[cfg(feature = "fuzzing")]
 pub(crate) use segment::SegmentReader;
-pub(crate) use tail::{Owner, discard as discard_tail_copy, restore as restore_tail};
+pub(crate) use tail::{Owner, keep_room as keep_tail_room, restore as restore_tail};
 
 use crate::cdp::room::Place;
 use crate::disk::{Dir, OpenMode, SyncPurpose};

@@ -7,7 +7,7 @@
 //! part is written where it was. An open that was cut short is repeated from the copy.
 //!
 //! The copy counts only while the pool is at the incarnation that it names. Opening moves that on, durably, before anything
-//! is appended.
+//! is appended. The file stays, since there may be no room for it when it is needed again.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -25,7 +25,7 @@
 use super::record::BLOCK;
 use crate::codec::{Reader, Writer, align_up, crc32c};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use std::io;
 use std::sync::Arc;
 
@@ -155,9 +155,22 @@ fn save(disk: &dyn Disk, owner: &Owner, copy: &Copy) -> io::Result<()> {
     disk.sync(SyncPurpose::JournalOpen)
 }
 
-/// Removes the copy, once the incarnation has moved on. A copy that stays is ignored.
-pub(crate) fn discard(dir: &dyn Dir) {
-    let _ = dir.remove(FILE);
+/// Keeps room for the next copy, once the incarnation has moved on and the last one is ignored: a pool whose file system has
+/// become full opens again. Where there is none now, the next opening tries again.
+pub(crate) fn keep_room(dir: &dyn Dir, segment_size: u64) -> Result<()> {
+    let fail = |e| Error::io(format!("make room for {FILE}"), e);
+    let len = DATA_AT + segment_size.min(PART);
+    let disk = dir.open(FILE, OpenMode::Create).map_err(fail)?;
+    if disk.len().map_err(fail)? >= len {
+        return Ok(());
+    }
+    match disk.allocate(0, len).and_then(|()| disk.set_len(len)).map_err(fail) {
+        Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+        other => other?,
+    }
+    disk.sync(SyncPurpose::JournalOpen).map_err(fail)?;
+    // The same directory has the journal's names: a failure counts (I7).
+    dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
 }
 
 /// A segment file as it will be once `copy` is restored; for reading only.

@@ -235,6 +235,8 @@ impl Allocator {
             if error.kind() != ErrorKind::NoSpace {
                 return Err(error);
             }
+            // What it got hold of in spite of that.
+            let _ = state.pv.disk.punch(offset, self.extent_size);
             space.set_aside(slot_log2, 1 + state.free);
             state.aside.push(id.1);
             state.free = 0;
@@ -492,39 +494,42 @@ impl Allocator {
     }
 
     /// What there is for free extents now, when `margin` bytes of each file system are kept for the rest of the pool; and for logs,
-    /// which are in the one that `data` tells of. Sparse PVs are taken to share one, which errs on the safe side. Extents that
-    /// were set aside are free again as far as there is room for them.
-    pub(crate) fn backing(
-        &mut self,
-        space: &Space,
-        margin: u64,
-        data: Option<disk::Backing>,
-    ) -> Result<Backing> {
-        let left = |bytes: u64| bytes.saturating_sub(margin);
-        let mut backing = Backing { sparse_bytes: u64::MAX, ..Backing::NONE };
-        backing.log_bytes = data.map_or(u64::MAX, |data| left(data.available));
-        for (id, state) in &mut self.pvs {
+    /// which are in the one that `data` tells of. Extents that were set aside are free again as far as there is room for them:
+    /// so many.
+    pub(crate) fn backing(&mut self, margin: u64, data: Option<disk::Backing>) -> Result<(Backing, u64)> {
+        let left = |below: &disk::Backing| below.available.saturating_sub(margin);
+        let mut of_pvs = Vec::with_capacity(self.pvs.len());
+        for state in self.pvs.values() {
             let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
-            let below = state.pv.disk.backing_available().map_err(fail)?;
-            if !state.aside.is_empty() {
-                let room = below.map_or(u64::MAX, |below| left(below.available) / self.extent_size);
-                let kept = (state.aside.len() as u64).saturating_sub(room) as usize;
-                let back = state.aside.split_off(kept);
-                space.take_back(back.len() as u64);
-                state.free += back.len() as u64;
-                self.index.free.extend(back.into_iter().map(|extent| (*id, extent)));
-            }
-            match below {
-                None => backing.solid += state.free,
-                Some(below) => {
-                    backing.sparse += state.free;
-                    backing.sparse_bytes = backing.sparse_bytes.min(left(below.available));
-                    let same = data.is_some_and(|data| data.file_system == below.file_system);
-                    backing.shared |= same && !state.draining;
-                }
-            }
+            of_pvs.push(state.pv.disk.backing_available().map_err(fail)?);
         }
-        Ok(backing)
+        let mut backing = Backing { log_bytes: data.as_ref().map_or(u64::MAX, left), ..Backing::NONE };
+        let mut taken_back = 0;
+        // By file system: free extents there, and bytes for them.
+        let mut below: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for ((id, state), of_pv) in self.pvs.iter_mut().zip(of_pvs) {
+            let room = of_pv.as_ref().map_or(u64::MAX, |of_pv| left(of_pv) / self.extent_size);
+            let kept = (state.aside.len() as u64).saturating_sub(room) as usize;
+            let back = state.aside.split_off(kept);
+            taken_back += back.len() as u64;
+            state.free += back.len() as u64;
+            self.index.free.extend(back.into_iter().map(|extent| (*id, extent)));
+            let Some(of_pv) = of_pv else {
+                backing.solid += state.free;
+                continue;
+            };
+            let (free, bytes) = below.entry(of_pv.file_system).or_insert((0, u64::MAX));
+            (*free, *bytes) = (*free + state.free, left(&of_pv).min(*bytes));
+            let same = data.as_ref().is_some_and(|data| data.file_system == of_pv.file_system);
+            backing.shared |= same && !state.draining;
+        }
+        backing.sparse = below.values().map(|(free, _)| free).sum();
+        backing.sparse_bytes = match below.len() {
+            1 => below.values().map(|(_, bytes)| *bytes).sum(),
+            // What is left of one does not add up to an extent with what is left of another.
+            _ => below.values().map(|(f, bytes)| (*f).min(bytes / self.extent_size) * self.extent_size).sum(),
+        };
+        Ok((backing, taken_back))
     }
 }
 

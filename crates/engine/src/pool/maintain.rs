@@ -307,9 +307,11 @@ impl Pool {
         let kept = margin + self.journal.uncreated_bytes();
         let Ok(data) = self.catalog.backing_available() else { return };
         if data.is_some_and(|data| data.available < margin / CATALOG_PARTS) {
-            self.space.set_backing(Backing::NONE);
-        } else if let Ok(backing) = m.allocator.backing(&self.space, kept, data) {
-            self.space.set_backing(backing);
+            self.space.set_backing(Backing::NONE, 0);
+        } else if let Ok((backing, taken_back)) = m.allocator.backing(kept, data) {
+            self.space.set_backing(backing, taken_back);
+            // What could not be moved for want of space may move now.
+            m.evacuated &= taken_back == 0;
         }
     }
 

@@ -19,8 +19,8 @@ use crate::fault::Fault;
 use crate::grace::Readers;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
-    Journal, JournalConfig, Located, Owner, ScanStart, Scanned, discard_tail_copy, make_durable,
-    restore_tail, scan, stage_located,
+    Journal, JournalConfig, Located, Owner, ScanStart, Scanned, keep_tail_room, make_durable, restore_tail,
+    scan, stage_located,
 };
 use crate::map::Map;
 use crate::world::{World, uuid};
@@ -55,14 +55,13 @@ impl Pool {
         if Self::exists(&*dir)? {
             return Err(conflict("create a pool: one is already here"));
         }
-        // Labels of a creation that was cut short here are nobody's.
-        let unfinished = Catalog::unfinished(&*dir);
-        let pool = uuid(&*world.rng);
+        // A creation that was cut short here goes on: its labels are this pool's.
+        let pool = Catalog::unfinished(&*dir).unwrap_or_else(|| uuid(&*world.rng));
         let mut records: Vec<(u32, PvRecord)> = Vec::new();
         let mut disks = Vec::new();
         for (id, spec) in pvs.iter().enumerate() {
             let extent_size = config.extent_size;
-            let (disk, extents) = open_new(&*dir, spec, unfinished.unwrap_or(pool), extent_size, &|_| false)?;
+            let (disk, extents) = open_new(&*dir, spec, pool, extent_size, &|_| false)?;
             let record =
                 PvRecord { uuid: uuid(&*world.rng), path: spec.path.clone(), extents, draining: false };
             let label = Label { pool, pv_uuid: record.uuid, pv: id as u32, extents, extent_size };
@@ -120,7 +119,7 @@ impl Pool {
         make_durable(&*dir, &owner, &scanned)?;
         let cursor = scanned.cursor;
         begin_incarnation(&catalog, &mut committed, &scanned)?;
-        discard_tail_copy(&*dir);
+        keep_tail_room(&*dir, superblock.segment_size)?;
         scanned.max_time = committed.time;
 
         let fault = Arc::new(Fault::default());

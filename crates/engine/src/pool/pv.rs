@@ -197,7 +197,8 @@ pub(crate) fn open_new(
 /// Is it a name that the engine gives to files of its own?
 fn is_own_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    name.starts_with(crate::catalog::FILE) || name.starts_with("journal-") || name == super::open::LOCK_FILE
+    let prefixes = [crate::catalog::FILE, "journal-", crate::cdp::record::FILE_PREFIX];
+    prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == super::open::LOCK_FILE
 }
 
 /// Is there nothing in front of where data would begin? (A file system, a partition table or an image would be.)

@@ -184,13 +184,6 @@ impl Space {
         inner.recount(self.extent_log2, slot_log2);
     }
 
-    /// Extents that were set aside can be had.
-    pub(crate) fn take_back(&self, extents: u64) {
-        let mut inner = self.inner.lock();
-        inner.free_extents += extents;
-        inner.aside = inner.aside.saturating_sub(extents);
-    }
-
     /// Takes a promise back, or makes one that was given before a restart.
     pub(crate) fn adjust_reserved(&self, slot_log2: u8, slots: i64) {
         let mut inner = self.inner.lock();
@@ -227,9 +220,11 @@ impl Space {
         fits
     }
 
-    /// Tells what the file systems below can provide now.
-    pub(crate) fn set_backing(&self, backing: Backing) {
+    /// Tells what the file systems below can provide now, and how many extents that had been set aside can be had again.
+    pub(crate) fn set_backing(&self, backing: Backing, taken_back: u64) {
         let mut inner = self.inner.lock();
+        inner.free_extents += taken_back;
+        inner.aside = inner.aside.saturating_sub(taken_back);
         (inner.backing, inner.opened, inner.logged) = (backing, 0, 0);
     }
 
@@ -414,7 +409,7 @@ mod tests {
     fn backing_limits() {
         let space = Space::new(64 << 10);
         assert!(space.change_capacity(9, &free(9), false));
-        space.set_backing(Backing { solid: 0, sparse: 9, sparse_bytes: 100 << 10, ..Backing::ALL });
+        space.set_backing(Backing { solid: 0, sparse: 9, sparse_bytes: 100 << 10, ..Backing::ALL }, 0);
         assert!(space.try_reserve(16, 1) && !space.try_reserve(16, 1));
     }
 
@@ -424,7 +419,7 @@ mod tests {
     fn backed_by(backing: Backing) -> Space {
         let space = Space::new(64 << 10);
         assert!(space.change_capacity(9, &free(9), false));
-        space.set_backing(backing);
+        space.set_backing(backing, 0);
         space
     }
 
@@ -463,7 +458,7 @@ mod tests {
         assert!(space.settle_log(70) && space.log() == 50 * KIB);
         assert!(space.try_reserve_log(10 * KIB) && !space.try_reserve_log(1));
         space.assign_log(0, 0, 10 * KIB);
-        space.set_backing(Backing { log_bytes: 80 * KIB, ..backing });
+        space.set_backing(Backing { log_bytes: 80 * KIB, ..backing }, 0);
         assert!(space.try_reserve_log(30 * KIB) && !space.try_reserve_log(1));
         // Too late: the record is in its log already.
         space.assign_log(60, 30 * KIB, 0);
@@ -490,7 +485,7 @@ mod tests {
             };
             let space = Space::new(64 << 10);
             assert!(space.change_capacity(100, &free(100), false));
-            space.set_backing(measured(room, free_solid));
+            space.set_backing(measured(room, free_solid), 0);
             let (mut lsn, mut slots, mut records) = (0, 0u64, VecDeque::new());
             for _ in 0..300 {
                 match below(5) {
@@ -511,7 +506,7 @@ mod tests {
                                 f[16] = -1;
                                 f
                             },
-                            free_extents: 0,
+                            ..Change::default()
                         };
                         space.settle(&change, &[(16, 1)]);
                         if free_solid > 0 && (room < 64 * KIB || below(2) == 0) {
@@ -527,7 +522,7 @@ mod tests {
                     }
                 }
                 if below(4) == 0 {
-                    space.set_backing(measured(room, free_solid));
+                    space.set_backing(measured(room, free_solid), 0);
                 }
             }
         }

@@ -44,7 +44,8 @@ fn every_prefix_that_keeps_the_promise_is_taken() {
         (&[], Err(()), Err(())),
     ];
     for (sectors, after_power_loss, after_kill) in prefixes {
-        let recover = |promise| oracle().recover(&found(sectors), promise, 9).map_err(drop);
+        let recover =
+            |promise| oracle().recover(&found(sectors), promise, 9).map(|(lost, _)| lost).map_err(drop);
         assert_eq!(recover(Promise::Durable), after_power_loss, "{sectors:?}");
         assert_eq!(recover(Promise::Acknowledged), after_kill, "{sectors:?}");
     }
@@ -69,7 +70,7 @@ fn shapes_count() {
     let mut volumes = found(sectors);
     volumes.volumes[0].size = 512;
     volumes.volumes[0].content = Found::default();
-    assert_eq!(resized.recover(&volumes, Promise::Acknowledged, 9), Ok(0));
+    assert_eq!(resized.recover(&volumes, Promise::Acknowledged, 9), Ok((0, None)));
     assert_eq!(resized.state().volumes[&1].content.first(1, 1 << 20), None);
 }
 
