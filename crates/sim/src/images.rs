@@ -107,9 +107,12 @@ impl Run {
         pool.drain().map_err(|e| format!("drain without images: {e:?}"))?;
         // Nobody would note which snapshots a policy deletes here.
         let deletes = self.oracle.state().volumes.values().any(|volume| volume.policy.auto_delete);
+        let before = pool.stats().sequenced_lsn;
         for _ in 0..if deletes { 0 } else { STEPS } {
             pool.maintain().map_err(|e| format!("a background step without images: {e:?}"))?;
         }
+        // Deep volumes begin to be flattened.
+        self.filled |= pool.stats().sequenced_lsn != before;
         self.read_without_images(&pool)?;
         if let Health::Poisoned(why) = pool.health() {
             return Err(format!("without images the pool is poisoned: {why}"));
