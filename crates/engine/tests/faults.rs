@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
-use hindcast_engine::cdp::{CdpSettings, Encoding};
+use hindcast_engine::cdp::{CdpSettings, Encoding, Moment};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
@@ -25,6 +25,8 @@ enum Failing {
     Writes(&'static str),
     /// The file system below has no room for these, and says so to who asks.
     Room(&'static str),
+    /// No room for physical volumes but for `pv-1`, whose file system has so many bytes.
+    RoomBut(u64),
     Syncs(SyncPurpose),
 }
 
@@ -96,7 +98,12 @@ impl FaultyDisk {
         self.dir.check(|f| matches!(f, Failing::Reads(prefix) if self.name.starts_with(prefix)))
     }
     fn has_no_room(&self) -> bool {
-        self.dir.check(|f| matches!(f, Failing::Room(prefix) if self.name.starts_with(prefix))).is_err()
+        let full = |failing| match failing {
+            Failing::Room(prefix) => self.name.starts_with(prefix),
+            Failing::RoomBut(_) => self.name.starts_with("pv-0"),
+            _ => false,
+        };
+        self.dir.check(full).is_err()
     }
     fn check_write(&self) -> io::Result<()> {
         self.dir.check(|f| matches!(f, Failing::Writes(prefix) if self.name.starts_with(prefix)))
@@ -143,8 +150,14 @@ impl Disk for FaultyDisk {
         self.inner.punch(offset, len)
     }
     fn backing_available(&self) -> io::Result<Option<Backing>> {
-        let full = Backing { file_system: 1, available: 0 };
-        if self.has_no_room() { Ok(Some(full)) } else { self.inner.backing_available() }
+        let failing = *self.dir.failing.lock().unwrap();
+        match failing {
+            _ if self.has_no_room() => Ok(Some(Backing { file_system: 1, available: 0 })),
+            Some(Failing::RoomBut(free)) if self.name.starts_with("pv-1") => {
+                Ok(Some(Backing { file_system: 2, available: free }))
+            }
+            _ => self.inner.backing_available(),
+        }
     }
     fn advise_random(&self) {}
     fn is_block_device(&self) -> bool {
@@ -161,7 +174,8 @@ fn pv(path: &str) -> PvSpec {
 }
 
 fn open(dir: &FaultyDir) -> Arc<Pool> {
-    Pool::open(Arc::new(dir.clone()), world(), PoolOptions::default()).unwrap()
+    let rng = Arc::new(SplitMix::new(dir.journaled.load(Ordering::Relaxed) + 2));
+    Pool::open(Arc::new(dir.clone()), World { rng, ..world() }, PoolOptions::default()).unwrap()
 }
 
 /// A pool with a volume whose first 64 KiB hold ones, in place.
@@ -324,6 +338,42 @@ fn a_directory_that_cannot_be_synced_ends_trust_in_the_journals_names() {
     assert_poisoned(&pool, &volume);
     let (pool, _volume) = recovers(&dir, pool, volume);
     assert_eq!(pool.pvs().len(), 1);
+    // Whatever was left of it: it can be added now.
+    pool.add_pv(&pv("pv-1.img")).unwrap();
+}
+
+/// What labels say counts only with the record that follows.
+#[test]
+fn a_label_that_cannot_be_synced_is_written_another_time() {
+    let (dir, pool, volume) = fixture();
+    dir.fail(Failing::Syncs(SyncPurpose::Label));
+    assert_eq!(pool.add_pv(&pv("pv-1.img")).unwrap_err().kind(), ErrorKind::Io);
+    dir.heal();
+    assert_eq!((pool.health(), pool.pvs().len()), (Health::Healthy, 1));
+    write(&volume, 0, 2, 4096).unwrap();
+    pool.add_pv(&pv("pv-1.img")).unwrap();
+    assert_eq!(pool.pvs().len(), 2);
+}
+
+/// However often it is cut short: labels of the attempts before are the pool's own.
+#[test]
+fn a_creation_is_repeated_without_force() {
+    let dir = FaultyDir::new();
+    let rng = SplitMix::new(5);
+    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(rng) };
+    let config = PoolConfig { journal_size: 4 * MIB, segment_size: 512 * KIB, ..PoolConfig::default() };
+    let spec = PvSpec { size: Some(16 * MIB), ..pv("pv-0.img") };
+    let create = || {
+        Pool::create(Arc::new(dir.clone()), &world, &config, Placement::Anywhere, std::slice::from_ref(&spec))
+    };
+    for purpose in [SyncPurpose::Label, SyncPurpose::Catalog, SyncPurpose::Dir, SyncPurpose::Label] {
+        dir.fail(Failing::Syncs(purpose));
+        assert_eq!(create().unwrap_err().kind(), ErrorKind::Io, "{purpose:?}");
+        assert!(!Pool::exists(&dir).unwrap());
+    }
+    dir.heal();
+    create().unwrap();
+    open(&dir);
 }
 
 #[test]
@@ -409,4 +459,74 @@ fn a_full_file_system_below_and_room_again() {
     assert!(pool.pvs()[0].used <= first);
     assert_eq!(read(&volume, 64 * KIB, 512 * KIB).unwrap(), vec![2; 512 << 10]);
     assert_eq!(read(&volume, 0, 64 * KIB).unwrap(), vec![3; 64 << 10]);
+}
+
+/// File systems count each for itself: one that is full keeps nobody from another.
+#[test]
+fn file_systems_below_count_each_for_itself() {
+    let (dir, pool, volume) = fixture();
+    pool.add_pv(&pv("pv-1.img")).unwrap();
+    pool.drain().unwrap();
+    dir.fail(Failing::RoomBut(64 * MIB + 2 * MIB + 32 * KIB));
+    while pool.maintain().unwrap() != Progress::Idle {}
+    assert!((MIB..=2 * MIB).contains(&pool.info().available), "{} bytes", pool.info().available);
+    assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
+    pool.drain().unwrap();
+    let used = |pool: &Pool| pool.pvs().iter().map(|pv| pv.used).collect::<Vec<u64>>();
+    assert_eq!(used(&pool)[1], 512 * KIB);
+    // What is on the full one can go to the other.
+    pool.drain_pv("pv-0.img", true).unwrap();
+    while pool.maintain().unwrap() != Progress::Idle {}
+    assert_eq!(used(&pool)[0], 0);
+    assert_eq!(read(&volume, 32 * KIB, 64 * KIB).unwrap(), [[1; 32 << 10], [2; 32 << 10]].concat());
+}
+
+/// A record says what was durable when it was written: what was, and is not there, is damage, and no end of the log.
+#[test]
+fn the_word_of_a_later_record_counts() {
+    let (dir, pool, volume) = fixture();
+    write(&volume, 0, 0xAB, 4096).unwrap();
+    volume.flush().unwrap();
+    write(&volume, 4096, 0xCD, 4096).unwrap();
+    drop((volume, pool));
+    assert_eq!(flip_in_journal(&dir, &[0xAB; 512]), 1);
+    let opened = Pool::open(Arc::new(dir), world(), PoolOptions::default());
+    assert_eq!(opened.map(drop).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// LSNs of records that are lost are used up: nobody shall take one for another.
+#[test]
+fn lsns_of_lost_records_do_not_come_again() {
+    let (dir, pool, volume) = fixture();
+    volume.flush().unwrap();
+    write(&volume, 0, 0xAB, 4096).unwrap();
+    let first = pool.stats().sequenced_lsn;
+    write(&volume, 4096, 0xCD, 4096).unwrap();
+    drop((volume, pool));
+    assert_eq!(flip_in_journal(&dir, &[0xAB; 512]), 1);
+    let pool = open(&dir);
+    let volume = pool.open_volume("a", false).unwrap();
+    assert_eq!(read(&volume, 0, 8192).unwrap(), vec![1; 8192], "both are lost");
+    write(&volume, 0, 3, 4096).unwrap();
+    assert!(pool.stats().sequenced_lsn > first + 1, "{} after {first}", pool.stats().sequenced_lsn);
+}
+
+/// A history does not make content out of what a disk has changed by itself.
+#[test]
+fn damage_between_two_records_is_lost_and_never_shown() {
+    let (dir, pool, volume) = fixture();
+    pool.set_cdp("a", Some(CdpSettings { encoding: Encoding::Undo, ..CdpSettings::default() })).unwrap();
+    write(&volume, 0, 2, 4096).unwrap();
+    pool.drain().unwrap();
+    let lsn = pool.stats().sequenced_lsn;
+    let disk = dir.inner.open("pv-0.img", OpenMode::Existing).unwrap();
+    let mut content = vec![0; disk.len().unwrap() as usize];
+    disk.read_at(&mut content, 0).unwrap();
+    let at = content.windows(4096).position(|w| w == [2; 4096]).unwrap() as u64;
+    disk.write_at(&[9], at + 2000).unwrap();
+    write(&volume, 0, 3, 512).unwrap();
+    pool.drain().unwrap();
+    let past = pool.open_moment("a", &Moment::Lsn(lsn)).unwrap();
+    assert_eq!(read(&past, 0, 4096), Err(ErrorKind::Lost));
+    assert_eq!(read(&past, 4096, 4096).unwrap(), vec![1; 4096]);
 }

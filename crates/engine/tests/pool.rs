@@ -359,6 +359,16 @@ fn one_process_at_a_time_and_no_second_pool() {
     assert_eq!(kind(Pool::open(dir, world, options())), Err(ErrorKind::NotFound));
 }
 
+/// What the engine may one day remove from the data directory is nobody's disk.
+#[test]
+fn names_of_the_pools_own_files_are_refused() {
+    let f = Fixture::new(64);
+    for name in ["catalog.redb", "catalog.redb.new", "journal-00000", "journal-mine", "cdp-disk.img", "lock"]
+    {
+        assert_eq!(f.pool.add_pv(&pv(name, 4)).unwrap_err().kind(), ErrorKind::Conflict, "{name}");
+    }
+}
+
 #[test]
 fn a_pool_takes_each_disk_once() {
     let dir = Arc::new(MemDir::new());

@@ -18,7 +18,8 @@ impl Run {
     /// Creates and opens the pool. A crash in the middle must leave something that can be created again, or opened.
     pub fn create(&mut self) -> Outcome<()> {
         let pvs = self.plan.pvs.clone();
-        let specs: Vec<PvSpec> = pvs.into_iter().map(|(size, device)| self.new_pv(size, device)).collect();
+        let mut specs: Vec<PvSpec> =
+            pvs.into_iter().map(|(size, device)| self.new_pv(size, device)).collect();
         self.pvs = specs.iter().map(|spec| spec.path.clone()).collect();
         let mut cut_short = false;
         loop {
@@ -33,6 +34,8 @@ impl Run {
                 Err(_) if self.dir.crashed() => {
                     self.end_process();
                     cut_short = true;
+                    // A label that a power loss tore holds something.
+                    specs.iter_mut().for_each(|spec| spec.force = true);
                 }
                 Err(e) if cut_short => {
                     return Err(format!("a creation that was cut short (there: {there}): {e:?}"));

@@ -170,6 +170,7 @@ fn what_has_no_room_in_the_history_is_refused_before_it_is_acknowledged() {
             write_to(&plain, 0, &data).unwrap();
             site.pool.drain().unwrap();
         }
+        site.pool.mark("history", "full").unwrap();
         site.pool.create_snapshots(&[("history", "now"), ("plain", "now")]).unwrap();
         site.volume("history").discard(0, SIZE, false).unwrap();
         site.now.fill(0);

@@ -24,7 +24,7 @@ pub(crate) use values::{
 pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
-use crate::error::{Error, Result, corrupt};
+use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::map::page::{MapPage, PageKey};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
@@ -101,9 +101,13 @@ impl Catalog {
     }
 
     /// The UUID of the pool whose creation was cut short here: physical volumes may carry its label.
-    pub(crate) fn unfinished(dir: &dyn Dir) -> Option<[u8; 16]> {
-        let disk = dir.open(NEW_FILE, OpenMode::Existing).ok()?;
-        Some(Self::on(disk, CREATION_CACHE).ok()?.superblock().ok()?.pool)
+    pub(crate) fn unfinished(dir: &dyn Dir) -> Result<Option<[u8; 16]>> {
+        let found = Self::untouched(dir, NEW_FILE, CREATION_CACHE).and_then(|catalog| catalog.superblock());
+        match found {
+            Ok(superblock) => Ok(Some(superblock.pool)),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Gives a complete catalog its name.
@@ -124,7 +128,11 @@ impl Catalog {
 
     /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in memory.
     pub(crate) fn open_untouched(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
-        let disk = dir.open(FILE, OpenMode::ReadOnly).map_err(|e| Error::io("open the catalog", e))?;
+        Self::untouched(dir, FILE, cache_bytes)
+    }
+
+    fn untouched(dir: &dyn Dir, name: &str, cache_bytes: usize) -> Result<Catalog> {
+        let disk = dir.open(name, OpenMode::ReadOnly).map_err(|e| Error::io("open the catalog", e))?;
         Catalog { store: Store::open_untouched(disk, cache_bytes)?, commits: AtomicU64::new(0) }.upgraded()
     }
 

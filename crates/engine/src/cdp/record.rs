@@ -301,6 +301,24 @@ mod tests {
 
     /// Pools of older builds hold them.
     #[test]
+    fn names_of_segments() {
+        let name = SegmentHead { pool: [0; 16], branch: 0xabc, seq: 7, edition: 0 }.file_name();
+        assert!(SegmentHead::names(&name), "{name}");
+        for other in [
+            "cdp-data.img",
+            "cdp-",
+            "cdp-1-2",
+            "cdp-1-2-",
+            "cdp-1-2-3-4",
+            "cdp-1-2-3.img",
+            "acdp-1-2-3",
+            "cdp-1-2-A",
+        ] {
+            assert!(!SegmentHead::names(other), "{other}");
+        }
+    }
+
+    #[test]
     fn golden_bytes() {
         let mut out = Vec::new();
         put_record(&entry(0x0A, 0x0B), 6, 0x5EED, b"hello", &mut out);

@@ -56,7 +56,7 @@ impl Pool {
             return Err(conflict("create a pool: one is already here"));
         }
         // A creation that was cut short here goes on: its labels are this pool's.
-        let pool = Catalog::unfinished(&*dir).unwrap_or_else(|| uuid(&*world.rng));
+        let pool = Catalog::unfinished(&*dir)?.unwrap_or_else(|| uuid(&*world.rng));
         let mut records: Vec<(u32, PvRecord)> = Vec::new();
         let mut disks = Vec::new();
         for (id, spec) in pvs.iter().enumerate() {
