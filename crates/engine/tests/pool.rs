@@ -363,7 +363,8 @@ fn one_process_at_a_time_and_no_second_pool() {
 #[test]
 fn names_of_the_pools_own_files_are_refused() {
     let f = Fixture::new(64);
-    for name in ["catalog.redb", "catalog.redb.new", "journal-00000", "journal-mine", "cdp-disk.img", "lock"]
+    for name in
+        ["catalog.redb", "catalog.redb.new", "journal-00000", "journal-mine", "cdp-disk.img", "pool.lock"]
     {
         assert_eq!(f.pool.add_pv(&pv(name, 4)).unwrap_err().kind(), ErrorKind::Conflict, "{name}");
     }
