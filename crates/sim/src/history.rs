@@ -3,7 +3,7 @@
 //! After each operation everything that was sequenced is known, so what a volume holds then is what it held at the last
 //! LSN for ever. After a crash the moments behind the end of what was recovered have never been.
 
-use crate::oracle::{Content, Effect, VolId, VolumeModel, check_content};
+use crate::oracle::{Content, Effect, Manner, VolId, VolumeModel, check_content};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use crate::workload::Op;
@@ -103,8 +103,9 @@ impl Run {
             // Also where a crash leaves it open whether that happened.
             self.past.entry(vol).or_default().expires = true;
         }
+        let said = Manner { cdp: Some(settings), ..Manner::default() };
         let result =
-            self.control(Effect::Method(vol), &[], |pool| pool.set_cdp(&name, settings).map(drop))?;
+            self.control(Effect::Manner(vol, said), &[], |pool| pool.set_cdp(&name, settings).map(drop))?;
         match result {
             Answer::Done => {
                 let told = self.pool()?.volume(&name).map_err(|e| format!("{e:?}"))?.cdp;

@@ -1,6 +1,6 @@
 //! Volumes over images outside of the pool, and volumes that become independent of what they rest on.
 
-use crate::oracle::{Effect, SECTOR, View, VolId, VolumeModel, fill_sector};
+use crate::oracle::{Effect, Manner, SECTOR, View, VolId, VolumeModel, fill_sector};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use hindcast_engine::device::BlockDevice;
@@ -71,7 +71,7 @@ impl Run {
         let name = self.volume_name(vol)?;
         self.filled |= on;
         let refusal = if on { ErrorKind::Conflict } else { ErrorKind::NotFound };
-        let answer = self.control(Effect::Method(vol), &[refusal], |pool| {
+        let answer = self.control(Effect::Manner(vol, Manner::default()), &[refusal], |pool| {
             if on { pool.flatten_volume(&name, 0) } else { pool.stop_flatten(&name) }
         })?;
         if let Answer::Done = answer

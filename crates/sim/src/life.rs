@@ -3,7 +3,7 @@
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
-use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, PolicyModel, Promise, View, VolId};
+use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
 use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run};
 use crate::workload::{Crash, Plan};
@@ -130,7 +130,8 @@ impl Run {
             );
             let policy =
                 PolicyModel { percent: info.policy.reserve_percent, auto_delete: info.policy.auto_delete };
-            volume = volume.with(policy, self.found_import(&info.name)?);
+            let manner = Manner { method: Some(info.method), order: Some(info.order), cdp: Some(info.cdp) };
+            volume = volume.with(policy, self.found_import(&info.name)?, manner);
             for (offset, data) in self.read_everything(id, &info.name, info.size)? {
                 volume.add(offset, &data);
             }

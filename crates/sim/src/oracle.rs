@@ -9,7 +9,7 @@ mod replay;
 mod state;
 
 pub(crate) use content::Content;
-pub(crate) use state::{Effect, ImportModel, Labels, PolicyModel, View};
+pub(crate) use state::{Effect, ImportModel, Labels, Manner, PolicyModel, View};
 pub use state::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 
 use content::{Found, ZONE};
@@ -91,6 +91,7 @@ pub(crate) struct FoundVolume {
     pub read_only: bool,
     policy: PolicyModel,
     import: Option<ImportModel>,
+    manner: Manner,
     /// Which write each sector that was read holds.
     content: Found,
 }
@@ -107,12 +108,13 @@ impl FoundVolume {
     ) -> Self {
         let policy = PolicyModel { percent: 10, auto_delete: false };
         let content = Found::default();
-        FoundVolume { id, name, size, chunk_size, block_size, read_only, policy, import: None, content }
+        let (import, manner) = (None, Manner::default());
+        FoundVolume { id, name, size, chunk_size, block_size, read_only, policy, import, manner, content }
     }
 
     /// With what is not everybody's.
-    pub(crate) fn with(self, policy: PolicyModel, import: Option<ImportModel>) -> Self {
-        FoundVolume { policy, import, ..self }
+    pub(crate) fn with(self, policy: PolicyModel, import: Option<ImportModel>, manner: Manner) -> Self {
+        FoundVolume { policy, import, manner, ..self }
     }
 
     /// Takes in what was read at byte `offset`.

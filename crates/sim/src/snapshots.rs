@@ -1,6 +1,6 @@
 //! Operations on snapshots and clones, carried out on the pool and on the oracle.
 
-use crate::oracle::{Effect, SnapId, SnapshotModel, View, VolId, check_content};
+use crate::oracle::{Effect, Manner, SnapId, SnapshotModel, View, VolId, check_content};
 use crate::perform::{Answer, check_runs};
 use crate::run::{Outcome, Run};
 use bytes::Bytes;
@@ -231,13 +231,16 @@ impl Run {
 
     pub(crate) fn set_method(&mut self, vol: VolId, method: Method) -> Outcome<()> {
         let name = self.volume_name(vol)?;
-        self.control(Effect::Method(vol), &[], |pool| pool.set_method(&name, method).map(drop)).map(drop)
+        let said = Manner { method: Some(method), ..Manner::default() };
+        self.control(Effect::Manner(vol, said), &[], |pool| pool.set_method(&name, method).map(drop))
+            .map(drop)
     }
 
     pub(crate) fn set_order(&mut self, vol: VolId, order: Order) -> Outcome<()> {
         let name = self.volume_name(vol)?;
         self.independent |= order == Order::Independent;
-        self.control(Effect::Method(vol), &[], |pool| pool.set_order(&name, order).map(drop)).map(drop)
+        let said = Manner { order: Some(order), ..Manner::default() };
+        self.control(Effect::Manner(vol, said), &[], |pool| pool.set_order(&name, order).map(drop)).map(drop)
     }
 
     /// Nothing that anybody reads changes, and no space is lost.

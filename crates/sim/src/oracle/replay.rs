@@ -101,18 +101,20 @@ impl<'a> Replay<'a> {
             };
             if !volume.same_shape(found) {
                 return format!(
-                    "volume {id} should be {} of {} bytes, read-only {}, {:?}, {:?}, and is {} of {} bytes, read-only {}, \
-                     {:?}, {:?}",
+                    "volume {id} should be {} of {} bytes, read-only {}, {:?}, {:?}, {:?}, and is {} of {} bytes, read-only \
+                     {}, {:?}, {:?}, {:?}",
                     volume.name,
                     volume.size,
                     volume.read_only,
                     volume.policy,
                     volume.import,
+                    volume.manner,
                     found.name,
                     found.size,
                     found.read_only,
                     found.policy,
-                    found.import
+                    found.import,
+                    found.manner
                 );
             }
         }

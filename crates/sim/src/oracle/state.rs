@@ -3,6 +3,8 @@
 use super::content::Content;
 use super::lines::Lines;
 use super::{FoundVolume, SECTOR};
+use hindcast_engine::cdp::CdpSettings;
+use hindcast_engine::pool::{Method, Order};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -50,6 +52,29 @@ pub struct VolumeModel {
     pub(crate) over_image: Option<u64>,
     pub(crate) policy: PolicyModel,
     pub(crate) import: Option<ImportModel>,
+    pub(crate) manner: Manner,
+}
+
+/// How a volume's past is kept, as far as somebody has said so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Manner {
+    pub(crate) method: Option<Method>,
+    pub(crate) order: Option<Order>,
+    pub(crate) cdp: Option<Option<CdpSettings>>,
+}
+
+impl Manner {
+    fn take(&mut self, said: &Manner) {
+        self.method = said.method.or(self.method);
+        self.order = said.order.or(self.order);
+        self.cdp = said.cdp.or(self.cdp);
+    }
+
+    fn agrees(&self, found: &Manner) -> bool {
+        let mut both = *found;
+        both.take(self);
+        both == *found
+    }
 }
 
 /// A snapshot as it should be.
@@ -98,6 +123,7 @@ impl VolumeModel {
             policy,
             import: None,
             over_image: None,
+            manner: Manner::default(),
         }
     }
 
@@ -110,6 +136,7 @@ impl VolumeModel {
         (&self.name, self.size, self.chunk_size, self.block_size, self.read_only)
             == (&found.name, found.size, found.chunk_size, found.block_size, found.read_only)
             && (self.policy, self.import) == (found.policy, found.import)
+            && self.manner.agrees(&found.manner)
     }
 }
 
@@ -160,8 +187,8 @@ pub(crate) enum Effect {
     RollBack(VolId, SnapId, SnapId, String),
     /// A volume gets the content and the size of a moment; what it was is kept as a snapshot (number, name).
     RollBackTo(VolId, Box<Content>, u64, SnapId, String),
-    /// Another way to preserve: nobody sees it.
-    Method(VolId),
+    /// Another way to keep its past.
+    Manner(VolId, Manner),
     /// A snapshot's protection and labels.
     Labels(SnapId, bool, Labels),
     /// What a volume's snapshots may take.
@@ -319,19 +346,23 @@ impl State {
                     volume.import = None;
                 }
             }
-            // Nobody sees another way to preserve.
             _ => {}
         }
     }
 
     fn apply_to_volume(&mut self, effect: &Effect) {
-        let (Effect::Policy(vol, _) | Effect::Import(vol, _) | Effect::Arrive { vol, .. }) = effect else {
+        let (Effect::Policy(vol, _)
+        | Effect::Import(vol, _)
+        | Effect::Manner(vol, _)
+        | Effect::Arrive { vol, .. }) = effect
+        else {
             return;
         };
         let Some(volume) = self.volumes.get_mut(vol) else { return };
         match effect {
             Effect::Policy(_, policy) => volume.policy = *policy,
             Effect::Import(_, import) => volume.import = *import,
+            Effect::Manner(_, said) => volume.manner.take(said),
             Effect::Arrive { sector, stamps, .. } => {
                 for (at, stamp) in (*sector..).zip(stamps.iter()) {
                     volume.content.set(at, at + 1, *stamp);
