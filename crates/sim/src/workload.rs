@@ -367,7 +367,9 @@ impl Plan {
         };
         let pvs = (0..rand.between(1, 3)).map(|_| Self::pv(rand, extent_size)).collect();
         // The pool leaves this much to its catalog, and the journal's files are not made yet.
-        let backing = BACKING_MARGIN + config.journal_size + rand.below(8 * MIB);
+        // What a pool always needs (the journal, and room for the copy of its tail), and some.
+        let needed = BACKING_MARGIN + config.journal_size + config.segment_size + MIB / 8;
+        let backing = needed + rand.below(8 * MIB);
         let backing = rand.percent(15).then_some(backing);
         // Half of all runs flatten by themselves. Not drawn, so that what older seeds do stays the same.
         let flatten_depth = [1, 3, 32, 32, 0][(config.journal_size / segment_size - 4) as usize];
