@@ -25,6 +25,8 @@ enum Failing {
     Writes(&'static str),
     /// The file system below has no room for these, and says so to who asks.
     Room(&'static str),
+    /// It says that it has none, but gives what it keeps back.
+    Margin(&'static str),
     /// No room for physical volumes but for `pv-1`, whose file system has so many bytes.
     RoomBut(u64),
     Syncs(SyncPurpose),
@@ -153,6 +155,9 @@ impl Disk for FaultyDisk {
         let failing = *self.dir.failing.lock().unwrap();
         match failing {
             _ if self.has_no_room() => Ok(Some(Backing { file_system: 1, available: 0 })),
+            Some(Failing::Margin(prefix)) if self.name.starts_with(prefix) => {
+                Ok(Some(Backing { file_system: 1, available: 0 }))
+            }
             Some(Failing::RoomBut(free)) if self.name.starts_with("pv-1") => {
                 Ok(Some(Backing { file_system: 2, available: free }))
             }
@@ -479,6 +484,28 @@ fn file_systems_below_count_each_for_itself() {
     while pool.maintain().unwrap() != Progress::Idle {}
     assert_eq!(used(&pool)[0], 0);
     assert_eq!(read(&volume, 32 * KIB, 64 * KIB).unwrap(), [[1; 32 << 10], [2; 32 << 10]].concat());
+}
+
+/// What the catalog will need of a file system is left to it while there are extents elsewhere; but what was promised is kept.
+#[test]
+fn margins_are_used_last() {
+    let (dir, pool, volume) = fixture();
+    pool.add_pv(&pv("pv-1.img")).unwrap();
+    pool.drain().unwrap();
+    let used = |pool: &Pool| pool.pvs().iter().map(|pv| pv.used).collect::<Vec<u64>>();
+    let first = used(&pool)[0];
+    dir.fail(Failing::Margin("pv-0"));
+    assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
+    pool.drain().unwrap();
+    assert_eq!(used(&pool), [first, 512 * KIB]);
+    dir.heal();
+    // Promised of the one before its file system was full, and of the other before it began to be emptied.
+    assert_eq!(write(&volume, 640 * KIB, 3, 256 * KIB), Ok(()));
+    pool.drain_pv("pv-1.img", true).unwrap();
+    dir.fail(Failing::Margin("pv-0"));
+    pool.drain().unwrap();
+    assert!(used(&pool)[0] >= first + 256 * KIB, "{:?}", used(&pool));
+    assert_eq!(read(&volume, 640 * KIB, 256 * KIB).unwrap(), vec![3; 256 << 10]);
 }
 
 /// A record says what was durable when it was written: what was, and is not there, is damage, and no end of the log.

@@ -4,7 +4,7 @@ use super::codec::{crc_of_zeros, lost};
 use super::log::{Located, LogState, Patch};
 use crate::catalog::Event;
 use crate::codec::crc32c;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Base, Branch, HEAD, Line};
@@ -22,6 +22,15 @@ enum Start {
     Epoch(u64, u32),
     /// What is in place now, in this version of the log.
     Head(u64),
+}
+
+/// Of all the reasons why no way leads there: the first, but what may pass (an image that is away, a disk that does not answer)
+/// comes before what is lost. Nothing is lost while a way may open again.
+fn note(why: &mut Option<Error>, error: Error) {
+    let passes = |error: &Error| error.kind() != ErrorKind::Lost;
+    if why.as_ref().is_none_or(|first| passes(&error) && !passes(first)) {
+        *why = Some(error);
+    }
 }
 
 /// One step of a reconstruction.
@@ -136,7 +145,7 @@ impl Pool {
                 let (before, after) = (way(older.get(round), true), way(newer.get(round), false));
                 match self.settle(branch, chunk, lsn, before, after) {
                     Ok(content) => return Ok(content),
-                    Err(error) => _ = why.get_or_insert(error),
+                    Err(error) => note(&mut why, error),
                 }
             }
             if branch.cdp.version.load(Ordering::SeqCst) != version {
@@ -192,7 +201,7 @@ impl Pool {
         for way in ways {
             match way.and_then(|way| self.go(branch, chunk, lsn, way, sum)) {
                 Ok(content) => return Ok(content),
-                Err(error) => _ = why.get_or_insert(error),
+                Err(error) => note(&mut why, error),
             }
         }
         Err(why.unwrap_or_else(|| lost(format!("reconstruct chunk {chunk} at LSN {lsn}: no anchor is left"))))

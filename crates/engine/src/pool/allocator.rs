@@ -24,6 +24,7 @@ pub(crate) struct Allocator {
     catalog: Arc<Catalog>,
     pvs: BTreeMap<u32, PvState>,
     index: FreeIndex,
+    rooms: Rooms,
     /// The extent of the last allocation, per slot size.
     last: BTreeMap<u8, ExtentId>,
     dirty: BTreeSet<ExtentId>,
@@ -40,6 +41,8 @@ pub(crate) type FreedSlot = (Slot, u8);
 struct PvState {
     pv: Arc<Pv>,
     draining: bool,
+    /// The file system that its free extents take their space from, as far as is known.
+    file_system: Option<u64>,
     /// Its extents in the free index.
     free: u64,
     /// Free ones for which the file system below has no room: not in the index until it has.
@@ -61,10 +64,21 @@ struct Bits {
     busy: Vec<u64>,
 }
 
+/// Bytes that file systems had for extents when they were asked last, less what was opened there since.
+#[derive(Default)]
+struct Rooms {
+    by_file_system: BTreeMap<u64, u64>,
+    /// Where logs take their space from, too.
+    of_logs: Option<u64>,
+}
+
 #[derive(Default)]
 struct FreeIndex {
     free: BTreeSet<ExtentId>,
     open: BTreeMap<u8, BTreeSet<ExtentId>>,
+    /// PVs whose file systems have their margin left and no more. Promises count on other extents first, so these are taken when
+    /// there are no others: the margin is the catalog's.
+    shunned: BTreeSet<u32>,
 }
 
 impl FreeView for FreeIndex {
@@ -72,7 +86,14 @@ impl FreeView for FreeIndex {
         self.open.get(&slot_log2)?.range(from..).next().copied()
     }
     fn next_free(&self, from: ExtentId) -> Option<ExtentId> {
-        self.free.range(from..).next().copied()
+        let mut from = from;
+        loop {
+            let found = *self.free.range(from..).next()?;
+            if !self.shunned.contains(&found.0) {
+                return Some(found);
+            }
+            from = (found.0.checked_add(1)?, 0);
+        }
     }
 }
 
@@ -84,6 +105,7 @@ impl Allocator {
             catalog,
             pvs: BTreeMap::new(),
             index: FreeIndex::default(),
+            rooms: Rooms::default(),
             last: BTreeMap::new(),
             dirty: BTreeSet::new(),
             freed: Vec::new(),
@@ -109,7 +131,7 @@ impl Allocator {
             change.free_extents = pv.extents as i64;
         }
         let free = change.free_extents as u64;
-        self.pvs.insert(pv.id, PvState { pv, draining, free, aside: Vec::new(), extents });
+        self.pvs.insert(pv.id, PvState { pv, draining, file_system: None, free, aside: Vec::new(), extents });
         change
     }
 
@@ -190,15 +212,20 @@ impl Allocator {
     /// reservation never sees it fail.
     pub(crate) fn allocate(&mut self, space: &Space, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
         let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
-        let mut spare = true;
+        let (mut spare, mut anywhere) = (true, false);
         loop {
             let last = self.last.get(&slot_log2).copied();
             let near = wished.map(|(id, _)| id);
             let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last, spare) else {
+                anywhere = !anywhere && !std::mem::take(&mut self.index.shunned).is_empty();
+                if anywhere {
+                    continue;
+                }
                 return Err(no_space("allocate a slot"));
             };
             let id = match choice {
                 Choice::Open(id) => id,
+                Choice::Free(id) if !anywhere && !self.has_room(space, id.0) => continue,
                 Choice::Free(id) => {
                     // Opening one more than needed must not eat what others were promised.
                     let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
@@ -219,6 +246,18 @@ impl Allocator {
             self.last.insert(slot_log2, id);
             return self.take_slot(id, slot_log2, after);
         }
+    }
+
+    /// Is there room for one more extent of this PV, margins left alone? If not, the PV is shunned.
+    fn has_room(&mut self, space: &Space, pv: u32) -> bool {
+        let Some(file_system) = self.pvs.get(&pv).and_then(|state| state.file_system) else { return true };
+        let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
+        let logs = if self.rooms.of_logs == Some(file_system) { space.logs() } else { 0 };
+        let has_room = room.saturating_sub(logs) >= self.extent_size;
+        if !has_room {
+            self.index.shunned.insert(pv);
+        }
+        has_room
     }
 
     /// Gives a free extent a slot size; the space was told before. False when its backing store is full: all free extents
@@ -245,6 +284,10 @@ impl Allocator {
             state.aside.extend(others.iter().map(|(_, extent)| *extent));
             self.index.free.retain(|other| other.0 != id.0);
             return Ok(false);
+        }
+        let room = state.file_system.and_then(|below| self.rooms.by_file_system.get_mut(&below));
+        if let Some(room) = room {
+            *room = room.saturating_sub(self.extent_size);
         }
         state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
         *self.extent(id)? = Extent { slot_log2, ..Extent::default() };
@@ -300,6 +343,7 @@ impl Allocator {
         if found.is_none()
             && count <= slots
             && let Some(id) = self.index.next_free((0, 0))
+            && self.has_room(space, id.0)
             && space.open_extent(slot_log2, false)
             && self.open_extent(space, id, slot_log2)?
         {
@@ -513,6 +557,7 @@ impl Allocator {
             let back = state.aside.split_off(kept);
             taken_back += back.len() as u64;
             state.free += back.len() as u64;
+            state.file_system = of_pv.as_ref().map(|of_pv| of_pv.file_system);
             self.index.free.extend(back.into_iter().map(|extent| (*id, extent)));
             let Some(of_pv) = of_pv else {
                 backing.solid += state.free;
@@ -523,6 +568,9 @@ impl Allocator {
             let same = data.as_ref().is_some_and(|data| data.file_system == of_pv.file_system);
             backing.shared |= same && !state.draining;
         }
+        self.index.shunned.clear();
+        self.rooms.of_logs = data.as_ref().map(|data| data.file_system);
+        self.rooms.by_file_system = below.iter().map(|(id, (_, bytes))| (*id, *bytes)).collect();
         backing.sparse = below.values().map(|(free, _)| free).sum();
         backing.sparse_bytes = match below.len() {
             1 => below.values().map(|(_, bytes)| *bytes).sum(),

@@ -306,13 +306,16 @@ impl Pool {
         let margin = self.options.backing_margin;
         let kept = margin + self.journal.uncreated_bytes();
         let Ok(data) = self.catalog.backing_available() else { return };
-        if data.is_some_and(|data| data.available < margin / CATALOG_PARTS) {
-            self.space.set_backing(Backing::NONE, 0);
-        } else if let Ok((backing, taken_back)) = m.allocator.backing(kept, data) {
-            self.space.set_backing(backing, taken_back);
-            // What could not be moved for want of space may move now.
-            m.evacuated &= taken_back == 0;
-        }
+        let full = data.is_some_and(|data| data.available < margin / CATALOG_PARTS);
+        let (backing, taken_back) = match m.allocator.backing(kept, data) {
+            Ok((_, taken_back)) if full => (Backing::NONE, taken_back),
+            Err(_) if full => (Backing::NONE, 0),
+            Ok(measured) => measured,
+            Err(_) => return,
+        };
+        self.space.set_backing(backing, taken_back);
+        // What could not be moved for want of space may move now.
+        m.evacuated &= taken_back == 0;
     }
 
     /// Room for a record, after [`Room`] said that there is none: makes a file, or destages, or waits for the thread

@@ -285,6 +285,12 @@ impl Space {
         self.inner.lock().log
     }
 
+    /// Bytes that logs may take, or have taken, since the file systems below were asked.
+    pub(crate) fn logs(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.log.saturating_add(inner.logged)
+    }
+
     pub(crate) fn totals(&self) -> Totals {
         let inner = self.inner.lock();
         let bytes = |extents: u64| extents << self.extent_log2;
