@@ -3,16 +3,21 @@
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
-use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
+use crate::oracle::{
+    FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, SECTOR, View, VolId,
+};
 use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run};
-use crate::workload::{Crash, Plan};
+use crate::workload::{Crash, Op, Plan};
 use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_engine::pool::{Pool, PoolOptions, PvSpec};
+use hindcast_engine::pool::{Health, Pool, PoolOptions, PvSpec};
 use std::collections::BTreeSet;
+
+/// So many chunks can take more of a catalog, when they are emptied and snapshots see them, than a quarter of its margin.
+const MUCH: u64 = 8192;
 
 impl Run {
     /// Creates and opens the pool. A crash in the middle must leave something that can be created again, or opened.
@@ -253,6 +258,31 @@ impl Run {
         }
         let promise = self.end_process();
         self.open(promise)
+    }
+
+    /// How many chunks an operation may empty: at most all.
+    pub(crate) fn empties(&self, op: &Op) -> u64 {
+        let used = || self.pool.as_ref().map_or(0, |pool| pool.info().used);
+        match op {
+            Op::Discard { len, .. } => used().min(*len) / SECTOR,
+            Op::Resize { .. } | Op::RollBack { .. } | Op::RollBackTo { .. } => used() / SECTOR,
+            _ => 0,
+        }
+    }
+
+    /// Is the pool poisoned because so much was emptied that the catalog needed more than is kept for it? DURABILITY.md says what
+    /// is to be expected: nothing is lost, and the pool goes on where there is space. From now on there is.
+    pub(crate) fn ran_full(&mut self) -> bool {
+        let health = self.pool.as_ref().map(|pool| pool.health());
+        let full = matches!(health, Some(Health::Poisoned(why)) if why.contains("no storage space"));
+        if !full || self.plan.backing.is_none() || self.emptied < MUCH {
+            return false;
+        }
+        self.say(|| "the catalog found its file system full".into());
+        self.summary.ran_full += 1;
+        self.dir.set_backing(None);
+        (self.plan.backing, self.faults) = (None, true);
+        true
     }
 
     /// I7: a poisoned pool refuses writes, serves reads, and is left by recovery only.

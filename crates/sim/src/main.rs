@@ -146,7 +146,7 @@ fn tell(line: &str) {
 fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
     say!(
         "{what}: {} operations, {} crashes, {} records, {} snapshots, {} clones and rollbacks, \
-         {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {:.1} s",
+         {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {} catalogs full, {:.1} s",
         summary.ops,
         summary.crashes,
         summary.records,
@@ -156,6 +156,7 @@ fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summa
         summary.auto_deleted,
         summary.lost,
         summary.refused,
+        summary.ran_full,
         since.elapsed().as_secs_f64()
     );
     say!("{passed} passed, {failed} failed");

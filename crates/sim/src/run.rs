@@ -47,6 +47,8 @@ pub struct Summary {
     pub auto_deleted: u64,
     /// Streams taken in.
     pub imports: u64,
+    /// Times that the catalog found its file system full.
+    pub ran_full: u64,
     /// Disk operations that change something.
     pub disk_ops: u64,
 }
@@ -62,6 +64,7 @@ impl Summary {
         self.snapshots += other.snapshots;
         self.clones += other.clones;
         self.auto_deleted += other.auto_deleted;
+        self.ran_full += other.ran_full;
         self.imports += other.imports;
         self.disk_ops += other.disk_ops;
     }
@@ -107,6 +110,8 @@ pub struct Run {
     /// Background work keeps ahead of requests, as a server's threads do; else a request that finds the journal full
     /// has to help itself.
     helpful: bool,
+    /// Chunks that operations may have emptied.
+    pub(crate) emptied: u64,
     pub(crate) planned: Option<Crash>,
     pub(crate) trace: Trace,
     pub(crate) summary: Summary,
@@ -175,6 +180,7 @@ impl Run {
             faults: false,
             wild,
             helpful: !wild || rand.percent(50),
+            emptied: 0,
             planned: None,
             trace,
             summary: Summary::default(),
@@ -230,7 +236,12 @@ impl Run {
         self.summary.ops += 1;
         self.say(|| format!("{op:?}"));
         self.clock.advance(self.rand.clone().below(1_000_000));
-        self.perform(op).map_err(|e| format!("{op:?}: {e}"))?;
+        self.emptied += self.empties(op);
+        if let Err(error) = self.perform(op)
+            && !self.ran_full()
+        {
+            return Err(format!("{op:?}: {error}"));
+        }
         if self.dir.crashed() {
             let promise = self.end_process();
             return self.open(promise).map_err(|e| format!("after a crash in {op:?}: {e}"));
@@ -239,7 +250,7 @@ impl Run {
         self.note_moments()?;
         self.say(|| self.space());
         if self.poisoned() {
-            if !self.faults {
+            if !self.faults && !self.ran_full() {
                 return Err(format!("after {op:?}: the pool is poisoned without a fault"));
             }
             self.leave_poisoned()?;
@@ -496,7 +507,7 @@ impl Run {
         self.oracle.observe(pool.stats().sequenced_lsn);
         match result {
             Ok(progress) => Ok(progress),
-            Err(_) if self.faults || self.dir.crashed() => Ok(Progress::Idle),
+            Err(_) if self.faults || self.dir.crashed() || self.ran_full() => Ok(Progress::Idle),
             Err(e) => Err(format!("a background step failed: {e:?}")),
         }
     }

@@ -45,6 +45,10 @@ fn seeds_of_whole_runs_that_found_bugs() {
             "a full file system had no room for the copy of the journal's tail, and the pool did not open",
         ),
         (2013490, "the model overlooked that a volume began to be flattened while its images were away"),
+        (
+            2055591,
+            "the model knew no catalog that finds its file system full, and goes on where there is space",
+        ),
         (2112705, "extents took what a file system keeps for the catalog, though a device had others"),
         (2113071, "a moment that an image's return would bring back was said to be lost"),
     ];
