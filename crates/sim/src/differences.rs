@@ -84,7 +84,11 @@ impl Run {
         self.drop_handles();
         self.step(&Op::Settle)?;
         let pool = self.pool()?;
-        if pool.pvs().iter().any(|pv| pv.draining) || self.flattening()? {
+        let (info, options) = (pool.info(), &self.plan.options);
+        // What is too deep waits for space to be flattened, and would take what the deletion frees.
+        let waiting = options.flatten_depth > 0
+            && info.available <= info.capacity / 100 * u64::from(options.low_space_percent);
+        if pool.pvs().iter().any(|pv| pv.draining) || waiting || self.flattening()? {
             return Ok(());
         }
         let mut free = Vec::new();
@@ -102,7 +106,7 @@ impl Run {
         let usage = pool.space_usage(&volume).map_err(|e| format!("tell the space of {volume}: {e:?}"))?;
         let own = usage.of.iter().find(|s| s.name == name).map(|s| s.unique);
         let own = own.ok_or_else(|| format!("{volume}@{name} is not in {usage:?}"))?;
-        let before = pool.info().used;
+        let before = info.used;
         let hidden = self.oracle.state().lines.any_hidden();
         drop(pool);
         self.step(&Op::DeleteSnapshots(vec![id]))?;

@@ -297,7 +297,7 @@ impl Run {
         self.next_snapshot += 1;
         let Some((lsn, content, size)) = self.pick_moment(vol, pick) else { return Ok(()) };
         let volume = self.volume_name(vol)?;
-        let open = self.handles.contains_key(&vol);
+        let open = self.in_use(vol);
         if self.oracle.state().has_snapshot(vol, undo)
             || self.model(vol)?.chunk_size > self.pool()?.max_record_bytes()
         {
