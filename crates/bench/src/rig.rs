@@ -56,6 +56,12 @@ impl<A> Rig<'_, A> {
         Ok(self.hindcast.api("POST", &format!("/volumes/{volume}/snapshots/delete"), &body)?.1)
     }
 
+    /// Writes that a volume has taken.
+    pub(crate) fn writes_of(&self, volume: &str) -> Result<u64> {
+        let (volume, _) = self.hindcast.api("GET", &format!("/volumes/{volume}"), &Value::Null)?;
+        volume["stats"]["writes"].as_u64().context("no `stats.writes` in the volume's state")
+    }
+
     /// Bytes of the pool in use.
     pub(crate) fn used(&self) -> Result<u64> {
         let (pool, _) = self.hindcast.api("GET", "/pool", &Value::Null)?;

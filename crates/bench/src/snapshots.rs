@@ -183,7 +183,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
 fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     const SECTION: &str = "create";
     rig.filled("create", 16 * KIB, "row")?;
-    let mut times = Vec::new();
+    // The load's process ends a while after its last write: by then the burst is being destaged.
+    let (mut times, mut afterwards) = (Vec::new(), Vec::new());
     let mut longest = [0f64; 2];
     for round in 0..rig.args.rounds() * 2 {
         let mut names = Vec::new();
@@ -196,7 +197,14 @@ fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
         let outcome = load.wait(BETWEEN_CREATIONS, || {
             if with {
                 let name = format!("s{round}-{}", names.len());
-                times.push(rig.snapshot("create", &name)?.as_secs_f64() * 1000.0);
+                let writes = rig.writes_of("create")?;
+                let time = rig.snapshot("create", &name)?.as_secs_f64() * 1000.0;
+                let in_flight = rig.writes_of("create")? > writes;
+                if in_flight {
+                    times.push(time)
+                } else {
+                    afterwards.push(time)
+                }
                 names.push(name);
             }
             Ok(())
@@ -209,16 +217,16 @@ fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
         }
         rig.settle()?;
     }
-    times.sort_by(f64::total_cmp);
-    let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN);
-    figures.add(
-        SECTION,
-        format!("median of {} creations, 32 writes in flight", times.len()),
-        at(0.5),
-        "ms",
-        Goal::None,
-    );
-    figures.add(SECTION, "99th percentile".into(), at(0.99), "ms", Goal::AtMost(2.0));
+    for (times, what, goal) in [
+        (&mut times, "32 writes in flight", Goal::AtMost(2.0)),
+        (&mut afterwards, "none in flight, the burst being destaged", Goal::None),
+    ] {
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN);
+        let median = format!("median of {} creations, {what}", times.len());
+        figures.add(SECTION, median, at(0.5), "ms", Goal::None);
+        figures.add(SECTION, format!("99th percentile, {what}"), at(0.99), "ms", goal);
+    }
     figures.add(SECTION, "longest write without creations".into(), longest[0], "ms", Goal::None);
     figures.add(
         SECTION,
