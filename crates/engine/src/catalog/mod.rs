@@ -496,10 +496,8 @@ impl Txn<'_> {
                 } else {
                     db!("update the map", table.insert(key, page.encode(key).as_slice()))
                 };
-                if let Some(old) = old {
-                    self.usage.add_page(key.0, &decode_page(key, old.value())?, -1);
-                }
-                self.usage.add_page(key.0, page, 1);
+                let old = old.map(|old| decode_page(key, old.value())).transpose()?.unwrap_or_default();
+                self.usage.replace_page(key.0, &old, page);
             }
             Ok(())
         })

@@ -39,8 +39,15 @@ impl UsageChange {
         kept
     }
 
-    pub(super) fn add_page(&mut self, branch: u64, page: &MapPage, slots: i64) {
-        page.iter().for_each(|(_, entry)| self.add(branch, CURRENT, entry, slots));
+    /// A page takes the place of another. What they agree on is not looked up: entries of a page can be of as many epochs as it
+    /// has entries.
+    pub(super) fn replace_page(&mut self, branch: u64, old: &MapPage, new: &MapPage) {
+        let mut beyond = |page: &MapPage, other: &MapPage, slots| {
+            let differs = |(at, entry): &(usize, Entry)| other.get(*at) != Some(*entry);
+            page.iter().filter(differs).for_each(|(_, entry)| self.add(branch, CURRENT, entry, slots));
+        };
+        beyond(old, new, -1);
+        beyond(new, old, 1);
     }
 }
 
@@ -76,7 +83,7 @@ impl Catalog {
         while let Some(from) = pages {
             pages = self.visit_pages(from, 1024, &mut |key, page| {
                 // A damaged page is found by whoever needs it.
-                page.iter().for_each(|page| txn.usage.add_page(key.0, page, 1));
+                page.iter().for_each(|page| txn.usage.replace_page(key.0, &MapPage::default(), page));
                 Ok(())
             })?;
         }

@@ -35,6 +35,7 @@ impl Pool {
         let Some((id, branch, of)) = m.deleted.iter().find_map(free) else { return Ok(false) };
         // From here on nothing more is preserved for it, and nobody can open it any more.
         branch.frozen.write().remove(&of.epoch);
+        self.map.end_view(of.branch, of.epoch);
         let versions = self.catalog.versions_by_last(of.branch, of.epoch, VERSIONS_PER_STEP)?;
         if versions.is_empty() {
             self.forget_snapshot(m, id, of)?;

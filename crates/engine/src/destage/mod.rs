@@ -144,10 +144,8 @@ impl Pool {
 
     /// Snapshots that were taken after `epoch` see what it wrote: their pages were made without it.
     fn forget_views(&self, branch: &Branch, epoch: u32, pages: &[(PageKey, MapPage)]) {
-        let views: Vec<u32> = branch.frozen.read().range(epoch..).copied().collect();
-        for (key, _) in pages.iter().filter(|(key, _)| key.0 == branch.id) {
-            views.iter().for_each(|view| self.map.forget(*key, *view));
-        }
+        let numbers = pages.iter().filter(|(key, _)| key.0 == branch.id).map(|(key, _)| key.1);
+        self.map.forget_views(branch.id, epoch, numbers);
     }
 
     pub(crate) fn publish(&self, pages: Vec<(PageKey, MapPage)>) {

@@ -13,6 +13,8 @@ use crate::fault::Fault;
 use crate::pool::line::{HEAD, Line};
 use cache::{Cache, CacheStats};
 use page::{CHUNKS, MapPage, PageKey};
+use parking_lot::RwLock;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,6 +23,8 @@ pub(crate) struct Map {
     catalog: Arc<Catalog>,
     /// (branch, page number, epoch)
     cache: Cache<(u64, u64, u32), Arc<MapPage>>,
+    /// (branch, epoch) of the snapshots of which pages may be in the cache: of many there are none.
+    viewed: RwLock<BTreeSet<(u64, u32)>>,
     fault: Arc<Fault>,
 }
 
@@ -31,7 +35,7 @@ impl Map {
         bytes: usize,
         fault: Arc<Fault>,
     ) -> Self {
-        Map { catalog, cache: Cache::new(policy, bytes), fault }
+        Map { catalog, cache: Cache::new(policy, bytes), viewed: RwLock::default(), fault }
     }
 
     /// The page as `line` sees it, from the cache only.
@@ -44,6 +48,11 @@ impl Map {
         let key = (line.branch.id, number, line.epoch);
         if let Some(page) = self.cache.get(&key) {
             return Ok(page);
+        }
+        let view = (line.branch.id, line.epoch);
+        // Before the catalog is read: whoever changes it after that finds the view here.
+        if line.epoch != HEAD && !self.viewed.read().contains(&view) {
+            self.viewed.write().insert(view);
         }
         loop {
             let generation = self.cache.generation(&key);
@@ -112,9 +121,18 @@ impl Map {
         self.cache.publish((key.0, key.1, HEAD), page, weight);
     }
 
-    /// Forgets a page as a snapshot saw it.
-    pub(crate) fn forget(&self, key: PageKey, epoch: u32) {
-        self.cache.invalidate(&(key.0, key.1, epoch));
+    /// Forgets pages of a branch as those of its snapshots saw them that froze `epoch` or one after it.
+    pub(crate) fn forget_views(&self, branch: u64, epoch: u32, numbers: impl Iterator<Item = u64> + Clone) {
+        let views: Vec<u32> =
+            self.viewed.read().range((branch, epoch)..(branch, HEAD)).map(|(_, view)| *view).collect();
+        for view in views {
+            numbers.clone().for_each(|number| self.cache.invalidate(&(branch, number, view)));
+        }
+    }
+
+    /// Nobody will see it as this snapshot does again.
+    pub(crate) fn end_view(&self, branch: u64, epoch: u32) {
+        self.viewed.write().remove(&(branch, epoch));
     }
 
     /// Forgets all pages of a branch as snapshots saw them: places have changed.
@@ -130,6 +148,7 @@ impl Map {
     /// Forgets the pages of a branch that is gone.
     pub(crate) fn forget_branch(&self, branch: u64) {
         self.cache.invalidate_where(|key| key.0 == branch);
+        self.viewed.write().retain(|view| view.0 != branch);
     }
 
     pub(crate) fn stats(&self) -> CacheStats {

@@ -16,6 +16,7 @@ use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::staging::Range;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
+use std::ops;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -50,6 +51,8 @@ pub(crate) struct Namespace {
     pub(crate) snapshots: BTreeMap<u64, Arc<Snapshot>>,
     /// The ones in sight: (volume, name).
     snapshot_names: BTreeMap<(u64, String), u64>,
+    /// The same by what they froze.
+    in_sight: BTreeMap<Frozen, u64>,
     /// How many branches rest on a frozen state.
     children: HashMap<Frozen, u32>,
     /// Marks: (volume, name) and the LSN.
@@ -72,6 +75,7 @@ impl Namespace {
             branches: HashMap::new(),
             snapshots: BTreeMap::new(),
             snapshot_names: BTreeMap::new(),
+            in_sight: BTreeMap::new(),
             children: HashMap::new(),
             marks: BTreeMap::new(),
             pvs: BTreeMap::new(),
@@ -203,6 +207,9 @@ impl Namespace {
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
             return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
         }
+        if !record.deleted {
+            self.in_sight.insert(record.of, id);
+        }
         let snapshot = Snapshot {
             volume: record.volume,
             state,
@@ -233,6 +240,13 @@ impl Namespace {
             .ok_or_else(|| not_found(format!("find snapshot {}@{name}: there is none", volume.name.read())))
     }
 
+    /// The newest snapshot in sight that froze one of these epochs of a branch.
+    pub(crate) fn newest_in(&self, branch: u64, epochs: ops::Range<u32>) -> Option<&Arc<Snapshot>> {
+        let of = |epoch| Frozen { branch, epoch };
+        let found = self.in_sight.range(of(epochs.start)..of(epochs.end)).next_back();
+        found.and_then(|(_, id)| self.snapshots.get(id))
+    }
+
     pub(crate) fn is_in_sight(&self, snapshot: &Snapshot) -> bool {
         let key = (snapshot.volume, snapshot.state.name.read().clone());
         self.snapshot_names.get(&key) == Some(&snapshot.state.id)
@@ -243,6 +257,7 @@ impl Namespace {
             let key = (snapshot.volume, snapshot.state.name.read().clone());
             if self.snapshot_names.get(&key) == Some(&id) {
                 self.snapshot_names.remove(&key);
+                self.in_sight.remove(&snapshot.state.line.frozen());
             }
         }
     }
@@ -370,6 +385,7 @@ impl Namespace {
             self.hide_snapshot(id);
             name.clone_into(&mut snapshot.state.name.write());
             self.snapshot_names.insert((snapshot.volume, name.to_owned()), id);
+            self.in_sight.insert(snapshot.state.line.frozen(), id);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
 use crate::world::{Rng, uuid};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -76,6 +77,14 @@ impl Pool {
         let names = self.names.read();
         let of = |volume: &Arc<VolumeState>| names.snapshots_of(volume.id);
         names.by_name.values().flat_map(of).map(|s| info(&names, s)).collect()
+    }
+
+    /// The newest snapshot in sight that froze one of these epochs of a branch: its volume's name, and its own.
+    pub fn newest_snapshot(&self, branch: u64, epochs: Range<u32>) -> Option<(String, String)> {
+        let names = self.names.read();
+        let found = names.newest_in(branch, epochs)?;
+        let volume = names.volume_by_id(found.volume)?.name.read().clone();
+        Some((volume, found.state.name.read().clone()))
     }
 
     /// The frozen state (branch, epoch) that a branch rests on, for those that rest on one: clones, and what volumes

@@ -10,6 +10,7 @@ use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub(crate) fn health(health: &Health) -> api::Health {
     match health {
@@ -154,9 +155,9 @@ pub(super) fn order(order: api::Order) -> Order {
 }
 
 /// What rests on what, to tell where volumes and snapshots come from.
-pub(crate) struct Lineage {
-    /// Snapshots in sight, by what they froze.
-    snapshots: BTreeMap<(u64, u32), SnapshotInfo>,
+pub(crate) struct Lineage<'a> {
+    /// Asked for snapshots: there can be very many, and mostly few are wanted.
+    pool: &'a Pool,
     /// What branches rest on.
     bases: BTreeMap<u64, (u64, u32)>,
     /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and the LSN.
@@ -165,8 +166,8 @@ pub(crate) struct Lineage {
     clones: BTreeMap<(u64, u32), Vec<String>>,
 }
 
-impl Lineage {
-    pub(crate) fn new(pool: &Pool) -> Lineage {
+impl Lineage<'_> {
+    pub(crate) fn new(pool: &Pool) -> Lineage<'_> {
         let bases = pool.branch_bases();
         let mut clones: BTreeMap<_, Vec<String>> = BTreeMap::new();
         for volume in pool.volumes() {
@@ -174,15 +175,14 @@ impl Lineage {
                 clones.entry(*of).or_default().push(volume.name);
             }
         }
-        let snapshots = pool.all_snapshots().into_iter().map(|s| (s.of, s)).collect();
-        Lineage { snapshots, bases, moments: pool.moment_bases(), clones }
+        Lineage { pool, bases, moments: pool.moment_bases(), clones }
     }
 
     /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
-    fn before(&self, branch: u64, epoch: u32) -> Option<&SnapshotInfo> {
+    fn before(&self, branch: u64, epoch: u32) -> Option<String> {
         let (mut branch, mut end) = (branch, epoch);
         loop {
-            if let Some((_, found)) = self.snapshots.range((branch, 0)..(branch, end)).next_back() {
+            if let Some(found) = self.newest(branch, 0..end) {
                 return Some(found);
             }
             let base = self.bases.get(&branch)?;
@@ -195,7 +195,12 @@ impl Lineage {
         if let Some((volume, lsn)) = self.moments.get(&branch) {
             return volume.as_ref().map(|volume| format!("{volume}@lsn:{lsn}"));
         }
-        self.bases.get(&branch).and_then(|of| self.snapshots.get(of)).map(address)
+        let (branch, epoch) = *self.bases.get(&branch)?;
+        self.newest(branch, epoch..epoch.checked_add(1)?)
+    }
+
+    fn newest(&self, branch: u64, epochs: Range<u32>) -> Option<String> {
+        self.pool.newest_snapshot(branch, epochs).map(|(volume, snapshot)| format!("{volume}@{snapshot}"))
     }
 
     pub(crate) fn snapshot(&self, info: &SnapshotInfo) -> api::Snapshot {
@@ -207,7 +212,7 @@ impl Lineage {
             created: time(info.created),
             labels: info.labels.clone(),
             protected: info.protected,
-            parent: self.before(info.of.0, info.of.1).map(address),
+            parent: self.before(info.of.0, info.of.1),
             clones: self.clones.get(&info.of).cloned().unwrap_or_default(),
             handles: info.handles,
             unique: None,
@@ -216,7 +221,7 @@ impl Lineage {
     }
 
     pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
-        let parent = self.before(info.branch, u32::MAX).map(address);
+        let parent = self.before(info.branch, u32::MAX);
         let origin = self.origin(info.branch).or_else(|| info.image.clone());
         api::Volume { origin, parent, ..volume(info) }
     }
@@ -234,10 +239,6 @@ pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapsho
         snapshot.unique = space.map(|s| s.unique);
         snapshot.shared = space.map(|s| s.shared);
     }
-}
-
-fn address(snapshot: &SnapshotInfo) -> String {
-    format!("{}@{}", snapshot.volume, snapshot.name)
 }
 
 fn volume(info: &VolumeInfo) -> api::Volume {
