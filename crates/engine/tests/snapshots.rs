@@ -5,7 +5,7 @@ mod common;
 
 use common::{KIB, MIB, Site, write};
 use hindcast_engine::device::BlockDevice;
-use hindcast_engine::pool::{Method, NewVolume, Order};
+use hindcast_engine::pool::{Method, NewVolume, Order, Progress};
 use hindcast_engine::{ErrorKind, Volume};
 
 fn site() -> Site {
@@ -419,4 +419,70 @@ fn the_status_of_a_clone_asks_its_bases_once() {
         looks <= CHUNKS + 100,
         "{looks} looks at maps for {CHUNKS} chunks: one for each of the clone's own"
     );
+}
+
+/// Where a snapshot comes from is looked up by what it froze: under its name of today, and only those in sight count.
+#[test]
+fn the_newest_snapshot_before() {
+    let f = site();
+    let volume = f.volume("a", MIB, 16 * KIB);
+    for name in ["one", "two", "three"] {
+        write(&volume, 0, 1, 512);
+        f.snap("a", name);
+    }
+    let of = |name: &str| f.pool.snapshot("a", name).unwrap().of;
+    let (branch, third) = of("three");
+    let newest = |epochs: std::ops::Range<u32>| f.pool.newest_snapshot(branch, epochs);
+    let named = |name: &str| Some(("a".to_owned(), name.to_owned()));
+    assert_eq!(newest(0..third), named("two"));
+    assert_eq!(newest(third..third + 1), named("three"));
+    assert_eq!((newest(0..of("one").1), newest(third + 1..u32::MAX)), (None, None));
+    f.pool.rename_snapshot("a", "two", "second").unwrap();
+    assert_eq!(newest(0..third), named("second"));
+    f.pool.delete_snapshots("a", &["second"]).unwrap();
+    assert_eq!(newest(0..third), named("one"));
+    // A rollback writes to a branch of its own, which has none; what it left keeps its snapshots.
+    drop(volume);
+    f.pool.roll_back("a", "one", "undo", false).unwrap();
+    let current = f.pool.volume("a").unwrap().branch;
+    assert_eq!(f.pool.newest_snapshot(current, 0..u32::MAX), None);
+    assert_eq!(newest(0..u32::MAX), named("undo"));
+    f.pool.drain().unwrap();
+    let f = f.reopen();
+    assert_eq!(f.pool.newest_snapshot(branch, 0..third), named("one"));
+    f.pool.delete_volume("a", true).unwrap();
+    assert_eq!(f.pool.newest_snapshot(branch, 0..u32::MAX), None);
+}
+
+/// Snapshots are looked at while what they see is still staged: when it comes to its place their pages are made anew, be they
+/// few or so many that all are forgotten at once.
+#[test]
+fn views_of_staged_snapshots_follow_what_is_destaged() {
+    for count in [3, 150] {
+        let f = site();
+        let volume = f.volume("a", MIB, 4 * KIB);
+        let place = |n: u64| n % 16 * 4 * KIB;
+        for n in 0..count {
+            write(&volume, place(n), n as u8 + 1, 4 * KIB);
+            f.snap("a", &format!("s{n}"));
+        }
+        let views: Vec<_> =
+            (0..count).map(|n| f.pool.open_snapshot("a", &format!("s{n}")).unwrap()).collect();
+        let look = || {
+            for (n, view) in views.iter().enumerate() {
+                let n = n as u64;
+                assert_bytes(view, place(n), n as u8 + 1, 4 * KIB);
+                let before = if n < 15 { 0 } else { n as u8 - 14 };
+                assert_bytes(view, place(n + 1), before, 4 * KIB);
+                // Nothing is staged here, so it is looked up in the map.
+                assert_bytes(view, 512 * KIB, 0, 4 * KIB);
+            }
+        };
+        look();
+        while f.pool.destage_step().unwrap() == Progress::Worked {
+            look();
+        }
+        f.pool.drain().unwrap();
+        look();
+    }
 }

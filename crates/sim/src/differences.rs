@@ -87,7 +87,7 @@ impl Run {
         let (info, options) = (pool.info(), &self.plan.options);
         // What is too deep waits for space to be flattened, and would take what the deletion frees.
         let waiting = options.flatten_depth > 0
-            && info.available <= info.capacity / 100 * u64::from(options.low_space_percent);
+            && info.available < info.capacity / 100 * u64::from(options.low_space_percent);
         if pool.pvs().iter().any(|pv| pv.draining) || waiting || self.flattening()? {
             return Ok(());
         }

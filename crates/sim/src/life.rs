@@ -3,9 +3,7 @@
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
-use crate::oracle::{
-    FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, SECTOR, View, VolId,
-};
+use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
 use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run};
 use crate::workload::{Crash, Op, Plan};
@@ -262,19 +260,21 @@ impl Run {
 
     /// How many chunks an operation may empty: at most all.
     pub(crate) fn empties(&self, op: &Op) -> u64 {
-        let used = || self.pool.as_ref().map_or(0, |pool| pool.info().used);
-        match op {
-            Op::Discard { len, .. } => used().min(*len) / SECTOR,
-            Op::Resize { .. } | Op::RollBack { .. } | Op::RollBackTo { .. } => used() / SECTOR,
-            _ => 0,
-        }
+        let (vol, bytes) = match op {
+            Op::Discard { vol, len, .. } | Op::Zeroes { vol, len, unmap: true, .. } => (vol, *len),
+            Op::Resize { vol, .. } => (vol, u64::MAX),
+            _ => return 0,
+        };
+        let used = self.pool.as_ref().map_or(0, |pool| pool.info().used);
+        self.oracle.state().volumes.get(vol).map_or(0, |v| used.min(bytes) / v.chunk_size)
     }
 
     /// Is the pool poisoned because so much was emptied that the catalog needed more than is kept for it? DURABILITY.md says what
     /// is to be expected: nothing is lost, and the pool goes on where there is space. From now on there is.
     pub(crate) fn ran_full(&mut self) -> bool {
         let health = self.pool.as_ref().map(|pool| pool.health());
-        let full = matches!(health, Some(Health::Poisoned(why)) if why.contains("no storage space"));
+        let catalogs = |why: &str| why.contains("catalog") || why.contains("update ");
+        let full = matches!(health, Some(Health::Poisoned(why)) if why.contains("no storage space") && catalogs(&why));
         if !full || self.plan.backing.is_none() || self.emptied < MUCH {
             return false;
         }

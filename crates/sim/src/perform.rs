@@ -66,7 +66,10 @@ impl Run {
             Op::Drain => {
                 let pool = self.pool()?;
                 let result = pool.drain();
-                self.durably(result, &[]).map(drop)
+                if let Answer::Done = self.durably(result, &[])? {
+                    self.emptied = 0;
+                }
+                Ok(())
             }
             Op::Reopen(loss) => self.reopen(*loss),
             Op::Check => self.check_offline(),
@@ -176,7 +179,7 @@ impl Run {
         Ok(answer)
     }
 
-    pub(crate) fn sort(&self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+    pub(crate) fn sort(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
         if let Err(e) = &result {
             self.say(|| format!("  {e:?}"));
         }
@@ -184,7 +187,7 @@ impl Run {
             Ok(()) => Ok(Answer::Done),
             Err(e) if may_refuse.contains(&e.kind()) => Ok(Answer::Refused(e.kind())),
             Err(_) if self.dir.crashed() => Ok(Answer::Unknown),
-            Err(_) if self.faults => Ok(Answer::Unknown),
+            Err(_) if self.faults || self.ran_full() => Ok(Answer::Unknown),
             Err(e) => Err(format!("{e:?}")),
         }
     }

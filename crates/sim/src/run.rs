@@ -110,7 +110,7 @@ pub struct Run {
     /// Background work keeps ahead of requests, as a server's threads do; else a request that finds the journal full
     /// has to help itself.
     helpful: bool,
-    /// Chunks that operations may have emptied.
+    /// Chunks that operations may have emptied since all was carried out.
     pub(crate) emptied: u64,
     pub(crate) planned: Option<Crash>,
     pub(crate) trace: Trace,
@@ -237,11 +237,7 @@ impl Run {
         self.say(|| format!("{op:?}"));
         self.clock.advance(self.rand.clone().below(1_000_000));
         self.emptied += self.empties(op);
-        if let Err(error) = self.perform(op)
-            && !self.ran_full()
-        {
-            return Err(format!("{op:?}: {error}"));
-        }
+        self.perform(op).map_err(|e| format!("{op:?}: {e}"))?;
         if self.dir.crashed() {
             let promise = self.end_process();
             return self.open(promise).map_err(|e| format!("after a crash in {op:?}: {e}"));

@@ -135,3 +135,32 @@ impl Txn<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_between_pages_is_counted() {
+        let page = |entries: &[(usize, u64, u32)]| {
+            let mut page = MapPage::default();
+            for (at, slot, born) in entries {
+                page.set(*at, Entry { slot: Slot(*slot), born: *born });
+            }
+            page
+        };
+        let hole = Slot::HOLE.0;
+        let mut change = UsageChange::default();
+        let old = page(&[(0, 8, 1), (1, 9, 1), (2, hole, 1), (3, 10, 2), (4, 11, 2)]);
+        // As it was; moved; a hole that is filled; overwritten; gone; new.
+        let new = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 23, 3)]);
+        change.replace_page(5, &old, &new);
+        let counted = |change: &UsageChange| -> Vec<(UsageKey, i64)> {
+            change.0.iter().filter(|(_, slots)| **slots != 0).map(|(key, slots)| (*key, *slots)).collect()
+        };
+        assert_eq!(counted(&change), [((5, CURRENT, 2), -2), ((5, CURRENT, 3), 3)]);
+        change.replace_page(5, &new, &MapPage::default());
+        assert_eq!(counted(&change), [((5, CURRENT, 1), -2), ((5, CURRENT, 2), -2)]);
+        assert!(change.kept().is_empty());
+    }
+}

@@ -24,10 +24,10 @@ enum Start {
     Head(u64),
 }
 
-/// Of all the reasons why no way leads there: the first, but what may pass (an image that is away, a disk that does not answer)
-/// comes before what is lost. Nothing is lost while a way may open again.
+/// Of all the reasons why no way leads there: the first, but what may pass (an image that is away, a physical volume that does
+/// not answer) comes before what is lost. Nothing is lost while a way may open again.
 fn note(why: &mut Option<Error>, error: Error) {
-    let passes = |error: &Error| error.kind() != ErrorKind::Lost;
+    let passes = |error: &Error| !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Corrupt);
     if why.as_ref().is_none_or(|first| passes(&error) && !passes(first)) {
         *why = Some(error);
     }

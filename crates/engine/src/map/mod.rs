@@ -18,12 +18,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Where more snapshots than these have pages in the cache, all of them are forgotten rather than one by one.
+const MOST_VIEWS: usize = 64;
+
 /// See the module.
 pub(crate) struct Map {
     catalog: Arc<Catalog>,
     /// (branch, page number, epoch)
     cache: Cache<(u64, u64, u32), Arc<MapPage>>,
-    /// (branch, epoch) of the snapshots of which pages may be in the cache: of many there are none.
+    /// (branch, epoch) of the snapshots in use of which pages may be in the cache: of many there are none.
     viewed: RwLock<BTreeSet<(u64, u32)>>,
     fault: Arc<Fault>,
 }
@@ -50,12 +53,13 @@ impl Map {
             return Ok(page);
         }
         let view = (line.branch.id, line.epoch);
-        // Before the catalog is read: whoever changes it after that finds the view here.
-        if line.epoch != HEAD && !self.viewed.read().contains(&view) {
-            self.viewed.write().insert(view);
-        }
         loop {
             let generation = self.cache.generation(&key);
+            // After that, and before the catalog is read: whoever changes the catalog after that finds the view here, or turns the
+            // page away.
+            if line.epoch != HEAD && !self.viewed.read().contains(&view) {
+                self.viewed.write().insert(view);
+            }
             let page = if line.epoch == HEAD {
                 self.read((key.0, number))?
             } else {
@@ -125,6 +129,11 @@ impl Map {
     pub(crate) fn forget_views(&self, branch: u64, epoch: u32, numbers: impl Iterator<Item = u64> + Clone) {
         let views: Vec<u32> =
             self.viewed.read().range((branch, epoch)..(branch, HEAD)).map(|(_, view)| *view).collect();
+        if views.len() > MOST_VIEWS {
+            let later = |of: u64, view: u32| of == branch && (epoch..HEAD).contains(&view);
+            self.viewed.write().retain(|(of, view)| !later(*of, *view));
+            return self.cache.invalidate_where(|key| later(key.0, key.2));
+        }
         for view in views {
             numbers.clone().for_each(|number| self.cache.invalidate(&(branch, number, view)));
         }

@@ -64,6 +64,26 @@ struct Bits {
     busy: Vec<u64>,
 }
 
+/// What file systems are left with when extents are opened there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Margins {
+    Kept,
+    /// Only where the catalog and logs are.
+    OfLogsKept,
+    /// What was promised is kept.
+    Used,
+}
+
+impl Margins {
+    fn next(self) -> Option<Margins> {
+        match self {
+            Margins::Kept => Some(Margins::OfLogsKept),
+            Margins::OfLogsKept => Some(Margins::Used),
+            Margins::Used => None,
+        }
+    }
+}
+
 /// Bytes that file systems had for extents when they were asked last, less what was opened there since.
 #[derive(Default)]
 struct Rooms {
@@ -212,20 +232,21 @@ impl Allocator {
     /// reservation never sees it fail.
     pub(crate) fn allocate(&mut self, space: &Space, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
         let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
-        let (mut spare, mut anywhere) = (true, false);
+        let (mut spare, mut margins) = (true, Margins::Kept);
         loop {
             let last = self.last.get(&slot_log2).copied();
             let near = wished.map(|(id, _)| id);
             let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last, spare) else {
-                anywhere = !anywhere && !std::mem::take(&mut self.index.shunned).is_empty();
-                if anywhere {
-                    continue;
+                match margins.next() {
+                    Some(next) if !self.index.shunned.is_empty() => margins = next,
+                    _ => return Err(no_space("allocate a slot")),
                 }
-                return Err(no_space("allocate a slot"));
+                self.index.shunned.clear();
+                continue;
             };
             let id = match choice {
                 Choice::Open(id) => id,
-                Choice::Free(id) if !anywhere && !self.has_room(space, id.0) => continue,
+                Choice::Free(id) if !self.has_room(space, id.0, margins) => continue,
                 Choice::Free(id) => {
                     // Opening one more than needed must not eat what others were promised.
                     let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
@@ -248,12 +269,16 @@ impl Allocator {
         }
     }
 
-    /// Is there room for one more extent of this PV, margins left alone? If not, the PV is shunned.
-    fn has_room(&mut self, space: &Space, pv: u32) -> bool {
+    /// May one more extent of this PV be opened, for the sake of these margins? If not, the PV is shunned.
+    fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
         let Some(file_system) = self.pvs.get(&pv).and_then(|state| state.file_system) else { return true };
         let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
         let logs = if self.rooms.of_logs == Some(file_system) { space.logs() } else { 0 };
-        let has_room = room.saturating_sub(logs) >= self.extent_size;
+        let has_room = match margins {
+            Margins::Kept => room.saturating_sub(logs) >= self.extent_size,
+            Margins::OfLogsKept => self.rooms.of_logs != Some(file_system),
+            Margins::Used => true,
+        };
         if !has_room {
             self.index.shunned.insert(pv);
         }
@@ -326,7 +351,8 @@ impl Allocator {
         Ok(free)
     }
 
-    /// Takes `count` slots in a row, in an extent that is open or in a free one that no promise needs; the first of them.
+    /// Takes `count` slots in a row, in an extent that is open or in a free one that no promise needs and no margin; the first
+    /// of them.
     pub(crate) fn take_run(&mut self, space: &Space, slot_log2: u8, count: u32) -> Result<Option<Slot>> {
         let slots = self.slots_per_extent(slot_log2);
         let open: Vec<ExtentId> =
@@ -340,14 +366,17 @@ impl Allocator {
                 break;
             }
         }
-        if found.is_none()
+        while found.is_none()
             && count <= slots
             && let Some(id) = self.index.next_free((0, 0))
-            && self.has_room(space, id.0)
-            && space.open_extent(slot_log2, false)
-            && self.open_extent(space, id, slot_log2)?
         {
-            found = Some((id, 0));
+            if !self.has_room(space, id.0, Margins::Kept) {
+                continue;
+            }
+            if !space.open_extent(slot_log2, false) {
+                break;
+            }
+            found = self.open_extent(space, id, slot_log2)?.then_some((id, 0));
         }
         let Some((id, first)) = found else { return Ok(None) };
         for index in first..first + count {

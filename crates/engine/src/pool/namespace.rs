@@ -243,6 +243,9 @@ impl Namespace {
     /// The newest snapshot in sight that froze one of these epochs of a branch.
     pub(crate) fn newest_in(&self, branch: u64, epochs: ops::Range<u32>) -> Option<&Arc<Snapshot>> {
         let of = |epoch| Frozen { branch, epoch };
+        if epochs.is_empty() {
+            return None;
+        }
         let found = self.in_sight.range(of(epochs.start)..of(epochs.end)).next_back();
         found.and_then(|(_, id)| self.snapshots.get(id))
     }

@@ -10,7 +10,7 @@ pub(crate) type ExtentId = (u32, u32);
 pub(crate) trait FreeView {
     /// The first extent at or after `from` that holds slots of this size and has a free one.
     fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId>;
-    /// The first extent at or after `from` that nothing uses.
+    /// The first extent at or after `from` that nothing uses and that may be opened.
     fn next_free(&self, from: ExtentId) -> Option<ExtentId>;
 }
 
