@@ -27,6 +27,8 @@ enum Failing {
     Room(&'static str),
     /// It says that it has none, but gives what it keeps back.
     Margin(&'static str),
+    /// Every file system has what is kept back and no more: `pv-1` is on one of its own.
+    Margins,
     /// No room for physical volumes but for `pv-1`, whose file system has so many bytes.
     RoomBut(u64),
     Syncs(SyncPurpose),
@@ -157,6 +159,10 @@ impl Disk for FaultyDisk {
             _ if self.has_no_room() => Ok(Some(Backing { file_system: 1, available: 0 })),
             Some(Failing::Margin(prefix)) if self.name.starts_with(prefix) => {
                 Ok(Some(Backing { file_system: 1, available: 0 }))
+            }
+            Some(Failing::Margins) => {
+                let file_system = if self.name.starts_with("pv-1") { 2 } else { 1 };
+                Ok(Some(Backing { file_system, available: PoolOptions::default().backing_margin }))
             }
             Some(Failing::RoomBut(free)) if self.name.starts_with("pv-1") => {
                 Ok(Some(Backing { file_system: 2, available: free }))
@@ -506,6 +512,22 @@ fn margins_are_used_last() {
     pool.drain().unwrap();
     assert!(used(&pool)[0] >= first + 256 * KIB, "{:?}", used(&pool));
     assert_eq!(read(&volume, 640 * KIB, 256 * KIB).unwrap(), vec![3; 256 << 10]);
+}
+
+/// Of margins that of the file system that catalog and logs are on comes last of all.
+#[test]
+fn the_catalogs_margin_is_used_last_of_all() {
+    let (dir, pool, volume) = fixture();
+    pool.add_pv(&pv("pv-1.img")).unwrap();
+    pool.drain().unwrap();
+    let used = |pool: &Pool| pool.pvs().iter().map(|pv| pv.used).collect::<Vec<u64>>();
+    let first = used(&pool)[0];
+    assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
+    // Promised while there was room.
+    dir.fail(Failing::Margins);
+    pool.drain().unwrap();
+    assert_eq!(used(&pool), [first, 512 * KIB]);
+    assert_eq!(read(&volume, 64 * KIB, 512 * KIB).unwrap(), vec![2; 512 << 10]);
 }
 
 /// A record says what was durable when it was written: what was, and is not there, is damage, and no end of the log.
