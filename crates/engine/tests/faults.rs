@@ -440,12 +440,23 @@ fn a_failed_directory_sync_poisons_whatever_it_was_for() {
     recovers(&dir, pool, volume);
 }
 
-/// What lies on a full file system is not used, only out of reach: other physical volumes serve, and it comes back by itself.
-#[test]
-fn a_full_file_system_below_and_room_again() {
+/// The same with a second physical volume, and nothing waiting.
+fn fixture_of_two() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     let (dir, pool, volume) = fixture();
     pool.add_pv(&pv("pv-1.img")).unwrap();
     pool.drain().unwrap();
+    (dir, pool, volume)
+}
+
+/// Bytes in use on each physical volume.
+fn used(pool: &Pool) -> Vec<u64> {
+    pool.pvs().iter().map(|pv| pv.used).collect()
+}
+
+/// What lies on a full file system is not used, only out of reach: other physical volumes serve, and it comes back by itself.
+#[test]
+fn a_full_file_system_below_and_room_again() {
+    let (dir, pool, volume) = fixture_of_two();
     let whole = pool.info();
     dir.fail(Failing::Room("pv-0"));
     assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
@@ -475,15 +486,12 @@ fn a_full_file_system_below_and_room_again() {
 /// File systems count each for itself: one that is full keeps nobody from another.
 #[test]
 fn file_systems_below_count_each_for_itself() {
-    let (dir, pool, volume) = fixture();
-    pool.add_pv(&pv("pv-1.img")).unwrap();
-    pool.drain().unwrap();
+    let (dir, pool, volume) = fixture_of_two();
     dir.fail(Failing::RoomBut(64 * MIB + 2 * MIB + 32 * KIB));
     while pool.maintain().unwrap() != Progress::Idle {}
     assert!((MIB..=2 * MIB).contains(&pool.info().available), "{} bytes", pool.info().available);
     assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
     pool.drain().unwrap();
-    let used = |pool: &Pool| pool.pvs().iter().map(|pv| pv.used).collect::<Vec<u64>>();
     assert_eq!(used(&pool)[1], 512 * KIB);
     // What is on the full one can go to the other.
     pool.drain_pv("pv-0.img", true).unwrap();
@@ -495,10 +503,7 @@ fn file_systems_below_count_each_for_itself() {
 /// What the catalog will need of a file system is left to it while there are extents elsewhere; but what was promised is kept.
 #[test]
 fn margins_are_used_last() {
-    let (dir, pool, volume) = fixture();
-    pool.add_pv(&pv("pv-1.img")).unwrap();
-    pool.drain().unwrap();
-    let used = |pool: &Pool| pool.pvs().iter().map(|pv| pv.used).collect::<Vec<u64>>();
+    let (dir, pool, volume) = fixture_of_two();
     let first = used(&pool)[0];
     dir.fail(Failing::Margin("pv-0"));
     assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
@@ -517,10 +522,7 @@ fn margins_are_used_last() {
 /// Of margins that of the file system that catalog and logs are on comes last of all.
 #[test]
 fn the_catalogs_margin_is_used_last_of_all() {
-    let (dir, pool, volume) = fixture();
-    pool.add_pv(&pv("pv-1.img")).unwrap();
-    pool.drain().unwrap();
-    let used = |pool: &Pool| pool.pvs().iter().map(|pv| pv.used).collect::<Vec<u64>>();
+    let (dir, pool, volume) = fixture_of_two();
     let first = used(&pool)[0];
     assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
     // Promised while there was room.
