@@ -42,12 +42,11 @@ impl UsageChange {
     /// A page takes the place of another. What they agree on is not looked up: entries of a page can be of as many epochs as it
     /// has entries.
     pub(super) fn replace_page(&mut self, branch: u64, old: &MapPage, new: &MapPage) {
-        let mut beyond = |page: &MapPage, other: &MapPage, slots| {
-            let differs = |(at, entry): &(usize, Entry)| other.get(*at) != Some(*entry);
-            page.iter().filter(differs).for_each(|(_, entry)| self.add(branch, CURRENT, entry, slots));
-        };
-        beyond(old, new, -1);
-        beyond(new, old, 1);
+        old.each_change(new, |old, new| {
+            for (entry, slots) in [(old, -1), (new, 1)] {
+                entry.into_iter().for_each(|entry| self.add(branch, CURRENT, entry, slots));
+            }
+        });
     }
 }
 
@@ -159,6 +158,11 @@ mod tests {
             change.0.iter().filter(|(_, slots)| **slots != 0).map(|(key, slots)| (*key, *slots)).collect()
         };
         assert_eq!(counted(&change), [((5, CURRENT, 2), -2), ((5, CURRENT, 3), 3)]);
+        // All chunks are there in both: one moved, the rest as they were.
+        let moved = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 24, 4)]);
+        let mut of_moved = UsageChange::default();
+        of_moved.replace_page(5, &new, &moved);
+        assert_eq!(counted(&of_moved), [((5, CURRENT, 3), -1), ((5, CURRENT, 4), 1)]);
         change.replace_page(5, &new, &MapPage::default());
         assert_eq!(counted(&change), [((5, CURRENT, 1), -2), ((5, CURRENT, 2), -2)]);
         assert!(change.kept().is_empty());

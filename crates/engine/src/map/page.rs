@@ -122,6 +122,24 @@ impl MapPage {
         (0..CHUNKS as usize).filter(|i| self.has(*i)).zip(self.entries.iter().copied())
     }
 
+    /// Tells each entry that is not the same in `new`, and what is there in its place.
+    pub(crate) fn each_change(&self, new: &MapPage, mut change: impl FnMut(Option<Entry>, Option<Entry>)) {
+        let mut tell = |old: Option<Entry>, new: Option<Entry>| {
+            if old != new {
+                change(old, new);
+            }
+        };
+        if self.present == new.present {
+            self.entries.iter().zip(&new.entries).for_each(|(old, new)| tell(Some(*old), Some(*new)));
+            return;
+        }
+        let (mut olds, mut news) = (self.entries.iter(), new.entries.iter());
+        for index in 0..CHUNKS as usize {
+            let old = self.has(index).then(|| olds.next()).flatten();
+            tell(old.copied(), new.has(index).then(|| news.next()).flatten().copied());
+        }
+    }
+
     /// Bytes of memory, for the cache's bound.
     pub(crate) fn weight(&self) -> usize {
         // The page, its reference counts, and what the cache itself keeps per entry.
@@ -166,8 +184,9 @@ impl MapPage {
             return None;
         }
         let mut entries = Vec::with_capacity(count);
-        for _ in 0..count {
-            entries.push(Entry { slot: Slot(r.u64()?), born: r.u32()? });
+        for entry in r.take(count * ENTRY)?.as_chunks::<ENTRY>().0 {
+            let mut entry = crate::codec::Reader::new(entry);
+            entries.push(Entry { slot: Slot(entry.u64()?), born: entry.u32()? });
         }
         r.end(MapPage { present, entries })
     }
