@@ -121,7 +121,13 @@ impl Dir for FileDir {
         if existing.is_none() {
             self.sync_elsewhere(&path)?;
         }
-        Ok(Arc::new(FileDisk { file, block, nowait: AtomicBool::new(true), direct: Mutex::new(None) }))
+        Ok(Arc::new(FileDisk {
+            file,
+            block,
+            nowait: AtomicBool::new(true),
+            direct: Mutex::new(None),
+            syncs: Syncs::default(),
+        }))
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -174,25 +180,47 @@ struct FileDisk {
     /// Reads that don't wait are worth trying: cleared when the file system says that it has none.
     nowait: AtomicBool,
     /// The same file for direct I/O, from the first write that wants it to the sync after it.
-    direct: Mutex<Option<File>>,
+    direct: Mutex<Option<Arc<File>>>,
+    syncs: Syncs,
+}
+
+/// The kernel tells a lost write to one sync, and the next one that all is well. So they come one after another, and after one
+/// that failed none succeeds.
+#[derive(Default)]
+struct Syncs {
+    failed: Mutex<bool>,
+}
+
+impl Syncs {
+    fn run(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut failed = self.failed.lock();
+        if *failed {
+            return Err(io::Error::other(
+                "an earlier sync failed, and what it was to make durable may be lost",
+            ));
+        }
+        let done = sync();
+        *failed = done.is_err();
+        done
+    }
 }
 
 impl FileDisk {
+    /// The file for direct I/O, where there is such a thing.
+    fn direct_file(&self) -> Option<Arc<File>> {
+        let mut direct = self.direct.lock();
+        if direct.is_none() {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+            // By its descriptor: the name may have gone.
+            *direct = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok().map(Arc::new);
+        }
+        direct.clone()
+    }
+
     /// Writes whole blocks directly; false when that can't be done here.
     fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
-        let mut direct = self.direct.lock();
-        let file = match &*direct {
-            Some(file) => file,
-            None => {
-                let mut options = OpenOptions::new();
-                options.write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
-                // By its descriptor: the name may have gone.
-                match options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) {
-                    Ok(file) => direct.insert(file),
-                    Err(_) => return Ok(false),
-                }
-            }
-        };
+        let Some(file) = self.direct_file() else { return Ok(false) };
         ALIGNED.with_borrow_mut(|memory| {
             memory.resize(MAX_DIRECT + BLOCK, 0);
             let skip = memory.as_ptr().align_offset(BLOCK);
@@ -266,7 +294,7 @@ impl Disk for FileDisk {
     fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
         *self.direct.lock() = None;
         // EINTR reports no lost write, so trying again is sound; every other error is final.
-        Ok(retry_on_intr(|| rustix::fs::fdatasync(&self.file))?)
+        self.syncs.run(|| Ok(retry_on_intr(|| rustix::fs::fdatasync(&self.file))?))
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -393,6 +421,16 @@ mod tests {
     #[test]
     fn modes() {
         super::super::tests::modes(&dir().1);
+    }
+
+    #[test]
+    fn a_lost_write_is_told_to_everybody() {
+        let syncs = Syncs::default();
+        syncs.run(|| Ok(())).unwrap();
+        let lost = || Err(io::Error::from(io::ErrorKind::StorageFull));
+        assert_eq!(syncs.run(lost).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        // The kernel would say that all is well.
+        assert!(syncs.run(|| Ok(())).is_err());
     }
 
     #[test]

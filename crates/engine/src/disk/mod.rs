@@ -95,7 +95,8 @@ pub trait Disk: Send + Sync {
     }
 
     /// Makes every completed write, and the length, durable. After an error nothing is known about any write since
-    /// the last successful sync: the caller must not retry and believe (I7).
+    /// the last successful sync: the caller must not retry and believe (I7). Somebody else who syncs at the same time, or later,
+    /// must not be told less: from an error on all syncs fail.
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()>;
 
     /// Current length in bytes.
