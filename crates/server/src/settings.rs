@@ -190,7 +190,7 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DESTAGE_THREADS", value_name = "N", help_heading = "Tuning")]
     pub destage_threads: Option<u16>,
 
-    /// Journal bytes that are moved in one batch [default: 64M]
+    /// Journal bytes that are moved in one batch; at most an eighth of the journal [default: 128M]
     #[arg(long, env = "HINDCAST_DESTAGE_BATCH", value_name = "SIZE", help_heading = "Tuning")]
     pub destage_batch: Option<Size>,
 

@@ -403,6 +403,7 @@ impl LogState {
 }
 
 /// Opens the segments that the catalog knows and cuts off what was never committed; files that it does not know are removed.
+/// Branches that the journal began have nothing there.
 pub(crate) fn load_segments(
     dir: &dyn Dir,
     catalog: &Catalog,

@@ -7,9 +7,15 @@ use crate::pool::Pool;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::ScopedJoinHandle;
 
-/// The largest single write to a PV; also the buffer of each thread.
+/// The buffer of each thread, and the largest single write past the page cache.
 const MAX_WRITE: usize = 1 << 20;
+/// The largest single write to the page cache. The kernel makes folios as large as the writes that first fill them, and
+/// goes through all blocks of a folio for every later write to a part of it.
+const MAX_CACHED: usize = 16 << 10;
+/// Copies of fewer bytes in a row than this are not worth waiting for the disk.
+const MIN_PAST_CACHE: usize = 64 << 10;
 /// So many reads are announced before the first of them is waited for: a cold disk serves them side by side.
 pub(super) const READ_AHEAD: usize = 128;
 /// Bytes after which those written before are worth a sync.
@@ -41,9 +47,29 @@ impl Placed {
     pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Fill) -> Placed {
         Placed { address: Slot::new(slot.pv(), slot.offset() + start as u64), len: end - start, fill }
     }
+}
 
-    fn end(&self) -> (u32, u64) {
-        (self.address.pv(), self.address.offset() + self.len as u64)
+/// What a borrowed thread says in the end.
+pub(super) fn joined(worker: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    let died = |_| Err(Error::new(crate::ErrorKind::Io, "write a batch: a worker died"));
+    worker.join().unwrap_or_else(died)
+}
+
+/// Contents that follow one another on a PV.
+#[derive(Default)]
+struct Run {
+    start: Option<Slot>,
+    bytes: Vec<u8>,
+    /// Nothing of it is new: a snapshot's, which nobody is likely to read soon.
+    copied: bool,
+}
+
+impl Run {
+    /// Does what belongs at `address` continue it?
+    fn takes(&self, address: Slot) -> bool {
+        let follows =
+            |s: Slot| (s.pv(), s.offset() + self.bytes.len() as u64) == (address.pv(), address.offset());
+        self.bytes.len() < MAX_WRITE && self.start.is_none_or(follows)
     }
 }
 
@@ -77,10 +103,7 @@ impl Pool {
                 }
                 Ok(())
             }));
-            workers.into_iter().try_for_each(|worker| {
-                let died = |_| Err(Error::new(crate::ErrorKind::Io, "write a batch: a worker died"));
-                worker.join().unwrap_or_else(died)
-            })
+            workers.into_iter().try_for_each(joined)
         })
     }
 
@@ -102,9 +125,8 @@ impl Pool {
     /// Writes `placed`; says so each time when [`SYNC_AFTER`] bytes more are written.
     fn write_run(&self, placed: &[Placed], progress: Option<&Sender<()>>) -> Result<()> {
         let mut unsynced = 0;
-        let mut buffer = Vec::with_capacity(MAX_WRITE.min(placed.iter().map(|p| p.len as usize).sum()));
-        let mut start: Option<Slot> = None;
-        let mut end = (0, 0);
+        let mut run = Run::default();
+        run.bytes.reserve(MAX_WRITE.min(placed.iter().map(|p| p.len as usize).sum()));
         let mut ahead = placed.iter();
         self.announce(ahead.by_ref().take(READ_AHEAD))?;
         for item in placed {
@@ -112,16 +134,17 @@ impl Pool {
             let mut done = 0u32;
             while done < item.len {
                 let address = Slot::new(item.address.pv(), item.address.offset() + done as u64);
-                if buffer.len() == MAX_WRITE || (start.is_some() && end != (address.pv(), address.offset())) {
-                    self.write_buffer(start.take(), &mut buffer)?;
+                if !run.takes(address) {
+                    self.write_out(&mut run)?;
                 }
-                start.get_or_insert(address);
-                let len = (item.len - done).min((MAX_WRITE - buffer.len()) as u32);
-                self.fill(item, done, len, &mut buffer)?;
+                if run.start.is_none() {
+                    (run.start, run.copied) = (Some(address), true);
+                }
+                run.copied &= matches!(item.fill, Fill::Slot(_));
+                let len = (item.len - done).min((MAX_WRITE - run.bytes.len()) as u32);
+                self.fill(item, done, len, &mut run.bytes)?;
                 done += len;
-                end = (address.pv(), address.offset() + len as u64);
             }
-            debug_assert_eq!(end, item.end());
             unsynced += item.len as usize;
             if let Some(progress) = progress.filter(|_| unsynced >= SYNC_AFTER) {
                 unsynced = 0;
@@ -129,7 +152,7 @@ impl Pool {
                 let _ = progress.send(());
             }
         }
-        self.write_buffer(start, &mut buffer)
+        self.write_out(&mut run)
     }
 
     /// Tells the disks what will be copied.
@@ -162,14 +185,21 @@ impl Pool {
         Ok(())
     }
 
-    fn write_buffer(&self, start: Option<Slot>, buffer: &mut Vec<u8>) -> Result<()> {
-        if let Some(start) = start {
-            let pv = self.pvs.get(start.pv())?;
-            let failed = |e| Error::io(format!("write to {} at byte {}", pv.path, start.offset()), e);
-            pv.disk.write_at(buffer, start.offset()).map_err(failed)?;
-            self.positions.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
-            buffer.clear();
+    fn write_out(&self, run: &mut Run) -> Result<()> {
+        let Some(start) = run.start.take() else { return Ok(()) };
+        let pv = self.pvs.get(start.pv())?;
+        let failed = |e| Error::io(format!("write to {} at byte {}", pv.path, start.offset()), e);
+        if run.copied && run.bytes.len() >= MIN_PAST_CACHE {
+            pv.disk.write_past_cache(&run.bytes, start.offset()).map_err(failed)?;
+        } else {
+            let mut at = start.offset();
+            for piece in run.bytes.chunks(MAX_CACHED) {
+                pv.disk.write_at(piece, at).map_err(failed)?;
+                at += piece.len() as u64;
+            }
         }
+        self.positions.bytes.fetch_add(run.bytes.len() as u64, Ordering::Relaxed);
+        run.bytes.clear();
         Ok(())
     }
 }

@@ -5,9 +5,10 @@ use crate::cdp;
 use crate::error::Result;
 use crate::journal::record::{BLOCK, Header, Kind};
 use crate::journal::{Cursor, Located};
+use crate::map::page::MapPage;
 use crate::pool::Pool;
 use crate::pool::line::Branch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use std::sync::Arc;
 const MAX_HOLES: u64 = 4096;
 /// Chunk operations of one batch: bounds its memory (48 bytes each).
 const MAX_ITEMS: usize = 256 << 10;
+/// Map pages that one batch touches: each is in memory twice until the commit (4 KiB each time).
+const MAX_PAGES: usize = 8 << 10;
 
 /// What comes next in the journal.
 pub(super) enum Collected {
@@ -84,6 +87,8 @@ pub(super) struct Batch {
     records: u32,
     bytes: u64,
     reserved: BTreeMap<u8, u64>,
+    /// Map pages touched: (branch, as in an item; page).
+    pages: HashSet<(u32, u64)>,
 }
 
 impl Batch {
@@ -111,6 +116,7 @@ impl Batch {
         let index = self.branch_index(branch, header.epoch);
         let end = header.offset + header.length;
         for chunk in branch.chunks(header.offset, header.length) {
+            self.pages.insert((index, MapPage::locate(chunk).0));
             let chunk_start = chunk << branch.chunk_log2;
             let from = header.offset.max(chunk_start);
             let to = end.min(chunk_start + (1 << branch.chunk_log2));
@@ -165,7 +171,10 @@ impl Pool {
         self.journal.visit(cursor, last, &mut |located, data| {
             let header = &located.header;
             let begun = batch.records > 0;
-            if alone.is_some() || batch.bytes >= max_bytes || batch.items.len() >= MAX_ITEMS {
+            // What is repeated is one batch, and changes no page.
+            let crowded = max_bytes < u64::MAX && batch.pages.len() >= MAX_PAGES;
+            let full = batch.items.len() >= MAX_ITEMS || crowded;
+            if alone.is_some() || batch.bytes >= max_bytes || full {
                 return Ok(false);
             }
             if header.kind == Kind::Control {

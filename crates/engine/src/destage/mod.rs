@@ -2,9 +2,9 @@
 //!
 //! A batch is a range of the journal below `synced_lsn` that crosses no control record. **Preserve**: chunks without a
 //! slot get one and are written there whole; those PVs are synced; one catalog commit carries the map, the allocator and
-//! `preserved_lsn`. **Apply**: chunks that have a slot are overwritten in place; those PVs are synced; the next commit
-//! carries `destaged_lsn`, and lets the journal's segments go. Batches are strictly one after another; parallelism is
-//! inside a batch.
+//! `preserved_lsn`. **Apply**: chunks that have a slot are overwritten in place, beside the preserve phase where nobody else
+//! needs what is there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and lets the journal's
+//! segments go. Batches are strictly one after another; parallelism is inside a batch.
 //!
 //! A crash between the two repeats the apply from the journal ([`Pool::finish_interrupted_batch`]); nothing is
 //! preserved twice.
@@ -20,6 +20,7 @@ mod plan;
 mod reclaim;
 mod relocate;
 
+use crate::catalog::Txn;
 use crate::cdp::append::Appended;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
@@ -77,12 +78,10 @@ impl Pool {
 
     fn destage_batch(&self, m: &mut Maintenance, batch: Batch) -> Result<()> {
         let plan = self.plan(m, &batch, false)?;
-        let nothing_to_apply = plan.in_place.is_empty();
-        let in_place = self.preserve(m, &batch, plan, |m| {
+        let nothing_to_apply = plan.at_once.is_empty() && plan.after.is_empty();
+        self.place(m, &batch, plan, |m| {
             (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged })
         })?;
-        // Apply: the journal still has what is overwritten, until the next commit.
-        self.write_placed(&in_place, SyncPurpose::Apply)?;
         m.destaged = batch.last_lsn;
         self.unstage(&batch);
         for branch in &batch.branches {
@@ -93,27 +92,42 @@ impl Pool {
         Ok(())
     }
 
-    /// The preserve phase: new slots are complete and durable before the commit that points to them. Returns what is to be
-    /// applied. `positions` are (preserved, destaged) for the commit.
+    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit.
+    fn place(
+        &self,
+        m: &mut Maintenance,
+        batch: &Batch,
+        mut plan: Plan,
+        positions: impl Fn(&Maintenance) -> (u64, u64),
+    ) -> Result<()> {
+        let at_once = std::mem::take(&mut plan.at_once);
+        let after = std::mem::take(&mut plan.after);
+        // What is overwritten before the catalog knows that the journal's part was durable could not be told from what a
+        // damaged journal lost.
+        let known = (1..=m.committed.synced_lsn).contains(&batch.last_lsn);
+        let (beside, behind) = if known { (&at_once[..], &[][..]) } else { (&[][..], &at_once[..]) };
+        // Apply: the journal still has what is overwritten, until the next commit.
+        let (applied, preserved) =
+            self.beside(beside, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions));
+        preserved?;
+        applied?;
+        self.write_placed(behind, SyncPurpose::Apply)?;
+        self.write_placed(&after, SyncPurpose::Apply)
+    }
+
+    /// The preserve phase: new slots are complete and durable before the commit that points to them.
     fn preserve(
         &self,
         m: &mut Maintenance,
         batch: &Batch,
         plan: Plan,
         positions: impl Fn(&Maintenance) -> (u64, u64),
-    ) -> Result<Vec<Placed>> {
-        let recorded = self.log_batch(batch)?;
-        self.write_placed(&plan.fresh, SyncPurpose::Preserve)?;
+    ) -> Result<()> {
+        let (written, prepared) =
+            self.beside(&plan.fresh, SyncPurpose::Preserve, || self.prepare(batch, &plan));
+        let (recorded, txn) = prepared?;
+        written?;
         let (preserved, destaged) = positions(m);
-        let mut txn = self.catalog.begin()?;
-        txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
-        txn.put_versions(plan.versions.iter())?;
-        recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
-        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
-            if *slots != 0 {
-                self.put_branch_slots(&mut txn, branch, *slots)?;
-            }
-        }
         // Before the commit that ends what was promised for the records.
         self.space.adjust_log(recorded.iter().map(Appended::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
@@ -139,7 +153,43 @@ impl Pool {
         for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
             branch.generation.supersede(|| self.map.forget_frozen(branch.id));
         }
-        Ok(plan.in_place)
+        Ok(())
+    }
+
+    /// Records what the batch changes, and readies the transaction that makes it so.
+    fn prepare(&self, batch: &Batch, plan: &Plan) -> Result<(Vec<Appended>, Txn<'_>)> {
+        let recorded = self.log_batch(batch)?;
+        let mut txn = self.catalog.begin()?;
+        txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
+        txn.put_versions(plan.versions.iter())?;
+        recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
+        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
+            if *slots != 0 {
+                self.put_branch_slots(&mut txn, branch, *slots)?;
+            }
+        }
+        Ok((recorded, txn))
+    }
+
+    /// Writes `placed` durably and does something else: at the same time, where destage may borrow threads.
+    fn beside<T>(
+        &self,
+        placed: &[Placed],
+        purpose: SyncPurpose,
+        other: impl FnOnce() -> T,
+    ) -> (Result<()>, T) {
+        let write = || self.write_placed(placed, purpose);
+        if self.options.destage_threads <= 1 || placed.is_empty() {
+            return (write(), other());
+        }
+        std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, write) {
+            Ok(writer) => {
+                let other = other();
+                (apply::joined(writer), other)
+            }
+            // There are as many threads as there can be.
+            Err(_) => (write(), other()),
+        })
     }
 
     /// Snapshots that were taken after `epoch` see what it wrote: their pages were made without it.
@@ -172,7 +222,7 @@ impl Pool {
             match self.collect(&mut cursor, preserved, u64::MAX)? {
                 Collected::Records(batch) => {
                     let plan = self.plan(m, &batch, true)?;
-                    self.write_placed(&plan.in_place, SyncPurpose::Apply)?;
+                    self.write_placed(&plan.at_once, SyncPurpose::Apply)?;
                 }
                 Collected::Nothing => break,
                 // Control records and long discards are committed as preserved and in place at once.

@@ -22,8 +22,10 @@ pub(super) struct Plan {
     pub(super) copied: BTreeSet<u64>,
     /// Whole chunks in new slots: written before the commit.
     pub(super) fresh: Vec<Placed>,
-    /// Parts of chunks that have a slot: written after the commit.
-    pub(super) in_place: Vec<Placed>,
+    /// Parts of chunks whose slot holds nothing that anybody else needs: written whenever it suits.
+    pub(super) at_once: Vec<Placed>,
+    /// Parts of chunks whose slot holds what the commit makes known elsewhere, as a copy or in a history: written after it.
+    pub(super) after: Vec<Placed>,
     /// Promises made for copies that no record stands for: (log2 of the slot size, slots).
     pub(super) reserved: Vec<(u8, u64)>,
     /// Growth of each branch's count of slots.
@@ -129,6 +131,8 @@ enum Under {
 struct Target<'a> {
     branch: &'a Arc<Branch>,
     epoch: u32,
+    /// What is in place is recorded before it is overwritten.
+    recorded: bool,
     chunk: u64,
     current: Option<Entry>,
     /// The chunk before it.
@@ -161,6 +165,7 @@ impl Pool {
             let key = (branch.id, number);
             let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
             let stored = self.map.cached(&head, number).map_or_else(|| self.map.read(key), Ok)?;
+            let recorded = branch.cdp.log.read().settings.is_some();
             let mut page = None;
             for of_chunk in of_page.chunk_by(|a, b| a.chunk == b.chunk) {
                 let before = page.as_ref().unwrap_or(&*stored);
@@ -170,6 +175,7 @@ impl Pool {
                 let target = Target {
                     branch,
                     epoch: batch.epochs[index as usize],
+                    recorded,
                     chunk,
                     current: before.get(at),
                     neighbour: neighbour.filter(|e| e.slot != Slot::HOLE),
@@ -177,7 +183,7 @@ impl Pool {
                 let overlay = Overlay::of(of_chunk, 1 << branch.chunk_log2);
                 let slots = &mut plan.slots[index as usize];
                 let change = if redo {
-                    redo_chunk(&target, &overlay, &mut plan.in_place)?
+                    redo_chunk(&target, &overlay, &mut plan.at_once)?
                 } else {
                     let (change, grown) = self.plan_chunk(
                         m,
@@ -186,7 +192,8 @@ impl Pool {
                         &mut Outcome {
                             versions: &mut plan.versions,
                             fresh: &mut plan.fresh,
-                            in_place: &mut plan.in_place,
+                            at_once: &mut plan.at_once,
+                            after: &mut plan.after,
                             copied: &mut plan.copied,
                             reserved: &mut plan.reserved,
                             done: &mut plan.done[index as usize],
@@ -207,8 +214,9 @@ impl Pool {
             }
             plan.pages.extend(page.map(|page| (key, page)));
         }
-        plan.fresh.sort_unstable_by_key(|p| p.address);
-        plan.in_place.sort_unstable_by_key(|p| p.address);
+        for placed in [&mut plan.fresh, &mut plan.at_once, &mut plan.after] {
+            placed.sort_unstable_by_key(|p| p.address);
+        }
         Ok(plan)
     }
 
@@ -240,7 +248,7 @@ impl Pool {
         }
         if let (Some(slot), None) = (old, kept_for) {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
-            overlay.place(slot, size, under, out.in_place);
+            overlay.place(slot, size, under, out.overwriting(target));
             return Ok((Change::None, 0));
         }
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
@@ -266,7 +274,7 @@ impl Pool {
             out.version(target, last, Entry { slot, born });
             out.fresh.push(Placed::new(slot, 0, size as u32, Fill::Slot(old)));
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
-            overlay.place(old, size, under, out.in_place);
+            overlay.place(old, size, under, out.after);
             out.copied.insert(branch.id);
             return Ok((Change::Set(Entry { slot: old, born: epoch }), 1 + copies));
         }
@@ -400,13 +408,20 @@ pub(super) enum Below {
 struct Outcome<'a> {
     versions: &'a mut Vec<Version>,
     fresh: &'a mut Vec<Placed>,
-    in_place: &'a mut Vec<Placed>,
+    at_once: &'a mut Vec<Placed>,
+    after: &'a mut Vec<Placed>,
     copied: &'a mut BTreeSet<u64>,
     reserved: &'a mut Vec<(u8, u64)>,
     done: &'a mut PreserveStats,
 }
 
 impl Outcome<'_> {
+    /// Where what is written over a slot that no snapshot sees belongs: a history would record it from what is in place, and
+    /// after a crash again.
+    fn overwriting(&mut self, target: &Target<'_>) -> &mut Vec<Placed> {
+        if target.recorded { self.after } else { self.at_once }
+    }
+
     fn copied_chunk(&mut self, size: u64) {
         self.done.copies += 1;
         self.done.copied_bytes += size;

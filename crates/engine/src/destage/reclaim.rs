@@ -4,7 +4,6 @@
 use super::collect::{Batch, DiscardRange, Item, Source};
 use super::plan::{Change, hole};
 use crate::catalog::{Event, Version};
-use crate::disk::SyncPurpose;
 use crate::error::Result;
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::pool::line::{Branch, HEAD};
@@ -148,9 +147,8 @@ impl Pool {
         };
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
         let plan = self.plan(m, &batch, false)?;
-        let in_place = self.preserve(m, &batch, plan, Maintenance::aside)?;
         // Until the operation's own position is committed it is done again after a crash: nothing else follows from this.
-        self.write_placed(&in_place, SyncPurpose::Apply)
+        self.place(m, &batch, plan, Maintenance::aside)
     }
 
     /// Discards those of `chunks` that lie in the pages `numbers`.

@@ -33,7 +33,7 @@ pub struct PoolOptions {
     pub catalog_cache_bytes: usize,
     /// Threads that apply a batch (1: all on the caller's thread, as the simulator wants it).
     pub destage_threads: usize,
-    /// Journal bytes in one destage batch.
+    /// Journal bytes in one destage batch; at most an eighth of the journal.
     pub batch_bytes: u64,
     /// Destage starts when this share of the journal is in use, in per cent (0: at once).
     pub destage_start_percent: u8,
@@ -47,6 +47,13 @@ pub struct PoolOptions {
     pub backing_margin: u64,
 }
 
+impl PoolOptions {
+    /// What a batch carries is let go of as a whole: writers shall not have to wait for it.
+    pub(crate) fn fit(&mut self, config: &PoolConfig) {
+        self.batch_bytes = self.batch_bytes.min(config.journal_size / 8);
+    }
+}
+
 impl Default for PoolOptions {
     fn default() -> Self {
         PoolOptions {
@@ -54,7 +61,7 @@ impl Default for PoolOptions {
             map_cache_policy: CachePolicy::S3Fifo,
             catalog_cache_bytes: 64 << 20,
             destage_threads: 2,
-            batch_bytes: 64 << 20,
+            batch_bytes: 128 << 20,
             destage_start_percent: 60,
             low_space_percent: 10,
             flatten_depth: 32,

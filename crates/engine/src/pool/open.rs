@@ -94,7 +94,7 @@ impl Pool {
     ///
     /// What the journal holds beyond the catalog is made durable, then found again through staging; a batch that was
     /// being applied is applied again (I5).
-    pub fn open(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
+    pub fn open(dir: Arc<dyn Dir>, world: World, mut options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
         let dir = Arc::new(CountingDir::new(dir));
         if !Self::exists(&*dir)? {
@@ -106,6 +106,7 @@ impl Pool {
         let config = superblock.config();
         check_config(&config)
             .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
+        options.fit(&config);
         let mut names = load_names(dir.clone(), &catalog, &superblock)?;
         let pvs = PvTable::new();
         let mut allocator = Allocator::new(config.extent_size, superblock.placement, catalog.clone());
@@ -117,9 +118,9 @@ impl Pool {
         let promises = (&space, options.batch_bytes);
         let mut scanned = recover_journal(&*dir, &superblock, &committed, &mut names, promises)?;
         make_durable(&*dir, &owner, &scanned)?;
-        let cursor = scanned.cursor;
         begin_incarnation(&catalog, &mut committed, &scanned)?;
         keep_tail_room(&*dir, superblock.segment_size)?;
+        let cursor = scanned.cursor;
         scanned.max_time = committed.time;
 
         let fault = Arc::new(Fault::default());
@@ -131,7 +132,6 @@ impl Pool {
             scanned,
         );
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        // Branches that the journal began have nothing in the catalog.
         load_segments(&*dir, &catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
         let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
         space.adjust_log(closing as i64);
