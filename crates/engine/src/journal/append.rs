@@ -150,6 +150,10 @@ impl Journal {
             state.syncing = false;
             if outcome.is_ok() {
                 self.synced.fetch_max(target, Ordering::AcqRel);
+                if state.last_lsn == target {
+                    // What was sequenced before and written meanwhile was counted, and is synced.
+                    state.unsynced = 0;
+                }
             }
             self.changed.notify_all();
             drop(state);
@@ -264,5 +268,43 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
             staging.insert_range(header.epoch, Range { start, end, lsn: header.lsn, keeps_space });
         }
         Kind::Control => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::record::space;
+    use crate::journal::{Record, Room};
+    use crate::testing::Inside;
+    use bytes::Bytes;
+
+    /// The thread that writes back would otherwise ask again and again, until the next write.
+    #[test]
+    fn what_a_sync_covers_does_not_call_for_another_one() {
+        let inside = Inside::new(1 << 20);
+        let journal = &inside.pool.journal;
+        let mut last = 0;
+        // Sequenced before the sync begins, and written by it.
+        for _ in 0..=WRITE_BACK / (128 << 10) {
+            let data = Bytes::from(vec![0; 128 << 10]);
+            let mut sequencing = journal.sequence();
+            assert!(matches!(sequencing.room(space(data.len() as u64), true), Room::Ready | Room::NeedsFile));
+            let record = Record {
+                kind: Kind::Control,
+                branch: 0,
+                epoch: 0,
+                offset: 0,
+                length: data.len() as u64,
+                slots: 0,
+                crcs: PieceCrcs::of(0, &data),
+                data,
+                staging: None,
+            };
+            last = sequencing.push(record).unwrap();
+        }
+        journal.sync_to(last).unwrap();
+        assert_eq!((journal.synced(), journal.state.lock().unsynced), (last, 0));
+        assert!(!journal.wait_for_write_back(Duration::ZERO));
     }
 }
