@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::journal::record::{BLOCK, Header, Kind};
 use crate::journal::{Cursor, Located};
 use crate::map::page::MapPage;
-use crate::pool::Pool;
 use crate::pool::line::Branch;
+use crate::pool::{Maintenance, Pool};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(super) struct Blocks {
 
 /// A batch of data records.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub(super) last_lsn: u64,
     pub(super) branches: Vec<Arc<Branch>>,
     /// The epoch of each branch's records: no batch crosses the marker of a snapshot.
@@ -89,6 +89,15 @@ pub(super) struct Batch {
     reserved: BTreeMap<u8, u64>,
     /// Map pages touched: (branch, as in an item; page).
     pages: HashSet<(u32, u64)>,
+    /// More would have come, but for the bounds of a batch.
+    full: bool,
+}
+
+/// The batch after the one that is being carried out, collected meanwhile.
+pub(crate) struct Ahead {
+    from: Cursor,
+    to: Cursor,
+    batch: Batch,
 }
 
 impl Batch {
@@ -162,6 +171,34 @@ fn whole_chunks(header: &Header, branch: &Branch) -> u64 {
 }
 
 impl Pool {
+    /// What comes next; moves `cursor` behind it.
+    pub(super) fn next_collected(&self, m: &mut Maintenance, cursor: &mut Cursor) -> Result<Collected> {
+        if let Some(ahead) = m.ahead.take().filter(|ahead| ahead.from == *cursor) {
+            *cursor = ahead.to;
+            return Ok(Collected::Records(ahead.batch));
+        }
+        if self.journal.synced() < self.journal.written() {
+            self.journal.sync_all()?;
+        }
+        self.collect(cursor, self.journal.synced(), self.options.batch_bytes)
+    }
+
+    /// Collects the batch at `from`, if all of it is there and destage is pressed; and has what histories need of the places
+    /// that it overwrites read. What fails here fails again when its turn has come.
+    pub(super) fn look_ahead(&self, from: Cursor) -> Option<Ahead> {
+        if !self.is_pressed() {
+            return None;
+        }
+        let mut to = from;
+        let collected = self.collect(&mut to, self.journal.synced(), self.options.batch_bytes).ok()?;
+        let Collected::Records(batch) = collected else { return None };
+        if !batch.full {
+            return None;
+        }
+        self.read_ahead(&batch).ok()?;
+        Some(Ahead { from, to, batch })
+    }
+
     /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor behind it.
     pub(super) fn collect(&self, cursor: &mut Cursor, last: u64, max_bytes: u64) -> Result<Collected> {
         let mut batch = Batch::default();
@@ -173,8 +210,8 @@ impl Pool {
             let begun = batch.records > 0;
             // What is repeated is one batch, and changes no page.
             let crowded = max_bytes < u64::MAX && batch.pages.len() >= MAX_PAGES;
-            let full = batch.items.len() >= MAX_ITEMS || crowded;
-            if alone.is_some() || batch.bytes >= max_bytes || full {
+            batch.full = batch.bytes >= max_bytes || batch.items.len() >= MAX_ITEMS || crowded;
+            if alone.is_some() || batch.full {
                 return Ok(false);
             }
             if header.kind == Kind::Control {

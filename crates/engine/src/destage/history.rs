@@ -13,12 +13,15 @@ use crate::error::{Error, Result, corrupt};
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, Line};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Sums of chunks that are kept of a branch, each some 20 bytes.
 const MAX_SUMS: usize = 1 << 18;
+
+/// So many bytes are announced of a batch that comes later: they have to stay in the page cache until then.
+const MAX_AHEAD: u64 = 128 << 20;
 
 /// Where what a chunk holds before a batch is found.
 enum Before {
@@ -111,7 +114,7 @@ impl Pool {
                 while located.len() < READ_AHEAD
                     && let Some(next) = ahead.next()
                 {
-                    located.push_back(self.locate(&head, next, &sums)?);
+                    located.push_back(self.locate(&head, next, sums.get(&next[0].chunk).copied())?);
                 }
                 let Some(before) = located.pop_front() else { break };
                 sums.insert(of_chunk[0].chunk, recorder.record(of_chunk, before)?);
@@ -122,17 +125,38 @@ impl Pool {
         Ok(all)
     }
 
+    /// Tells the disks what the records of a batch will be made from, or the first part of it.
+    pub(super) fn read_ahead(&self, batch: &Batch) -> Result<()> {
+        let mut bytes = 0;
+        for items in batch.items.chunk_by(|a, b| (a.branch, a.chunk) == (b.branch, b.chunk)) {
+            let branch = &batch.branches[items[0].branch as usize];
+            let sum = {
+                let log = branch.cdp.log.read();
+                log.settings.map(|_| log.sums.get(&items[0].chunk).copied())
+            };
+            let Some(sum) = sum else { continue };
+            bytes += match self.locate(&Line { branch: branch.clone(), epoch: HEAD, at: None }, items, sum)? {
+                Before::Part(_, part, _) => part.len() as u64,
+                Before::Elsewhere => branch.chunk_size(),
+            };
+            if bytes > MAX_AHEAD {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Finds what a chunk holds before the items, and tells the disk that it will be read.
-    fn locate(&self, head: &Line, items: &[Item], sums: &HashMap<u64, u32>) -> Result<Before> {
+    fn locate(&self, head: &Line, items: &[Item], sum: Option<u32>) -> Result<Before> {
         let (number, at) = MapPage::locate(items[0].chunk);
         let slot = self.map.load(head, number)?.get(at).map(|entry| entry.slot);
         let Some(slot) = slot.filter(|slot| *slot != Slot::HOLE) else { return Ok(Before::Elsewhere) };
-        let (before, part) = match sums.get(&items[0].chunk) {
+        let (before, part) = match sum {
             // From the sum before it and from what changes follows the sum after it.
             Some(sum) => {
                 let start = items.iter().map(|item| item.start).min().unwrap_or(0);
                 let end = items.iter().map(|item| item.end).max().unwrap_or(0);
-                (Before::Part(slot, start..end, *sum), start..end)
+                (Before::Part(slot, start..end, sum), start..end)
             }
             None => (Before::Elsewhere, 0..head.branch.chunk_size() as u32),
         };

@@ -24,10 +24,12 @@ use crate::catalog::Txn;
 use crate::cdp::append::Appended;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
+use crate::journal::Cursor;
 use crate::map::page::{MapPage, PageKey};
 use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Pool};
 use apply::Placed;
+pub(crate) use collect::Ahead;
 use collect::{Batch, Collected};
 pub(crate) use fill::Fill;
 use plan::Plan;
@@ -45,19 +47,16 @@ impl Pool {
         if self.journal.written() < m.cursor.lsn {
             return Ok(false);
         }
-        if self.journal.synced() < self.journal.written() {
-            self.journal.sync_all()?;
-        }
         let mut cursor = m.cursor;
         let before = self.positions.settled_time.load(Ordering::Relaxed);
-        let time = match self.collect(&mut cursor, self.journal.synced(), self.options.batch_bytes)? {
+        let time = match self.next_collected(m, &mut cursor)? {
             Collected::Nothing => {
                 m.cursor = cursor;
                 return Ok(false);
             }
             Collected::Records(batch) => {
                 let time = batch.stamps.last().map_or(before, |(_, time)| *time);
-                self.destage_batch(m, batch)?;
+                self.destage_batch(m, batch, cursor)?;
                 time
             }
             Collected::Control(at, operation, reserved) => {
@@ -76,12 +75,14 @@ impl Pool {
         Ok(true)
     }
 
-    fn destage_batch(&self, m: &mut Maintenance, batch: Batch) -> Result<()> {
+    fn destage_batch(&self, m: &mut Maintenance, batch: Batch, next: Cursor) -> Result<()> {
         let plan = self.plan(m, &batch, false)?;
         let nothing_to_apply = plan.at_once.is_empty() && plan.after.is_empty();
-        self.place(m, &batch, plan, |m| {
-            (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged })
-        })?;
+        let positions =
+            |m: &Maintenance| (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged });
+        let overlaps = !plan.after.is_empty();
+        let look_ahead = || overlaps.then(|| self.look_ahead(next)).flatten();
+        m.ahead = self.place(m, &batch, plan, positions, look_ahead)?;
         m.destaged = batch.last_lsn;
         self.unstage(&batch);
         for branch in &batch.branches {
@@ -92,27 +93,29 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit.
-    fn place(
+    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit; `meanwhile` is done once, after it.
+    fn place<T>(
         &self,
         m: &mut Maintenance,
         batch: &Batch,
         mut plan: Plan,
         positions: impl Fn(&Maintenance) -> (u64, u64),
-    ) -> Result<()> {
-        let at_once = std::mem::take(&mut plan.at_once);
-        let after = std::mem::take(&mut plan.after);
+        meanwhile: impl FnOnce() -> T,
+    ) -> Result<T> {
         // What is overwritten before the catalog knows that the journal's part was durable could not be told from what a
         // damaged journal lost.
-        let known = (1..=m.committed.synced_lsn).contains(&batch.last_lsn);
-        let (beside, behind) = if known { (&at_once[..], &[][..]) } else { (&[][..], &at_once[..]) };
+        if !(1..=m.committed.synced_lsn).contains(&batch.last_lsn) {
+            plan.wait();
+        }
+        let at_once = std::mem::take(&mut plan.at_once);
+        let after = std::mem::take(&mut plan.after);
         // Apply: the journal still has what is overwritten, until the next commit.
         let (applied, preserved) =
-            self.beside(beside, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions));
+            self.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions));
         preserved?;
         applied?;
-        self.write_placed(behind, SyncPurpose::Apply)?;
-        self.write_placed(&after, SyncPurpose::Apply)
+        let (applied, done) = self.beside(&after, SyncPurpose::Apply, meanwhile);
+        applied.map(|()| done)
     }
 
     /// The preserve phase: new slots are complete and durable before the commit that points to them.

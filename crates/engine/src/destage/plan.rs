@@ -34,6 +34,14 @@ pub(super) struct Plan {
     pub(super) done: Vec<PreserveStats>,
 }
 
+impl Plan {
+    /// Nothing is overwritten before the commit.
+    pub(super) fn wait(&mut self) {
+        self.after.append(&mut self.at_once);
+        self.after.sort_by_key(|p| p.address);
+    }
+}
+
 /// The new content of one chunk: what the batch says of it, newest on top.
 struct Overlay {
     /// Disjoint parts, in order.

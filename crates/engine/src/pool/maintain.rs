@@ -4,7 +4,7 @@ use super::space::Backing;
 use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
-use crate::destage::{Fill, Relocation};
+use crate::destage::{Ahead, Fill, Relocation};
 use crate::error::{Result, no_space};
 use crate::grace::Retired;
 use crate::journal::{Cursor, Room, SegmentFile};
@@ -39,6 +39,8 @@ pub(crate) struct Maintenance {
     pub(crate) allocator: Allocator,
     /// The next record to destage.
     pub(crate) cursor: Cursor,
+    /// What was collected from there in advance.
+    pub(crate) ahead: Option<Ahead>,
     /// As of the last commit.
     pub(crate) committed: Positions,
     /// Everything up to here is in place, durably, though the catalog may not say so yet.
@@ -76,6 +78,7 @@ impl Maintenance {
         Maintenance {
             allocator,
             cursor,
+            ahead: None,
             destaged: committed.destaged_lsn,
             committed,
             dead: BTreeMap::new(),
@@ -158,7 +161,7 @@ impl Pool {
     }
 
     /// Is so much of the journal in use that destage can't wait?
-    pub(crate) fn is_pressed(&self) -> bool {
+    pub fn is_pressed(&self) -> bool {
         let (used, capacity) = self.journal.usage();
         used >= capacity / 100 * self.options.destage_start_percent as u64
     }
