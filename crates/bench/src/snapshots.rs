@@ -11,7 +11,7 @@ use crate::fio::{self, Job};
 use crate::samples::{Outcome, median};
 use crate::scratch::Scratch;
 use crate::server::Hindcast;
-use crate::{Common, rig, units};
+use crate::{Common, process, rig, units};
 use anyhow::Result;
 use serde_json::json;
 use std::path::Path;
@@ -198,7 +198,7 @@ fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
             if with {
                 let name = format!("s{round}-{}", names.len());
                 let writes = rig.writes_of("create")?;
-                let time = rig.snapshot("create", &name)?.as_secs_f64() * 1000.0;
+                let time = process::first(|| rig.snapshot("create", &name))?.as_secs_f64() * 1000.0;
                 let in_flight = rig.writes_of("create")? > writes;
                 if in_flight {
                     times.push(time)

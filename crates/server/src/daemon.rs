@@ -10,7 +10,7 @@ use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
 use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
-use crate::{logging, storage};
+use crate::{logging, priority, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
@@ -21,8 +21,6 @@ use tokio::sync::Semaphore;
 
 /// Threads that wait for the engine on behalf of admin requests.
 const ADMIN_THREADS: usize = 8;
-/// Exports and imports that may go on at the same time: each has a thread, and reads or writes as fast as it can.
-const MAX_TRANSFERS: usize = 8;
 /// Between refreshes of what the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -34,6 +32,9 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ADMIN_THREADS)
+        .on_thread_start(|| {
+            priority::keep_raised();
+        })
         .build()
         .map_err(|e| io_error("start the runtime", &e))?;
     let result = runtime.block_on(run(&config, pool));
@@ -65,7 +66,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         data: config.data.display().to_string(),
         chunk: config.chunk,
         hooks: config.hooks.clone(),
-        transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
+        transfers: Arc::new(Semaphore::new(http::MAX_TRANSFERS)),
         schedules: Schedules::open(&config.data).map_err(http::error_body)?,
         prices: config.prices,
     });
@@ -73,6 +74,13 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
     let anchorer = Anchorer::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref());
+    // After everything that lives as long as the server was started.
+    let raised = priority::raise();
+    if raised.is_none() {
+        tracing::info!(
+            "snapshots may wait for a processor: real-time scheduling (RLIMIT_RTPRIO) is not allowed"
+        );
+    }
 
     let notifier = Notifier::from_env();
     notifier.ready(&summary(&app));
@@ -116,7 +124,7 @@ async fn stop(
         scheduler.stop();
         anchorer.stop();
         maintenance.stop();
-        app.pool.close()
+        priority::lowered(|| app.pool.close())
     });
     closed.await.map_err(|e| io_error("close the pool", &e))?.map_err(http::error_body)?;
     tracing::info!("stopped");
@@ -131,7 +139,7 @@ async fn report(notifier: &Notifier, app: &Arc<App>, maintenance: &Maintenance) 
     loop {
         interval.tick().await;
         let app = app.clone();
-        let Ok(text) = tokio::task::spawn_blocking(move || summary(&app)).await else {
+        let Ok(text) = tokio::task::spawn_blocking(move || priority::lowered(|| summary(&app))).await else {
             continue;
         };
         if maintenance.is_alive() {

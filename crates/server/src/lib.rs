@@ -19,6 +19,7 @@ mod moments;
 mod nbd;
 mod notify;
 mod passthrough;
+mod priority;
 mod recovery;
 mod schedule;
 mod settings;

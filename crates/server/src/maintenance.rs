@@ -1,5 +1,6 @@
 //! The threads that do the engine's background work (I2: the engine only offers it): one maintains, one writes back.
 
+use crate::priority;
 use hindcast_engine::pool::{Health, Pool, Progress};
 use std::io;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ impl Maintenance {
 
 /// A failed sync poisons the pool (I7), which is said elsewhere; nothing is left to do here then.
 fn write_back(pool: &Pool, stop: &AtomicBool) {
+    let _raised = priority::raise();
     while !stop.load(Ordering::Acquire) {
         if pool.write_back(NAP).is_err() {
             sleep_unless(stop, LONGEST_PAUSE);

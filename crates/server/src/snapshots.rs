@@ -2,6 +2,7 @@
 
 use crate::freeze::{FreezeError, Hooks, frozen};
 use crate::http::{App, convert::time};
+use crate::priority;
 use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -27,7 +28,11 @@ impl App {
             true => Vec::new(),
             false => new.snapshots.iter().filter_map(|s| self.hooks.get(&s.volume)).collect(),
         };
-        let mut created = self.create_within(&hooks, &new.snapshots)?;
+        // Commands take their time, and are no more urgent than others.
+        let mut created = match hooks.is_empty() {
+            true => self.create_now(&new.snapshots)?,
+            false => priority::lowered(|| self.create_within(&hooks, &new.snapshots))?,
+        };
         let labels: Vec<_> =
             new.labels.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).collect();
         if !labels.is_empty() {
@@ -83,7 +88,15 @@ impl App {
         let name = |s: &NewSnapshot| s.name.clone().unwrap_or_else(|| by_time.clone());
         let named: Vec<(&str, String)> = new.iter().map(|s| (s.volume.as_str(), name(s))).collect();
         let wanted: Vec<(&str, &str)> = named.iter().map(|(volume, name)| (*volume, name.as_str())).collect();
-        let created = self.pool.create_snapshots(&wanted)?;
+        let create = || self.pool.create_snapshots(&wanted);
+        // With a full journal it may have to make room itself, which is work.
+        let created = match self.pool.is_pressed() {
+            true => priority::lowered(create)?,
+            false => {
+                let _raised = priority::raise();
+                create()?
+            }
+        };
         for snapshot in &created {
             tracing::info!(volume = snapshot.volume, name = snapshot.name, "snapshot created");
         }

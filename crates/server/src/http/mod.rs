@@ -18,6 +18,7 @@ pub(crate) use serve::{ApiServer, addresses, serve};
 use crate::cost::Prices;
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
+use crate::priority;
 use crate::schedule::Schedules;
 use crate::snapshots::VolumeHooks;
 use error::ApiError;
@@ -26,6 +27,9 @@ use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
+
+/// Exports and imports that may go on at the same time: each has a thread, and reads or writes as fast as it can.
+pub(crate) const MAX_TRANSFERS: usize = 8;
 
 /// What handlers work on.
 pub(crate) struct App {
@@ -89,6 +93,15 @@ impl App {
 
 /// Calls the engine, which may wait for a disk, from a thread that may block.
 async fn blocking<T, F>(app: &Arc<App>, work: F) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+{
+    urgent(app, move |app| priority::lowered(|| work(app))).await
+}
+
+/// The same for what is done in no time, but for a disk: the thread runs before others.
+async fn urgent<T, F>(app: &Arc<App>, work: F) -> Result<T, ApiError>
 where
     T: Send + 'static,
     F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,

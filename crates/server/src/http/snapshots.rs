@@ -3,7 +3,7 @@
 use super::convert::{self, Lineage};
 use super::error::{ApiError, Json, Path};
 use super::routes::Shared;
-use super::{App, blocking};
+use super::{App, blocking, urgent};
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
@@ -45,7 +45,7 @@ async fn create_snapshots(
     State(app): Shared,
     Json(new): Json<CreateSnapshots>,
 ) -> Result<(StatusCode, Json<Vec<Snapshot>>), ApiError> {
-    blocking(&app, move |app| {
+    urgent(&app, move |app| {
         let created = app.create_snapshots(&new)?;
         let lineage = Lineage::new(&app.pool);
         Ok((StatusCode::CREATED, Json(created.iter().map(|s| lineage.snapshot(s)).collect())))

@@ -2,7 +2,8 @@
 
 use super::error::{ApiError, Json, Path, Query};
 use super::routes::Shared;
-use super::{App, blocking, convert::Lineage};
+use super::{App, MAX_TRANSFERS, blocking, convert::Lineage};
+use crate::priority;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -69,13 +70,34 @@ async fn difference(
     .await
 }
 
-fn permit(app: &App) -> Result<OwnedSemaphorePermit, ApiError> {
+/// Leave for a transfer. Its bytes pass through the thread of the API, which is no more urgent than others meanwhile.
+struct Permit {
+    _transfer: OwnedSemaphorePermit,
+    /// Dropped in the end.
+    _over: oneshot::Sender<()>,
+}
+
+fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
     let busy = |_| ApiError::new(ErrorKind::Busy, "begin a transfer: there are too many; try again later");
-    app.transfers.clone().try_acquire_owned().map_err(busy)
+    let transfer = app.transfers.clone().try_acquire_owned().map_err(busy)?;
+    let (over, when_over) = oneshot::channel();
+    let app = app.clone();
+    priority::lower();
+    tokio::spawn(async move {
+        let _ = when_over.await;
+        if app.transfers.available_permits() == MAX_TRANSFERS {
+            priority::keep_raised();
+        }
+    });
+    Ok(Permit { _transfer: transfer, _over: over })
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ApiError> {
-    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    let begin = || {
+        priority::lower();
+        work()
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(begin);
     thread.map(|_| ()).map_err(|e| ApiError::internal(format!("start a thread: {e}")))
 }
 

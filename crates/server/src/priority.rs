@@ -1,0 +1,99 @@
+//! Which threads run first when the processors are busy.
+//!
+//! Threads that serve clients at full speed leave a woken one waiting for its turn, several milliseconds at times (measured
+//! as `run_delay` of the thread that syncs for a snapshot). The few threads that somebody waits for, and that need the
+//! processor for microseconds only, are scheduled round robin at the lowest real-time priority (sched(7)) where the server
+//! may: as root, with CAP_SYS_NICE, or with a limit of RLIMIT_RTPRIO. Elsewhere all goes on as it would.
+
+use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, get_scheduler, set_scheduler};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Below the kernel's own and everybody else's real-time threads.
+const PRIORITY: i32 = 1;
+
+/// Has any thread been raised here? What an operator has set for the whole process stays.
+static RAISES: AtomicBool = AtomicBool::new(false);
+
+/// The current thread runs before others until this is dropped, on that thread.
+#[must_use]
+pub(crate) struct Raised {
+    on_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        lower();
+    }
+}
+
+/// Raises the current thread, if that is allowed. Threads that it starts are raised as well, until they [`lower`] themselves.
+pub(crate) fn raise() -> Option<Raised> {
+    keep_raised().then_some(Raised { on_this_thread: PhantomData })
+}
+
+/// The same for as long as the thread lives. Was it done?
+pub(crate) fn keep_raised() -> bool {
+    let raised = current() == Some(Scheduler::SCHED_NORMAL) && set(Scheduler::SCHED_RR, PRIORITY);
+    if raised {
+        RAISES.store(true, Ordering::Relaxed);
+    }
+    raised
+}
+
+/// Does what may take long, on a thread that may be raised otherwise.
+pub(crate) fn lowered<T>(work: impl FnOnce() -> T) -> T {
+    struct Again(bool);
+    impl Drop for Again {
+        fn drop(&mut self) {
+            if self.0 {
+                keep_raised();
+            }
+        }
+    }
+    let _again = Again(lower());
+    work()
+}
+
+/// Makes the current thread one like others, whoever started it. Was it raised?
+pub(crate) fn lower() -> bool {
+    RAISES.load(Ordering::Relaxed)
+        && current() == Some(Scheduler::SCHED_RR)
+        && set(Scheduler::SCHED_NORMAL, 0)
+}
+
+fn current() -> Option<Scheduler> {
+    get_scheduler(Pid::current_thread()).ok()
+}
+
+fn set(scheduler: Scheduler, priority: i32) -> bool {
+    set_scheduler(Pid::current_thread(), scheduler, SchedulerParams { priority }).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_raised_for_a_while_and_alone() {
+        // A thread of its own: what it becomes is nothing to other tests.
+        let outcome = std::thread::spawn(|| {
+            let before = current();
+            let raised = raise();
+            let expected = if raised.is_some() { Some(Scheduler::SCHED_RR) } else { before };
+            assert_eq!(current(), expected);
+            let started = std::thread::spawn(|| {
+                let inherited = current();
+                let ordinary = lowered(current);
+                (inherited, ordinary, current(), lower(), current(), lowered(current), current())
+            });
+            let was = raised.is_some();
+            assert_eq!(started.join().unwrap(), (expected, before, expected, was, before, before, before));
+            drop(raised);
+            assert_eq!(current(), before);
+            assert_eq!(keep_raised(), was);
+            assert_eq!(current(), expected);
+        });
+        outcome.join().unwrap();
+    }
+}
