@@ -29,7 +29,8 @@ impl Drop for Raised {
 
 /// Raises the current thread, if that is allowed. Threads that it starts are raised as well, until they [`lower`] themselves.
 pub(crate) fn raise() -> Option<Raised> {
-    keep_raised().then_some(Raised { on_this_thread: PhantomData })
+    // Not `then_some`: one that is made and dropped at once would lower a thread that was raised before.
+    keep_raised().then(|| Raised { on_this_thread: PhantomData })
 }
 
 /// The same for as long as the thread lives. Was it done?
@@ -81,6 +82,8 @@ mod tests {
             let before = current();
             let raised = raise();
             let expected = if raised.is_some() { Some(Scheduler::SCHED_RR) } else { before };
+            assert_eq!(current(), expected);
+            assert!(raise().is_none(), "raised twice");
             assert_eq!(current(), expected);
             let started = std::thread::spawn(|| {
                 let inherited = current();
