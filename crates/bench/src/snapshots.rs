@@ -145,8 +145,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
     let mut figures = Figures::default();
-    // Room for a second copy of every chunk, and for what is freed only after a commit.
-    let hindcast = Hindcast::new(common, &dir, args.size * 5, args.journal)?;
+    // Room for two volumes, a second copy of every chunk, and for what is freed only after a commit.
+    let hindcast = Hindcast::new(common, &dir, args.size * 6, args.journal)?;
     let server = hindcast.start("")?;
     let rig = Rig { args, hindcast, server, scratch: &scratch };
     if args.wants("create") {

@@ -44,7 +44,7 @@ pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
 /// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did. A clone shows what other volumes
 /// wrote; no two writes have one number.
 pub(crate) fn stamp_of(buf: &[u8], sector: u64) -> u64 {
-    if buf.iter().all(|b| *b == 0) {
+    if *buf == [0; SECTOR as usize] {
         return 0;
     }
     let (stamp, vol) = (word(buf, 1), word(buf, 2) as VolId);

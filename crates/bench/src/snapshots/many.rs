@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 const SECTION: &str = "many";
 const VOLUME: &str = "many";
+/// A volume that keeps one snapshot, and is written to in turns with the other.
+const BESIDE: &str = "one";
 /// Snapshots that one request deletes.
 pub(super) const AT_ONCE: usize = 200;
 /// Random writes per second while a history is made, so that its snapshots differ.
@@ -26,32 +28,37 @@ fn name(n: usize) -> String {
 /// See the module.
 pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     independent(rig, figures)?;
-    rig.filled(VOLUME, 4 * KIB, "row")?;
     let most = if rig.args.quick { rig.args.most.min(100) } else { rig.args.most };
-    // Thrown away: it finds cold caches.
-    rig.writes(VOLUME, rig.args.burst(), 0)?;
-    rig.settle()?;
-    let mut made = 0;
-    let mut first = None;
-    let mut target = 1;
-    while target <= most {
-        let took = grow(rig, made, target)?;
-        made = target;
-        let mut speeds = Vec::new();
+    for volume in [BESIDE, VOLUME] {
+        rig.filled(volume, 4 * KIB, "row")?;
+        grow(rig, volume, 0, 1)?;
+        // Thrown away: it finds cold caches.
+        rig.writes(volume, rig.args.burst(), 0)?;
+        rig.settle()?;
+    }
+    let mut made = 1;
+    while made * 10 <= most {
+        let took = grow(rig, VOLUME, made, made * 10)?;
+        made *= 10;
+        let (mut few, mut many) = (Vec::new(), Vec::new());
         for round in 0..rig.args.rounds() {
-            rig.settle()?;
-            let seed = (target * 100 + round) as u64;
-            speeds.push(rig.first_writes_once(VOLUME, rig.args.burst(), seed)?.iops);
+            let seed = (made * 100 + round) as u64;
+            // Now this one first, now that.
+            for second in [round % 2 == 1, round % 2 == 0] {
+                let (volume, speeds) = if second { (VOLUME, &mut many) } else { (BESIDE, &mut few) };
+                rig.settle()?;
+                speeds.push(rig.first_writes_once(volume, rig.args.burst(), seed)?.iops);
+            }
         }
         rig.settle()?;
-        let speed = median(speeds);
-        let goal = if first.is_some() { Goal::AtLeast(0.95) } else { Goal::None };
-        let ratio = speed / *first.get_or_insert(speed);
-        figures.add(SECTION, format!("random writes, {target} snapshots"), speed, "IOPS", Goal::None);
-        figures.add(SECTION, format!("… to one snapshot, {target} snapshots"), ratio, "×", goal);
-        eprintln!("  grown to {target} in {took:.1?}");
-        target *= 10;
+        let ratio = median(few.iter().zip(&many).map(|(few, many)| many / few).collect());
+        let (few, many) = (median(few), median(many));
+        figures.add(SECTION, format!("random writes, 1 snapshot, beside {made}"), few, "IOPS", Goal::None);
+        figures.add(SECTION, format!("random writes, {made} snapshots"), many, "IOPS", Goal::None);
+        figures.add(SECTION, format!("… to one snapshot, {made} snapshots"), ratio, "×", Goal::AtLeast(0.95));
+        eprintln!("  grown to {made} in {took:.1?}");
     }
+    rig.remove(BESIDE)?;
     read(rig, figures, made)?;
     delete(rig, figures, made)?;
     rig.remove(VOLUME)
@@ -88,14 +95,14 @@ fn independent(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
 }
 
 /// Snapshots `made..target`, with a few writes between one and the next.
-fn grow(rig: &Rig<'_>, made: usize, target: usize) -> Result<Duration> {
+fn grow(rig: &Rig<'_>, volume: &str, made: usize, target: usize) -> Result<Duration> {
     let trickle =
         Job { rate: Some(TRICKLE), amount: Amount::Seconds(3600), ..random_writes(0, target as u64) };
-    let load = fio::spawn(&trickle, &rig.hindcast.export(VOLUME), &rig.dir())?;
+    let load = fio::spawn(&trickle, &rig.hindcast.export(volume), &rig.dir())?;
     std::thread::sleep(Duration::from_millis(300));
     let start = Instant::now();
     for n in made..target {
-        rig.snapshot(VOLUME, &name(n))?;
+        rig.snapshot(volume, &name(n))?;
     }
     let took = start.elapsed();
     drop(load);
