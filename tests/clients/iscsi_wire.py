@@ -4,6 +4,8 @@ import itertools
 import socket
 import struct
 
+from iscsi import INITIATOR
+
 try:
     from crc32c import crc32c
 except ImportError:
@@ -235,3 +237,12 @@ def read10(lba, blocks):
 def write10(lba, blocks):
     """WRITE (10) (SBC-3 5.32)."""
     return struct.pack(">BBIBHB6x", 0x2A, 0, lba, 0, blocks, 0)
+
+
+def attached(url):
+    """A session with a target, after its unit attentions."""
+    session = Initiator(url.host, url.port)
+    answer = session.login(INITIATOR, url.target)
+    assert answer.bhs[36] == 0, f"refused: {answer.bhs[36]} {answer.bhs[37]}"
+    session.settle()
+    return session

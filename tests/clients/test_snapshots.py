@@ -5,7 +5,7 @@ schedules."""
 import re
 
 from iscsi import *
-from iscsi_wire import READ as DATA_IN, Initiator, sense_of
+from iscsi_wire import READ as DATA_IN, Initiator, attached, sense_of
 from libnbd import connection, get, pattern, put, refused
 import errno
 import struct
@@ -383,14 +383,6 @@ def rollback_and_its_undoing(t):
     server.cli("snapshot", "rollback", "db@one")
     assert server.show("db")["size"] == 8 * MIB
     server.check()
-
-
-def attached(url):
-    session = Initiator(url.host, url.port)
-    answer = session.login(INITIATOR, url.target)
-    assert answer.bhs[36] == 0, f"refused: {answer.bhs[36]} {answer.bhs[37]}"
-    session.settle()
-    return session
 
 
 def attentions(session, lun=0):

@@ -23,6 +23,10 @@ pub struct Snapshot {
     /// What was noted about it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Name of the clone that stands behind its address, where it was made writable: exports show that. Rollback, differences,
+    /// streams and clones are of what the snapshot froze.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writable: Option<String>,
     /// Neither deleted by request, nor by a schedule, nor to make room.
     pub protected: bool,
     /// Address of the snapshot that comes before it in its line of history, if there is one in sight.
@@ -83,6 +87,15 @@ pub struct PatchSnapshot {
     /// Protect it from deletion, or no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
+    /// Have its exports show a clone that can be written to, or again what it froze; the clone stays then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writable: Option<bool>,
+    /// Name of that clone: a clone of the snapshot, or a new one; absent: `VOLUME.SNAPSHOT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clone: Option<String>,
+    /// Also while clients use its exports: NBD clients are disconnected, initiators keep what they have until they log out.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Snapshots of one volume to delete.

@@ -149,6 +149,7 @@ mod tests {
             size: 1,
             created: Timestamp::UNIX_EPOCH,
             labels: BTreeMap::new(),
+            writable: None,
             protected: false,
             parent: parent.map(str::to_owned),
             clones: Vec::new(),

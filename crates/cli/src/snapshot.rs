@@ -64,6 +64,17 @@ a rollback can be undone. While clients use the volume it is refused: unmount fi
 disconnected and iSCSI initiators find a unit that was switched off and on; a file system that is still mounted there
 does not survive that.";
 
+const SET_EXAMPLES: &str = "\
+Examples:
+  hindcast snapshot set db@v1 --writable                  behind db@v1 stands a clone, db.v1
+  hindcast snapshot set db@v1 --writable --clone trial
+  hindcast snapshot set db@v1 --read-only                 db@v1 shows what it froze again
+  hindcast volume delete db.v1                            and this discards what was written
+
+Clients that open VOLUME@NAME, over NBD or iSCSI, reach the clone. What the snapshot froze is still there: rollback, diff,
+export and clone create are of that. The clone is a volume like any other, with a name of its own. Made read-only again the
+snapshot keeps nothing of what was written; the clone does, and with --clone it can stand behind the snapshot once more.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take snapshots of volumes, all at one instant
@@ -108,6 +119,24 @@ pub(crate) enum Command {
     Unprotect {
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = address)]
         snapshots: Vec<Address>,
+    },
+    /// Have a snapshot's exports show a writable clone of it, or again what it froze
+    #[command(after_help = SET_EXAMPLES, group = ArgGroup::new("access").required(true))]
+    Set {
+        #[arg(value_name = "VOLUME@NAME", value_parser = address)]
+        snapshot: Address,
+        /// A clone stands behind its address, which can be written to
+        #[arg(long, group = "access")]
+        writable: bool,
+        /// Its address shows what it froze
+        #[arg(long, group = "access")]
+        read_only: bool,
+        /// Name of the clone; one that there is, or a new one [default: VOLUME.NAME]
+        #[arg(long, value_name = "NAME", requires = "writable")]
+        clone: Option<String>,
+        /// Also while clients use the snapshot's exports: NBD clients are disconnected
+        #[arg(long)]
+        force: bool,
     },
     /// Delete snapshots
     #[command(after_help = DELETE_EXAMPLES)]
@@ -225,6 +254,14 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         }
         Command::Protect { snapshots } => protect(session, &snapshots, true),
         Command::Unprotect { snapshots } => protect(session, &snapshots, false),
+        Command::Set { snapshot: at, writable, read_only: _, clone, force } => {
+            let patch = PatchSnapshot { writable: Some(writable), clone, force, ..PatchSnapshot::default() };
+            let set = client.patch_snapshot(&at.volume, &at.name, &patch)?;
+            output.show(&set, |s| match &s.writable {
+                Some(clone) => format!("{} is writable: {clone} stands behind it", s.address()),
+                None => format!("{} is read-only", s.address()),
+            })
+        }
         Command::Delete { snapshots, older_than, force, dry_run } => {
             delete(session, &snapshots, older_than, (force, dry_run))
         }
@@ -331,6 +368,7 @@ fn details(s: &Snapshot) -> String {
         ("size", format!("{} ({} bytes)", Size(s.size), s.size)),
         ("after", s.parent.clone().unwrap_or_else(|| "-".into())),
         ("clones", if s.clones.is_empty() { "-".into() } else { s.clones.join(" ") }),
+        ("writable", s.writable.clone().unwrap_or_else(|| "-".into())),
         ("protected", yes_no(s.protected)),
         ("labels", labels_of(s)),
         ("unique", bytes(s.unique)),
@@ -355,6 +393,7 @@ fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
                 if s.protected {
                     notes.push("protected".to_owned());
                 }
+                notes.extend(s.writable.iter().map(|clone| format!("writable: {clone}")));
                 if s.handles > 0 {
                     notes.push(format!("{} handles", s.handles));
                 }

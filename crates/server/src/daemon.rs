@@ -14,6 +14,7 @@ use crate::{logging, priority, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -67,6 +68,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         chunk: config.chunk,
         hooks: config.hooks.clone(),
         transfers: Arc::new(Semaphore::new(http::MAX_TRANSFERS)),
+        changing_writable: Mutex::default(),
         schedules: Schedules::open(&config.data).map_err(http::error_body)?,
         prices: config.prices,
     });

@@ -26,6 +26,7 @@ mod settings;
 mod snapshots;
 mod storage;
 mod world;
+mod writable;
 
 pub use daemon::serve;
 pub use http::error_body;

@@ -2,9 +2,10 @@
 
 use crate::http::convert;
 use crate::moments;
+use crate::writable::clone_behind;
 use hindcast_api::Size;
 use hindcast_engine::device::BlockDevice;
-use hindcast_engine::pool::Pool;
+use hindcast_engine::pool::{Pool, SnapshotInfo};
 use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result};
 use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
 use hindcast_target::{Changes, ExportEntry, Exports};
@@ -14,8 +15,8 @@ use std::time::Duration;
 /// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// Every volume under its own name, and its past under addresses: snapshots as `VOLUME@NAME`, which are listed, and any
-/// moment as `VOLUME@MOMENT`. The empty name is the only volume where there is exactly one.
+/// Every volume under its own name, and its past under addresses: snapshots as `VOLUME@NAME`, which are listed (and can be
+/// writable), and any moment as `VOLUME@MOMENT`. The empty name is the only volume where there is exactly one.
 struct PoolExports(Arc<Pool>);
 
 impl Exports for PoolExports {
@@ -29,9 +30,13 @@ impl Exports for PoolExports {
             let theirs = std::iter::from_fn(|| snapshots.next_if(|s| s.volume == v.name));
             entries
                 .push(ExportEntry { description: format!("{}{access}", Size(v.size)), name: v.name.clone() });
-            entries.extend(theirs.map(|s| ExportEntry {
-                description: format!("{}, snapshot of {}", Size(s.size), convert::time(s.created)),
-                name: format!("{}@{}", s.volume, s.name),
+            entries.extend(theirs.map(|s| {
+                let clone = clone_behind(&self.0, &s);
+                let size = clone.as_ref().map_or(s.size, |clone| clone.size);
+                let written = clone.map_or_else(String::new, |clone| format!(", writable: {}", clone.name));
+                let description =
+                    format!("{}, snapshot of {}{written}", Size(size), convert::time(s.created));
+                ExportEntry { description, name: format!("{}@{}", s.volume, s.name) }
             }));
         }
         entries
@@ -66,7 +71,9 @@ impl Exports for PoolExports {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
         let all = self.0.snapshots(volume).unwrap_or_default();
-        all.into_iter().map(|s| s.name).filter(|s| Some(s.as_str()) != own).collect()
+        // Of itself a snapshot differs only where it can be written to.
+        let differs = |s: &SnapshotInfo| Some(s.name.as_str()) != own || clone_behind(&self.0, s).is_some();
+        all.into_iter().filter(differs).map(|s| s.name).collect()
     }
 
     /// A snapshot of the same volume by its name, or of any by its address: a clone differs from the snapshot that it was
@@ -77,7 +84,10 @@ impl Exports for PoolExports {
         let (from_volume, from) = snapshot.split_once('@').unwrap_or((volume, snapshot));
         let from = self.0.open_snapshot(from_volume, from)?;
         let to = match own {
-            Some(own) => self.0.open_snapshot(volume, own)?,
+            Some(own) => match clone_behind(&self.0, &self.0.snapshot(volume, own)?) {
+                Some(clone) => self.0.watch_volume(&clone.name)?,
+                None => self.0.open_snapshot(volume, own)?,
+            },
             None => self.0.watch_volume(volume)?,
         };
         Ok(Arc::new(Compared(Difference::new(from, to)?)))

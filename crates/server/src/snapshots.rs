@@ -3,6 +3,7 @@
 use crate::freeze::{FreezeError, Hooks, frozen};
 use crate::http::{App, convert::time};
 use crate::priority;
+use crate::writable::check_labels;
 use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -24,6 +25,7 @@ pub(crate) fn time_name(at: Timestamp) -> String {
 impl App {
     /// Takes snapshots at one instant, between the commands that are configured for the volumes.
     pub(crate) fn create_snapshots(&self, new: &CreateSnapshots) -> Result<Vec<SnapshotInfo>> {
+        check_labels(new.labels.keys())?;
         let hooks = match new.no_hooks {
             true => Vec::new(),
             false => new.snapshots.iter().filter_map(|s| self.hooks.get(&s.volume)).collect(),

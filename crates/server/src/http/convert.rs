@@ -1,5 +1,6 @@
 //! The engine's plain data as the API's.
 
+use crate::writable;
 use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::pool::{
@@ -210,7 +211,8 @@ impl Lineage<'_> {
             uuid: uuid_text(&info.uuid),
             size: info.size,
             created: time(info.created),
-            labels: info.labels.clone(),
+            labels: writable::labels(info),
+            writable: writable::clone_behind(self.pool, info).map(|clone| clone.name),
             protected: info.protected,
             parent: self.before(info.of.0, info.of.1),
             clones: self.clones.get(&info.of).cloned().unwrap_or_default(),

@@ -25,6 +25,7 @@ use error::ApiError;
 use hindcast_api::{Health, HealthState, Listeners, Status};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -48,6 +49,8 @@ pub(crate) struct App {
     pub(crate) prices: Prices,
     /// Exports and imports that may go on at the same time.
     pub(crate) transfers: Arc<Semaphore>,
+    /// Held while it is changed what stands behind a snapshot's address.
+    pub(crate) changing_writable: Mutex<()>,
 }
 
 impl App {

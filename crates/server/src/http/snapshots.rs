@@ -4,6 +4,7 @@ use super::convert::{self, Lineage};
 use super::error::{ApiError, Json, Path};
 use super::routes::Shared;
 use super::{App, blocking, urgent};
+use crate::writable::check_labels;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
@@ -81,7 +82,7 @@ async fn snapshot(
     .await
 }
 
-/// Changes a snapshot: labels, then protection, then name; the first that fails ends the request.
+/// Changes a snapshot: labels, then protection, then whether it can be written to, then name; the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = PatchSnapshot, responses((status = OK, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn patch_snapshot(
     State(app): Shared,
@@ -90,6 +91,7 @@ async fn patch_snapshot(
 ) -> Result<Json<Snapshot>, ApiError> {
     blocking(&app, move |app| {
         let mut found = app.pool.snapshot(&volume, &snapshot)?;
+        check_labels(patch.labels.keys())?;
         if !patch.labels.is_empty() {
             let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
             found = app.pool.label_snapshot(&volume, &snapshot, &changes)?;
@@ -97,6 +99,13 @@ async fn patch_snapshot(
         if let Some(protected) = patch.protected {
             found = app.pool.protect_snapshot(&volume, &snapshot, protected)?;
             tracing::info!(volume, snapshot, protected, "snapshot");
+        }
+        match patch.writable {
+            Some(true) => {
+                found = app.make_writable(&volume, &snapshot, patch.clone.as_deref(), patch.force)?;
+            }
+            Some(false) => found = app.make_read_only(&volume, &snapshot, patch.force)?,
+            None => {}
         }
         if let Some(name) = patch.name {
             found = app.pool.rename_snapshot(&volume, &snapshot, &name)?;

@@ -8,6 +8,7 @@ use super::registry::{Named, Scope, Settings, Uuid};
 use super::views;
 use crate::moments::{self, Past};
 use crate::passthrough::{FileDevice, FileSpec, canonical};
+use crate::writable::clone_behind;
 use hindcast_api as api;
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::os::unix::fs::FileTypeExt;
@@ -128,7 +129,9 @@ impl IscsiTarget {
                 let pool = &self.exports.pool;
                 let backing = match volume.split_once('@') {
                     Some((volume, moment)) => match moments::find(pool, volume, moment)? {
-                        Past::Snapshot(snapshot) => snapshot.uuid,
+                        Past::Snapshot(snapshot) => {
+                            clone_behind(pool, &snapshot).map_or(snapshot.uuid, |clone| clone.uuid)
+                        }
                         // Nothing would keep it from expiring while nobody is logged in.
                         Past::Moment(moment) => {
                             pool.resolve(volume, &moment)?;

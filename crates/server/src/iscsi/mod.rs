@@ -101,6 +101,11 @@ impl IscsiTarget {
         self.server.stats()
     }
 
+    /// Is anybody logged in to a target that maps a volume?
+    pub(crate) fn in_use(&self, volume: &Uuid) -> bool {
+        self.exports.in_use(volume)
+    }
+
     /// Changes a volume by `change`, and tells initiators what they should know.
     pub(crate) fn change_volume(
         &self,

@@ -2,7 +2,8 @@
 
 use super::{Exports, Live, LiveTarget, Registry, Scope, Uuid, names};
 use crate::moments::{self, Past};
-use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
+use crate::writable::clone_behind;
+use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use names::SnapshotPart;
 use std::collections::BTreeMap;
@@ -18,10 +19,12 @@ pub(crate) struct Found {
     pub(super) shows: Option<Shown>,
 }
 
-/// What of its volume's past a target shows.
+/// What of its volume's past a target shows, or what was made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Snapshot(Uuid),
+    /// The clone behind a writable snapshot.
+    Clone(Uuid),
     /// An LSN.
     Moment(u64),
 }
@@ -60,7 +63,7 @@ impl Found {
     /// What is mapped where.
     pub(crate) fn luns(&self, registry: &Registry) -> BTreeMap<u16, Uuid> {
         match (self.shows, &self.volume, registry.named.get(&self.name)) {
-            (Some(Shown::Snapshot(id)), _, _) => BTreeMap::from([(0, id)]),
+            (Some(Shown::Snapshot(id) | Shown::Clone(id)), _, _) => BTreeMap::from([(0, id)]),
             (Some(Shown::Moment(lsn)), Some(volume), _) => BTreeMap::from([(0, moment_id(volume, lsn))]),
             (None, Some(volume), _) => BTreeMap::from([(0, volume.uuid)]),
             (_, None, named) => named.map(|t| t.luns.clone()).unwrap_or_default(),
@@ -81,8 +84,10 @@ impl Found {
         Found { name, scope, volume: Some(volume), shows: Some(shows) }
     }
 
-    fn of_snapshot(snapshot: &SnapshotInfo, volume: VolumeInfo) -> Found {
-        Found::of_past(names::of_snapshot(snapshot), volume, Shown::Snapshot(snapshot.uuid))
+    fn of_snapshot(pool: &Pool, snapshot: &SnapshotInfo, volume: VolumeInfo) -> Found {
+        let clone = clone_behind(pool, snapshot).map(|clone| Shown::Clone(clone.uuid));
+        let shows = clone.unwrap_or(Shown::Snapshot(snapshot.uuid));
+        Found::of_past(names::of_snapshot(snapshot), volume, shows)
     }
 }
 
@@ -120,7 +125,7 @@ impl Exports {
                 return Ok(Asked::Target(Found::of_volume(volume)));
             }
             if let Some((snapshot, volume)) = self.snapshot_called(name) {
-                return Ok(Asked::Target(Found::of_snapshot(&snapshot, volume)));
+                return Ok(Asked::Target(Found::of_snapshot(&self.pool, &snapshot, volume)));
             }
             if let Some((of, moment)) = names::moment_part(name)
                 && let Some(volume) = self.volume_called(of)
@@ -157,7 +162,7 @@ impl Exports {
             return Ok(Found::of_past(name.clone(), volume, shows));
         }
         let found = match moments::find(&self.pool, &volume.name, moment)? {
-            Past::Snapshot(snapshot) => Found::of_snapshot(&snapshot, volume),
+            Past::Snapshot(snapshot) => Found::of_snapshot(&self.pool, &snapshot, volume),
             Past::Moment(moment) => {
                 let lsn = self.pool.resolve(&volume.name, &moment)?.lsn;
                 Found::of_past(names::of_moment(&volume, lsn), volume, Shown::Moment(lsn))
