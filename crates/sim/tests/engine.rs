@@ -50,6 +50,10 @@ fn seeds_of_whole_runs_that_found_bugs() {
             "the model knew no catalog that finds its file system full, and goes on where there is space",
         ),
         (2112705, "extents took what a file system keeps for the catalog, though a device had others"),
+        (
+            3050784,
+            "what a snapshot that was being dissolved at a crash saw was preserved again, without a promise",
+        ),
         (2113071, "a moment that an image's return would bring back was said to be lost"),
     ];
     for (seed, what) in seeds {

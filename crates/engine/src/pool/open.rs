@@ -175,6 +175,12 @@ fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) ->
     m.dead = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
     m.filling = branches.iter().filter_map(|(id, b)| Some((*id, Fill::of(b.fill?)))).collect();
     m.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
+    for line in m.deleted.iter().filter_map(|id| Some(&names.snapshots.get(id)?.state.line)) {
+        if !names.has_children(line.frozen()) {
+            // Its dissolution may have begun; since then writes were promised nothing to preserve for it.
+            line.branch.frozen.write().remove(&line.epoch);
+        }
+    }
     m.begun = names.branches.values().filter_map(|b| Some((b.cdp.log.read().begun()?, b.id))).collect();
     let (lines, ended) = load_lines(catalog)?;
     m.ended = ended;
