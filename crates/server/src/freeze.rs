@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads process groups, one a line, until its input ends; then kills the last one, if it is not empty, and becomes the
-/// command that thaws.
-const GUARDIAN: &str = r#"while read -r line; do group=$line; done
+/// command that thaws. What asks it to end (a service manager asks all processes of a unit) does not keep it from that.
+const GUARDIAN: &str = r#"trap '' HUP INT TERM
+while read -r line; do group=$line; done
 [ -n "$group" ] && kill -s KILL -- "-$group" 2>/dev/null
 exec sh -c "$1" </dev/null"#;
 /// Waits until the guardian knows of it.
@@ -185,6 +186,30 @@ mod tests {
         let seen = frozen(&hooks, || Ok::<_, ()>(lines(&log))).unwrap();
         assert_eq!(seen, "before ");
         assert_eq!(lines(&log), "before after ");
+    }
+
+    /// A service manager that stops a unit tells all of its processes.
+    #[test]
+    fn the_guardian_thaws_though_it_is_told_to_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let guardian = Guardian::start(Some(&note(&log, "after"))).unwrap();
+        let status = format!("/proc/{}/status", guardian.process.id());
+        let ignores = |signal: u32| {
+            let status = std::fs::read_to_string(&status).unwrap();
+            let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+            u64::from_str_radix(set.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while !ignores(15) {
+            assert!(Instant::now() < end, "it does not ignore SIGTERM");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let group = format!("-{}", guardian.process.id());
+        assert!(Command::new("sh").args(["-c", "kill -s TERM -- $0", &group]).status().unwrap().success());
+        std::thread::sleep(Duration::from_millis(50));
+        guardian.thaw(Duration::from_secs(20)).unwrap();
+        assert_eq!(lines(&log), "after ");
     }
 
     #[test]
