@@ -69,7 +69,13 @@ def a_clone_behind_an_address(t):
     assert get(server, "data@v2", 4096, 8192) == OURS
 
     # Without its clone it is what it was; without the snapshot the clone is.
-    server.cli("volume", "delete", "trial")
+    server.cli("snapshot", "set", "data@v2", "--read-only", "--force")
+    server.cli("volume", "rename", "trial", "data.v2")
+    server.cli("snapshot", "set", "data@v2", "--writable", code=CONFLICT)
+    server.cli("snapshot", "set", "data@v2", "--writable", "--clone", "data.v2")
+    with connection(server.uri("data@v2")) as h:
+        server.cli("volume", "delete", "data.v2", "--force")
+        refused((errno.ENOTCONN, errno.ESHUTDOWN, errno.EINVAL, errno.EIO), h.pread, 4096, 0)
     assert of(server, "data@v2") is None and get(server, "data@v2", 12288) == OLD + bytes(8192)
     server.cli("snapshot", "set", "data@v2", "--writable", "--clone", "next")
     put(server, "data@v2", OURS)
@@ -80,28 +86,25 @@ def a_clone_behind_an_address(t):
 
 @test(hindcast_only=True)
 def a_clone_behind_a_target(t):
-    """The same over iSCSI: who is logged in keeps what it has."""
+    """The same over iSCSI: nothing changes under an initiator, not even by force."""
     served = server(t)
     url = served.create("db", 8 * MIB)
     session = attached(url)
     assert session.write(0, OLD)[0] == 0
     served.cli("snapshot", "create", "db@v1")
     reader = attached(served.url("db:snap:v1"))
-    served.cli("snapshot", "set", "db@v1", "--writable", code=CONFLICT)
-    served.cli("snapshot", "set", "db@v1", "--writable", "--force")
+    for how in ([], ["--force"]):
+        served.cli("snapshot", "set", "db@v1", "--writable", *how, code=CONFLICT)
+    assert not of(served, "db@v1") and not served.cli("clone", "list")
     status, sense = reader.write(0, OURS)
-    assert status == CHECK_CONDITION and sense_of(sense)[0] == DATA_PROTECT, "still what was frozen"
+    assert status == CHECK_CONDITION and sense_of(sense)[0] == DATA_PROTECT
     reader.close()
-
-    def writer():
-        try:
-            return attached(served.url("db:snap:v1"))
-        except AssertionError:
-            return None  # the old session is not forgotten yet
-
-    writer = wait_for("a session with the clone", writer, limit=20)
+    wait_for("the session's end", lambda: served.cli("snapshot", "show", "db@v1")["handles"] == 0)
+    served.cli("snapshot", "set", "db@v1", "--writable")
+    writer = attached(served.url("db:snap:v1"))
     assert writer.read(0, 8) == (0, OLD) and writer.write(0, OURS)[0] == 0
-    served.cli("snapshot", "set", "db@v1", "--read-only", code=CONFLICT)
+    for how in ([], ["--force"]):
+        served.cli("snapshot", "set", "db@v1", "--read-only", *how, code=CONFLICT)
     served.cli("volume", "delete", "db.v1", code=CONFLICT)
     own = attached(served.url("db.v1"))
     assert own.read(0, 8) == (0, OURS), "the clone's own target"
@@ -116,6 +119,11 @@ def a_clone_behind_a_target(t):
     served.start()
     writer = attached(served.url("db:snap:v1"))
     assert writer.read(0, 8) == (0, OURS), "over a restart"
+    # With the clone its sessions end, and the address shows the snapshot.
+    served.cli("volume", "delete", "db.v1", "--force")
+    reader = attached(served.url("db:snap:v1"))
+    assert reader.read(0, 8) == (0, OLD) and reader.write(0, OURS)[0] == CHECK_CONDITION
+    reader.close()
     writer.close()
     served.check()
 

@@ -90,10 +90,10 @@ pub struct PatchSnapshot {
     /// Have its exports show a clone that can be written to, or again what it froze; the clone stays then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<bool>,
-    /// Name of that clone: a clone of the snapshot, or a new one; absent: `VOLUME.SNAPSHOT`.
+    /// Name of that clone: a clone of the snapshot, or a new one; absent: a new one, `VOLUME.SNAPSHOT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone: Option<String>,
-    /// Also while clients use its exports: NBD clients are disconnected, initiators keep what they have until they log out.
+    /// Also while NBD clients use its export: they are disconnected. While initiators are logged in it is refused.
     #[serde(default)]
     pub force: bool,
 }

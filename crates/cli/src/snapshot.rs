@@ -131,10 +131,10 @@ pub(crate) enum Command {
         /// Its address shows what it froze
         #[arg(long, group = "access")]
         read_only: bool,
-        /// Name of the clone; one that there is, or a new one [default: VOLUME.NAME]
+        /// Name of the clone: one that there is, or a new one [default: a new one, VOLUME.NAME]
         #[arg(long, value_name = "NAME", requires = "writable")]
         clone: Option<String>,
-        /// Also while clients use the snapshot's exports: NBD clients are disconnected
+        /// Also while NBD clients use the export, which are disconnected
         #[arg(long)]
         force: bool,
     },

@@ -91,8 +91,7 @@ impl App {
             .iscsi
             .roll_back(&names, what.force, |pool| pool.roll_back_to(&wanted, &moment, what.force))?;
         for name in &names {
-            // Their devices answer with errors since; new connections find the volume as it is now.
-            self.nbd.disconnect(name);
+            self.disconnect_nbd(&self.pool.volume(name)?);
             tracing::info!(volume = name, to = what.to, undo, force = what.force, "volume taken back");
         }
         names.iter().zip(undone).map(|(name, undo)| Ok((self.pool.volume(name)?, undo))).collect()

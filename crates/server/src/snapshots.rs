@@ -3,7 +3,7 @@
 use crate::freeze::{FreezeError, Hooks, frozen};
 use crate::http::{App, convert::time};
 use crate::priority;
-use crate::writable::check_labels;
+use crate::writable::{addresses, check_labels};
 use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -126,20 +126,26 @@ impl App {
         let roll =
             |pool: &Arc<hindcast_engine::pool::Pool>| pool.roll_back(volume, snapshot, &undo, how.force);
         let undo = self.iscsi.roll_back(&[volume], how.force, roll)?;
-        // Their devices answer with errors since; new connections find the volume as it is now.
-        self.nbd.disconnect(volume);
+        self.disconnect_nbd(&self.pool.volume(volume)?);
         tracing::info!(volume, snapshot, undo = undo.name, force = how.force, "volume rolled back");
         Ok((self.pool.volume(volume)?, undo))
     }
 
+    /// A volume is not what it was: the devices of its NBD clients answer with errors, and new connections find what there is now.
+    pub(crate) fn disconnect_nbd(&self, volume: &VolumeInfo) {
+        self.nbd.disconnect(&volume.name);
+        addresses(&self.pool, volume).iter().for_each(|address| self.nbd.disconnect(address));
+    }
+
     /// Deletes a volume, and its snapshots and its history with it.
     pub(crate) fn delete_volume(&self, volume: &str, force: bool) -> Result<()> {
+        let info = self.pool.volume(volume)?;
         let snapshots = self.pool.snapshots(volume)?;
         if !force {
             self.check_without_history(volume)?;
         }
         self.iscsi.delete_volume(volume, force)?;
-        self.nbd.disconnect(volume);
+        self.disconnect_nbd(&info);
         snapshots.iter().for_each(|s| self.nbd.disconnect(&format!("{volume}@{}", s.name)));
         tracing::info!(volume, snapshots = snapshots.len(), "volume deleted");
         Ok(())

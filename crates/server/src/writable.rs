@@ -37,10 +37,18 @@ pub(crate) fn check_labels<'a>(mut keys: impl Iterator<Item = &'a String>) -> Re
     })
 }
 
+/// The addresses that a volume stands behind.
+pub(crate) fn addresses(pool: &Pool, volume: &VolumeInfo) -> Vec<String> {
+    let id = uuid_text(&volume.uuid);
+    let in_front = |s: &SnapshotInfo| s.labels.get(CLONE) == Some(&id);
+    let snapshots = pool.all_snapshots().into_iter().filter(in_front);
+    snapshots.map(|s| format!("{}@{}", s.volume, s.name)).collect()
+}
+
 impl App {
-    /// Puts a clone behind a snapshot's address: `clone`, or else `VOLUME.SNAPSHOT`, which is made if it is not there.
-    /// [`ErrorKind::Busy`] while clients read the snapshot, unless `force`: NBD clients are disconnected then, and initiators that
-    /// are logged in go on to read what it froze.
+    /// Puts a clone behind a snapshot's address: a new one, or else `clone` may be one that there is. A new one is called
+    /// `VOLUME.SNAPSHOT` unless told. [`ErrorKind::Busy`] while initiators are logged in to a target that shows the snapshot; and
+    /// while anybody reads it, unless `force` has NBD clients disconnected.
     pub(crate) fn make_writable(
         &self,
         volume: &str,
@@ -50,68 +58,102 @@ impl App {
     ) -> Result<SnapshotInfo> {
         let _one_at_a_time = self.changing_writable.lock();
         let found = self.pool.snapshot(volume, snapshot)?;
-        let conflict = |why: String| {
-            Error::new(ErrorKind::Conflict, format!("make {volume}@{snapshot} writable: {why}"))
-        };
         if let Some(behind) = clone_behind(&self.pool, &found) {
             return match clone {
                 Some(other) if other != behind.name => {
-                    Err(conflict(format!("{} stands behind it", behind.name)))
+                    Err(conflict(&found, &format!("{} stands behind it", behind.name)))
                 }
                 _ => Ok(found),
             };
         }
-        check_idle(volume, snapshot, found.handles, force)?;
-        let name = clone.map_or_else(|| format!("{volume}.{snapshot}"), str::to_owned);
-        let (behind, is_new) = match self.pool.volume(&name) {
-            // Its own volume rests on it, too, once it was rolled back to it.
-            Ok(known)
-                if known.name != volume && self.pool.branch_bases().get(&known.branch) == Some(&found.of) =>
-            {
-                (known, false)
+        self.check_idle(&found, &found.uuid, found.handles, force)?;
+        let (behind, is_new) = self.clone_for(&found, clone)?;
+        let labelled = self.stand(&found, Some(&behind), &found.uuid).inspect_err(|_| {
+            // Nobody was told of it.
+            if is_new && let Err(error) = self.pool.delete_volume(&behind.name, false) {
+                tracing::warn!(clone = behind.name, %error, "a clone too many");
             }
-            Ok(_) => return Err(conflict(format!("the volume {name} is no clone of it; name another one"))),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                (self.pool.clone_volume(volume, snapshot, &name)?, true)
-            }
-            Err(error) => return Err(error),
-        };
-        let id = uuid_text(&behind.uuid);
-        let labelled =
-            self.pool.label_snapshot(volume, snapshot, &[(CLONE, Some(&id))]).inspect_err(|_| {
-                // Nobody was told of it.
-                if is_new && let Err(error) = self.pool.delete_volume(&name, false) {
-                    tracing::warn!(clone = name, %error, "a clone too many");
-                }
-            })?;
-        self.nbd.disconnect(&format!("{volume}@{snapshot}"));
-        tracing::info!(volume, snapshot, clone = name, "snapshot made writable");
+        })?;
+        tracing::info!(volume, snapshot, clone = behind.name, "snapshot made writable");
         Ok(labelled)
     }
 
-    /// Has a snapshot's address show what it froze again. The clone stays, as a volume.
+    /// Has a snapshot's address show what it froze again. The clone stays, as a volume. Refused like the other way.
     pub(crate) fn make_read_only(&self, volume: &str, snapshot: &str, force: bool) -> Result<SnapshotInfo> {
         let _one_at_a_time = self.changing_writable.lock();
         let found = self.pool.snapshot(volume, snapshot)?;
-        if !found.labels.contains_key(CLONE) {
-            return Ok(found);
-        }
-        if let Some(behind) = clone_behind(&self.pool, &found) {
-            let initiators = u64::from(self.iscsi.in_use(&behind.uuid));
-            check_idle(volume, snapshot, behind.handles.max(initiators), force)?;
-        }
-        let changed = self.pool.label_snapshot(volume, snapshot, &[(CLONE, None)])?;
-        self.nbd.disconnect(&format!("{volume}@{snapshot}"));
+        let Some(behind) = clone_behind(&self.pool, &found) else { return Ok(found) };
+        self.check_idle(&found, &behind.uuid, behind.handles, force)?;
+        let changed = self.stand(&found, None, &behind.uuid)?;
         tracing::info!(volume, snapshot, "snapshot made read-only");
         Ok(changed)
     }
+
+    /// The clone that comes behind a snapshot's address; and whether it was made for that.
+    fn clone_for(&self, snapshot: &SnapshotInfo, wanted: Option<&str>) -> Result<(VolumeInfo, bool)> {
+        let SnapshotInfo { volume, name, .. } = snapshot;
+        let clone = wanted.map_or_else(|| format!("{volume}.{name}"), str::to_owned);
+        match (self.pool.volume(&clone), wanted) {
+            (Err(error), _) if error.kind() == ErrorKind::NotFound => {
+                Ok((self.pool.clone_volume(volume, name, &clone)?, true))
+            }
+            (Err(error), _) => Err(error),
+            (Ok(_), None) => Err(conflict(snapshot, &format!("there is a volume {clone}; name a clone"))),
+            // Its own volume rests on it, too, once it was rolled back to it.
+            (Ok(known), Some(_))
+                if known.name != *volume
+                    && self.pool.branch_bases().get(&known.branch) == Some(&snapshot.of) =>
+            {
+                Ok((known, false))
+            }
+            (Ok(_), Some(_)) => Err(conflict(snapshot, &format!("the volume {clone} is no clone of it"))),
+        }
+    }
+
+    /// Changes what a snapshot's address shows, unless an initiator has just come to `old`, what it shows now. NBD clients
+    /// that come later find the new one.
+    fn stand(
+        &self,
+        snapshot: &SnapshotInfo,
+        behind: Option<&VolumeInfo>,
+        old: &[u8; 16],
+    ) -> Result<SnapshotInfo> {
+        let SnapshotInfo { volume, name, .. } = snapshot;
+        let label = |id: Option<&str>| self.pool.label_snapshot(volume, name, &[(CLONE, id)]);
+        let id = behind.map(|behind| uuid_text(&behind.uuid));
+        let changed = label(id.as_deref())?;
+        if self.iscsi.is_past_in_use(old) {
+            label(snapshot.labels.get(CLONE).map(String::as_str))?;
+            return Err(logged_in(snapshot));
+        }
+        self.nbd.disconnect(&format!("{volume}@{name}"));
+        Ok(changed)
+    }
+
+    /// Nobody's data changes without a word: an initiator would come back by itself, and take one for the other.
+    fn check_idle(&self, snapshot: &SnapshotInfo, shown: &[u8; 16], handles: u64, force: bool) -> Result<()> {
+        if self.iscsi.is_past_in_use(shown) {
+            return Err(logged_in(snapshot));
+        }
+        if handles == 0 || force {
+            return Ok(());
+        }
+        let SnapshotInfo { volume, name, .. } = snapshot;
+        let text = format!(
+            "change what {volume}@{name} shows: it is in use ({handles} handles); force to disconnect NBD clients"
+        );
+        Err(Error::new(ErrorKind::Busy, text))
+    }
 }
 
-fn check_idle(volume: &str, snapshot: &str, handles: u64, force: bool) -> Result<()> {
-    if handles == 0 || force {
-        return Ok(());
-    }
+fn conflict(snapshot: &SnapshotInfo, why: &str) -> Error {
+    let SnapshotInfo { volume, name, .. } = snapshot;
+    Error::new(ErrorKind::Conflict, format!("make {volume}@{name} writable: {why}"))
+}
+
+fn logged_in(snapshot: &SnapshotInfo) -> Error {
+    let SnapshotInfo { volume, name, .. } = snapshot;
     let text =
-        format!("change what {volume}@{snapshot} shows: {handles} clients use it; force to cut them off");
-    Err(Error::new(ErrorKind::Busy, text))
+        format!("change what {volume}@{name} shows: initiators are logged in to it; have them log out first");
+    Error::new(ErrorKind::Busy, text)
 }

@@ -8,8 +8,8 @@ use crate::writable::check_labels;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
-    CreateClone, CreateSnapshots, DeleteSnapshots, ErrorBody, PatchSnapshot, RollBack, RolledBack, Snapshot,
-    Volume,
+    CreateClone, CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, PatchSnapshot, RollBack, RolledBack,
+    Snapshot, Volume,
 };
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -92,6 +92,12 @@ async fn patch_snapshot(
     blocking(&app, move |app| {
         let mut found = app.pool.snapshot(&volume, &snapshot)?;
         check_labels(patch.labels.keys())?;
+        if patch.clone.is_some() && patch.writable != Some(true) {
+            return Err(ApiError::new(
+                ErrorKind::Invalid,
+                "name a clone: only a snapshot that is made writable has one",
+            ));
+        }
         if !patch.labels.is_empty() {
             let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
             found = app.pool.label_snapshot(&volume, &snapshot, &changes)?;

@@ -316,6 +316,13 @@ impl Exports {
         live.targets.values().filter(maps).any(|t| !t.target.nexuses().is_empty())
     }
 
+    /// Whether anybody is logged in, or logging in, to a snapshot's own target that shows this snapshot or clone.
+    pub(crate) fn is_past_in_use(&self, id: &Uuid) -> bool {
+        let shows =
+            |t: &&LiveTarget| matches!(t.shows, Some(Shown::Snapshot(of) | Shown::Clone(of)) if of == *id);
+        self.live.lock().targets.values().filter(shows).any(LiveTarget::is_in_use)
+    }
+
     /// From here on nobody begins to use a volume, until this is taken back.
     pub(crate) fn set_going(&self, id: &Uuid, going: bool) {
         let mut live = self.live.lock();
@@ -348,10 +355,8 @@ impl Exports {
             tracing::warn!(%error, "the state of a logical unit that is gone stays until the next start");
         }
         let scope = Scope::Volume(*id);
-        let names = live.targets.iter().filter(|(_, t)| t.scope == scope).map(|(name, _)| name.clone());
-        let names: Vec<String> = names.collect();
-        live.targets.retain(|_, t| t.scope != scope);
-        names
+        let alone = |t: &LiveTarget| t.scope == scope || t.shows == Some(Shown::Clone(*id));
+        live.targets.extract_if(|_, t| alone(t)).map(|(name, _)| name).collect()
     }
 
     /// The server stops: what logical units do by themselves ends.

@@ -101,9 +101,9 @@ impl IscsiTarget {
         self.server.stats()
     }
 
-    /// Is anybody logged in to a target that maps a volume?
-    pub(crate) fn in_use(&self, volume: &Uuid) -> bool {
-        self.exports.in_use(volume)
+    /// Is anybody logged in to a target of a snapshot's own, which shows this snapshot, or this clone of it?
+    pub(crate) fn is_past_in_use(&self, shown: &Uuid) -> bool {
+        self.exports.is_past_in_use(shown)
     }
 
     /// Changes a volume by `change`, and tells initiators what they should know.
