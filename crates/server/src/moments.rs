@@ -1,6 +1,6 @@
 //! Addresses of the past, `VOLUME@MOMENT`: what people write, as the engine takes it.
 
-use crate::writable::clone_behind;
+use crate::writable::open_behind;
 use hindcast_api::Moment;
 use hindcast_engine::cdp;
 use hindcast_engine::pool::{Pool, SnapshotInfo};
@@ -59,8 +59,8 @@ pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: cdp::Moment) -> Resu
 /// Opens what an address names, read-only but for writable snapshots.
 pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<Arc<Volume>> {
     match find(pool, volume, text)? {
-        Past::Snapshot(snapshot) => match clone_behind(pool, &snapshot) {
-            Some(clone) => pool.open_volume(&clone.name, clone.read_only),
+        Past::Snapshot(snapshot) => match open_behind(pool, &snapshot)? {
+            Some(clone) => Ok(clone),
             None => pool.open_snapshot(volume, &snapshot.name),
         },
         Past::Moment(moment) => pool.open_moment(volume, &moment),

@@ -126,9 +126,10 @@ impl App {
         let roll =
             |pool: &Arc<hindcast_engine::pool::Pool>| pool.roll_back(volume, snapshot, &undo, how.force);
         let undo = self.iscsi.roll_back(&[volume], how.force, roll)?;
-        self.disconnect_nbd(&self.pool.volume(volume)?);
+        let info = self.pool.volume(volume)?;
+        self.disconnect_nbd(&info);
         tracing::info!(volume, snapshot, undo = undo.name, force = how.force, "volume rolled back");
-        Ok((self.pool.volume(volume)?, undo))
+        Ok((info, undo))
     }
 
     /// A volume is not what it was: the devices of its NBD clients answer with errors, and new connections find what there is now.

@@ -5,10 +5,12 @@
 //! since stands behind nothing: the address shows the snapshot again.
 
 use crate::http::App;
+use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text;
-use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_engine::{Error, ErrorKind, Result, Volume};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Labels whose keys begin like this are the server's own.
 const OWN: &str = "hindcast.";
@@ -19,6 +21,19 @@ const CLONE: &str = "hindcast.clone";
 pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
     let id = snapshot.labels.get(CLONE)?;
     pool.volumes().into_iter().find(|volume| uuid_text(&volume.uuid) == *id)
+}
+
+/// Opens it for a client, if there is one.
+pub(crate) fn open_behind(pool: &Arc<Pool>, snapshot: &SnapshotInfo) -> Result<Option<Arc<Volume>>> {
+    let Some(clone) = clone_behind(pool, snapshot) else { return Ok(None) };
+    let opened = pool.open_volume(&clone.name, clone.read_only)?;
+    if opened.info().uuid != clone.uuid {
+        // It was renamed in between, and another volume has its name: nothing may be written to that.
+        let text =
+            format!("open {}@{}: its clone is being renamed; try again", snapshot.volume, snapshot.name);
+        return Err(Error::new(ErrorKind::Busy, text));
+    }
+    Ok(Some(opened))
 }
 
 /// The labels that people gave a snapshot.
