@@ -113,6 +113,20 @@ pub(crate) struct Transfers {
     pub(crate) arriving: Option<bool>,
 }
 
+/// What a run is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Theme {
+    /// No snapshots, images or histories: what seeds did before there were any.
+    Plain,
+    /// All that there is.
+    Everything,
+    /// The same, with hundreds of snapshots.
+    Crowd,
+}
+
+/// What a crowd is made of.
+const CROWD: u64 = 600;
+
 /// Draws operations.
 pub struct Generator {
     rand: Rand,
@@ -131,7 +145,7 @@ const MAX_VOLUME: u64 = 64 << 40;
 
 impl Generator {
     /// With a mood from `rand`.
-    pub fn new(mut rand: Rand, extent_size: u64, snapshots: bool) -> Self {
+    pub fn new(mut rand: Rand, extent_size: u64, theme: Theme) -> Self {
         let weigh = |rand: &mut Rand, weight| weight * rand.pick(&[0, 1, 1, 1, 4]);
         let mut weights: Vec<(Kind, u64)> = KINDS.iter().map(|(k, w)| (*k, weigh(&mut rand, *w))).collect();
         // Without writes nothing else matters.
@@ -146,14 +160,31 @@ impl Generator {
             max_snapshots: 0,
             rand,
         };
-        if snapshots {
+        if theme != Theme::Plain {
             let rand = &mut generator.rand;
             generator.max_snapshots = rand.pick(&[3, 10, 10, 40, 200]);
             generator.weights.extend(SNAPSHOT_KINDS.map(|(k, w)| (k, weigh(rand, w))));
             generator.weights.extend(IMAGE_KINDS.map(|(k, w)| (k, weigh(rand, w))));
             generator.weights.extend(HISTORY_KINDS.map(|(k, w)| (k, weigh(rand, w))));
         }
+        if theme == Theme::Crowd {
+            generator.gather();
+        }
         generator
+    }
+
+    /// Many snapshots are taken, and few are lost in other ways than by being deleted.
+    fn gather(&mut self) {
+        self.max_snapshots = CROWD;
+        for (kind, weight) in &mut self.weights {
+            match kind {
+                Kind::Snapshot => *weight = 60,
+                Kind::DeleteSnapshots | Kind::Delete | Kind::Reopen | Kind::Check | Kind::Verify => *weight = 1,
+                Kind::Crash => *weight = (*weight).min(2),
+                Kind::Policy => *weight = 0,
+                _ => {}
+            }
+        }
     }
 
     /// The next operation in this state.

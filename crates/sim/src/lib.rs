@@ -31,7 +31,7 @@ mod workload;
 pub use disk::{Counts, CrashPoint, SimDir};
 pub use enumerate::{Cut, Enumerated, cuts, enumerate, run_script};
 pub use fate::{PowerLoss, TearModel};
-pub use generate::Generator;
+pub use generate::{Generator, Theme};
 pub use mutate::{Caught, mutate};
 pub use oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 pub use rand::Rand;
@@ -44,20 +44,28 @@ use hindcast_engine::disk::SyncPurpose;
 /// Operations of a random run, unless told otherwise.
 pub const DEFAULT_OPS: u64 = 120;
 
-/// One seed: a random plan, `ops` random operations, and a thorough end.
+/// One seed in so many is about a crowd of snapshots...
+const CROWD: u64 = 100;
+/// ... and has so many times as many operations.
+const CROWD_OPS: u64 = 8;
+
+/// One seed: a random plan, `ops` random operations (more where there is a crowd), and a thorough end.
 pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trace) -> Outcome<Summary> {
-    any_run(seed, ops, true, dropped, trace)
+    if seed.is_multiple_of(CROWD) {
+        return any_run(seed, ops * CROWD_OPS, Theme::Crowd, dropped, trace);
+    }
+    any_run(seed, ops, Theme::Everything, dropped, trace)
 }
 
 /// One seed without snapshots: what seeds did before there were any.
 pub fn plain_run(seed: u64, ops: u64) -> Outcome<Summary> {
-    any_run(seed, ops, false, None, None)
+    any_run(seed, ops, Theme::Plain, None, None)
 }
 
 fn any_run(
     seed: u64,
     ops: u64,
-    snapshots: bool,
+    theme: Theme,
     dropped: Option<SyncPurpose>,
     trace: Trace,
 ) -> Outcome<Summary> {
@@ -71,7 +79,7 @@ fn any_run(
         if let Some(purpose) = dropped {
             run.dir().drop_syncs(purpose);
         }
-        run.random(ops, snapshots)?;
+        run.random(ops, theme)?;
         Ok(run.summary())
     })
 }

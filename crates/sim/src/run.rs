@@ -2,7 +2,7 @@
 
 use crate::disk::{CrashPoint, SimDir};
 use crate::fate::TearModel;
-use crate::generate::Generator;
+use crate::generate::{Generator, Theme};
 use crate::history::{Held, Past};
 use crate::oracle::{Effect, Oracle, SECTOR, SnapId, SnapshotModel, View, VolId};
 use crate::rand::Rand;
@@ -41,6 +41,8 @@ pub struct Summary {
     pub records: u64,
     /// Snapshots taken.
     pub snapshots: u64,
+    /// The most that there were at once in one run.
+    pub most_snapshots: u64,
     /// Clones made, and rollbacks.
     pub clones: u64,
     /// Snapshots deleted by policy.
@@ -62,6 +64,7 @@ impl Summary {
         self.refused += other.refused;
         self.records += other.records;
         self.snapshots += other.snapshots;
+        self.most_snapshots = self.most_snapshots.max(other.most_snapshots);
         self.clones += other.clones;
         self.auto_deleted += other.auto_deleted;
         self.ran_full += other.ran_full;
@@ -270,8 +273,8 @@ impl Run {
     }
 
     /// A run of `count` random operations, and a thorough end.
-    pub fn random(&mut self, count: u64, snapshots: bool) -> Outcome<()> {
-        let mut generator = Generator::new(self.rand.fork(), self.plan.config.extent_size, snapshots);
+    pub fn random(&mut self, count: u64, theme: Theme) -> Outcome<()> {
+        let mut generator = Generator::new(self.rand.fork(), self.plan.config.extent_size, theme);
         if self.rand.percent(20) {
             // What creating promises holds at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));
@@ -284,6 +287,8 @@ impl Run {
             self.make_room(CONTROL_ROOM)?;
             let op = generator.next(self.oracle.state(), &self.transfers());
             self.step(&op)?;
+            let snapshots = self.oracle.state().snapshots.len() as u64;
+            self.summary.most_snapshots = self.summary.most_snapshots.max(snapshots);
         }
         if self.rand.percent(20) && self.rest()? {
             return self.damage();

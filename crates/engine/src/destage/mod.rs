@@ -183,7 +183,12 @@ impl Pool {
     ) -> (Result<()>, T) {
         let write = || self.write_placed(placed, purpose);
         if self.options.destage_threads <= 1 || placed.is_empty() {
-            return (write(), other());
+            // Neither may count on the other: now one comes first, now the other.
+            if self.positions.batches.load(Ordering::Relaxed).is_multiple_of(2) {
+                return (write(), other());
+            }
+            let other = other();
+            return (write(), other);
         }
         std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, write) {
             Ok(writer) => {
