@@ -60,5 +60,41 @@ def an_image_is_served_written_to_and_let_go(t):
     server.check()
 
 
+@test(hindcast_only=True)
+def a_block_device_is_an_image_too(t):
+    """A volume over a block device of the machine: served, written to, made independent; the device stays as it is."""
+    need_root()
+    need("losetup")
+    server = t.server()
+    backing = os.path.join(str(server.dir), "backing")
+    expected = bytearray(os.urandom(3 * MIB) + bytes(4 * MIB) + os.urandom(MIB))
+    with open(backing, "wb") as file:
+        file.write(expected)
+    device = run("losetup", "--find", "--show", "--read-only", backing).strip()
+    try:
+        made = server.cli("volume", "create", "vm", "--origin", device)
+        assert made["size"] == 8 * MIB and made["origin"] == device and made["allocated"] == 0, made
+        with connection(server.uri("vm")) as h:
+            assert h.pread(8 * MIB, 0) == expected
+            for at, length in ((512, 512), (2 * MIB + 1024, 40960), (5 * MIB, 4096)):
+                data = os.urandom(length)
+                h.pwrite(data, at)
+                expected[at:at + length] = data
+            h.flush()
+        server.kill()
+        server.start()
+        with connection(server.uri("vm")) as h:
+            assert h.pread(8 * MIB, 0) == expected
+        done = server.cli("volume", "flatten", "vm", "--wait")
+        assert done == {"origin": None, "running": None}, done
+    finally:
+        run("losetup", "-d", device)
+    server.stop()
+    server.start()
+    with connection(server.uri("vm")) as h:
+        assert h.pread(8 * MIB, 0) == expected
+    server.check()
+
+
 if __name__ == "__main__":
     main()

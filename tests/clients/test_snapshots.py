@@ -281,6 +281,58 @@ def relocation(t):
 
 
 @test(hindcast_only=True)
+def an_export_that_was_cut_short_goes_on(t):
+    """`export --file` leaves FILE.part behind, whatever ended it, and the same command makes the very file of it."""
+    server = t.server()
+    server.create("db", 192 * MIB)
+    for at in range(0, 192, 16):
+        put(server, "db", os.urandom(MIB) * 16, at * MIB)
+    server.cli("snapshot", "create", "db@a")
+    put(server, "db", os.urandom(MIB))
+    server.cli("snapshot", "create", "db@b")
+    whole, again = t.dir / "whole.hcs", t.dir / "again.hcs"
+    part = t.dir / "again.hcs.part"
+    server.cli("export", "db@a", "--file", whole)
+    assert not (t.dir / "whole.hcs.part").exists()
+    server.cli("export", "db@a", "--file", whole, code=FAILED)
+
+    def begin():
+        environment = {**os.environ, "HINDCAST_SOCKET": str(server.api)}
+        command = [str(binary()), "export", "db@a", "--file", str(again)]
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        before = part.stat().st_size if part.exists() else 0
+        wait_for("the export", lambda: again.exists() or part.exists() and part.stat().st_size > before + 4 * MIB, step=0.001)
+        return process
+
+    # The client is killed, then the server.
+    client = begin()
+    client.kill()
+    client.wait()
+    assert part.exists() and not again.exists(), "too fast for this test"
+    client = begin()
+    server.kill()
+    said = client.communicate(timeout=30)[1]
+    assert client.returncode in (FAILED, UNREACHABLE) and "the same command goes on" in said, (client.returncode, said)
+    assert part.exists() and not again.exists(), "too fast for this test"
+    server.start()
+    # What a power cut may leave behind it.
+    with open(part, "ab") as file:
+        file.write(bytes(9000))
+    kept = part.stat().st_size
+    said = server.cli("export", "db@b", "--file", again, code=USAGE)
+    assert "another" in said and part.exists(), said
+    said = server.cli("export", "db@b", "--from", "db@a", "--file", again, code=USAGE)
+    assert "another" in said and 0 < part.stat().st_size <= kept, said
+    server.cli("export", "db@a", "--file", again)
+    assert sha256(again) == sha256(whole) and not part.exists()
+    # Nobody's notes are overwritten.
+    again.rename(t.dir / "kept.hcs")
+    part.write_text("notes of a meeting")
+    server.cli("export", "db@a", "--file", again, code=USAGE)
+    assert part.read_text() == "notes of a meeting" and not again.exists()
+
+
+@test(hindcast_only=True)
 def streams_and_differences(t):
     """`diff`, `export` and `import`: whole, incremental, cut short and gone on with, damaged."""
     here, there = t.server("here"), t.server("there")

@@ -25,6 +25,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod unfinished;
 mod volume;
 
 use clap::error::ErrorKind as ClapKind;

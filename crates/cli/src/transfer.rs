@@ -4,10 +4,11 @@ use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
 use crate::snapshot::{Address, address};
+use crate::unfinished::Unfinished;
 use hindcast_api::{ByteRange, Size};
 use serde::Serialize;
-use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 const DIFF_EXAMPLES: &str = "\
@@ -27,7 +28,8 @@ Examples:
   hindcast export db@monday | zstd > monday.hcs.zst
   hindcast export db@monday | ssh backup hindcast import
 
-A stream carries checksums of each record and of the whole. What reads as zeros is left out.";
+A stream carries checksums of each record and of the whole. What reads as zeros is left out. Until it is whole, and on disk,
+the file is named FILE.part; the same command goes on with one that an earlier try left behind.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -63,7 +65,7 @@ pub(crate) struct Export {
     /// Only what differs from this snapshot of the same volume
     #[arg(long, value_name = "VOLUME@NAME", value_parser = address)]
     from: Option<Address>,
-    /// Byte of the volume to start from: go on with what was cut short
+    /// Byte of the volume to start from: go on with an import that was cut short
     #[arg(long, value_name = "BYTE", default_value_t = 0)]
     start: u64,
     /// File to write, which must not exist [default: standard output]
@@ -132,24 +134,17 @@ pub(crate) fn export(args: &Export, session: &Session) -> Result<(), Failure> {
     let at = &args.snapshot;
     args.from.iter().try_for_each(|from| same_volume(at, from))?;
     let from = args.from.as_ref().map(|from| from.name.as_str());
-    let write = |out: &mut dyn Write| session.client.export((&at.volume, &at.name), from, args.start, out);
     let Some(path) = &args.file else {
         let stdout = std::io::stdout();
         if stdout.is_terminal() {
             return Err(Failure::usage("a stream is not for a terminal: --file, or a pipe"));
         }
-        write(&mut stdout.lock())?;
+        session.client.export((&at.volume, &at.name), from, args.start, &mut stdout.lock())?;
         return Ok(());
     };
-    let named = |e: std::io::Error| Failure::Failed(format!("write {}: {e}", path.display()));
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(named)?;
-    let written = write(&mut file).map_err(Failure::from);
-    let written = written.and_then(|written| file.sync_all().map(|()| written).map_err(named));
-    if written.is_err() {
-        // Nobody should take a part for the whole.
-        let _ = std::fs::remove_file(path);
-    }
-    let written = written?;
+    let written = Unfinished::open(path)?.complete(args.start, |start, out| {
+        session.client.export((&at.volume, &at.name), from, start, out).map(drop).map_err(Failure::from)
+    })?;
     session.output.done(format_args!("{}@{}: {} in {}", at.volume, at.name, Size(written), path.display()))
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use common::{KIB, MIB, Site, write};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::pool::{NewVolume, SnapshotInfo};
-use hindcast_engine::stream::{Import, UnfinishedImport};
+use hindcast_engine::stream::{Import, StreamFile, StreamPart, UnfinishedImport};
 use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{ErrorKind, Result, Volume};
 
@@ -158,6 +158,59 @@ fn an_import_that_was_cut_short_goes_on() {
         assert_eq!(b.pool.unfinished_import("v").unwrap(), None);
         write(&v, 0, 9, 512);
     }
+}
+
+/// Cut anywhere, garbage behind the cut: the file ends up as the very stream that it would have been.
+#[test]
+fn a_file_that_was_cut_short_goes_on() {
+    let a = origin();
+    let streams = [("one", None), ("three", Some("one")), ("three", Some("two"))];
+    for (to, from) in streams {
+        let whole = a.export("v", to, from, 0);
+        let len = whole.len();
+        let cuts = (0..400).chain((400..len).step_by(9973)).chain(len - 40..=len);
+        for (cut, garbage) in cuts.flat_map(|cut| [(cut, 0), (cut, 700)]) {
+            let mut file = [&whole[..cut], &vec![0xA5; garbage][..]].concat();
+            let part = match StreamPart::read(&mut &file[..]) {
+                Ok(part) => part,
+                Err(e) => {
+                    // Garbage where the header should be: this never was a stream.
+                    assert!(matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{e}");
+                    assert!(garbage > 0 && cut < 200, "{e}");
+                    continue;
+                }
+            };
+            let start = part.as_ref().map_or(0, StreamPart::position);
+            file.truncate(part.as_ref().map_or(0, StreamPart::bytes) as usize);
+            let mut out = StreamFile::new(file, part);
+            a.export("v", to, from, start).chunks(70_001).try_for_each(|piece| out.push(piece)).unwrap();
+            let (file, bytes) = out.finish().unwrap();
+            assert!(bytes == len as u64 && file == whole, "{to} upon {from:?}, cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn a_file_takes_nothing_that_does_not_go_on() {
+    let a = origin();
+    let whole = a.export("v", "two", None, 0);
+    let half = |len: usize| StreamPart::read(&mut &whole[..len]).unwrap();
+    let into = |part, stream: &[u8]| {
+        let mut out = StreamFile::new(Vec::new(), part);
+        out.push(stream)?;
+        out.finish()
+    };
+    let position = half(2 << 20).unwrap().position();
+    assert_eq!(kind(into(half(2 << 20), &a.export("v", "one", None, position))), ErrorKind::Conflict);
+    assert_eq!(kind(into(half(2 << 20), &a.export("v", "two", Some("one"), position))), ErrorKind::Conflict);
+    assert_eq!(kind(into(half(2 << 20), &whole)), ErrorKind::Invalid);
+    let rest = a.export("v", "two", None, position);
+    assert_eq!(kind(into(half(2 << 20), &rest[..rest.len() - 1])), ErrorKind::Corrupt);
+    let mut damaged = rest.clone();
+    damaged[5000] ^= 1;
+    assert_eq!(kind(into(half(2 << 20), &damaged)), ErrorKind::Corrupt);
+    assert_eq!(kind(StreamPart::read(&mut &b"notes of a meeting"[..])), ErrorKind::Corrupt);
+    assert!(half(20).is_none(), "no header yet");
 }
 
 #[test]

@@ -179,7 +179,9 @@ impl Generator {
         for (kind, weight) in &mut self.weights {
             match kind {
                 Kind::Snapshot => *weight = 60,
-                Kind::DeleteSnapshots | Kind::Delete | Kind::Reopen | Kind::Check | Kind::Verify => *weight = 1,
+                Kind::DeleteSnapshots | Kind::Delete | Kind::Reopen | Kind::Check | Kind::Verify => {
+                    *weight = 1
+                }
                 Kind::Crash => *weight = (*weight).min(2),
                 Kind::Policy => *weight = 0,
                 _ => {}

@@ -65,7 +65,8 @@ fn seeds_of_whole_runs_that_found_bugs() {
 #[test]
 fn a_crowd_of_snapshots_passes() {
     for seed in [9_000_100, 9_000_400] {
-        let done = random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let done =
+            random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         assert!(done.most_snapshots >= 300 && done.crashes > 0, "seed {seed}: {done:?}");
     }
 }

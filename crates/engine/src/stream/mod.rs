@@ -7,10 +7,12 @@
 
 mod codec;
 mod export;
+mod file;
 mod import;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use codec::{Decoder, Item, fuzzed};
 pub use codec::{StreamHeader, StreamState};
 pub use export::Export;
+pub use file::{StreamFile, StreamPart};
 pub use import::{Import, UnfinishedImport};

@@ -1,0 +1,157 @@
+//! A stream in a file, written in as many goes as it takes.
+
+use super::codec::{Decoder, Item, Kind, RecordHeader, StreamHeader, Total};
+use crate::codec::crc32c;
+use crate::error::{Error, ErrorKind, Result, conflict, corrupt};
+use std::io::{self, Read, Write};
+
+/// Bytes read at a time.
+const PIECE: usize = 1 << 20;
+
+/// What a file holds of a stream that was cut short: the header and whole records, all with right sums.
+pub struct StreamPart {
+    header: StreamHeader,
+    position: u64,
+    total: Total,
+}
+
+impl StreamPart {
+    /// Reads a file as far as it makes a stream. `None`: not even the header has arrived. [`ErrorKind::Corrupt`],
+    /// [`ErrorKind::Unsupported`]: it does not begin like a stream.
+    pub fn read(input: &mut dyn Read) -> Result<Option<StreamPart>> {
+        let (mut decoder, mut piece) = (Decoder::new(), vec![0; PIECE]);
+        let mut part: Option<StreamPart> = None;
+        loop {
+            let len = match input.read(&mut piece) {
+                Ok(0) => return Ok(part),
+                Ok(len) => len,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(Error::io("read what there is of the stream", e)),
+            };
+            decoder.push(&piece[..len]);
+            loop {
+                match (decoder.next(), &mut part) {
+                    (Ok(None), _) => break,
+                    (Ok(Some(Item::Header(header))), _) => part = Some(StreamPart::begin(header)),
+                    // The trailer is made anew.
+                    (Ok(Some(Item::End)), _) => return Ok(part),
+                    (Ok(Some(item)), Some(part)) => drop(part.add(&item)),
+                    // A machine that lost its power leaves anything in a file that was not synced.
+                    (Err(_), Some(_)) => return Ok(part),
+                    (Err(e), None) => return Err(e),
+                    (Ok(Some(_)), None) => return Err(corrupt("read the stream: it has no header")),
+                }
+            }
+        }
+    }
+
+    fn begin(header: StreamHeader) -> StreamPart {
+        let mut total = Total::new();
+        total.add(&header.encode());
+        StreamPart { position: header.start, header, total }
+    }
+
+    /// What the stream says of itself.
+    pub fn header(&self) -> &StreamHeader {
+        &self.header
+    }
+
+    /// The byte of the volume where what is missing begins.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Bytes of the file that count; what follows them has to be cut off.
+    pub fn bytes(&self) -> u64 {
+        self.total.bytes
+    }
+
+    /// The bytes of a record that follows.
+    fn add(&mut self, item: &Item) -> Vec<u8> {
+        let bytes = match item {
+            Item::Data { offset, data } => {
+                let length = data.len() as u64;
+                let record = RecordHeader { kind: Kind::Data, crc: crc32c(data), offset: *offset, length };
+                self.position = offset + length;
+                [&record.encode(), &data[..]].concat()
+            }
+            Item::Zeros { offset, length } => {
+                self.position = offset + length;
+                RecordHeader { kind: Kind::Zeros, crc: 0, offset: *offset, length: *length }.encode()
+            }
+            Item::Header(_) | Item::End => Vec::new(),
+        };
+        self.total.add(&bytes);
+        bytes
+    }
+}
+
+/// Writes a stream to a file, or appends to a part what was missing of it. All of it is verified on the way, and in the end
+/// the file has the header and the trailer of one stream.
+pub struct StreamFile<W> {
+    out: W,
+    part: Option<StreamPart>,
+    decoder: Decoder,
+}
+
+impl<W: Write> StreamFile<W> {
+    /// `out` stands right behind `part`.
+    pub fn new(out: W, part: Option<StreamPart>) -> StreamFile<W> {
+        StreamFile { out, part, decoder: Decoder::new() }
+    }
+
+    /// The next bytes of the stream, of any length. [`ErrorKind::Conflict`]: it does not go on with the part.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.decoder.push(bytes);
+        while let Some(item) = self.decoder.next()? {
+            let bytes = match (item, &mut self.part) {
+                (Item::Header(header), Some(part)) => {
+                    goes_on(part, &header)?;
+                    continue;
+                }
+                (Item::Header(header), part) => {
+                    let bytes = header.encode();
+                    *part = Some(StreamPart::begin(header));
+                    bytes
+                }
+                (Item::End, Some(part)) => part.total.trailer(part.header.size).encode(),
+                (item, Some(part)) => part.add(&item),
+                (_, None) => return Err(corrupt("read the stream: it has no header")),
+            };
+            self.out.write_all(&bytes).map_err(|e| Error::io("write the stream", e))?;
+        }
+        Ok(())
+    }
+
+    /// What is there by now.
+    pub fn part(&self) -> Option<&StreamPart> {
+        self.part.as_ref()
+    }
+
+    /// The file, and how many bytes the whole stream has. [`ErrorKind::Corrupt`]: its end has not come.
+    pub fn finish(self) -> Result<(W, u64)> {
+        match self.part {
+            Some(part) if self.decoder.is_complete() => {
+                Ok((self.out, part.bytes() + super::codec::RECORD as u64))
+            }
+            _ => Err(corrupt("write the stream: it broke off")),
+        }
+    }
+}
+
+/// Is `header` that of a stream which brings what `part` lacks? Names may have changed meanwhile.
+fn goes_on(part: &StreamPart, header: &StreamHeader) -> Result<()> {
+    let what = |h: &StreamHeader| {
+        (h.to.content, h.from.as_ref().map(|from| from.content), h.size, h.block_size, h.chunk_size)
+    };
+    if what(&part.header) != what(header) {
+        return Err(conflict("go on with the stream: the file holds a part of another one"));
+    }
+    if header.start != part.position {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("go on with the stream at byte {}: it begins at {}", part.position, header.start),
+        ));
+    }
+    Ok(())
+}
