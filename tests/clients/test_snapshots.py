@@ -713,11 +713,16 @@ def schedules_run(t):
     server = t.server()
     server.create("db", MIB)
     server.create("log", MIB)
+    server.create("other", MIB)
     server.cli("schedule", "create", "fast", "db", "log", "--every", "10s", "--keep-last", "1")
     server.cli("schedule", "create", "slow", "db", "--every", "1d", "--keep-daily", "7")
     server.cli("schedule", "create", "fast", "db", "--every", "1h", code=CONFLICT)
     server.cli("schedule", "create", "x", "none", "--every", "1h", code=NOT_FOUND)
     server.cli("schedule", "create", "x", "db", "--every", "1s", code=USAGE)
+    server.cli("schedule", "create", "x", "db", "--every", "1h", "--prefix", "a b", code=USAGE)
+    said = server.cli("schedule", "create", "x", "db", "--every", "1h", "--prefix", "fast", code=CONFLICT)
+    assert "another prefix" in said, said
+    server.cli("schedule", "create", "night", "other", "--every", "10s", "--prefix", "nightly", "--keep-last", "1")
     shown = server.cli("schedule", "show", "slow")
     assert shown["next"].endswith("T00:00:00Z") and shown["every"] == 86400 and not shown["paused"]
     first = wait_for("the first snapshot", lambda: names(server), limit=30)
@@ -725,6 +730,9 @@ def schedules_run(t):
     assert names(server, "log") == first
     wait_for("the second to take its place", lambda: names(server) not in (first, []) and len(names(server)) == 1,
              limit=30)
+    nightly = names(server, "other")
+    assert len(nightly) == 1 and re.fullmatch(r"nightly-\d{8}T\d{5}0Z", nightly[0]), nightly
+    assert server.cli("schedule", "show", "night")["prefix"] == "nightly"
     assert server.cli("schedule", "pause", "fast")["paused"]
     server.stop()
     server.start()
@@ -733,6 +741,7 @@ def schedules_run(t):
     kept = names(server)
     time.sleep(11)
     assert names(server) == kept, "it is paused"
+    assert len(names(server, "other")) == 1 and names(server, "other") != nightly, "its prefix was kept"
     server.cli("volume", "rename", "db", "data")
     changed = server.cli("schedule", "set", "fast", "--keep-last", "2")
     assert changed["volumes"] == ["data", "log"] and changed["keep"]["last"] == 2

@@ -30,8 +30,10 @@ pub struct Retention {
 /// A schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Schedule {
-    /// Name; its snapshots are named after it: `NAME-20261122T031400Z`.
+    /// Name.
     pub name: String,
+    /// What its snapshots' names begin with: `PREFIX-20261122T031400Z`.
+    pub prefix: String,
     /// The volumes, whose snapshots are taken at one instant.
     pub volumes: Vec<String>,
     /// Seconds between snapshots. They fall on multiples of it since 1970-01-01T00:00:00Z: hourly ones on the hour.
@@ -58,6 +60,9 @@ pub struct Schedule {
 pub struct CreateSchedule {
     /// 1 to 64 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
+    /// What its snapshots' names begin with, of the same characters; no other schedule may have it. Absent: the name.
+    #[serde(default)]
+    pub prefix: Option<String>,
     /// The volumes, 1 to 200.
     pub volumes: Vec<String>,
     /// Seconds between snapshots: 10 to 31 days.

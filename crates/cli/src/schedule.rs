@@ -13,7 +13,7 @@ Examples:
   hindcast schedule create minutely db log --every 1m --keep-last 60
   hindcast schedule create safe db --every 1d --keep-daily 7 --keep-weekly 4 --keep-monthly 12
 
-Snapshots are named after the schedule and the time: db@hourly-20261122T040000Z; those of several volumes are of one
+Snapshots are named after the schedule, or its --prefix, and the time: db@hourly-20261122T040000Z; those of several volumes are of one
 instant. They are taken when the time (UTC) is a multiple of the interval: hourly ones on the hour, daily ones at
 midnight. After a time in which the server did not run there is one run, not all that were missed.
 
@@ -32,6 +32,9 @@ pub(crate) enum Command {
         /// Interval: 30s, 15m, 1h, 1d; 10s to 31d
         #[arg(long, value_name = "TIME", value_parser = seconds)]
         every: u64,
+        /// What the snapshots' names begin with; it can't be changed later [default: NAME]
+        #[arg(long)]
+        prefix: Option<String>,
         #[command(flatten)]
         keep: Keep,
     },
@@ -100,9 +103,9 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         output.show(&changed, |s| format!("{}: {}", s.name, state(s)))
     };
     match command {
-        Command::Create { name, volumes, every, keep } => {
+        Command::Create { name, volumes, every, prefix, keep } => {
             let keep = keep.retention().unwrap_or_default();
-            let created = client.create_schedule(&CreateSchedule { name, volumes, every, keep })?;
+            let created = client.create_schedule(&CreateSchedule { name, prefix, volumes, every, keep })?;
             output.show(&created, |s| format!("created {}, {}", s.name, state(s)))
         }
         Command::List => output.show(&client.schedules()?, |all| table(all)),
@@ -168,6 +171,7 @@ fn table(all: &[Schedule]) -> String {
 fn details(s: &Schedule) -> String {
     properties([
         ("name", s.name.clone()),
+        ("snapshots named", format!("{}-TIME", s.prefix)),
         ("volumes", s.volumes.join(" ")),
         ("every", interval(s.every)),
         ("keep", keeps(&s.keep)),

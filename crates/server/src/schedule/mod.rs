@@ -1,7 +1,7 @@
 //! Schedules: snapshots taken and deleted by time.
 //!
-//! What is to be done is kept in the data directory; what was done is told by the snapshots themselves, which are named
-//! after their schedule. So nothing has to be written when one runs, and after a crash the next run is due when it would
+//! What is to be done is kept in the data directory; what was done is told by the snapshots themselves, by their names: a
+//! prefix that no other schedule has, and the time. So nothing has to be written when one runs, and after a crash the next run is due when it would
 //! have been anyway.
 
 mod stored;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Seconds between the snapshots of one schedule.
 const EVERY: std::ops::RangeInclusive<u64> = 10..=31 * 24 * 3600;
-/// A snapshot's name has to hold a schedule's and a time.
+/// A snapshot's name has to hold a prefix and a time.
 const MAX_NAME: usize = 64;
 const MAX_SCHEDULES: usize = 1000;
 /// Volumes of one schedule: what one operation can take snapshots of.
@@ -37,6 +37,8 @@ type Uuid = [u8; 16];
 /// A schedule, as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
+    /// What the names of its snapshots begin with.
+    prefix: String,
     volumes: Vec<Uuid>,
     every: u64,
     keep: Retention,
@@ -79,7 +81,7 @@ fn check_name(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(invalid(format!(
-        "use the schedule name {name:?}: it has 1 to {MAX_NAME} letters, digits, dots, underscores and hyphens, and starts with a letter or digit"
+        "use {name:?} for a schedule: a name or prefix has 1 to {MAX_NAME} letters, digits, dots, underscores and hyphens, and starts with a letter or digit"
     )))
 }
 
@@ -90,9 +92,9 @@ fn check_every(every: u64) -> Result<()> {
     Err(invalid(format!("take snapshots every {every} seconds: it can be 10 seconds to 31 days")))
 }
 
-/// Whether a schedule took a snapshot: it is named after the schedule and a time. One that was renamed is nobody's.
-fn is_of(schedule: &str, snapshot: &str) -> bool {
-    let time = snapshot.strip_prefix(schedule).and_then(|rest| rest.strip_prefix('-'));
+/// Whether the schedule with a prefix took a snapshot: it is named by that and a time. One that was renamed is nobody's.
+fn is_of(prefix: &str, snapshot: &str) -> bool {
+    let time = snapshot.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
     time.is_some_and(|time| {
         let pattern = |(i, b): (usize, u8)| match i {
             8 => b == b'T',
@@ -152,10 +154,11 @@ impl App {
     pub(crate) fn schedule(&self, name: &str) -> Result<Schedule> {
         let (plan, run) = self.schedules.get(name)?;
         let volumes = self.volumes_of(&plan);
-        let snapshots = self.snapshots_of(name, &volumes);
+        let snapshots = self.snapshots_of(&plan, &volumes);
         let next = when::due(last(&plan, &run, &snapshots), plan.every, Timestamp::now());
         Ok(Schedule {
             name: name.to_owned(),
+            prefix: plan.prefix.clone(),
             volumes: volumes.into_iter().map(|v| v.name).collect(),
             every: plan.every,
             keep: plan.keep,
@@ -176,14 +179,16 @@ impl App {
     }
 
     /// A schedule's snapshots of volumes.
-    fn snapshots_of(&self, schedule: &str, volumes: &[VolumeInfo]) -> Vec<SnapshotInfo> {
+    fn snapshots_of(&self, plan: &Plan, volumes: &[VolumeInfo]) -> Vec<SnapshotInfo> {
         let of = |v: &VolumeInfo| self.pool.snapshots(&v.name).unwrap_or_default();
-        volumes.iter().flat_map(of).filter(|s| is_of(schedule, &s.name)).collect()
+        volumes.iter().flat_map(of).filter(|s| is_of(&plan.prefix, &s.name)).collect()
     }
 
     /// Creates a schedule; it runs when it is due the first time.
     pub(crate) fn create_schedule(&self, new: &CreateSchedule) -> Result<Schedule> {
+        let prefix = new.prefix.as_ref().unwrap_or(&new.name);
         check_name(&new.name)?;
+        check_name(prefix)?;
         check_every(new.every)?;
         if new.volumes.is_empty() || new.volumes.len() > MAX_VOLUMES {
             return Err(invalid(format!(
@@ -204,11 +209,19 @@ impl App {
                 let text = format!("create schedule {}: the name is taken", new.name);
                 return Err(Error::new(ErrorKind::Conflict, text));
             }
+            if let Some((other, _)) = plans.iter().find(|(_, plan)| plan.prefix == *prefix) {
+                let text = format!(
+                    "create schedule {}: snapshots of {other} are named {prefix}-TIME; choose another prefix",
+                    new.name
+                );
+                return Err(Error::new(ErrorKind::Conflict, text));
+            }
             if plans.len() >= MAX_SCHEDULES {
                 return Err(invalid(format!("create a schedule: there are {MAX_SCHEDULES} already")));
             }
             let since = Timestamp::now();
-            let plan = Plan { volumes, every: new.every, keep: new.keep, paused: false, since };
+            let (prefix, every, keep) = (prefix.clone(), new.every, new.keep);
+            let plan = Plan { prefix, volumes, every, keep, paused: false, since };
             plans.insert(new.name.clone(), plan);
             Ok(())
         })?;
@@ -246,14 +259,14 @@ impl App {
             }
             let volumes = self.volumes_of(&plan);
             let now = Timestamp::now();
-            let due = when::due(last(&plan, &run, &self.snapshots_of(&name, &volumes)), plan.every, now);
+            let due = when::due(last(&plan, &run, &self.snapshots_of(&plan, &volumes)), plan.every, now);
             if due > now {
                 let left = Duration::try_from(due.duration_since(now)).unwrap_or(LONGEST_NAP);
                 nap = nap.min(left);
                 continue;
             }
             nap = Duration::ZERO;
-            let result = self.run_schedule(&name, &plan, &volumes, now);
+            let result = self.run_schedule(&plan, &volumes, now);
             if let Err(error) = &result {
                 tracing::warn!(schedule = name, %error, "a schedule failed");
             }
@@ -266,24 +279,24 @@ impl App {
         nap
     }
 
-    fn run_schedule(&self, name: &str, plan: &Plan, volumes: &[VolumeInfo], now: Timestamp) -> Result<()> {
+    fn run_schedule(&self, plan: &Plan, volumes: &[VolumeInfo], now: Timestamp) -> Result<()> {
         if volumes.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "take snapshots: its volumes were deleted"));
         }
-        let snapshot = format!("{name}-{}", time_name(now));
+        let snapshot = format!("{}-{}", plan.prefix, time_name(now));
         let new = |v: &VolumeInfo| NewSnapshot { volume: v.name.clone(), name: Some(snapshot.clone()) };
         let snapshots = volumes.iter().map(new).collect();
         self.create_snapshots(&CreateSnapshots { snapshots, ..CreateSnapshots::default() })?;
         for volume in volumes {
-            self.prune(name, plan, &volume.name)?;
+            self.prune(plan, &volume.name)?;
         }
         Ok(())
     }
 
     /// Deletes what is kept no more. What may not be deleted stays until it may.
-    fn prune(&self, schedule: &str, plan: &Plan, volume: &str) -> Result<()> {
+    fn prune(&self, plan: &Plan, volume: &str) -> Result<()> {
         let mut theirs = self.pool.snapshots(volume)?;
-        theirs.retain(|s| is_of(schedule, &s.name));
+        theirs.retain(|s| is_of(&plan.prefix, &s.name));
         let times: Vec<Timestamp> = theirs.iter().map(taken).collect();
         let gone = when::expired(&times, &plan.keep);
         let names: Vec<&str> = gone.iter().map(|i| theirs[*i].name.as_str()).collect();

@@ -22,6 +22,9 @@ pub(super) const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 struct Stored {
     name: String,
+    /// Absent: the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prefix: Option<String>,
     /// Identities: a volume may be renamed.
     volumes: Vec<String>,
     every: u64,
@@ -34,6 +37,7 @@ struct Stored {
 pub(super) fn encode(plans: &BTreeMap<String, Plan>) -> Result<Vec<u8>> {
     let stored = plans.iter().map(|(name, plan)| Stored {
         name: name.clone(),
+        prefix: (plan.prefix != *name).then(|| plan.prefix.clone()),
         volumes: plan.volumes.iter().map(uuid_text).collect(),
         every: plan.every,
         keep: plan.keep,
@@ -60,7 +64,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Plan>> {
 }
 
 fn plan(stored: Stored) -> Result<Plan> {
+    let prefix = stored.prefix.as_ref().unwrap_or(&stored.name).clone();
     check_name(&stored.name)?;
+    check_name(&prefix)?;
     check_every(stored.every)?;
     let volumes = stored.volumes.iter().map(|text| {
         let digits: String = text.chars().filter(|c| *c != '-').collect();
@@ -73,7 +79,7 @@ fn plan(stored: Stored) -> Result<Plan> {
         return Err(Error::new(ErrorKind::Corrupt, "a schedule has a wrong number of volumes"));
     }
     let Stored { every, keep, paused, since, .. } = stored;
-    Ok(Plan { volumes, every, keep, paused, since })
+    Ok(Plan { prefix, volumes, every, keep, paused, since })
 }
 
 #[cfg(test)]
@@ -83,6 +89,7 @@ mod tests {
     #[test]
     fn what_was_kept_is_read_and_damage_is_not() {
         let plan = Plan {
+            prefix: "x".to_owned(),
             volumes: vec![[7; 16], [0xab; 16]],
             every: 3600,
             keep: Retention { last: 3, daily: 7, ..Retention::default() },
@@ -96,6 +103,7 @@ mod tests {
         for (old, new) in [
             ("3600", "3"),
             ("\"auto\"", "\"a b\""),
+            ("\"x\"", "\"-\""),
             ("07070707-", "0707070-"),
             ("\"every\"", "\"ever\""),
             ("\"paused\": true", "\"paused\": 1"),
@@ -115,6 +123,7 @@ mod tests {
             "keep":{"last":1,"hourly":2,"daily":3,"weekly":4,"monthly":5},"paused":false,"since":"2026-11-22T03:14:15Z"}]"#;
         let plans = decode(text.as_bytes()).unwrap();
         let plan = &plans["auto"];
+        assert_eq!(plan.prefix, "auto");
         assert_eq!((plan.volumes.as_slice(), plan.every, plan.paused), (&[[7; 16]][..], 60, false));
         assert_eq!(plan.keep, Retention { last: 1, hourly: 2, daily: 3, weekly: 4, monthly: 5 });
     }
