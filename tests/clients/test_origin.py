@@ -70,6 +70,7 @@ def a_block_device_is_an_image_too(t):
     expected = bytearray(os.urandom(3 * MIB) + bytes(4 * MIB) + os.urandom(MIB))
     with open(backing, "wb") as file:
         file.write(expected)
+    before = sha256(backing)
     device = run("losetup", "--find", "--show", "--read-only", backing).strip()
     try:
         made = server.cli("volume", "create", "vm", "--origin", device)
@@ -89,6 +90,7 @@ def a_block_device_is_an_image_too(t):
         assert done == {"origin": None, "running": None}, done
     finally:
         run("losetup", "-d", device)
+    assert sha256(backing) == before, "the device stays as it is"
     server.stop()
     server.start()
     with connection(server.uri("vm")) as h:

@@ -294,7 +294,18 @@ def an_export_that_was_cut_short_goes_on(t):
     part = t.dir / "again.hcs.part"
     server.cli("export", "db@a", "--file", whole)
     assert not (t.dir / "whole.hcs.part").exists()
-    server.cli("export", "db@a", "--file", whole, code=FAILED)
+    server.cli("export", "db@a", "--file", whole, code=CONFLICT)
+    # Not even the trailer of a whole one is touched in vain.
+    whole.rename(part)
+    before = sha256(part)
+    server.cli("export", "db@b", "--file", again, code=CONFLICT)
+    assert sha256(part) == before
+    server.cli("export", "db@a", "--file", again)
+    assert sha256(again) == before and not part.exists()
+    again.rename(whole)
+    again.symlink_to(t.dir / "nowhere")
+    server.cli("export", "db@a", "--file", again, code=CONFLICT)
+    again.unlink()
 
     def begin():
         environment = {**os.environ, "HINDCAST_SOCKET": str(server.api)}
@@ -319,16 +330,16 @@ def an_export_that_was_cut_short_goes_on(t):
     with open(part, "ab") as file:
         file.write(bytes(9000))
     kept = part.stat().st_size
-    said = server.cli("export", "db@b", "--file", again, code=USAGE)
-    assert "another" in said and part.exists(), said
-    said = server.cli("export", "db@b", "--from", "db@a", "--file", again, code=USAGE)
-    assert "another" in said and 0 < part.stat().st_size <= kept, said
+    said = server.cli("export", "db@b", "--file", again, code=CONFLICT)
+    assert "a part of another" in said and part.stat().st_size == kept, said
+    said = server.cli("export", "db@b", "--from", "db@a", "--file", again, code=CONFLICT)
+    assert "a part of another" in said and part.stat().st_size == kept, said
     server.cli("export", "db@a", "--file", again)
     assert sha256(again) == sha256(whole) and not part.exists()
     # Nobody's notes are overwritten.
     again.rename(t.dir / "kept.hcs")
     part.write_text("notes of a meeting")
-    server.cli("export", "db@a", "--file", again, code=USAGE)
+    server.cli("export", "db@a", "--file", again, code=CONFLICT)
     assert part.read_text() == "notes of a meeting" and not again.exists()
 
 
@@ -730,8 +741,8 @@ def schedules_run(t):
     assert names(server, "log") == first
     wait_for("the second to take its place", lambda: names(server) not in (first, []) and len(names(server)) == 1,
              limit=30)
-    nightly = names(server, "other")
-    assert len(nightly) == 1 and re.fullmatch(r"nightly-\d{8}T\d{5}0Z", nightly[0]), nightly
+    nightly = wait_for("its first", lambda: names(server, "other"), limit=30)
+    assert re.fullmatch(r"nightly-\d{8}T\d{5}0Z", nightly[0]), nightly
     assert server.cli("schedule", "show", "night")["prefix"] == "nightly"
     assert server.cli("schedule", "pause", "fast")["paused"]
     server.stop()
@@ -741,7 +752,8 @@ def schedules_run(t):
     kept = names(server)
     time.sleep(11)
     assert names(server) == kept, "it is paused"
-    assert len(names(server, "other")) == 1 and names(server, "other") != nightly, "its prefix was kept"
+    wait_for("another in its place, by the prefix that was kept",
+             lambda: names(server, "other") != nightly and len(names(server, "other")) == 1, limit=30)
     server.cli("volume", "rename", "db", "data")
     changed = server.cli("schedule", "set", "fast", "--keep-last", "2")
     assert changed["volumes"] == ["data", "log"] and changed["keep"]["last"] == 2

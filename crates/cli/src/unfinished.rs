@@ -1,11 +1,15 @@
 //! A stream's file before it is whole: `FILE.part`, so that nobody takes a part for the whole, and a later try goes on with it.
 
 use crate::failure::Failure;
-use hindcast_engine::ErrorKind;
+use hindcast_api::{ErrorBody, ErrorKind as Kind};
 use hindcast_engine::stream::{StreamFile, StreamPart};
+use hindcast_engine::{Error, ErrorKind};
+use hindcast_server::error_body;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// One process at a time has it.
@@ -19,64 +23,110 @@ pub(crate) struct Unfinished {
 impl Unfinished {
     /// What an earlier try has left of the file `whole`, or a new file.
     pub(crate) fn open(whole: &Path) -> Result<Unfinished, Failure> {
-        if whole.exists() {
-            return Err(Failure::Failed(format!("write {}: it exists", whole.display())));
-        }
         let mut path = whole.as_os_str().to_owned();
         path.push(".part");
         let path = PathBuf::from(path);
-        let failed = |why: &dyn std::fmt::Display| Failure::Failed(format!("open {}: {why}", path.display()));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&path).map_err(|e| failed(&e))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(failed(&"another export is writing it")),
-            Err(TryLockError::Error(e)) => return Err(failed(&e)),
+        let failed = |e| local("open", &path, e);
+        loop {
+            // A link that leads nowhere is a name, too.
+            if whole.symlink_metadata().is_ok() {
+                return Err(conflict(format!("write {}: it exists", whole.display())));
+            }
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = options.open(&path).map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(conflict(format!("open {}: another export is writing it", path.display())));
+                }
+                Err(TryLockError::Error(e)) => return Err(failed(e)),
+            }
+            // Whoever had the lock may have given the file its name meanwhile, or removed it.
+            if !is_at(&file, &path) {
+                continue;
+            }
+            let known = StreamPart::read(&mut file).map_err(|e| match e.kind() {
+                ErrorKind::Corrupt | ErrorKind::Unsupported => useless(&path, &e),
+                _ => error_body(e).into(),
+            })?;
+            return Ok(Unfinished { whole: whole.to_owned(), path, file, known });
         }
-        let known = StreamPart::read(&mut file).map_err(|e| useless(&path, &e))?;
-        Ok(Unfinished { whole: whole.to_owned(), path, file, known })
     }
 
     /// Has `fetch` write a stream that starts at the byte of the volume that it gets: what is missing of the one that starts at
-    /// `start`. Makes the file durable and gives it its name. Returns the bytes of the whole stream.
+    /// `start`. Makes the file durable and gives it its name. Returns the bytes of the whole stream. What is there stays as it is
+    /// unless the stream goes on with it.
     pub(crate) fn complete(
         self,
         start: u64,
         fetch: impl FnOnce(u64, &mut dyn Write) -> Result<(), Failure>,
     ) -> Result<u64, Failure> {
-        let Unfinished { whole, path, mut file, known } = self;
-        let failed =
-            |why: &dyn std::fmt::Display| Failure::Failed(format!("write {}: {why}", path.display()));
+        let Unfinished { whole, path, file, known } = self;
         if known.as_ref().is_some_and(|known| known.header().start != start) {
             return Err(useless(&path, &"it starts at another byte"));
         }
-        let right = known.as_ref().map_or(0, StreamPart::bytes);
         let begin = known.as_ref().map_or(start, StreamPart::position);
-        let cut = file.set_len(right).and_then(|()| file.seek(SeekFrom::Start(right)));
-        cut.map_err(|e| failed(&e))?;
-        let mut out = Watched::new(StreamFile::new(&file, known));
+        let behind = known.as_ref().map_or(0, StreamPart::bytes);
+        let mut out = Watched::new(StreamFile::new(Tail { file: &file, cut_at: Some(behind) }, known));
         let fetched = fetch(begin, &mut out);
         out.bar.finish_and_clear();
-        let fetched = match out.refused {
-            Some(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::Invalid) => {
+        let fetched = match (out.refused, fetched) {
+            (Some(e), _) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::Invalid) => {
                 return Err(useless(&path, &e));
             }
-            Some(e) => Err(failed(&e)),
-            None => fetched,
+            (Some(e), _) => Err(error_body(e).into()),
+            (None, Err(Failure::Refused(body))) if begin != start && body.kind == Kind::Invalid => {
+                return Err(useless(&path, &body));
+            }
+            (None, fetched) => fetched,
         };
-        let written = fetched.and_then(|()| out.file.finish().map_err(|e| failed(&e)));
+        let written = fetched.and_then(|()| out.file.finish().map_err(|e| error_body(e).into()));
         let (_, written) = written.map_err(|failure| left(failure, &path, &file))?;
-        file.sync_all().map_err(|e| failed(&e))?;
-        std::fs::rename(&path, &whole).map_err(|e| failed(&e))?;
-        let folder = whole.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))?;
+        if let Err(e) = file.sync_all() {
+            // The cache may show what never reached the disk, and no later sync would tell.
+            let _ = std::fs::remove_file(&path);
+            return Err(local("sync", &path, e));
+        }
+        put_in_place(&path, &whole)?;
         Ok(written)
     }
 }
 
-fn useless(path: &Path, why: &dyn std::fmt::Display) -> Failure {
-    Failure::usage(format!("go on with {}: {why}; remove it, or name another file", path.display()))
+/// Is the open file the one that has this name?
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |m: std::fs::Metadata| (m.dev(), m.ino());
+    let (open, named) = (file.metadata().map(identity), path.metadata().map(identity));
+    matches!((open, named), (Ok(open), Ok(named)) if open == named)
+}
+
+/// Gives a file its name, durably, unless there is one of that name by now.
+fn put_in_place(path: &Path, whole: &Path) -> Result<(), Failure> {
+    match std::fs::hard_link(path, whole) {
+        Ok(()) => std::fs::remove_file(path).map_err(|e| local("remove", path, e))?,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists || whole.symlink_metadata().is_ok() => {
+            let text =
+                format!("write {}: it exists by now; the stream is in {}", whole.display(), path.display());
+            return Err(conflict(text));
+        }
+        // Not every file system has links.
+        Err(_) => std::fs::rename(path, whole).map_err(|e| local("rename", path, e))?,
+    }
+    let folder = whole.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| local("sync", folder, e))
+}
+
+fn conflict(message: String) -> Failure {
+    ErrorBody { kind: Kind::Conflict, message }.into()
+}
+
+/// A failure of this machine's file system.
+fn local(verb: &str, path: &Path, error: io::Error) -> Failure {
+    error_body(Error::io(format!("{verb} {}", path.display()), error)).into()
+}
+
+fn useless(path: &Path, why: &dyn Display) -> Failure {
+    conflict(format!("go on with {}: {why}; remove it, or name another file", path.display()))
 }
 
 /// The failure, and what can be done with what is there.
@@ -89,19 +139,40 @@ fn left(failure: Failure, path: &Path, file: &File) -> Failure {
     match failure {
         Failure::Failed(text) => Failure::Failed(hint(text)),
         Failure::Unreachable(text) => Failure::Unreachable(hint(text)),
+        Failure::Refused(body) => ErrorBody { message: hint(body.message), ..body }.into(),
         other => other,
+    }
+}
+
+/// The end of a file. What is behind it is cut off before the first write.
+struct Tail<'a> {
+    file: &'a File,
+    cut_at: Option<u64>,
+}
+
+impl Write for Tail<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(at) = self.cut_at.take() {
+            self.file.set_len(at)?;
+            self.file.seek(SeekFrom::Start(at))?;
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 /// Shows how far the stream has come, on a terminal, and keeps what was wrong with it.
 struct Watched<'a> {
-    file: StreamFile<&'a File>,
-    refused: Option<hindcast_engine::Error>,
+    file: StreamFile<Tail<'a>>,
+    refused: Option<Error>,
     bar: ProgressBar,
 }
 
 impl<'a> Watched<'a> {
-    fn new(file: StreamFile<&'a File>) -> Watched<'a> {
+    fn new(file: StreamFile<Tail<'a>>) -> Watched<'a> {
         // Draws on stderr, and only on a terminal.
         let bar = ProgressBar::new(0).with_message("exporting");
         if let Ok(style) =

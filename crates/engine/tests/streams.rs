@@ -211,6 +211,7 @@ fn a_file_takes_nothing_that_does_not_go_on() {
     assert_eq!(kind(into(half(2 << 20), &damaged)), ErrorKind::Corrupt);
     assert_eq!(kind(StreamPart::read(&mut &b"notes of a meeting"[..])), ErrorKind::Corrupt);
     assert!(half(20).is_none(), "no header yet");
+    assert!(StreamPart::read(&mut &[0; 5000][..]).unwrap().is_none(), "what a power cut may leave");
 }
 
 #[test]

@@ -208,6 +208,11 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Nothing was pushed, or all of it was used.
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == self.buffer.len()
+    }
+
     /// The trailer was seen: the stream is whole.
     pub(crate) fn is_complete(&self) -> bool {
         self.ended

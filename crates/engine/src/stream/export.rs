@@ -39,6 +39,10 @@ impl Pool {
     ) -> Result<Export> {
         let to = self.open_snapshot(volume, snapshot)?;
         let info = self.snapshot(volume, snapshot)?;
+        if info.uuid != to.info().uuid {
+            let text = format!("export {volume}@{snapshot}: it is being renamed; try again");
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
         let state =
             |s: &SnapshotInfo| StreamState { content: s.content, name: s.name.clone(), created: s.created };
         let difference = from.map(|from| self.difference(volume, from, Some(snapshot))).transpose()?;

@@ -1,6 +1,6 @@
 //! A stream in a file, written in as many goes as it takes.
 
-use super::codec::{Decoder, Item, Kind, RecordHeader, StreamHeader, Total};
+use super::codec::{Decoder, Item, Kind, MAGIC, RecordHeader, StreamHeader, Total};
 use crate::codec::crc32c;
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt};
 use std::io::{self, Read, Write};
@@ -17,7 +17,8 @@ pub struct StreamPart {
 
 impl StreamPart {
     /// Reads a file as far as it makes a stream. `None`: not even the header has arrived. [`ErrorKind::Corrupt`],
-    /// [`ErrorKind::Unsupported`]: it does not begin like a stream.
+    /// [`ErrorKind::Unsupported`]: it does not begin like a stream. After a power cut a file may end in zeros or garbage; that it
+    /// shows blocks of an older, deleted stream instead, journaling file systems prevent.
     pub fn read(input: &mut dyn Read) -> Result<Option<StreamPart>> {
         let (mut decoder, mut piece) = (Decoder::new(), vec![0; PIECE]);
         let mut part: Option<StreamPart> = None;
@@ -28,6 +29,9 @@ impl StreamPart {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(Error::io("read what there is of the stream", e)),
             };
+            if part.is_none() && decoder.is_empty() && piece[..len.min(MAGIC.len())].iter().all(|b| *b == 0) {
+                return Ok(None);
+            }
             decoder.push(&piece[..len]);
             loop {
                 match (decoder.next(), &mut part) {
@@ -95,7 +99,7 @@ pub struct StreamFile<W> {
 }
 
 impl<W: Write> StreamFile<W> {
-    /// `out` stands right behind `part`.
+    /// Nothing is written to `out` before the stream has turned out to go on with `part`; then what follows that.
     pub fn new(out: W, part: Option<StreamPart>) -> StreamFile<W> {
         StreamFile { out, part, decoder: Decoder::new() }
     }

@@ -56,6 +56,9 @@ pub(super) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Plan>> {
     for stored in stored {
         let name = stored.name.clone();
         let plan = plan(stored).map_err(|e| damaged(e.to_string()))?;
+        if plans.values().any(|known: &Plan| known.prefix == plan.prefix) {
+            return Err(damaged(format!("two schedules name their snapshots {}-TIME", plan.prefix)));
+        }
         if plans.insert(name.clone(), plan).is_some() {
             return Err(damaged(format!("there are two schedules {name}")));
         }
@@ -114,6 +117,8 @@ mod tests {
         }
         let twice = format!("[{0},{0}]", text.trim().trim_start_matches('[').trim_end_matches(']'));
         assert!(decode(twice.as_bytes()).unwrap_err().to_string().contains("two schedules"));
+        let twice = twice.replace("\"prefix\": \"x\"", "\"prefix\": \"y\"").replacen("\"y\"", "\"x\"", 1);
+        assert!(decode(twice.as_bytes()).unwrap_err().to_string().contains("two schedules auto"));
     }
 
     /// The format of the file, for ever.
