@@ -41,7 +41,7 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
         let took = grow(rig, VOLUME, made, made * 10)?;
         made *= 10;
         let (mut few, mut many) = (Vec::new(), Vec::new());
-        for round in 0..rig.args.rounds() {
+        for round in 0..rig.args.pairs() {
             let seed = (made * 100 + round) as u64;
             // Now this one first, now that.
             for second in [round % 2 == 1, round % 2 == 0] {
