@@ -126,6 +126,8 @@ pub enum Theme {
 
 /// What a crowd is made of.
 const CROWD: u64 = 600;
+/// Snapshots that one operation may delete.
+const AT_ONCE: u64 = 200;
 
 /// Draws operations.
 pub struct Generator {
@@ -372,7 +374,9 @@ impl Generator {
             1..=3 => self.rand.between(1, snaps.len() as u64),
             _ => 1,
         };
-        let picked = (0..count).map(|_| snaps.swap_remove(self.rand.below(snaps.len() as u64) as usize));
+        // More than one operation may name are refused.
+        let picked =
+            (0..count.min(AT_ONCE)).map(|_| snaps.swap_remove(self.rand.below(snaps.len() as u64) as usize));
         Some(Op::DeleteSnapshots(picked.collect()))
     }
 
