@@ -54,6 +54,10 @@ fn seeds_of_whole_runs_that_found_bugs() {
             3050784,
             "what a snapshot that was being dissolved at a crash saw was preserved again, without a promise",
         ),
+        (
+            3274840,
+            "a torn control record took an older snapshot's place, and its sum did not see it: the pool did not open",
+        ),
         (2113071, "a moment that an image's return would bring back was said to be lost"),
     ];
     for (seed, what) in seeds {

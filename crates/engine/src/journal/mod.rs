@@ -415,6 +415,7 @@ impl Sequencing<'_> {
             data_crc: record.crcs.total(),
             kind: record.kind,
             slots: record.slots,
+            version: record::VERSION,
         };
         let Some(segment) = state.chain.back_mut() else {
             return Err(crate::error::corrupt("place a record without an open journal segment"));

@@ -13,15 +13,15 @@
 //! | 56..64 | length in bytes of the range it speaks of |
 //! | 64..68 | epoch |
 //! | 68..72 | bytes of data that follow |
-//! | 72..76 | CRC32C of the list of CRC32C of the data's pieces |
+//! | 72..76 | CRC32C of the list of sums of the data's pieces: CRC-32/MEF, in version 1 CRC32C |
 //! | 76 | kind |
-//! | 77 | format version |
+//! | 77 | format version: 2 is written, 1 is read, too |
 //! | 78..80 | slots reserved for it (I6) |
 //!
 //! The data is summed in pieces that end at multiples of 4 KiB of the *volume*, so that staging can keep one sum per
 //! block and a staged read of one block is verified without reading the rest of a large record.
 
-use crate::codec::crc32c;
+use crate::codec::{crc32c, outer_sum};
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 80;
@@ -37,7 +37,10 @@ pub(crate) const SECTOR: u64 = 512;
 pub(crate) const MAX_ZERO: u64 = 16 << 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJR");
-const VERSION: u8 = 1;
+/// The version that is written.
+pub(crate) const VERSION: u8 = 2;
+/// The version whose data has CRC32C, which does not see that one thing with a CRC32C of its own took another's place.
+const CRC32C_VERSION: u8 = 1;
 const MAX_PIECES: usize = (MAX_DATA / BLOCK) as usize + 1;
 
 const _: () = assert!(MAX_ZERO / SECTOR < u16::MAX as u64);
@@ -71,6 +74,8 @@ pub(crate) struct Header {
     pub(crate) data_crc: u32,
     pub(crate) kind: Kind,
     pub(crate) slots: u16,
+    /// Of the format: it says how the data is summed.
+    pub(crate) version: u8,
 }
 
 impl Header {
@@ -89,7 +94,7 @@ impl Header {
         b[68..72].copy_from_slice(&self.data_len.to_le_bytes());
         b[72..76].copy_from_slice(&self.data_crc.to_le_bytes());
         b[76] = self.kind as u8;
-        b[77] = VERSION;
+        b[77] = self.version;
         b[78..80].copy_from_slice(&self.slots.to_le_bytes());
         let crc = crc32c(&b[8..]) ^ salt;
         b[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -101,7 +106,10 @@ impl Header {
         let b: &[u8; HEADER_LEN] = bytes.get(..HEADER_LEN)?.try_into().ok()?;
         let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let u64_at = |i: usize| (u32_at(i) as u64) | ((u32_at(i + 4) as u64) << 32);
-        if u32_at(0) != MAGIC || u32_at(4) != crc32c(&b[8..]) ^ salt || b[77] != VERSION {
+        if u32_at(0) != MAGIC
+            || u32_at(4) != crc32c(&b[8..]) ^ salt
+            || !matches!(b[77], CRC32C_VERSION | VERSION)
+        {
             return None;
         }
         let kind = match b[76] {
@@ -124,6 +132,7 @@ impl Header {
             data_crc: u32_at(72),
             kind,
             slots: u16::from_le_bytes([b[78], b[79]]),
+            version: b[77],
         };
         header.is_sane().then_some(header)
     }
@@ -141,6 +150,12 @@ impl Header {
             }
     }
 
+    /// Is `data` what the record was written with?
+    pub(crate) fn verifies(&self, data: &[u8]) -> bool {
+        let sum = if self.version == CRC32C_VERSION { crc32c } else { piece_sum };
+        data.len() == self.data_len as usize && PieceCrcs::by(sum, self.offset, data).total() == self.data_crc
+    }
+
     /// Bytes that the record takes in a segment, data and alignment included.
     pub(crate) fn space(&self) -> u64 {
         space(self.data_len as u64)
@@ -150,6 +165,11 @@ impl Header {
 /// Bytes that a record with `data_len` bytes of data takes in a segment.
 pub(crate) fn space(data_len: u64) -> u64 {
     crate::codec::align_up(HEADER_LEN as u64 + data_len, RECORD_ALIGN)
+}
+
+/// The sum of a piece of data, in records and in staging.
+pub(crate) fn piece_sum(data: &[u8]) -> u32 {
+    outer_sum(data)
 }
 
 /// The checksums of a record's data, one per piece.
@@ -162,9 +182,13 @@ pub(crate) struct PieceCrcs {
 impl PieceCrcs {
     /// Sums `data` (at most [`MAX_DATA`] bytes) that belongs at byte `offset` of a volume.
     pub(crate) fn of(offset: u64, data: &[u8]) -> Self {
+        Self::by(piece_sum, offset, data)
+    }
+
+    fn by(sum: fn(&[u8]) -> u32, offset: u64, data: &[u8]) -> Self {
         let mut sums = PieceCrcs { count: 0, crcs: [0; MAX_PIECES] };
         for (start, len) in cuts(offset, data.len() as u64) {
-            sums.crcs[sums.count] = crc32c(&data[start as usize..(start + len) as usize]);
+            sums.crcs[sums.count] = sum(&data[start as usize..(start + len) as usize]);
             sums.count += 1;
         }
         sums
@@ -216,6 +240,7 @@ mod tests {
             data_crc: 0xDEAD_BEEF,
             kind: Kind::Write,
             slots: 1,
+            version: CRC32C_VERSION,
         }
     }
 
@@ -245,6 +270,24 @@ mod tests {
             )
         );
         assert_eq!(Header::decode(&out, 0x1234_5678), Some(sample()));
+    }
+
+    #[test]
+    fn sums_see_what_has_sums_of_its_own() {
+        let own = |fill: u8| {
+            let mut data = vec![fill; 4092];
+            data.extend(crc32c(&data).to_le_bytes());
+            data
+        };
+        assert_eq!(crc32c(&own(1)), crc32c(&own(2)), "why version 1 was not enough");
+        let (old, new) = (own(1), own(2));
+        let header = Header { offset: 0, length: 4096, data_len: 4096, version: VERSION, ..sample() };
+        let header = Header { data_crc: PieceCrcs::of(0, &new).total(), ..header };
+        assert!(header.verifies(&new) && !header.verifies(&old) && !header.verifies(&new[..4095]));
+        // As it was.
+        let header = Header { data_crc: PieceCrcs::by(crc32c, 0, &new).total(), version: 1, ..header };
+        assert!(header.verifies(&new));
+        assert_eq!(outer_sum(b"123456789"), 0xd2c2_2f51, "CRC-32/MEF's check value");
     }
 
     #[test]

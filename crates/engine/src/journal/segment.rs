@@ -144,10 +144,7 @@ impl<'a> SegmentReader<'a> {
             return Ok(None);
         };
         let data_at = at + super::record::HEADER_LEN as u64;
-        let data = self.bytes(data_at, header.data_len as usize)?;
-        if data.len() != header.data_len as usize
-            || super::record::PieceCrcs::of(header.offset, data).total() != header.data_crc
-        {
+        if !header.verifies(self.bytes(data_at, header.data_len as usize)?) {
             return Ok(None);
         }
         Ok(Some(Found { header, data_at, next: at + header.space() }))
