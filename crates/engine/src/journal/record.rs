@@ -152,7 +152,7 @@ impl Header {
 
     /// Is `data` what the record was written with?
     pub(crate) fn verifies(&self, data: &[u8]) -> bool {
-        let sum = if self.version == CRC32C_VERSION { crc32c } else { piece_sum };
+        let sum = if self.version == CRC32C_VERSION { crc32c } else { outer_sum };
         data.len() == self.data_len as usize && PieceCrcs::by(sum, self.offset, data).total() == self.data_crc
     }
 
@@ -167,11 +167,6 @@ pub(crate) fn space(data_len: u64) -> u64 {
     crate::codec::align_up(HEADER_LEN as u64 + data_len, RECORD_ALIGN)
 }
 
-/// The sum of a piece of data, in records and in staging.
-pub(crate) fn piece_sum(data: &[u8]) -> u32 {
-    outer_sum(data)
-}
-
 /// The checksums of a record's data, one per piece.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PieceCrcs {
@@ -182,7 +177,7 @@ pub(crate) struct PieceCrcs {
 impl PieceCrcs {
     /// Sums `data` (at most [`MAX_DATA`] bytes) that belongs at byte `offset` of a volume.
     pub(crate) fn of(offset: u64, data: &[u8]) -> Self {
-        Self::by(piece_sum, offset, data)
+        Self::by(outer_sum, offset, data)
     }
 
     fn by(sum: fn(&[u8]) -> u32, offset: u64, data: &[u8]) -> Self {
@@ -240,7 +235,7 @@ mod tests {
             data_crc: 0xDEAD_BEEF,
             kind: Kind::Write,
             slots: 1,
-            version: CRC32C_VERSION,
+            version: VERSION,
         }
     }
 
@@ -253,7 +248,7 @@ mod tests {
             hex,
             concat!(
                 "48434a52",
-                "73936336",
+                "00534ddc",
                 "0300000000000000",
                 "4d00000000000000",
                 "4600000000000000",
@@ -265,7 +260,7 @@ mod tests {
                 "00040000",
                 "efbeadde",
                 "01",
-                "01",
+                "02",
                 "0100"
             )
         );

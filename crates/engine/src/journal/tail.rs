@@ -12,18 +12,18 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..4 | magic `HCJT` |
-//! | 4..8 | CRC32C of bytes 8..64 and the data |
+//! | 4..8 | CRC32C of the CRC32C of bytes 8..64 and the CRC-32/MEF of the data, which has sums of its own (version 1: its CRC32C) |
 //! | 8..24 | pool |
 //! | 24..32 | incarnation that the pool had when it was opened |
 //! | 32..40 | byte offset in the segment file |
 //! | 40..48 | length in bytes |
 //! | 48..52 | index of the segment file |
-//! | 52..56 | format version |
+//! | 52..56 | format version: 2 is written, 1 is read, too |
 //! | 56..64 | zero |
 //! | 4096.. | the data |
 
 use super::record::BLOCK;
-use crate::codec::{Reader, Writer, align_up, crc32c};
+use crate::codec::{Reader, Writer, align_up, crc32c, outer_sum};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use std::io;
@@ -32,7 +32,8 @@ use std::sync::Arc;
 /// The copy's name in the data directory.
 const FILE: &str = "journal-tail";
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJT");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const CRC32C_VERSION: u32 = 1;
 const HEAD_LEN: usize = 64;
 const DATA_AT: u64 = BLOCK;
 /// Bytes copied at a time.
@@ -60,15 +61,15 @@ fn encode_head(owner: &Owner, copy: &Copy) -> [u8; HEAD_LEN] {
     let mut head = [0; HEAD_LEN];
     head[8..].copy_from_slice(&w.0);
     head[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    let crc = sum(&head[8..], &copy.data);
+    let crc = sum(&head[8..], outer_sum(&copy.data));
     head[4..8].copy_from_slice(&crc.to_le_bytes());
     head
 }
 
-fn sum(head: &[u8], data: &[u8]) -> u32 {
+fn sum(head: &[u8], of_data: u32) -> u32 {
     let mut sums = [0; 8];
     sums[..4].copy_from_slice(&crc32c(head).to_le_bytes());
-    sums[4..].copy_from_slice(&crc32c(data).to_le_bytes());
+    sums[4..].copy_from_slice(&of_data.to_le_bytes());
     crc32c(&sums)
 }
 
@@ -89,17 +90,18 @@ fn read_copy(disk: &dyn Disk, owner: &Owner) -> io::Result<Option<Copy>> {
     }
     let mut head = [0; HEAD_LEN];
     disk.read_at(&mut head, 0)?;
-    let Some((of, offset, length, file)) = decode_head(&head) else { return Ok(None) };
+    let Some((of, offset, length, file, version)) = decode_head(&head) else { return Ok(None) };
     if of != *owner || length > PART || DATA_AT + length > len {
         return Ok(None);
     }
     let mut data = vec![0; length as usize];
     disk.read_at(&mut data, DATA_AT)?;
-    let good = sum(&head[8..], &data).to_le_bytes() == head[4..8];
+    let of_data = if version == CRC32C_VERSION { crc32c(&data) } else { outer_sum(&data) };
+    let good = sum(&head[8..], of_data).to_le_bytes() == head[4..8];
     Ok(good.then_some(Copy { file, offset, data }))
 }
 
-fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32)> {
+fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32, u32)> {
     let mut r = Reader::new(head);
     if r.u32()? != MAGIC {
         return None;
@@ -107,7 +109,8 @@ fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32)> {
     r.u32()?;
     let owner = Owner { pool: r.array()?, incarnation: r.u64()? };
     let (offset, length, file) = (r.u64()?, r.u64()?, r.u32()?);
-    (r.u32()? == VERSION).then_some((owner, offset, length, file))
+    let version = r.u32()?;
+    matches!(version, CRC32C_VERSION | VERSION).then_some((owner, offset, length, file, version))
 }
 
 /// Repeats what an interrupted opening was doing, before anything is read from the journal.
@@ -242,9 +245,14 @@ mod tests {
         let hex: String = head.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
-            "48434a547e58ed110707070707070707070707070707070705000000000000000020000000000000001000000000000003000000010000000000000000000000"
+            "48434a543056af680707070707070707070707070707070705000000000000000020000000000000001000000000000003000000020000000000000000000000"
         );
-        assert_eq!(decode_head(&head), Some((owner(), 8192, 4096, 3)));
+        assert_eq!(decode_head(&head), Some((owner(), 8192, 4096, 3, VERSION)));
+        // As version 1 was summed.
+        let mut old = head;
+        old[52] = 1;
+        let crc = sum(&old[8..], crc32c(&[1; 4096]));
+        assert_eq!(crc.to_le_bytes(), [0x7e, 0x58, 0xed, 0x11]);
     }
 
     #[test]

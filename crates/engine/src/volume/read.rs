@@ -1,9 +1,9 @@
 //! The life of a read: staging first, then the map.
 
 use super::Volume;
+use crate::codec::outer_sum;
 use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
-use crate::journal::record::piece_sum;
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{Entry, MapPage, Slot};
 use crate::pool::line::{Base, HEAD, Line};
@@ -181,7 +181,7 @@ impl Volume {
         let mut rest = &*out;
         for piece in pieces {
             let (data, after) = rest.split_at(piece.len());
-            if piece_sum(data) != piece.crc {
+            if outer_sum(data) != piece.crc {
                 return Err(corrupt(format!(
                     "verify LSN {}: its data in journal file {} is damaged",
                     piece.lsn, piece.file
