@@ -5,6 +5,7 @@
 
 mod many;
 mod peers;
+mod probe;
 
 use crate::figures::{Figures, Goal};
 use crate::fio::{self, Job};
@@ -190,37 +191,53 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     figures.write(common.out.as_deref(), &title, !args.quick)
 }
 
+/// What goes on beside the writes of a round.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    Creations,
+    /// A write of 4 KiB to a file of the same file system, and its sync: the least that a creation has to wait for.
+    Syncs,
+}
+
 /// Creation while 32 writes are in flight, and the longest that a write took then.
 fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
-    const SECTION: &str = "create";
     rig.filled("create", 16 * KIB, "row")?;
+    let probe = probe::Probe::new(&rig.dir())?;
     // The load's process ends a while after its last write: by then the burst is being destaged.
-    let (mut times, mut afterwards) = (Vec::new(), Vec::new());
-    let mut longest = [0f64; 2];
-    for round in 0..rig.args.rounds() * 2 {
+    let (mut times, mut afterwards, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
+    let mut longest = [0f64; 3];
+    for round in 0..rig.args.rounds() * 3 {
         let mut names = Vec::new();
         let load = fio::spawn(
             &random_writes(rig.args.burst(), round as u64),
             &rig.hindcast.export("create"),
             &rig.dir(),
         )?;
-        let with = round % 2 == 1;
+        let beside = [Beside::Nothing, Beside::Creations, Beside::Syncs][round % 3];
         let outcome = load.wait(BETWEEN_CREATIONS, || {
-            if with {
-                let name = format!("s{round}-{}", names.len());
-                let writes = rig.writes_of("create")?;
-                let time = process::first(|| rig.snapshot("create", &name))?.as_secs_f64() * 1000.0;
-                let in_flight = rig.writes_of("create")? > writes;
-                if in_flight {
-                    times.push(time)
-                } else {
-                    afterwards.push(time)
-                }
+            if beside == Beside::Nothing {
+                return Ok(());
+            }
+            let writes = rig.writes_of("create")?;
+            let name = format!("s{round}-{}", names.len());
+            let time = process::first(|| match beside {
+                Beside::Creations => rig.snapshot("create", &name),
+                _ => probe.sync(),
+            })?;
+            let in_flight = rig.writes_of("create")? > writes;
+            let of = match beside {
+                Beside::Creations if in_flight => &mut times,
+                Beside::Creations => &mut afterwards,
+                _ => &mut syncs,
+            };
+            of.push(time.as_secs_f64() * 1000.0);
+            if beside == Beside::Creations {
                 names.push(name);
             }
             Ok(())
         })?;
-        let longest = &mut longest[usize::from(with)];
+        let longest = &mut longest[beside as usize];
         *longest = longest.max(outcome.max_us.unwrap_or(f64::NAN) / 1000.0);
         rig.settle()?;
         for some in names.chunks(many::AT_ONCE) {
@@ -228,25 +245,32 @@ fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
         }
         rig.settle()?;
     }
-    for (times, what, goal) in [
-        (&mut times, "32 writes in flight", Goal::AtMost(2.0)),
-        (&mut afterwards, "none in flight, the burst being destaged", Goal::None),
-    ] {
+    report_creations(figures, [&mut times, &mut afterwards, &mut syncs], longest);
+    rig.remove("create")
+}
+
+/// Goals are what the disk allows: where its own syncs take longer beside the same writes, creations may.
+fn report_creations(
+    figures: &mut Figures,
+    [times, afterwards, syncs]: [&mut Vec<f64>; 3],
+    [alone, with_creations, with_syncs]: [f64; 3],
+) {
+    const SECTION: &str = "create";
+    let mut add = |times: &mut Vec<f64>, what: &str, most: Option<f64>| {
         times.sort_by(f64::total_cmp);
         let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN);
-        let median = format!("median of {} creations, {what}", times.len());
-        figures.add(SECTION, median, at(0.5), "ms", Goal::None);
-        figures.add(SECTION, format!("99th percentile, {what}"), at(0.99), "ms", goal);
-    }
-    figures.add(SECTION, "longest write without creations".into(), longest[0], "ms", Goal::None);
-    figures.add(
-        SECTION,
-        "longest write with creations".into(),
-        longest[1],
-        "ms",
-        Goal::AtMost(longest[0].max(5.0)),
-    );
-    rig.remove("create")
+        figures.add(SECTION, format!("median of {} {what}", times.len()), at(0.5), "ms", Goal::None);
+        let goal = most.map_or(Goal::None, Goal::AtMost);
+        figures.add(SECTION, format!("99th percentile of {what}"), at(0.99), "ms", goal);
+        at(0.99)
+    };
+    let disk = add(syncs, "syncs of 4 KiB to the same file system, beside the same writes", None);
+    add(times, "creations, 32 writes in flight", Some(disk.max(2.0)));
+    add(afterwards, "creations, none in flight, the burst being destaged", None);
+    figures.add(SECTION, "longest write without creations".into(), alone, "ms", Goal::None);
+    figures.add(SECTION, "longest write beside the syncs".into(), with_syncs, "ms", Goal::None);
+    let goal = Goal::AtMost(alone.max(with_syncs).max(5.0));
+    figures.add(SECTION, "longest write with creations".into(), with_creations, "ms", goal);
 }
 
 fn first_writes(

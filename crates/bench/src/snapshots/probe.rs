@@ -1,0 +1,37 @@
+//! How long the disk itself takes to make a block durable, to compare with.
+
+use anyhow::{Context, Result};
+use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const BLOCK: u64 = 4096;
+/// Blocks that are written in turns.
+const BLOCKS: u64 = 256;
+
+/// A file that is there already, as a journal's segment is: a sync of it has no metadata to wait for.
+pub(super) struct Probe {
+    file: File,
+    next: Cell<u64>,
+}
+
+impl Probe {
+    pub(super) fn new(dir: &Path) -> Result<Probe> {
+        let path = dir.join("probe");
+        let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        file.write_all_at(&vec![1; (BLOCK * BLOCKS) as usize], 0).context("write the probe")?;
+        file.sync_all().context("sync the probe")?;
+        Ok(Probe { file, next: Cell::new(0) })
+    }
+
+    /// Writes a block and waits until it is durable; tells how long that took.
+    pub(super) fn sync(&self) -> Result<Duration> {
+        let started = Instant::now();
+        let at = self.next.replace(self.next.get() + 1) % BLOCKS * BLOCK;
+        self.file.write_all_at(&[2; BLOCK as usize], at).context("write the probe")?;
+        self.file.sync_data().context("sync the probe")?;
+        Ok(started.elapsed())
+    }
+}
