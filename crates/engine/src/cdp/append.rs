@@ -234,10 +234,14 @@ impl Appender {
         })
     }
 
-    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then.
+    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then. Of a whole chunk
+    /// `redo` does not look at `old`.
     pub(crate) fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
         let behind = self.branch.chunk_size() - item.end as u64;
-        let after = crc_after(*sum, crc32c(old), crc32c(new), behind);
+        let after = match (item.start, behind) {
+            (0, 0) => crc32c(new),
+            _ => crc_after(*sum, crc32c(old), crc32c(new), behind),
+        };
         let raw = self.settings.encoding.payload(old, new, &mut self.raw);
         let (compression, payload) = self.packer.pack(raw, &mut self.packed);
         let entry = Entry {

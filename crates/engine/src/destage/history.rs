@@ -5,6 +5,7 @@ use super::apply::READ_AHEAD;
 use super::collect::{Batch, Item, Source};
 use super::plan::Below;
 use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
+use crate::cdp::Encoding;
 use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf};
 use crate::cdp::log::{Applying, Patch};
 use crate::codec::crc32c;
@@ -27,6 +28,8 @@ const MAX_AHEAD: u64 = 128 << 20;
 enum Before {
     /// This part of it, in this slot; its sum is known.
     Part(Slot, Range<u32>, u32),
+    /// Nothing of it needs to be known but the sum.
+    Replaced(u32),
     /// All of it, wherever that may be.
     Elsewhere,
 }
@@ -55,6 +58,10 @@ impl Recorder<'_> {
                 let at = slot.offset() + u64::from(part.start);
                 pv.disk.read_at(&mut self.content, at).map_err(failed)?;
                 (sum, part.start)
+            }
+            Before::Replaced(sum) => {
+                self.content.resize(self.branch.chunk_size() as usize, 0);
+                (sum, 0)
             }
             Before::Elsewhere => {
                 self.content = self.pool.content_before(self.branch, chunk, items)?;
@@ -114,7 +121,8 @@ impl Pool {
                 while located.len() < READ_AHEAD
                     && let Some(next) = ahead.next()
                 {
-                    located.push_back(self.locate(&head, next, sums.get(&next[0].chunk).copied())?);
+                    let sum = sums.get(&next[0].chunk).copied();
+                    located.push_back(self.locate(&head, next, settings.encoding, sum)?);
                 }
                 let Some(before) = located.pop_front() else { break };
                 sums.insert(of_chunk[0].chunk, recorder.record(of_chunk, before)?);
@@ -130,13 +138,15 @@ impl Pool {
         let mut bytes = 0;
         for items in batch.items.chunk_by(|a, b| (a.branch, a.chunk) == (b.branch, b.chunk)) {
             let branch = &batch.branches[items[0].branch as usize];
-            let sum = {
+            let known = {
                 let log = branch.cdp.log.read();
-                log.settings.map(|_| log.sums.get(&items[0].chunk).copied())
+                log.settings.map(|settings| (settings.encoding, log.sums.get(&items[0].chunk).copied()))
             };
-            let Some(sum) = sum else { continue };
-            bytes += match self.locate(&Line { branch: branch.clone(), epoch: HEAD, at: None }, items, sum)? {
+            let Some((encoding, sum)) = known else { continue };
+            let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+            bytes += match self.locate(&head, items, encoding, sum)? {
                 Before::Part(_, part, _) => part.len() as u64,
+                Before::Replaced(_) => 0,
                 Before::Elsewhere => branch.chunk_size(),
             };
             if bytes > MAX_AHEAD {
@@ -147,7 +157,12 @@ impl Pool {
     }
 
     /// Finds what a chunk holds before the items, and tells the disk that it will be read.
-    fn locate(&self, head: &Line, items: &[Item], sum: Option<u32>) -> Result<Before> {
+    fn locate(&self, head: &Line, items: &[Item], encoding: Encoding, sum: Option<u32>) -> Result<Before> {
+        let (first, chunk_size) = (&items[0], head.branch.chunk_size());
+        let replaced = encoding == Encoding::Redo && (first.start, u64::from(first.end)) == (0, chunk_size);
+        if let Some(sum) = sum.filter(|_| replaced) {
+            return Ok(Before::Replaced(sum));
+        }
         let (number, at) = MapPage::locate(items[0].chunk);
         let slot = self.map.load(head, number)?.get(at).map(|entry| entry.slot);
         let Some(slot) = slot.filter(|slot| *slot != Slot::HOLE) else { return Ok(Before::Elsewhere) };
@@ -158,7 +173,7 @@ impl Pool {
                 let end = items.iter().map(|item| item.end).max().unwrap_or(0);
                 (Before::Part(slot, start..end, sum), start..end)
             }
-            None => (Before::Elsewhere, 0..head.branch.chunk_size() as u32),
+            None => (Before::Elsewhere, 0..chunk_size as u32),
         };
         let from = slot.offset() + u64::from(part.start);
         self.pvs.get(slot.pv())?.disk.will_need(from, part.len() as u64);
