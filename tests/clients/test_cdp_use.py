@@ -4,8 +4,9 @@
 import signal
 
 from iscsi import *
-from libnbd import get, pattern, put
+from libnbd import get, nbd, pattern, put
 from mounted import *
+from wire import *
 
 
 def people(server, *args, code=DONE):
@@ -120,6 +121,80 @@ def the_plan_is_what_the_server_does(t):
     said = server.cli("cdp", "plan", "db", "--beta", "7", "--m-max", "9")
     assert said["inputs"]["price_per_hour"] == {"value": 7, "source": "given"} and said["interval"]["m"] <= 9
     assert server.show("db")["stats"]["reads"] == reads, "to measure is on nobody's account"
+
+
+@test(hindcast_only=True)
+def what_changed_since_a_moment(t):
+    """`hindcast diff` and NBD's hindcast:changed-since between marks, times, snapshots and now."""
+    server = keeping(t)
+    put(server, "db", pattern(1, 4 * MIB))
+    before = server.cli("mark", "db", "a")
+    put(server, "db", pattern(2, 1024), MIB + 512)
+    between = server.cli("mark", "db", "b")
+    put(server, "db", pattern(3, 64 * KIB), 2 * MIB)
+    server.cli("snapshot", "create", "db@s")
+
+    def diff(*states, code=DONE):
+        found = server.cli("diff", *states, code=code)
+        return found if code else [(r["offset"], r["length"]) for r in found["ranges"]]
+
+    first, second = (MIB + 512, 1024), (2 * MIB, 64 * KIB)
+    for settled in (False, True):
+        if settled:
+            server.drained()
+        assert diff("db@a", "db@b") == [first] == diff("db@b", "db@a")
+        assert diff("db@a") == [first, second] == diff("db@a", "db@s")
+        assert diff("db@b", "db@s") == [second] == diff(f"db@lsn:{between['lsn']}")
+    told = server.cli("diff", "db@-0s")
+    assert told["ranges"] == [] and told["from"].startswith("lsn:") and told["to"] is None, told
+    out = people(server, "diff", "db@a")[0]
+    assert out.rstrip().endswith("65 KiB of 16 MiB may differ"), out
+    diff("db@none", code=NOT_FOUND)
+    diff("db@2001-01-01T00:00:00Z", code=NOT_FOUND)
+    diff("db@", code=USAGE)
+    if nbd is None:
+        raise Skip("python3-libnbd is not installed for this Python")
+
+    def changed(export, since):
+        context, found = f"hindcast:changed-since:{since}", []
+        handle = nbd.NBD()
+        handle.add_meta_context(context)
+        handle.connect_uri(server.uri(export))
+        if not handle.can_meta_context(context):
+            handle.shutdown()
+            return None
+        size, position = handle.get_size(), 0
+        while position < size:
+            got = []
+            handle.block_status(size - position, position, lambda _, offset, entries, error: got.extend(entries))
+            for length, flags in zip(got[::2], got[1::2]):
+                if flags & 1:
+                    found.append((position, length))
+                position += length
+        handle.shutdown()
+        return found
+
+    assert changed("db@b", "a") == [first] and changed("db@s", "b") == [second]
+    assert changed("db", "a") == [first, second] == changed("db", f"db@lsn:{before['lsn']}")
+    assert changed("db@-0s", "a") is None, "it is another moment whenever it is opened"
+    assert changed("db", "none") is None
+    # A name that means another state when the export is opened than when it was compared.
+    for meanwhile in (False, True):
+        with Wire(server.socket) as w:
+            w.use_structured()
+            query = meta_data("db@b", "hindcast:changed-since:a")
+            assert w.ask(OPT_SET_META_CONTEXT, query)[0][0] == REP_META_CONTEXT
+            if meanwhile:
+                server.cli("mark", "db", "b", "--delete")
+                server.cli("mark", "db", "b")
+            w.go("db@b")
+            assert w.do(CMD_BLOCK_STATUS, 0, 16 * MIB)[0] == (EINVAL if meanwhile else 0), meanwhile
+    server.cli("volume", "set", "db", "--cdp", "off")
+    put(server, "db", pattern(4, 512))
+    server.drained()
+    diff("db@a", code=FAILED)
+    assert diff("db@s") == [(0, 16 * KIB)]
+    server.check()
 
 
 @test(hindcast_only=True)

@@ -353,7 +353,8 @@ def streams_and_differences(t):
     put(here, "db", pattern(2, 65536), MIB)
     here.cli("snapshot", "create", "db@b")
     put(here, "db", pattern(3, 4096), 7 * MIB)
-    assert here.cli("diff", "db@a", "db@b") == {"size": 8 * MIB, "ranges": [{"offset": MIB, "length": 65536}]}
+    ranges = [{"offset": MIB, "length": 65536}]
+    assert here.cli("diff", "db@a", "db@b") == {"from": "a", "to": "b", "size": 8 * MIB, "ranges": ranges}
     now = here.cli("diff", "db@a")["ranges"]
     assert now[0] == {"offset": MIB, "length": 65536} and now[1]["offset"] <= 7 * MIB, now
     here.cli("diff", "db@a", "db@none", code=NOT_FOUND)

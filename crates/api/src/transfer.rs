@@ -28,6 +28,12 @@ pub struct ByteRange {
 /// A part of the difference between two states.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Difference {
+    /// What was compared: the name of a snapshot, or `lsn:NUMBER`. Asked for by these the next part is of the same.
+    pub from: String,
+    /// With what; absent: the volume as it is now.
+    pub to: Option<String>,
+    /// What these names meant: a next part that is asked for with it is of the same, or refused.
+    pub identity: String,
     /// Size of the later state, bytes.
     pub size: u64,
     /// What may differ, in order. It can be too much (whole chunks, what was written again as it was), never too little.
@@ -69,12 +75,20 @@ type Result<T, E = ClientError> = std::result::Result<T, E>;
 
 /// Differences and streams.
 impl Client {
-    /// A part of what differs between a snapshot and a later one of the same volume, or the volume as it is now, from byte
-    /// `offset` on.
-    pub fn difference(&self, volume: &str, from: &str, to: Option<&str>, offset: u64) -> Result<Difference> {
-        let to = to.map(|to| format!("&to={}", segment(to))).unwrap_or_default();
-        let snapshot = format!("/volumes/{}/snapshots/{}", segment(volume), segment(from));
-        self.get(&format!("{snapshot}/difference?offset={offset}{to}"))
+    /// What differs between a snapshot or a moment and a later one of the same volume, or the volume as it is now: the first
+    /// part of it.
+    pub fn difference(&self, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
+        let (from, to) = (segment(from), to.map(|to| format!("&to={}", segment(to))).unwrap_or_default());
+        self.get(&format!("/volumes/{}/difference?from={from}{to}", segment(volume)))
+    }
+
+    /// The part that follows; `None` after the last.
+    pub fn difference_after(&self, volume: &str, part: &Difference) -> Result<Option<Difference>> {
+        let Some(next) = part.next else { return Ok(None) };
+        let to = part.to.as_ref().map(|to| format!("&to={}", segment(to))).unwrap_or_default();
+        let (volume, from, identity) = (segment(volume), segment(&part.from), segment(&part.identity));
+        let query = format!("offset={next}&from={from}{to}&identity={identity}");
+        self.get(&format!("/volumes/{volume}/difference?{query}")).map(Some)
     }
 
     /// Writes a snapshot to `out`, or what differs from the snapshot `from`, beginning at byte `start` of the volume. Tells

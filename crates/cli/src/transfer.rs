@@ -1,6 +1,7 @@
 //! `hindcast diff`, `hindcast export` and `hindcast import`.
 
 use crate::failure::Failure;
+use crate::history::moment;
 use crate::output::list;
 use crate::session::Session;
 use crate::snapshot::{Address, address};
@@ -15,11 +16,14 @@ const DIFF_EXAMPLES: &str = "\
 Examples:
   hindcast diff db@monday                        between the snapshot and now
   hindcast diff db@monday db@tuesday
+  hindcast diff db@-90s                          the last 90 seconds
+  hindcast diff db@before-migration db@2026-11-21T10:00:00Z
   hindcast diff db@monday -o json | jq '[.ranges[].length] | add'
 
-It is found by metadata, without reading data: quick, and sometimes too much (whole chunks, and what was written again as
-it was), but never too little. NBD clients get the same as block status, by the meta context
-hindcast:changed-since:SNAPSHOT.";
+Both can be snapshots, marks and moments; between moments, and a moment and a snapshot, the volume must have kept its
+history (volume set VOLUME --cdp). It is found by metadata, without reading data: quick, and sometimes too much (whole
+chunks, and what was written again as it was), but never too little. NBD clients get the same as block status, by the meta
+context hindcast:changed-since:MOMENT.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -44,15 +48,15 @@ A whole stream needs a volume that is not there yet, or empty; a difference need
 snapshot is: roll it back first if somebody wrote to it. While an import goes on, and after one that was cut short, the
 volume takes no other writes. The same stream again, or one that starts at the position that --status tells, goes on.";
 
-/// Show what differs between a snapshot and a later one, or now
+/// Show what differs between a snapshot or moment and a later one, or now
 #[derive(Debug, clap::Args)]
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct Diff {
-    /// VOLUME@NAME
-    #[arg(value_name = "FROM", value_parser = address)]
+    /// VOLUME@MOMENT: the name of a snapshot or mark, a time, how long ago (-90s), or lsn:N
+    #[arg(value_name = "FROM", value_parser = past)]
     from: Address,
-    /// VOLUME@NAME of the same volume [default: the volume as it is now]
-    #[arg(value_name = "TO", value_parser = address)]
+    /// VOLUME@MOMENT of the same volume [default: the volume as it is now]
+    #[arg(value_name = "TO", value_parser = past)]
     to: Option<Address>,
 }
 
@@ -94,8 +98,19 @@ pub(crate) struct Import {
 /// All that differs.
 #[derive(Debug, Serialize)]
 struct Changes {
+    from: String,
+    to: Option<String>,
     size: u64,
     ranges: Vec<ByteRange>,
+}
+
+/// `VOLUME@MOMENT`.
+fn past(text: &str) -> Result<Address, String> {
+    let Some((volume, at)) = text.split_once('@').filter(|(volume, at)| !volume.is_empty() && !at.is_empty())
+    else {
+        return Err("a state of the past is VOLUME@MOMENT".into());
+    };
+    Ok(Address { volume: volume.into(), name: moment(at)? })
 }
 
 fn same_volume(one: &Address, other: &Address) -> Result<(), Failure> {
@@ -109,18 +124,20 @@ pub(crate) fn diff(args: &Diff, session: &Session) -> Result<(), Failure> {
     let from = &args.from;
     args.to.iter().try_for_each(|to| same_volume(from, to))?;
     let to = args.to.as_ref().map(|to| to.name.as_str());
-    let mut changes = Changes { size: 0, ranges: Vec::new() };
-    let mut next = Some(0);
-    while let Some(offset) = next {
-        let part = session.client.difference(&from.volume, &from.name, to, offset)?;
-        changes.size = part.size;
-        for range in part.ranges {
+    let mut part = session.client.difference(&from.volume, &from.name, to)?;
+    let (size, ranges) = (part.size, Vec::new());
+    let mut changes = Changes { from: part.from.clone(), to: part.to.clone(), size, ranges };
+    loop {
+        for range in std::mem::take(&mut part.ranges) {
             match changes.ranges.last_mut() {
                 Some(last) if last.offset + last.length == range.offset => last.length += range.length,
                 _ => changes.ranges.push(range),
             }
         }
-        next = part.next;
+        match session.client.difference_after(&from.volume, &part)? {
+            Some(next) => part = next,
+            None => break,
+        }
     }
     session.output.show(&changes, |c| {
         let rows = c.ranges.iter().map(|r| vec![r.offset.to_string(), r.length.to_string()]);

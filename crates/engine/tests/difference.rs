@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{KIB, MIB, Site, content, idle, write};
+use common::differences::{assert_covers, ranges};
+use common::{KIB, MIB, Site, idle, write};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{NewVolume, Pool};
 use hindcast_engine::world::{Rng, SplitMix};
@@ -22,37 +23,6 @@ fn volume(pool: &Arc<Pool>, name: &str, chunk_size: u64) -> Arc<Volume> {
     let new = NewVolume { name: name.into(), size: SIZE, chunk_size, block_size: 512, read_only: false };
     pool.create_volume(&new).unwrap();
     pool.open_volume(name, false).unwrap()
-}
-
-fn ranges(difference: &Difference) -> Vec<Range<u64>> {
-    difference.ranges().map(Result::unwrap).collect()
-}
-
-/// What differs is named; the ranges are in order, apart, inside; and the runs say the same, however they are cut.
-fn assert_covers(difference: &Difference, from: &Volume, to: &Volume) -> Vec<Range<u64>> {
-    let got = ranges(difference);
-    assert!(got.windows(2).all(|w| w[0].end < w[1].start), "{got:?}");
-    assert!(got.iter().all(|r| r.start < r.end && r.end <= to.info().size));
-    let (mut was, is) = (content(from), content(to));
-    was.resize(is.len(), 0);
-    let named = |at: u64| got.iter().any(|r| r.contains(&at));
-    for sector in (0..is.len()).step_by(512) {
-        let differs = was[sector..sector + 512] != is[sector..sector + 512];
-        assert!(!differs || named(sector as u64), "sector at {sector} differs, not in {got:?}");
-    }
-    let (mut at, mut by_runs) = (0, Vec::<Range<u64>>::new());
-    while at < to.info().size {
-        for run in difference.runs(at, to.info().size - at, 3).unwrap() {
-            match by_runs.last_mut() {
-                Some(last) if run.changed && last.end == at => last.end += run.length,
-                _ if run.changed => by_runs.push(at..at + run.length),
-                _ => {}
-            }
-            at += run.length;
-        }
-    }
-    assert_eq!(by_runs, got);
-    got
 }
 
 #[test]

@@ -67,6 +67,19 @@ pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<Arc<Vol
     }
 }
 
+/// Opens what an address names as it was, also where that can be written to, and tells an address of it that means the same
+/// later on.
+pub(crate) fn open_frozen(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<(Arc<Volume>, String)> {
+    match find(pool, volume, text)? {
+        Past::Snapshot(snapshot) => Ok((pool.open_snapshot(volume, &snapshot.name)?, snapshot.name)),
+        Past::Moment(moment) => {
+            let lsn = pool.resolve(volume, &moment)?.lsn;
+            let view = pool.open_moment(volume, &cdp::Moment::Lsn(lsn))?;
+            Ok((view, Moment::Lsn(lsn).to_string()))
+        }
+    }
+}
+
 /// Nanoseconds since 1970; what was before that has no history.
 fn nanos(time: Timestamp) -> u64 {
     u64::try_from(time.as_nanosecond()).unwrap_or(0)

@@ -1,12 +1,12 @@
 //! The pool's volumes as exports of the NBD target, and the target's life.
 
 use crate::http::convert;
-use crate::moments;
+use crate::moments::{self, Past};
 use crate::writable::clone_behind;
-use hindcast_api::Size;
+use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo};
-use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result};
+use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result, Volume};
 use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
 use hindcast_target::{Changes, ExportEntry, Exports};
 use std::sync::Arc;
@@ -76,21 +76,35 @@ impl Exports for PoolExports {
         all.into_iter().filter(differs).map(|s| s.name).collect()
     }
 
-    /// A snapshot of the same volume by its name, or of any by its address: a clone differs from the snapshot that it was
-    /// made of in what was written to it.
-    fn changed_since(&self, name: &str, snapshot: &str) -> Result<Arc<dyn Changes>> {
+    /// A snapshot or a moment of the same volume as it is written behind the `@`, or one of any by its address: a clone
+    /// differs from the snapshot that it was made of in what was written to it.
+    fn changed_since(&self, name: &str, past: &str) -> Result<Arc<dyn Changes>> {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
-        let (from_volume, from) = snapshot.split_once('@').unwrap_or((volume, snapshot));
-        let from = self.0.open_snapshot(from_volume, from)?;
+        let (from_volume, from) = past.split_once('@').unwrap_or((volume, past));
+        let (from, _) = moments::open_frozen(&self.0, from_volume, from)?;
         let to = match own {
-            Some(own) => match clone_behind(&self.0, &self.0.snapshot(volume, own)?) {
-                Some(clone) => self.0.watch_volume(&clone.name)?,
-                None => self.0.open_snapshot(volume, own)?,
-            },
+            Some(own) => self.compared(volume, own)?,
             None => self.0.watch_volume(volume)?,
         };
         Ok(Arc::new(Compared(Difference::new(from, to)?)))
+    }
+}
+
+impl PoolExports {
+    /// What a client that asks for `VOLUME@TEXT` is shown, as far as that is the same now as when it opens it.
+    fn compared(&self, volume: &str, text: &str) -> Result<Arc<Volume>> {
+        match moments::find(&self.0, volume, text)? {
+            Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
+                Some(clone) => self.0.watch_volume(&clone.name),
+                None => self.0.open_snapshot(volume, &snapshot.name),
+            },
+            Past::Moment(_) if matches!(text.parse(), Ok(Moment::Ago(_))) => Err(Error::new(
+                EngineKind::Unsupported,
+                format!("compare {volume}@{text}: it is another moment whenever it is opened"),
+            )),
+            Past::Moment(moment) => self.0.open_moment(volume, &moment),
+        }
     }
 }
 
@@ -99,6 +113,11 @@ struct Compared(Difference);
 impl Changes for Compared {
     fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>> {
         Ok(self.0.runs(offset, len, max_runs)?.into_iter().map(|run| (run.length, run.changed)).collect())
+    }
+
+    fn of(&self) -> [u8; 16] {
+        let [_, to] = self.0.of();
+        to
     }
 }
 

@@ -2,15 +2,25 @@
 //! back.
 
 use crate::oracle::{SECTOR, SnapId, View, VolId};
+use crate::rand::Rand;
 use crate::run::{Outcome, Run};
 use crate::workload::Op;
+use hindcast_engine::cdp::Moment;
 use hindcast_engine::device::BlockDevice;
-use hindcast_engine::{Difference, Volume};
+use hindcast_engine::{Difference, ErrorKind, Volume};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Pairs of states that are compared at a time.
 const PAIRS: usize = 4;
+
+/// What can be compared.
+#[derive(Debug, Clone, Copy)]
+enum Compared {
+    View(View),
+    /// By LSN.
+    Moment(VolId, u64),
+}
 
 impl Run {
     /// Compares a few pairs of states: a sector that differs must be named.
@@ -23,21 +33,59 @@ impl Run {
         for _ in 0..PAIRS.min(snapshots.len()) {
             let from = View::Snapshot(snapshots[self.rand.below(snapshots.len() as u64) as usize]);
             let to = views[self.rand.below(views.len() as u64) as usize];
-            self.verify_difference(from, to)?;
+            self.verify_difference(Compared::View(from), Compared::View(to))?;
+        }
+        self.verify_differences_of_moments()
+    }
+
+    /// Compares a few moments with other moments, snapshots and volumes, mostly of the same history.
+    fn verify_differences_of_moments(&mut self) -> Outcome<()> {
+        let moments: Vec<Compared> =
+            self.known_moments().map(|(vol, lsn)| Compared::Moment(vol, lsn)).collect();
+        let state = self.oracle.state();
+        let snapshots = state.snapshots.keys().map(|id| Compared::View(View::Snapshot(*id)));
+        let volumes = state.volumes.keys().map(|id| Compared::View(View::Volume(*id)));
+        let others: Vec<Compared> = moments.iter().copied().chain(snapshots).chain(volumes).collect();
+        // Draws of its own: those of the run stay what they were.
+        let mut rand = Rand::new(self.summary.ops);
+        for _ in 0..PAIRS.min(moments.len()) {
+            let (moment, other) = (rand.pick(&moments), rand.pick(&others));
+            match other {
+                Compared::View(View::Snapshot(_)) | Compared::Moment(..) if rand.percent(50) => {
+                    self.verify_difference(other, moment)?;
+                }
+                _ => self.verify_difference(moment, other)?,
+            }
         }
         Ok(())
     }
 
-    fn verify_difference(&mut self, from: View, to: View) -> Outcome<()> {
-        let (was, is) = (self.open_view(from)?, self.open_view(to)?);
+    /// What has changed since a moment.
+    pub(crate) fn verify_change_since(&mut self, vol: VolId, lsn: u64) -> Outcome<()> {
+        self.verify_difference(Compared::Moment(vol, lsn), Compared::View(View::Volume(vol)))
+    }
+
+    fn verify_difference(&mut self, from: Compared, to: Compared) -> Outcome<()> {
+        let (Some(was), Some(is)) = (self.open_compared(from)?, self.open_compared(to)?) else {
+            return Ok(());
+        };
+        let of_moment = matches!(from, Compared::Moment(..)) || matches!(to, Compared::Moment(..));
         let what = |e| format!("compare {from:?} with {to:?}: {e}");
         if was.info().block_size != is.info().block_size {
             return Ok(());
         }
-        // Volumes of other chunk sizes can't be compared.
-        let Ok(difference) = Difference::new(was.clone(), is.clone()) else { return Ok(()) };
-        let named: Vec<Range<u64>> =
-            difference.ranges().collect::<Result<_, _>>().map_err(|e| what(format!("{e:?}")))?;
+        let named = Difference::new(was.clone(), is.clone())
+            .and_then(|difference| difference.ranges().collect::<Result<Vec<Range<u64>>, _>>());
+        let named = match named {
+            Ok(named) => named,
+            // Other chunk sizes.
+            Err(e) if e.kind() == ErrorKind::Invalid => return Ok(()),
+            // Something between them was not recorded, or has expired.
+            Err(e) if of_moment && e.kind() == ErrorKind::Unsupported => return Ok(()),
+            Err(_) if self.dir.crashed() => return Ok(()),
+            Err(e) => return Err(what(format!("{e:?}"))),
+        };
+        self.summary.moments_compared += u64::from(of_moment);
         if !named.windows(2).all(|pair| pair[0].end < pair[1].start) {
             return Err(what(format!("{} ranges out of order", named.len())));
         }
@@ -48,9 +96,13 @@ impl Run {
             let mut now = vec![0; len as usize];
             let mut then = vec![0; len as usize];
             let common = old_size.saturating_sub(offset).min(len) as usize;
-            is.read(offset, &mut now).map_err(|e| what(format!("{e:?}")))?;
-            if common > 0 {
-                was.read(offset, &mut then[..common]).map_err(|e| what(format!("{e:?}")))?;
+            let read = is.read(offset, &mut now).and_then(|()| match common {
+                0 => Ok(()),
+                _ => was.read(offset, &mut then[..common]),
+            });
+            match read {
+                Err(_) if self.dir.crashed() => return Ok(()),
+                read => read.map_err(|e| what(format!("{e:?}")))?,
             }
             let sectors = now.chunks(SECTOR as usize).zip(then.chunks(SECTOR as usize));
             for (at, (now, then)) in (offset..).step_by(SECTOR as usize).zip(sectors) {
@@ -62,20 +114,27 @@ impl Run {
         Ok(())
     }
 
-    fn owner(&self, view: View) -> Outcome<VolId> {
-        match view {
-            View::Volume(id) => Ok(id),
-            View::Snapshot(id) => Ok(self.snapshot_model(id)?.volume),
+    fn owner(&self, compared: Compared) -> Outcome<VolId> {
+        match compared {
+            Compared::View(View::Volume(id)) | Compared::Moment(id, _) => Ok(id),
+            Compared::View(View::Snapshot(id)) => Ok(self.snapshot_model(id)?.volume),
         }
     }
 
-    fn open_view(&self, view: View) -> Outcome<Arc<Volume>> {
-        let (pool, name) = (self.pool()?, self.volume_name(self.owner(view)?)?);
-        let opened = match view {
-            View::Snapshot(id) => pool.open_snapshot(&name, &self.snapshot_model(id)?.name),
-            View::Volume(_) => pool.open_volume(&name, true),
+    /// `None`: it has expired.
+    fn open_compared(&self, compared: Compared) -> Outcome<Option<Arc<Volume>>> {
+        let owner = self.owner(compared)?;
+        let (pool, name) = (self.pool()?, self.volume_name(owner)?);
+        let opened = match compared {
+            Compared::View(View::Snapshot(id)) => pool.open_snapshot(&name, &self.snapshot_model(id)?.name),
+            Compared::View(View::Volume(_)) => pool.open_volume(&name, true),
+            Compared::Moment(_, lsn) => match pool.open_moment(&name, &Moment::Lsn(lsn)) {
+                Err(e) if self.expires(owner) && e.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(_) if self.dir.crashed() => return Ok(None),
+                opened => opened,
+            },
         };
-        opened.map_err(|e| format!("open {view:?}: {e:?}"))
+        opened.map(Some).map_err(|e| format!("open {compared:?}: {e:?}"))
     }
 
     /// Deletes a snapshot that nothing rests on: what was told to be its own comes back, and no more, unless hidden

@@ -135,6 +135,7 @@ impl Run {
         match self.pick_moment(vol, pick) {
             Some((lsn, content, size)) if !self.faults => {
                 self.check_moment(vol, lsn, &content, size)?;
+                self.verify_change_since(vol, lsn)?;
                 if self.rand.percent(20) && self.held.len() < HELD {
                     self.hold_moment(vol, lsn, content, size)?;
                 } else if self.rand.percent(10) {
@@ -211,6 +212,11 @@ impl Run {
             }
             Err(e) => Err(format!("read {what}: {e:?}")),
         }
+    }
+
+    /// All moments that are known, by LSN.
+    pub(crate) fn known_moments(&self) -> impl Iterator<Item = (VolId, u64)> {
+        self.past.iter().flat_map(|(vol, past)| past.moments.keys().map(|lsn| (*vol, *lsn)))
     }
 
     /// Moments of all volumes, about so many.

@@ -146,13 +146,14 @@ fn tell(line: &str) {
 fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
     say!(
         "{what}: {} operations, {} crashes, {} records, {} snapshots ({} at once), {} clones and rollbacks, \
-         {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {} catalogs full, {:.1} s",
+         {} moments compared, {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {} catalogs full, {:.1} s",
         summary.ops,
         summary.crashes,
         summary.records,
         summary.snapshots,
         summary.most_snapshots,
         summary.clones,
+        summary.moments_compared,
         summary.imports,
         summary.auto_deleted,
         summary.lost,

@@ -45,6 +45,8 @@ pub struct Summary {
     pub most_snapshots: u64,
     /// Clones made, and rollbacks.
     pub clones: u64,
+    /// Moments that were compared with other states.
+    pub moments_compared: u64,
     /// Snapshots deleted by policy.
     pub auto_deleted: u64,
     /// Streams taken in.
@@ -66,6 +68,7 @@ impl Summary {
         self.snapshots += other.snapshots;
         self.most_snapshots = self.most_snapshots.max(other.most_snapshots);
         self.clones += other.clones;
+        self.moments_compared += other.moments_compared;
         self.auto_deleted += other.auto_deleted;
         self.ran_full += other.ran_full;
         self.imports += other.imports;

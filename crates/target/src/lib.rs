@@ -27,6 +27,10 @@ pub trait Changes: Send + Sync {
     /// Describes `offset..offset+len` as runs in order, `(length in bytes, whether it may differ)`; stops early, at a
     /// run's end, once `max_runs` were reported.
     fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>>;
+
+    /// The identity of the device that was compared, as its [`DeviceInfo`](hindcast_engine::device::DeviceInfo) tells it: the
+    /// export's name may come to mean another one before it is opened.
+    fn of(&self) -> [u8; 16];
 }
 
 /// The names that clients may connect to, and the devices behind them. Called from connection threads; may block.
@@ -54,9 +58,9 @@ pub trait Exports: Send + Sync {
         Vec::new()
     }
 
-    /// What differs between an export and a snapshot. Holds both.
-    fn changed_since(&self, _name: &str, snapshot: &str) -> Result<Arc<dyn Changes>> {
-        let text = format!("find snapshot {snapshot}: this export has none");
+    /// What differs between an export and a state of its past, as clients name that. Holds both.
+    fn changed_since(&self, _name: &str, past: &str) -> Result<Arc<dyn Changes>> {
+        let text = format!("find {past}: this export has no past");
         Err(hindcast_engine::Error::new(hindcast_engine::ErrorKind::NotFound, text))
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod moment;
 mod past;
 mod rebuild;
 pub(crate) mod record;
+pub(crate) mod recorded;
 mod retain;
 pub(crate) mod room;
 mod sample;

@@ -118,9 +118,7 @@ impl Pool {
             By::Lsn(lsn) => lsn,
             By::Time(time) => self.last_until(time),
         };
-        if self.positions.settled.load(Ordering::Acquire) < last {
-            self.destage_to(last)?;
-        }
+        self.record_until(last)?;
         let (branch, found, time) = self.look_up(volume, id, by)?;
         let lsn = if let By::Lsn(lsn) = by { lsn } else { found };
         let log = branch.cdp.log.read();

@@ -119,12 +119,13 @@ impl Pool {
         entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()
     }
 
-    /// What is sequenced is recorded when it is carried out.
-    pub(super) fn record_until(&self, lsn: u64) -> Result<()> {
-        match self.positions.settled.load(Ordering::Acquire) < lsn {
-            true => self.destage_to(lsn),
-            false => Ok(()),
+    /// What is sequenced is recorded when it is carried out, and carried out when it is written.
+    pub(crate) fn record_until(&self, lsn: u64) -> Result<()> {
+        if self.positions.settled.load(Ordering::Acquire) >= lsn {
+            return Ok(());
         }
+        self.journal.write_out(lsn.min(self.journal.last().0))?;
+        self.destage_to(lsn)
     }
 
     fn marks(&self, volume: u64) -> Vec<Mark> {

@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::{Arc, OnceLock};
 
 /// A file of a log, as readers hold it: it may have lost its name meanwhile.
@@ -204,6 +204,31 @@ impl Sealed {
         Some(found)
     }
 
+    /// Shows the entries from a chunk on, in order, until that is enough.
+    pub(crate) fn visit(&self, chunk: u64, take: &mut dyn FnMut(&Entry) -> ControlFlow<()>) -> Result<()> {
+        let (first, mut held) = self.first_block((chunk, 0)).unwrap_or_default();
+        let mut next = (chunk, 0);
+        let mut show = |entries: &[Entry]| {
+            let rest = &entries[entries.partition_point(|e| (e.chunk, e.lsn) < next)..];
+            next = rest.last().map_or(next, |e| (e.chunk, e.lsn.saturating_add(1)));
+            rest.iter().try_for_each(&mut *take)
+        };
+        for number in first..self.blocks() {
+            let block = match held.take() {
+                Some((n, block)) if n == number => Some(block),
+                _ => self.block(number),
+            };
+            let Some(block) = block else {
+                _ = show(&self.all_entries()?);
+                break;
+            };
+            if show(&block).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Every entry, sorted by (chunk, LSN); without the index if need be.
     pub(crate) fn all_entries(&self) -> Result<Vec<Entry>> {
         if let Some(entries) = self.file.index(self.record.index_at, self.record.records) {
@@ -247,6 +272,13 @@ impl Open {
         self.check()?;
         let keys = (chunk, *lsns.start())..=(chunk, *lsns.end());
         Ok(self.entries.range(keys).map(|(_, entry)| *entry).collect())
+    }
+
+    /// Shows the entries from a chunk on, in order, until that is enough.
+    pub(crate) fn visit(&self, chunk: u64, take: &mut dyn FnMut(&Entry) -> ControlFlow<()>) -> Result<()> {
+        self.check()?;
+        _ = self.entries.range((chunk, 0)..).map(|(_, entry)| entry).try_for_each(take);
+        Ok(())
     }
 
     pub(crate) fn check(&self) -> Result<()> {

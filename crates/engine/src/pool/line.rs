@@ -208,14 +208,25 @@ impl Line {
         })
     }
 
+    /// As [`Line::levels`], and on through moments: at most an image is at the bottom.
+    pub(crate) fn all_levels(&self) -> impl Iterator<Item = Line> {
+        std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
+            Some(Base::Line(base)) => Some(base),
+            _ => None,
+        })
+    }
+
     /// The image or the moment at the bottom.
     pub(crate) fn foreign(&self) -> Option<Foreign> {
         let last = self.levels().last()?;
-        match (last.at, last.branch.base()) {
-            (Some(at), _) => Some(Foreign::Moment(at)),
-            (None, Some(Base::Line(base))) => base.at.map(Foreign::Moment),
-            (None, Some(Base::Image(image))) => Some(Foreign::Image(image)),
-            (None, None) => None,
+        last.at.clone().map(Foreign::Moment).or_else(|| last.foreign_base())
+    }
+
+    /// The image or the moment that it rests on itself.
+    pub(crate) fn foreign_base(&self) -> Option<Foreign> {
+        match self.branch.base()? {
+            Base::Line(base) => base.at.map(Foreign::Moment),
+            Base::Image(image) => Some(Foreign::Image(image)),
         }
     }
 
@@ -228,9 +239,9 @@ impl Line {
         self.levels().count() + below
     }
 
-    /// The branches that rest on something now, to see later whether all of them still do.
+    /// Of its levels: see [`Based::of`].
     pub(crate) fn based(&self) -> Based {
-        Based(self.levels().map(|line| line.branch).filter(|branch| branch.has_base()).collect())
+        Based::of(self.levels())
     }
 
     pub(crate) fn frozen(&self) -> Frozen {
@@ -243,6 +254,11 @@ impl Line {
 pub(crate) struct Based(Vec<Arc<Branch>>);
 
 impl Based {
+    /// The branches that rest on something now, to see later whether all of them still do.
+    pub(crate) fn of(levels: impl Iterator<Item = Line>) -> Based {
+        Based(levels.map(|line| line.branch).filter(|branch| branch.has_base()).collect())
+    }
+
     pub(crate) fn hold(&self) -> bool {
         self.0.iter().all(|branch| branch.has_base())
     }

@@ -1,16 +1,19 @@
-//! What differs between two states: a snapshot and a later (or any other) snapshot, or a snapshot and now.
+//! What differs between two states: a snapshot or a moment, and another one, or now.
 //!
 //! Found by metadata: content is identified by where it was born (branch, chunk, epoch), so two states that find a chunk
-//! in the same place of one history have the same content there, and nothing has to be read and compared. The answer may
-//! name too much (whole chunks; what was written again with the same bytes), but never misses a change.
+//! in the same place of one history have the same content there, and nothing has to be read and compared. What lies
+//! between a moment and another state of the same history is known by the records between them. The answer may name too
+//! much (whole chunks; what was written again with the same bytes), but never misses a change.
 
 use super::Volume;
+use crate::catalog::Event;
+use crate::cdp::recorded::Recorded;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::BLOCK;
 use crate::map::page::{CHUNKS, Entry, MapPage};
-use crate::pool::line::{Based, Foreign, HEAD, Line};
+use crate::pool::line::{Based, Branch, Foreign, HEAD, Line};
 use crate::staging::union;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 /// Map pages (of every line that decides) and long holes looked at by one step.
@@ -27,8 +30,8 @@ pub struct ChangeRun {
     pub changed: bool,
 }
 
-/// The difference between a snapshot and another state of the same history. Holds the snapshots that it compares: a
-/// deletion waits.
+/// The difference between a snapshot or a moment and another state of the same history. Holds what it compares: a deletion
+/// waits, a moment does not expire.
 pub struct Difference {
     to: Arc<Volume>,
     /// Held, so that what it sees is kept.
@@ -44,23 +47,24 @@ struct Ways<'a> {
     foreign: u64,
     /// What lies above the branch that both have in common: what is there is in one state only.
     apart: Vec<Line>,
-    /// The branch in common, at the earlier and at the later epoch.
+    /// The branch in common, at the earlier and at the later epoch; none where one of the states there is a moment.
     common: Option<(Line, Line)>,
+    /// What logs say of moments.
+    recorded: Vec<Recorded>,
+    /// Of which branches and epochs staged records are seen by one state only.
+    staged: Vec<(Arc<Branch>, RangeInclusive<u32>)>,
 }
 
 impl Difference {
-    /// Compares `to` with `from`, a snapshot. Both may belong to different volumes: a snapshot and a clone of it differ in
-    /// what was written to the clone; states without a common history differ wherever either has anything.
+    /// Compares `to` with `from`, a snapshot or a moment. Both may belong to different volumes: a snapshot and a clone of it
+    /// differ in what was written to the clone; states without a common history differ wherever either has anything.
+    /// [`ErrorKind::Unsupported`] where one is a moment, and not all between them is known: here, or later.
     pub fn new(from: Arc<Volume>, to: Arc<Volume>) -> Result<Difference> {
         let (line, other) = (&from.state.line, &to.state.line);
         if line.epoch == HEAD {
             return Err(invalid(
-                "compare two states: the first must be a snapshot, it may not change meanwhile",
+                "compare two states: the first must be a snapshot or a moment, it may not change meanwhile",
             ));
-        }
-        if line.at.is_some() || other.at.is_some() {
-            // Its map says what the branch holds now, and content of a moment has no place to be known by.
-            return Err(Error::new(ErrorKind::Unsupported, "compare two states: one of them is a moment"));
         }
         if line.branch.chunk_log2 != other.branch.chunk_log2 {
             return Err(invalid("compare two states: their chunk sizes differ"));
@@ -68,7 +72,17 @@ impl Difference {
         if !Arc::ptr_eq(&from.pool, &to.pool) {
             return Err(invalid("compare two states: they are of different pools"));
         }
+        if Ways::between(line, &to).is_err() {
+            // Which moment a snapshot is, is known when it is carried out.
+            from.pool.record_until(from.pool.journal.last().0)?;
+            Ways::between(line, &to)?;
+        }
         Ok(Difference { to, from })
+    }
+
+    /// The identities of what is compared: devices of these identities show it. A name may come to mean another state.
+    pub fn of(&self) -> [[u8; 16]; 2] {
+        [self.from.state.uuid, self.to.state.uuid]
     }
 
     /// The size of what is compared, in bytes: that of the second state. Beyond the end of a smaller first state it has
@@ -134,7 +148,7 @@ impl Difference {
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
         loop {
-            let ways = Ways::between(&self.from.state.line, &self.to);
+            let ways = Ways::between(&self.from.state.line, &self.to)?;
             let step = ways.step(offset..offset + len);
             // A base that somebody lets go of meanwhile may be gone: the ways are others now.
             if ways.based.iter().all(Based::hold) {
@@ -145,49 +159,99 @@ impl Difference {
 }
 
 impl<'a> Ways<'a> {
-    fn between(line: &Line, to: &'a Volume) -> Ways<'a> {
-        let other = &to.state.line;
-        let based = [line.based(), other.based()];
-        let mut apart: Vec<Line> = other.levels().collect();
-        let mut common = None;
-        for mine in line.levels() {
-            if let Some(at) = apart.iter().position(|l| l.branch.id == mine.branch.id) {
-                let theirs = apart.split_off(at).swap_remove(0);
-                common = Some(if theirs.epoch < mine.epoch { (theirs, mine) } else { (mine, theirs) });
-                break;
-            }
-        }
-        let common_branch = common.as_ref().map(|(line, _)| line.branch.id);
-        apart.extend(line.levels().take_while(|l| Some(l.branch.id) != common_branch));
-        let below = [line.foreign(), other.foreign()];
+    fn between(line: &Line, to: &'a Volume) -> Result<Ways<'a>> {
+        let of_moment = line.at.is_some() || to.state.line.at.is_some();
+        let levels = |line: &Line| -> Vec<Line> {
+            if of_moment { line.all_levels().collect() } else { line.levels().collect() }
+        };
+        let (mine, theirs) = (levels(line), levels(&to.state.line));
+        let meets = |of: &Line| theirs.iter().position(|line| line.branch.id == of.branch.id);
+        let common = mine.iter().enumerate().find_map(|(at, line)| Some((at, meets(line)?)));
+        let below = [&mine, &theirs].map(|levels| levels.last().and_then(Line::foreign_base));
         let same = match &below {
             [None, None] => true,
             [Some(mine), Some(theirs)] => mine.is(theirs),
             _ => false,
         };
         let shown = below.iter().flatten().map(Foreign::shown).max().unwrap_or(0);
-        let foreign = if same || common.is_some() { 0 } else { shown.next_multiple_of(BLOCK) };
-        Ways { to, based, foreign, apart, common }
+        let mut ways = Ways {
+            to,
+            based: [&mine, &theirs].map(|levels| Based::of(levels.iter().cloned())),
+            foreign: if same || common.is_some() { 0 } else { shown.next_multiple_of(BLOCK) },
+            apart: Vec::new(),
+            common: None,
+            recorded: Vec::new(),
+            staged: Vec::new(),
+        };
+        let (my_own, their_own) = common.unwrap_or((mine.len(), theirs.len()));
+        theirs[..their_own].iter().chain(&mine[..my_own]).try_for_each(|line| ways.add_apart(line))?;
+        if common.is_some() {
+            ways.add_common(&theirs[their_own], &mine[my_own])?;
+        }
+        Ok(ways)
+    }
+
+    /// A branch that only one of the states has.
+    fn add_apart(&mut self, line: &Line) -> Result<()> {
+        let mut line = line.clone();
+        if let Some(at) = line.at.take() {
+            // What the next anchor sees, and what was written until then, is more than the moment had.
+            let lsn = at.place().1;
+            let next = line.branch.cdp.log.read().events.range(lsn..).find_map(|(lsn, event)| match event {
+                Event::Anchor { epoch, .. } => Some((*lsn, *epoch)),
+                _ => None,
+            });
+            let (until, epoch) = next.unwrap_or((u64::MAX, HEAD));
+            self.recorded.push(Recorded::between(&line.branch, lsn, until)?);
+            line.epoch = epoch;
+        }
+        self.staged.push((line.branch.clone(), 0..=line.epoch));
+        self.apart.push(line);
+        Ok(())
+    }
+
+    /// The branch that both have.
+    fn add_common(&mut self, one: &Line, other: &Line) -> Result<()> {
+        let branch = &one.branch;
+        if one.at.is_none() && other.at.is_none() {
+            let (earlier, later) = if one.epoch < other.epoch { (one, other) } else { (other, one) };
+            self.staged.push((branch.clone(), earlier.epoch.saturating_add(1)..=later.epoch));
+            self.common = Some((earlier.clone(), later.clone()));
+            return Ok(());
+        }
+        let lsns = (lsn_of(one)?, lsn_of(other)?);
+        self.recorded.push(Recorded::between(branch, lsns.0, lsns.1)?);
+        let later = if lsns.0 > lsns.1 { one } else { other };
+        if later.at.is_none() {
+            // All up to a moment has been carried out.
+            self.staged.push((branch.clone(), 0..=later.epoch));
+        }
+        Ok(())
     }
 
     fn step(&self, mut bytes: Range<u64>) -> Result<(Vec<Range<u64>>, u64)> {
         // Staging is asked before the map: a record leaves the one only after it has entered the other.
         let mut found = self.staged(&mut bytes);
         found.extend(self.mapped(&mut bytes)?);
+        if !self.recorded.is_empty() {
+            // What a map that is read as it is now lost meanwhile is staged still, or else recorded.
+            found.extend(self.staged(&mut bytes));
+        }
+        for recorded in &self.recorded {
+            found.extend(recorded.touched(&mut bytes)?);
+        }
         found.push(bytes.start..self.foreign);
-        found.retain(|r| r.start < bytes.end.min(r.end));
-        found.iter_mut().for_each(|r| r.end = r.end.min(bytes.end));
+        found.iter_mut().for_each(|r| *r = r.start.max(bytes.start)..r.end.min(bytes.end));
+        found.retain(|r| r.start < r.end);
         Ok((union(found), bytes.end))
     }
 
     /// Ranges that only one of the states sees staged records in. Shortens `bytes` to what the answer covers.
     fn staged(&self, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
         let mut found = Vec::new();
-        let common = self.common.iter().map(|(earlier, later)| (later, earlier.epoch.saturating_add(1)));
-        for (line, first) in self.apart.iter().map(|line| (line, 0)).chain(common) {
-            if !line.branch.staging.is_empty() && first <= line.epoch {
-                let staging = &line.branch.staging;
-                let (touched, end) = staging.touched(bytes.clone(), first..=line.epoch, RANGES_PER_STEP);
+        for (branch, epochs) in &self.staged {
+            if !branch.staging.is_empty() && !epochs.is_empty() {
+                let (touched, end) = branch.staging.touched(bytes.clone(), epochs.clone(), RANGES_PER_STEP);
                 bytes.end = end;
                 found.extend(touched);
             }
@@ -291,6 +355,26 @@ impl<'a> Ways<'a> {
         };
         Ok(Pages { apart, common })
     }
+}
+
+/// Which moment of its branch a line is; now is the last of all.
+fn lsn_of(line: &Line) -> Result<u64> {
+    if let Some(at) = &line.at {
+        return Ok(at.place().1);
+    }
+    if line.epoch == HEAD {
+        return Ok(u64::MAX);
+    }
+    let log = line.branch.cdp.log.read();
+    // Anchors are in the order of epochs; the newest are asked for most.
+    let mut anchors = log.events.iter().rev().filter_map(|(lsn, event)| match event {
+        Event::Anchor { epoch, .. } if *epoch <= line.epoch => Some((*lsn, *epoch)),
+        _ => None,
+    });
+    anchors.next().filter(|(_, epoch)| *epoch == line.epoch).map(|(lsn, _)| lsn).ok_or_else(|| {
+        let why = "of a snapshot that was taken while CDP was off, or has left the history, the moment is not known";
+        Error::new(ErrorKind::Unsupported, format!("compare a moment with another state: {why}"))
+    })
 }
 
 /// What a line itself has of a page.

@@ -1,6 +1,8 @@
 //! What tests of the engine share: a pool in memory, and simple requests.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
+pub mod differences;
+
 use bytes::Bytes;
 use hindcast_engine::Volume;
 use hindcast_engine::check::{CheckOptions, check};

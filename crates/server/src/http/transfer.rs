@@ -3,12 +3,13 @@
 use super::error::{ApiError, Json, Path, Query};
 use super::routes::Shared;
 use super::{App, MAX_TRANSFERS, blocking, convert::Lineage};
-use crate::priority;
+use crate::{moments, priority};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{ByteRange, ChannelBody, Difference, ErrorBody, ErrorKind, Snapshot, UnfinishedImport};
+use hindcast_engine::Difference as Compared;
 use hindcast_engine::pool::{Pool, SnapshotInfo};
 use hindcast_engine::world::uuid_text;
 use http_body_util::BodyExt;
@@ -37,20 +38,33 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DifferenceQuery {
+    from: String,
     to: Option<String>,
     #[serde(default)]
     offset: u64,
+    /// As an earlier part told it.
+    identity: Option<String>,
 }
 
-/// What may differ between a snapshot and a later one, or the volume as it is now; in parts.
-#[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}/difference", params(("volume" = String, Path), ("snapshot" = String, Path), ("to" = Option<String>, Query), ("offset" = Option<u64>, Query)), responses((status = OK, body = Difference), (status = "default", body = ErrorBody)))]
+/// What may differ between a snapshot or a moment and a later one, or the volume as it is now; in parts.
+#[utoipa::path(get, path = "/volumes/{volume}/difference", params(("volume" = String, Path), ("from" = String, Query), ("to" = Option<String>, Query), ("offset" = Option<u64>, Query), ("identity" = Option<String>, Query)), responses((status = OK, body = Difference), (status = "default", body = ErrorBody)))]
 async fn difference(
     State(app): Shared,
-    Path((volume, snapshot)): Path<(String, String)>,
+    Path(volume): Path<String>,
     Query(query): Query<DifferenceQuery>,
 ) -> Result<Json<Difference>, ApiError> {
     blocking(&app, move |app| {
-        let difference = app.pool.difference(&volume, &snapshot, query.to.as_deref())?;
+        let (from, from_name) = moments::open_frozen(&app.pool, &volume, &query.from)?;
+        let (to, to_name) = match &query.to {
+            Some(to) => moments::open_frozen(&app.pool, &volume, to).map(|(to, name)| (to, Some(name)))?,
+            None => (app.pool.watch_volume(&volume)?, None),
+        };
+        let difference = Compared::new(from, to)?;
+        let identity = difference.of().map(|uuid| uuid_text(&uuid)).join("/");
+        if query.identity.is_some_and(|earlier| earlier != identity) {
+            let why = "go on comparing two states: one of these names means another state now; begin anew";
+            return Err(ApiError::new(ErrorKind::Conflict, why));
+        }
         let size = difference.size();
         let mut at = query.offset;
         let mut ranges: Vec<ByteRange> = Vec::new();
@@ -65,7 +79,8 @@ async fn difference(
             }
             at = end;
         }
-        Ok(Json(Difference { size, ranges, next: (at < size).then_some(at) }))
+        let next = (at < size).then_some(at);
+        Ok(Json(Difference { from: from_name, to: to_name, identity, size, ranges, next }))
     })
     .await
 }

@@ -1,5 +1,5 @@
 //! Metadata contexts: the options that select them and the extents they report. There is `base:allocation`, and
-//! `hindcast:changed-since:SNAPSHOT` for each snapshot that an export can be compared with.
+//! `hindcast:changed-since:PAST` for each snapshot, and other state of the past, that an export can be compared with.
 
 use super::options::{OptionError, Reader, rep};
 use crate::Changes;
@@ -14,11 +14,11 @@ pub const ALLOCATION_ID: u32 = 1;
 
 /// The namespace of the contexts that are not in the protocol's own.
 pub const NAMESPACE: &str = "hindcast:";
-/// What may differ from a snapshot, whose name follows.
+/// What may differ from a state of the past, whose name follows.
 pub const CHANGED_SINCE: &str = "hindcast:changed-since:";
 /// Extent flag of [`CHANGED_SINCE`]: the content may differ. Without it, it does not.
 pub const STATE_CHANGED: u32 = 1;
-/// Snapshots that one connection compares with.
+/// States that one connection compares with.
 pub const MAX_COMPARED: usize = 16;
 
 /// A context that was selected.
@@ -26,7 +26,7 @@ pub const MAX_COMPARED: usize = 16;
 pub enum Context {
     /// [`BASE_ALLOCATION`].
     Allocation,
-    /// [`CHANGED_SINCE`] a snapshot, with its id on the wire.
+    /// [`CHANGED_SINCE`] a state of the past, with its id on the wire.
     Changes(u32, Arc<dyn Changes>),
 }
 

@@ -413,7 +413,13 @@ impl<'a> Negotiator<'a> {
 
     fn negotiated(&self, name: &str, device: Arc<dyn BlockDevice>) -> Negotiated {
         let selected = self.selected.as_ref().filter(|(export, _)| self.structured && export == name);
-        let contexts = selected.map(|(_, contexts)| contexts.clone()).unwrap_or_default();
+        let mut contexts = selected.map(|(_, contexts)| contexts.clone()).unwrap_or_default();
+        // What the name meant when the contexts were selected may be another state than what it means now.
+        let uuid = device.info().uuid;
+        contexts.retain(|context| match context {
+            Context::Allocation => true,
+            Context::Changes(_, changes) => changes.of() == uuid,
+        });
         Negotiated { export: name.to_owned(), device, structured: self.structured, contexts }
     }
 
