@@ -436,3 +436,63 @@ fn a_recovered_volume_tells_the_moment_that_it_rests_on() {
     assert_eq!(f.pool.origin("then").unwrap(), None, "it is complete");
     assert!(f.pool.moment_bases().is_empty());
 }
+
+#[test]
+fn flush_points_outlive_a_restart_and_go_with_their_moments() {
+    let site = Site::new(64);
+    drop(site.volume("v", MIB, 16 * KIB));
+    let retention = Retention { time: Some(10_000_000_000_000), bytes: None };
+    let settings = CdpSettings { anchors: AnchorPolicy::Every(4), retention, ..CdpSettings::default() };
+    site.pool.set_cdp("v", Some(settings)).unwrap();
+    let flush = |site: &Site, byte: u8| {
+        site.clock.advance(1_000_000_000);
+        let v = site.pool.open_volume("v", false).unwrap();
+        write(&v, 0, byte, 512);
+        v.flush().unwrap();
+        (site.pool.stats().sequenced_lsn, site.clock.now())
+    };
+    let mut points: Vec<(u64, u64)> = (0..3000u32).map(|n| flush(&site, n as u8)).collect();
+    let lsns = |site: &Site| {
+        let found = site.pool.history("v", 0).unwrap().flushes;
+        found.into_iter().map(|(lsn, _)| lsn).collect::<Vec<u64>>()
+    };
+    let known = |points: &[(u64, u64)]| points.iter().map(|(lsn, _)| *lsn).collect::<Vec<u64>>();
+    assert_eq!(lsns(&site), known(&points), "staged");
+    site.pool.close().unwrap();
+    let mut site = site.reopen();
+    assert_eq!(lsns(&site), known(&points));
+    // One more after each restart, without a write before the first flush.
+    for byte in 0..3 {
+        site.pool.open_volume("v", false).unwrap().flush().unwrap();
+        points.push(flush(&site, byte));
+        site.idle();
+        site.pool.close().unwrap();
+        site = site.reopen();
+    }
+    assert_eq!(lsns(&site), known(&points));
+    for (n, (lsn, time)) in points.iter().enumerate().step_by(97) {
+        let at = |moment| site.pool.resolve("v", &moment).unwrap().lsn;
+        // A flush is stamped a little later than what it covers.
+        assert_eq!((at(Moment::FlushUpTo(*lsn)), at(Moment::FlushBefore(*time + 1000))), (*lsn, *lsn));
+        assert_eq!(at(Moment::FlushBefore(*time + 999_999_999)), *lsn, "flush {n}");
+        if let Some((before, _)) = n.checked_sub(1).map(|n| points[n]) {
+            assert_eq!(
+                (at(Moment::FlushUpTo(*lsn - 1)), at(Moment::FlushBefore(*time - 1))),
+                (before, before)
+            );
+        }
+    }
+    let early = site.pool.resolve("v", &Moment::FlushUpTo(points[0].0 - 1)).unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::NotFound);
+    // What expires takes its flush points along, and a deleted volume all of them.
+    site.clock.advance(9_500_000_000_000);
+    (0..3).for_each(|_| site.idle());
+    let begins = site.pool.history("v", 0).unwrap().spans[0].from.0;
+    points.retain(|(lsn, _)| *lsn >= begins);
+    assert!((1..600).contains(&points.len()), "{}", points.len());
+    assert_eq!(lsns(&site), known(&points));
+    site.pool.delete_volume("v", true).unwrap();
+    (0..3).for_each(|_| site.idle());
+    drop(site.volume("v", MIB, 16 * KIB));
+    assert_eq!(lsns(&site), [] as [u64; 0]);
+}

@@ -41,6 +41,9 @@ pub(crate) struct Past {
     expires: bool,
     /// By LSN: what it held, and its size.
     moments: BTreeMap<u64, (Content, u64)>,
+    /// By LSN: flushes that succeeded with CDP on, and whether they must be known: no kill and no crash came since, or it was
+    /// found after that.
+    flushes: BTreeMap<u64, bool>,
 }
 
 impl Run {
@@ -72,6 +75,37 @@ impl Run {
         Ok(())
     }
 
+    /// A flush of a volume has succeeded.
+    pub(crate) fn note_flush(&mut self, vol: VolId) -> Outcome<()> {
+        let pool = self.pool()?;
+        let (info, lsn) = (pool.volume(&self.volume_name(vol)?), pool.stats().sequenced_lsn);
+        if info.is_ok_and(|info| info.cdp.is_some()) {
+            self.past.entry(vol).or_default().flushes.insert(lsn, true);
+        }
+        Ok(())
+    }
+
+    /// The last flush up to a moment is known, or one before it that was known by the last start.
+    fn check_last_flush(&mut self, vol: VolId, lsn: u64) -> Outcome<()> {
+        let (pool, name) = (self.pool()?, self.volume_name(vol)?);
+        let found = pool.resolve(&name, &Moment::FlushUpTo(lsn));
+        let (crashed, refusals) = (self.dir.crashed(), self.moment_refusals(vol));
+        let flushes = &mut self.past.entry(vol).or_default().flushes;
+        let sure = flushes.range(..=lsn).rev().find(|(_, sure)| **sure).map(|(lsn, _)| *lsn);
+        match found {
+            Ok(found)
+                if (sure.unwrap_or(0)..=lsn).contains(&found.lsn) && flushes.contains_key(&found.lsn) =>
+            {
+                flushes.insert(found.lsn, true);
+                Ok(())
+            }
+            Err(_) if crashed => Ok(()),
+            Err(e) if e.kind() == ErrorKind::NotFound && sure.is_none() => Ok(()),
+            Err(e) if refusals.contains(&e.kind()) => Ok(()),
+            found => Err(format!("the last flush of volume {vol} up to {lsn} is {found:?}, of {flushes:?}")),
+        }
+    }
+
     /// After a crash: what lies behind the end of what was recovered has never been. Opening may have written records of its
     /// own by now, and the crash may have hit after that: what is written says less than the first record that is lost.
     pub(crate) fn forget_lost_moments(&mut self, first_lost: Option<u64>) -> Outcome<()> {
@@ -81,6 +115,7 @@ impl Run {
         self.past.retain(|vol, _| state.volumes.contains_key(vol));
         for past in self.past.values_mut() {
             drop(past.moments.split_off(&end));
+            past.flushes.values_mut().for_each(|sure| *sure = false);
         }
         // Not always: a moment is destaged when it is opened, and what is staged is to be met by other things too.
         if self.wild && self.rand.percent(30) { self.verify_moments(AFTER_RECOVERY) } else { Ok(()) }
@@ -136,6 +171,7 @@ impl Run {
             Some((lsn, content, size)) if !self.faults => {
                 self.check_moment(vol, lsn, &content, size)?;
                 self.verify_change_since(vol, lsn)?;
+                self.check_last_flush(vol, lsn)?;
                 if self.rand.percent(20) && self.held.len() < HELD {
                     self.hold_moment(vol, lsn, content, size)?;
                 } else if self.rand.percent(10) {

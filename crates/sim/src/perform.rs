@@ -316,7 +316,8 @@ impl Run {
         let Some(handle) = self.handle(vol)? else {
             return Ok(());
         };
-        self.durably(handle.flush(), &[]).map(drop)
+        let answer = self.durably(handle.flush(), &[])?;
+        if let Answer::Done = answer { self.note_flush(vol) } else { Ok(()) }
     }
 
     fn zero(

@@ -16,8 +16,8 @@ type GroupKey = (u64, u64, u64);
 const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> = TableDefinition::new("cdp_groups");
 /// (volume, LSN)
 const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
-/// (branch, LSN); the last table that an older build lacks.
-pub(super) const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
+/// (branch, LSN)
+const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
 
 /// A segment of a branch's log, as far as it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,6 +249,8 @@ impl Txn<'_> {
         db!("create the catalog", self.txn.get()?.open_table(GROUPS));
         db!("create the catalog", self.txn.get()?.open_table(LINES));
         db!("create the catalog", self.txn.get()?.open_table(EVENTS));
+        // The last one that an older build lacks.
+        db!("create the catalog", self.txn.get()?.open_table(super::flushes::FLUSHES));
         Ok(())
     }
 

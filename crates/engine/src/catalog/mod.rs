@@ -7,6 +7,7 @@
 mod backend;
 mod cdp;
 mod control;
+mod flushes;
 mod holes;
 mod store;
 mod usage;
@@ -15,6 +16,7 @@ mod versions;
 
 pub(crate) use cdp::{Event, GroupRecord, LineRecord, SegmentRecord};
 pub(crate) use control::Control;
+pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;
 pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
@@ -142,7 +144,7 @@ impl Catalog {
             let tables = db!("read the catalog", txn.list_tables());
             let names: Vec<String> = tables.map(|t| redb::TableHandle::name(&t).to_owned()).collect();
             let has = |name: &str| names.iter().any(|n| n == name);
-            Ok((has(redb::TableHandle::name(&usage::USAGE)), has(redb::TableHandle::name(&cdp::EVENTS))))
+            Ok((has(redb::TableHandle::name(&usage::USAGE)), has(redb::TableHandle::name(&flushes::FLUSHES))))
         })?;
         if !known.1 {
             let mut txn = self.begin()?;

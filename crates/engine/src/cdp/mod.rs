@@ -8,6 +8,7 @@ pub(crate) mod append;
 mod codec;
 mod compact;
 mod control;
+pub(crate) mod flushes;
 pub(crate) mod log;
 pub mod model;
 pub(crate) mod moment;

@@ -166,10 +166,8 @@ impl Pool {
         }
         match moment {
             Moment::FlushBefore(_) | Moment::FlushUpTo(_) => {
-                let state = self.names.read().volume(volume)?.clone();
-                let flushes = state.flushes.lock();
-                let flush = flushes.iter().rev().find(|(lsn, time)| by.reaches(*lsn, *time));
-                Ok(By::Lsn(flush.map(|(lsn, _)| *lsn).ok_or_else(|| {
+                let flush = self.last_flush(id, |(lsn, time)| by.reaches(*lsn, *time))?;
+                Ok(By::Lsn(flush.map(|(lsn, _)| lsn).ok_or_else(|| {
                     not_found(format!("find a flush of volume {volume} by that moment: none is known"))
                 })?))
             }

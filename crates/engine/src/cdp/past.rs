@@ -26,7 +26,7 @@ impl Pool {
         let state = self.names.read().volume(volume)?.clone();
         self.record_until(self.journal.last().0)?;
         let mut history = History { marks: self.marks(state.id), ..History::default() };
-        history.flushes = state.flushes.lock().iter().copied().collect();
+        history.flushes = self.newest_flushes(state.id)?;
         let stretches = self.stretches(state.id);
         for Stretch { branch, until, .. } in &stretches {
             let anchors = {

@@ -49,9 +49,9 @@ impl Due {
 impl Pool {
     /// Takes a step of forgetting. False when there is nothing to forget.
     pub(crate) fn forget_history(&self, m: &mut Maintenance) -> Result<bool> {
-        let forgot = self
-            .forget_begun(m)
-            .and_then(|forgot| Ok(forgot || self.end_histories(m)? || self.enforce_retention(m)?));
+        let forgot = self.forget_begun(m).and_then(|forgot| {
+            Ok(forgot || self.end_histories(m)? || self.enforce_retention(m)? || self.forget_flushes(m)?)
+        });
         forgot.map_err(|e| self.fault.poison(&e))
     }
 

@@ -10,8 +10,8 @@ use crate::cdp::moment::At;
 use crate::error::Result;
 use crate::generation::Generation;
 use crate::staging::Staging;
-use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeSet, VecDeque};
+use parking_lot::RwLock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -283,13 +283,8 @@ pub(crate) struct VolumeState {
     pub(crate) import: RwLock<Option<ImportRecord>>,
     /// Is there an import? For the path of writes.
     pub(crate) importing: AtomicBool,
-    /// Consistency points by FLUSH, the newest ones: (LSN, time).
-    pub(crate) flushes: Mutex<VecDeque<(u64, u64)>>,
     pub(crate) counters: Arc<VolumeCounters>,
 }
-
-/// Flushes that a volume remembers.
-const MAX_FLUSHES: usize = 4096;
 
 impl VolumeState {
     /// What is only read: a snapshot, or a moment. `of` is the device that it is like: identity, block size, and since when.
@@ -309,21 +304,8 @@ impl VolumeState {
             policy: RwLock::default(),
             import: RwLock::default(),
             importing: AtomicBool::new(false),
-            flushes: Mutex::default(),
             counters: Arc::default(),
         }
-    }
-
-    /// A flush that began at `time`, with everything up to `lsn` sequenced, has succeeded.
-    pub(crate) fn flushed(&self, lsn: u64, time: u64) {
-        let mut flushes = self.flushes.lock();
-        if flushes.back().is_some_and(|(last, _)| *last >= lsn) {
-            return;
-        }
-        if flushes.len() == MAX_FLUSHES {
-            flushes.pop_front();
-        }
-        flushes.push_back((lsn, time));
     }
 
     pub(crate) fn set_import(&self, import: Option<ImportRecord>) {

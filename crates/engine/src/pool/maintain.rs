@@ -202,7 +202,8 @@ impl Pool {
     pub(crate) fn checkpoint(&self, m: &mut Maintenance) -> Result<()> {
         let now = (m.destaged, self.journal.synced(), self.journal.start_after(m.destaged).0);
         let then = &m.committed;
-        if now == (then.destaged_lsn, then.synced_lsn, then.journal_seq) {
+        let same = now == (then.destaged_lsn, then.synced_lsn, then.journal_seq);
+        if same && !self.flushes.any_waiting() {
             return Ok(());
         }
         let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;
@@ -241,11 +242,14 @@ impl Pool {
             ..m.committed
         };
         let kept = txn.kept_change();
-        m.allocator
+        let flushes = m
+            .allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
-            .and_then(|()| txn.commit())
+            .and_then(|()| self.flushes.store(&mut txn))
+            .and_then(|flushes| txn.commit().map(|()| flushes))
             .map_err(|e| self.fault.poison(&e))?;
+        self.flushes.stored(flushes);
         let names = self.names.read();
         for (id, change) in kept {
             if let Some(branch) = names.branches.get(&id) {

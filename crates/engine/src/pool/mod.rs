@@ -30,6 +30,7 @@ pub(crate) use open::{decode_control, lock};
 pub(crate) use space::Space;
 
 use crate::catalog::{Catalog, LineRecord};
+use crate::cdp::flushes::Flushes;
 use crate::disk::{CountingDir, SyncPurpose};
 
 use crate::error::{ErrorKind, Result};
@@ -66,6 +67,7 @@ pub struct Pool {
     pub(crate) positions: SharedPositions,
     /// What happened to volumes: volume, LSN.
     pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
+    pub(crate) flushes: Flushes,
     /// Physical volumes are added, drained and removed one at a time.
     pub(crate) pv_operations: Mutex<()>,
     work: Work,

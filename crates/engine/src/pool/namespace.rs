@@ -14,7 +14,7 @@ use crate::cdp::moment::At;
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::staging::Range;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::ops;
 use std::sync::Arc;
@@ -189,7 +189,6 @@ impl Namespace {
             policy: RwLock::new(record.policy),
             import: RwLock::new(record.import),
             importing: AtomicBool::new(record.import.is_some()),
-            flushes: Mutex::default(),
             counters,
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
@@ -431,9 +430,6 @@ impl Namespace {
             import: None,
         };
         self.add_volume(id, record, old.counters.clone())?;
-        if let Some(new) = self.by_id.get(&id) {
-            new.flushes.lock().clone_from(&old.flushes.lock());
-        }
         Ok(())
     }
 

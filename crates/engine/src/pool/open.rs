@@ -10,6 +10,7 @@ use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, W
 use crate::catalog::{
     self, CURRENT, Catalog, Control, LineRecord, Positions, PvRecord, SnapshotRecord, Superblock,
 };
+use crate::cdp::flushes::Flushes;
 use crate::cdp::log::load_segments;
 use crate::cdp::room::{self, Place};
 use crate::destage::Fill;
@@ -138,8 +139,9 @@ impl Pool {
         open_added(&*dir, &names, &superblock, &pvs)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
-        let lines = note_unfinished(&mut maintenance, &catalog, &names)?;
         let pool = Arc::new(Pool {
+            lines: RwLock::new(note_unfinished(&mut maintenance, &catalog, &names)?),
+            flushes: Flushes::load(&catalog)?,
             uuid: superblock.pool,
             config,
             options,
@@ -155,7 +157,6 @@ impl Pool {
             names: RwLock::new(names),
             maintenance: Mutex::new(maintenance),
             positions: SharedPositions::default(),
-            lines: RwLock::new(lines),
             pv_operations: Mutex::new(()),
             work: Work::default(),
             _lock: lock,

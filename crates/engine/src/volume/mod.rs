@@ -174,7 +174,7 @@ impl BlockDevice for Volume {
             // Stamped behind what it covers: whoever goes back to a flush by time gets nothing that is later.
             let recorded = self.branch().cdp.is_on().then(|| self.pool.now());
             self.pool.journal.sync_to(lsn)?;
-            recorded.into_iter().for_each(|time| self.state.flushed(lsn, time));
+            recorded.into_iter().for_each(|time| self.pool.flushes.add(self.state.id, lsn, time));
             Ok(())
         });
         self.counted(flushed)

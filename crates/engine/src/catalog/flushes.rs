@@ -1,0 +1,201 @@
+//! Flush points of volumes that keep their history, as many to a row as one commit took along.
+
+use super::store::db;
+use super::values::{Value, seal, unseal};
+use super::{Bytes, Catalog, Txn, decode};
+use crate::codec::{Reader, Writer};
+use crate::error::Result;
+use redb::TableDefinition;
+
+/// (volume, LSN of the last point)
+pub(super) const FLUSHES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_flushes");
+
+/// (LSN, nanoseconds since the Unix epoch)
+pub(crate) type FlushPoint = (u64, u64);
+
+/// Points of one row at most: a search reads some rows whole.
+const MAX_POINTS: usize = 1024;
+
+/// Flush points in the order of LSNs, none later in time than the next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FlushRecord(pub(crate) Vec<FlushPoint>);
+
+impl Value for FlushRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u16(self.0.len() as u16);
+            let mut last = (0, 0);
+            for point in &self.0 {
+                put_number(w, point.0.wrapping_sub(last.0));
+                put_number(w, point.1.wrapping_sub(last.1));
+                last = *point;
+            }
+        })
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let count = r.u16()?;
+        let mut last: FlushPoint = (0, 0);
+        let mut points = Vec::with_capacity(count.into());
+        for _ in 0..count {
+            last = (last.0.checked_add(take_number(&mut r)?)?, last.1.checked_add(take_number(&mut r)?)?);
+            points.push(last);
+        }
+        r.end(FlushRecord(points)).filter(|record| !record.0.is_empty())
+    }
+}
+
+/// Seven bits a byte, low ones first, the high bit set in all but the last.
+fn put_number(w: &mut Writer, mut number: u64) {
+    while number >= 128 {
+        w.u8(number as u8 | 128);
+        number >>= 7;
+    }
+    w.u8(number as u8);
+}
+
+fn take_number(r: &mut Reader<'_>) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = r.u8()?;
+        let part = u64::from(byte & 127);
+        number |= part.checked_shl(shift).filter(|shifted| shifted >> shift == part)?;
+        if byte < 128 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+impl Catalog {
+    /// The volumes that have flush points, and of each the keys of its oldest and its newest row.
+    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, u64)>> {
+        self.store.read("read the flush points", |txn| {
+            let table = db!("read the flush points", txn.open_table(FLUSHES));
+            let mut found = Vec::new();
+            let mut from = (0, 0);
+            while let Some(row) = db!("read the flush points", table.range(from..)).next() {
+                let (volume, oldest) = db!("read the flush points", row).0.value();
+                let newest = db!("read the flush points", table.range((volume, oldest)..=(volume, u64::MAX)))
+                    .next_back();
+                let newest = match newest {
+                    Some(row) => db!("read the flush points", row).0.value().1,
+                    None => oldest,
+                };
+                found.push((volume, oldest, newest));
+                let Some(next) = volume.checked_add(1) else { break };
+                from = (next, 0);
+            }
+            Ok(found)
+        })
+    }
+
+    /// The last flush point of a volume that `reaches`, which says yes to all up to some point and no to the others.
+    pub(crate) fn last_flush(
+        &self,
+        volume: u64,
+        reaches: impl Fn(&FlushPoint) -> bool,
+    ) -> Result<Option<FlushPoint>> {
+        self.store.read("read the flush points", |txn| {
+            let table = db!("read the flush points", txn.open_table(FLUSHES));
+            let row_from = |lsn: u64| {
+                let row =
+                    db!("read the flush points", table.range((volume, lsn)..=(volume, u64::MAX))).next();
+                let Some(row) = row else { return Ok(None) };
+                let (key, value) = db!("read the flush points", row);
+                Ok(Some((key.value().1, decode::<FlushRecord>("flush points", value.value())?.0)))
+            };
+            // The row with the last such point is the last of those that begin with one.
+            let (mut low, mut high) = (0, u64::MAX);
+            let mut best = None;
+            while low <= high {
+                let middle = low + (high - low) / 2;
+                match row_from(middle)? {
+                    Some((key, points)) if reaches(&points[0]) => {
+                        best = points.into_iter().take_while(&reaches).last();
+                        let Some(next) = key.checked_add(1) else { break };
+                        low = next;
+                    }
+                    _ => {
+                        let Some(before) = middle.checked_sub(1) else { break };
+                        high = before;
+                    }
+                }
+            }
+            Ok(best)
+        })
+    }
+
+    /// The newest flush points of a volume, oldest first: `most` of them, if there are so many.
+    pub(crate) fn newest_flushes(&self, volume: u64, most: usize) -> Result<Vec<FlushPoint>> {
+        self.store.read("read the flush points", |txn| {
+            let table = db!("read the flush points", txn.open_table(FLUSHES));
+            let mut found: Vec<FlushPoint> = Vec::new();
+            for row in db!("read the flush points", table.range((volume, 0)..=(volume, u64::MAX))).rev() {
+                if found.len() >= most {
+                    break;
+                }
+                let (_, value) = db!("read the flush points", row);
+                found.extend(decode::<FlushRecord>("flush points", value.value())?.0.iter().rev());
+            }
+            found.truncate(most);
+            found.reverse();
+            Ok(found)
+        })
+    }
+
+    /// The keys of a volume's rows before an LSN, oldest first, at most `most`; and the one that comes then.
+    pub(crate) fn flushes_before(
+        &self,
+        volume: u64,
+        lsn: u64,
+        most: usize,
+    ) -> Result<(Vec<u64>, Option<u64>)> {
+        self.store.read("read the flush points", |txn| {
+            let table = db!("read the flush points", txn.open_table(FLUSHES));
+            let mut found = Vec::new();
+            for row in db!("read the flush points", table.range((volume, 0)..=(volume, u64::MAX))) {
+                let key = db!("read the flush points", row).0.value().1;
+                if key >= lsn || found.len() == most {
+                    return Ok((found, Some(key)));
+                }
+                found.push(key);
+            }
+            Ok((found, None))
+        })
+    }
+}
+
+impl Txn<'_> {
+    /// Adds points that are all newer than those that are there.
+    pub(crate) fn put_flushes(&mut self, volume: u64, points: &[FlushPoint]) -> Result<()> {
+        for row in points.chunks(MAX_POINTS) {
+            if let Some((last, _)) = row.last() {
+                self.put(FLUSHES, (volume, *last), &FlushRecord(row.to_vec()).encode())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_flushes(&mut self, volume: u64, key: u64) -> Result<()> {
+        self.remove(FLUSHES, (volume, key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catalogs of older builds hold them.
+    #[test]
+    fn golden_bytes() {
+        let record = FlushRecord(vec![(1, 2), (200, 300), (u64::MAX, u64::MAX)]);
+        let bytes: String = record.encode().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(&bytes[..bytes.len() - 8], "0103000102c701aa02b7feffffffffffffff01d3fdffffffffffffff01");
+        assert_eq!(FlushRecord::decode(&record.encode()), Some(record));
+        assert_eq!(FlushRecord::decode(&FlushRecord(Vec::new()).encode()), None);
+        let backwards = FlushRecord(vec![(2, 2), (1, 3)]);
+        assert_eq!(FlushRecord::decode(&backwards.encode()), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! Flush points: moments at which all that a volume had acknowledged was durable, for going back to the last of them.
+//!
+//! They wait in memory until some commit takes them along. A crash loses those that wait: going back to the last flush
+//! before a moment then leads to an older one. What a flush covers has to be durable before it is one, so no LSN of a point
+//! that is kept is ever given to something else.
+
+use crate::catalog::{Catalog, FlushPoint, Txn};
+use crate::error::Result;
+use crate::pool::{Maintenance, Pool};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// Rows that one step forgets.
+const ROWS_PER_STEP: usize = 4096;
+/// Points that are told.
+const TOLD: usize = 4096;
+
+/// The flush points of all volumes, as far as they are in memory.
+pub(crate) struct Flushes(Mutex<BTreeMap<u64, Of>>);
+
+/// Of one volume.
+#[derive(Default)]
+struct Of {
+    /// The LSN of the newest.
+    last: u64,
+    waiting: Vec<FlushPoint>,
+    /// The key of the oldest row of the catalog.
+    oldest: Option<u64>,
+}
+
+impl Flushes {
+    /// As the catalog knows them.
+    pub(crate) fn load(catalog: &Catalog) -> Result<Flushes> {
+        let of = |oldest, last| Of { last, waiting: Vec::new(), oldest: Some(oldest) };
+        let rows = catalog.flushed_volumes()?.into_iter();
+        let all = rows.map(|(volume, oldest, last)| (volume, of(oldest, last))).collect();
+        Ok(Flushes(Mutex::new(all)))
+    }
+
+    /// A flush that began at `time`, with everything up to `lsn` sequenced, has succeeded.
+    pub(crate) fn add(&self, volume: u64, lsn: u64, time: u64) {
+        let mut all = self.0.lock();
+        let of = all.entry(volume).or_default();
+        if of.last < lsn {
+            of.last = lsn;
+            of.waiting.push((lsn, time));
+        }
+    }
+
+    /// Is there any that no commit has taken along?
+    pub(crate) fn any_waiting(&self) -> bool {
+        self.0.lock().values().any(|of| !of.waiting.is_empty())
+    }
+
+    /// Puts those that wait into a transaction; with what is returned [`Flushes::stored`] lets go of them.
+    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(u64, u64)>> {
+        let mut stored = Vec::new();
+        for (volume, of) in self.0.lock().iter() {
+            txn.put_flushes(*volume, &of.waiting)?;
+            stored.extend(of.waiting.last().map(|(last, _)| (*volume, *last)));
+        }
+        Ok(stored)
+    }
+
+    /// The commit succeeded: these volumes' points up to these LSNs are in the catalog.
+    pub(crate) fn stored(&self, upto: Vec<(u64, u64)>) {
+        let mut all = self.0.lock();
+        for (volume, last) in upto {
+            if let Some(of) = all.get_mut(&volume) {
+                of.waiting.retain(|(lsn, _)| *lsn > last);
+                // Or a newer one: the next look at it will tell.
+                of.oldest.get_or_insert(0);
+            }
+        }
+    }
+
+    fn waiting(&self, volume: u64) -> Vec<FlushPoint> {
+        self.0.lock().get(&volume).map(|of| of.waiting.clone()).unwrap_or_default()
+    }
+}
+
+impl Pool {
+    /// The last flush point of a volume that `reaches`: all up to some point do.
+    pub(super) fn last_flush(
+        &self,
+        volume: u64,
+        reaches: impl Fn(&FlushPoint) -> bool,
+    ) -> Result<Option<FlushPoint>> {
+        // In memory first: a point leaves it only after it has come into the catalog.
+        let waiting = self.flushes.waiting(volume).into_iter().take_while(&reaches).last();
+        match waiting {
+            Some(point) => Ok(Some(point)),
+            None => self.catalog.last_flush(volume, reaches),
+        }
+    }
+
+    /// The newest flush points of a volume that lie in what is kept of its history, oldest first.
+    pub(super) fn newest_flushes(&self, volume: u64) -> Result<Vec<FlushPoint>> {
+        let waiting = self.flushes.waiting(volume);
+        let mut all = self.catalog.newest_flushes(volume, TOLD)?;
+        let last = all.last().map_or(0, |(lsn, _)| *lsn);
+        all.extend(waiting.into_iter().filter(|(lsn, _)| *lsn > last));
+        let begins = self.begins(volume);
+        all.retain(|(lsn, _)| *lsn >= begins);
+        Ok(all.split_off(all.len().saturating_sub(TOLD)))
+    }
+
+    /// The first LSN that a volume can go back to; none: the largest of all.
+    fn begins(&self, volume: u64) -> u64 {
+        let stretches = self.stretches(volume);
+        let begins = stretches.iter().filter_map(|s| s.branch.cdp.log.read().begins());
+        begins.map(|(lsn, _)| lsn).min().unwrap_or(u64::MAX)
+    }
+
+    /// Takes a step of forgetting flush points of moments that are gone. False when there are none.
+    pub(super) fn forget_flushes(&self, m: &mut Maintenance) -> Result<bool> {
+        let volumes: Vec<(u64, u64)> = {
+            let all = self.flushes.0.lock();
+            all.iter().filter_map(|(volume, of)| Some((*volume, of.oldest?))).collect()
+        };
+        for (volume, oldest) in volumes {
+            let on = self.names.read().volume_by_id(volume).map(|v| v.line.branch.cdp.is_on());
+            let begins = self.begins(volume);
+            // Where recording is to begin nothing says yet when.
+            if oldest >= begins || begins == u64::MAX && on == Some(true) {
+                continue;
+            }
+            let (gone, next) = self.catalog.flushes_before(volume, begins, ROWS_PER_STEP)?;
+            if !gone.is_empty() {
+                let mut txn = self.catalog.begin()?;
+                gone.iter().try_for_each(|key| txn.remove_flushes(volume, *key))?;
+                self.commit_aside(m, txn, &[])?;
+            }
+            let mut all = self.flushes.0.lock();
+            if let Some(of) = all.get_mut(&volume) {
+                // What was stored meanwhile is not older than that.
+                of.oldest = next.or(Some(begins).filter(|begins| *begins < u64::MAX));
+                if of.oldest.is_none() && of.waiting.is_empty() && on.is_none() {
+                    all.remove(&volume);
+                }
+            }
+            if !gone.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
