@@ -1,11 +1,11 @@
 //! Appending to a branch's log: what a batch adds, written and synced before the commit that makes it count.
 
-use super::CdpSettings;
 use super::codec::{Packer, crc_after};
-use super::log::Applying;
+use super::log::{Applying, LogState};
 use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_record};
 use super::room::index_room;
 use super::segment::{Open, Sealed, SegmentFile};
+use super::{CdpSettings, Encoding};
 use crate::catalog::{GroupRecord, SegmentRecord, Txn};
 use crate::codec::crc32c;
 use crate::disk::{Dir, Lane, OpenMode, SyncPurpose};
@@ -191,6 +191,8 @@ pub(crate) struct Appender {
     packer: Packer,
     lane: Lane,
     next_seq: u64,
+    /// Where the log ended.
+    from: LogEnd,
     current: Option<Draft>,
     /// The current one is the log's open segment: its entries are in memory.
     continued: bool,
@@ -198,6 +200,13 @@ pub(crate) struct Appender {
     new_files: bool,
     raw: Vec<u8>,
     packed: Vec<u8>,
+}
+
+/// Where what is appended to a log goes: the number of the next segment; and the number, edition and length of the open one.
+type LogEnd = (u64, Option<(u64, u32, u64)>);
+
+fn end_of(log: &LogState) -> LogEnd {
+    (log.next_seq, log.open.as_ref().map(|o| (o.file.head.seq, o.file.head.edition, o.record.end)))
 }
 
 /// What a batch has added to the log of one branch, on disk and durable.
@@ -225,6 +234,7 @@ impl Appender {
             packer: Packer::new(settings.compression)?,
             lane,
             next_seq: log.next_seq,
+            from: end_of(&log),
             continued: current.is_some(),
             current,
             sealed: Vec::new(),
@@ -232,6 +242,23 @@ impl Appender {
             raw: Vec::new(),
             packed: Vec::new(),
         })
+    }
+
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.settings.encoding
+    }
+
+    /// Does the log still end where this began, and is it kept in the same way?
+    pub(crate) fn continues_log(&self) -> bool {
+        let log = self.branch.cdp.log.read();
+        self.from == end_of(&log) && log.settings == Some(self.settings)
+    }
+
+    /// Waits until what was gathered for the disk is there; tells how many bytes are, behind where the log ends.
+    pub(crate) fn settle(&mut self) -> u64 {
+        self.lane.settle();
+        let written = self.sealed.iter().chain(&self.current).map(|draft| draft.written).sum::<u64>();
+        written - self.from.1.map_or(0, |(_, _, end)| end)
     }
 
     /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then. Of a whole chunk
@@ -285,7 +312,6 @@ impl Appender {
             draft.seal(&mut self.lane, earlier)?;
         }
         drop(log);
-        draft.sync(&mut self.lane)?;
         self.sealed.push(draft);
         Ok(())
     }
@@ -299,7 +325,8 @@ impl Appender {
         if self.sealed.is_empty() && !open_grew {
             return Ok(None);
         }
-        if let Some(draft) = self.current.as_ref().filter(|_| open_grew) {
+        // All in a row: what the first makes durable of the file system's own is done for the others, too.
+        for draft in self.sealed.iter().chain(self.current.as_ref().filter(|_| open_grew)) {
             draft.sync(&mut self.lane)?;
         }
         self.lane.join()?;

@@ -90,20 +90,27 @@ impl Pool {
         let share = placed.len().div_ceil(threads);
         let (progress, written) = channel();
         std::thread::scope(|scope| {
-            let write = |part| {
-                let progress = progress.clone();
-                scope.spawn(move || self.write_run(part, Some(&progress)))
-            };
-            let mut workers: Vec<_> = placed.chunks(share).map(write).collect();
-            drop(progress);
-            workers.push(scope.spawn(move || {
+            let thread = std::thread::Builder::new;
+            let sync = move || {
                 while written.recv().is_ok() {
                     while written.try_recv().is_ok() {}
                     self.sync_pvs(placed, purpose)?;
                 }
                 Ok(())
-            }));
-            workers.into_iter().try_for_each(joined)
+            };
+            // There may be as many threads as there can be. The sync that counts comes last, and not here.
+            let mut workers: Vec<_> = thread().spawn_scoped(scope, sync).into_iter().collect();
+            let mut here = Ok(());
+            for part in placed.chunks(share) {
+                let progress = progress.clone();
+                let write = move || self.write_run(part, Some(&progress));
+                match thread().spawn_scoped(scope, write) {
+                    Ok(worker) => workers.push(worker),
+                    Err(_) => here = here.and_then(|()| self.write_run(part, None)),
+                }
+            }
+            drop(progress);
+            workers.into_iter().try_for_each(joined).and(here)
         })
     }
 

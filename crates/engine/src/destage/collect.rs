@@ -1,5 +1,6 @@
 //! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range of LSNs.
 
+use super::recording::Recorder;
 use crate::catalog::Control;
 use crate::cdp;
 use crate::error::Result;
@@ -91,6 +92,8 @@ pub(crate) struct Batch {
     pages: HashSet<(u32, u64)>,
     /// More would have come, but for the bounds of a batch.
     full: bool,
+    /// What histories keep of it, as far as that is recorded in advance.
+    pub(super) recorded: Vec<Recorder>,
 }
 
 /// The batch after the one that is being carried out, collected meanwhile.
@@ -98,6 +101,18 @@ pub(crate) struct Ahead {
     from: Cursor,
     to: Cursor,
     batch: Batch,
+}
+
+impl Ahead {
+    /// Do logs hold what no commit knows of?
+    pub(crate) fn is_recorded(&self) -> bool {
+        !self.batch.recorded.is_empty()
+    }
+
+    /// Bytes of logs that no commit knows of.
+    pub(crate) fn recorded_bytes(&self) -> u64 {
+        self.batch.recorded.iter().map(Recorder::bytes).sum()
+    }
 }
 
 impl Batch {
@@ -183,19 +198,19 @@ impl Pool {
         self.collect(cursor, self.journal.synced(), self.options.batch_bytes)
     }
 
-    /// Collects the batch at `from`, if all of it is there and destage is pressed; and has what histories need of the places
-    /// that it overwrites read. What fails here fails again when its turn has come.
-    pub(super) fn look_ahead(&self, from: Cursor) -> Option<Ahead> {
+    /// Collects the batch at `from`, if all of it is there and destage is pressed, and records what it can of it while `before`
+    /// is brought to its place. What fails here fails again when its turn has come.
+    pub(super) fn look_ahead(&self, from: Cursor, before: &Batch) -> Option<Ahead> {
         if !self.is_pressed() {
             return None;
         }
         let mut to = from;
         let collected = self.collect(&mut to, self.journal.synced(), self.options.batch_bytes).ok()?;
-        let Collected::Records(batch) = collected else { return None };
+        let Collected::Records(mut batch) = collected else { return None };
         if !batch.full {
             return None;
         }
-        self.read_ahead(&batch).ok()?;
+        batch.recorded = self.record_ahead(&batch, before).ok()?;
         Some(Ahead { from, to, batch })
     }
 

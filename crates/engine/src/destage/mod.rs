@@ -18,6 +18,7 @@ mod fill;
 mod history;
 mod plan;
 mod reclaim;
+mod recording;
 mod relocate;
 
 use crate::catalog::Txn;
@@ -33,6 +34,7 @@ pub(crate) use collect::Ahead;
 use collect::{Batch, Collected};
 pub(crate) use fill::Fill;
 use plan::Plan;
+use recording::Recorder;
 pub(crate) use relocate::Relocation;
 use std::sync::atomic::Ordering;
 
@@ -75,13 +77,14 @@ impl Pool {
         Ok(true)
     }
 
-    fn destage_batch(&self, m: &mut Maintenance, batch: Batch, next: Cursor) -> Result<()> {
-        let plan = self.plan(m, &batch, false)?;
+    fn destage_batch(&self, m: &mut Maintenance, mut batch: Batch, next: Cursor) -> Result<()> {
+        let mut plan = self.plan(m, &batch, false)?;
+        plan.recorded = std::mem::take(&mut batch.recorded);
         let nothing_to_apply = plan.at_once.is_empty() && plan.after.is_empty();
         let positions =
             |m: &Maintenance| (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged });
         let overlaps = !plan.after.is_empty();
-        let look_ahead = || overlaps.then(|| self.look_ahead(next)).flatten();
+        let look_ahead = || overlaps.then(|| self.look_ahead(next, &batch)).flatten();
         m.ahead = self.place(m, &batch, plan, positions, look_ahead)?;
         m.destaged = batch.last_lsn;
         self.unstage(&batch);
@@ -123,11 +126,12 @@ impl Pool {
         &self,
         m: &mut Maintenance,
         batch: &Batch,
-        plan: Plan,
+        mut plan: Plan,
         positions: impl Fn(&Maintenance) -> (u64, u64),
     ) -> Result<()> {
+        let begun = std::mem::take(&mut plan.recorded);
         let (written, prepared) =
-            self.beside(&plan.fresh, SyncPurpose::Preserve, || self.prepare(batch, &plan));
+            self.beside(&plan.fresh, SyncPurpose::Preserve, || self.prepare(batch, &plan, begun));
         let (recorded, txn) = prepared?;
         written?;
         let (preserved, destaged) = positions(m);
@@ -160,8 +164,8 @@ impl Pool {
     }
 
     /// Records what the batch changes, and readies the transaction that makes it so.
-    fn prepare(&self, batch: &Batch, plan: &Plan) -> Result<(Vec<Appended>, Txn<'_>)> {
-        let recorded = self.log_batch(batch)?;
+    fn prepare(&self, batch: &Batch, plan: &Plan, begun: Vec<Recorder>) -> Result<(Vec<Appended>, Txn<'_>)> {
+        let recorded = self.log_batch(batch, begun)?;
         let mut txn = self.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(plan.versions.iter())?;

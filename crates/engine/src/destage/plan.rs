@@ -2,6 +2,7 @@
 
 use super::apply::{Fill, Placed};
 use super::collect::{Batch, Item, Source};
+use super::recording::Recorder;
 use crate::catalog::Version;
 use crate::error::{Result, corrupt};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
@@ -26,6 +27,8 @@ pub(super) struct Plan {
     pub(super) at_once: Vec<Placed>,
     /// Parts of chunks whose slot holds what the commit makes known elsewhere, as a copy or in a history: written after it.
     pub(super) after: Vec<Placed>,
+    /// What is recorded of it already.
+    pub(super) recorded: Vec<Recorder>,
     /// Promises made for copies that no record stands for: (log2 of the slot size, slots).
     pub(super) reserved: Vec<(u8, u64)>,
     /// Growth of each branch's count of slots.

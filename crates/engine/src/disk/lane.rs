@@ -17,11 +17,26 @@ pub(crate) struct Lane {
 impl Lane {
     /// With a thread of its own if `beside`; the simulator wants none.
     pub(crate) fn new(beside: bool) -> Lane {
-        let worker = beside.then(|| {
+        let start = || {
             let (jobs, taken) = sync_channel::<Job>(WAITING);
-            (jobs, std::thread::spawn(move || taken.into_iter().try_for_each(|job| job())))
+            let work = move || taken.into_iter().try_for_each(|job| job());
+            // There may be as many threads as there can be.
+            std::thread::Builder::new().spawn(work).ok().map(|thread| (jobs, thread))
+        };
+        Lane { worker: beside.then(start).flatten() }
+    }
+
+    /// Waits until what was handed on is done. An error is told by the next call.
+    pub(crate) fn settle(&mut self) {
+        let (done, wait) = sync_channel(1);
+        let told = self.run(move || {
+            let _ = done.send(());
+            Ok(())
         });
-        Lane { worker }
+        // Where a job has failed nobody sends any more.
+        if told.is_ok() {
+            let _ = wait.recv();
+        }
     }
 
     /// Carries out `job` after those before it. An error may be that of an earlier one.

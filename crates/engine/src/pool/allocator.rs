@@ -568,13 +568,24 @@ impl Allocator {
 
     /// What there is for free extents now, when `margin` bytes of each file system are kept for the rest of the pool; and for logs,
     /// which are in the one that `data` tells of. Extents that were set aside are free again as far as there is room for them:
-    /// so many.
-    pub(crate) fn backing(&mut self, margin: u64, data: Option<disk::Backing>) -> Result<(Backing, u64)> {
+    /// so many. Of what `data` has available `ahead` bytes are in use, for what is promised them.
+    pub(crate) fn backing(
+        &mut self,
+        margin: u64,
+        data: Option<disk::Backing>,
+        ahead: u64,
+    ) -> Result<(Backing, u64)> {
         let left = |below: &disk::Backing| below.available.saturating_sub(margin);
         let mut of_pvs = Vec::with_capacity(self.pvs.len());
         for state in self.pvs.values() {
             let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
-            of_pvs.push(state.pv.disk.backing_available().map_err(fail)?);
+            let mut of_pv = state.pv.disk.backing_available().map_err(fail)?;
+            if let (Some(of_pv), Some(data)) = (&mut of_pv, &data)
+                && of_pv.file_system == data.file_system
+            {
+                of_pv.available += ahead;
+            }
+            of_pvs.push(of_pv);
         }
         let mut backing = Backing { log_bytes: data.as_ref().map_or(u64::MAX, left), ..Backing::NONE };
         let mut taken_back = 0;

@@ -157,7 +157,9 @@ impl Pool {
             return false;
         }
         let quiet = m.seen == (written, self.work.kicks.load(Ordering::Relaxed));
-        quiet || self.is_pressed() || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+        // What is recorded ahead does not wait: it holds threads and buffers.
+        let recorded = m.ahead.as_ref().is_some_and(Ahead::is_recorded);
+        quiet || recorded || self.is_pressed() || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
     }
 
     /// Is so much of the journal in use that destage can't wait?
@@ -312,9 +314,14 @@ impl Pool {
         // The catalog grows there, and the journal's files that do not exist yet take space from the same file system.
         let margin = self.options.backing_margin;
         let kept = margin + self.journal.uncreated_bytes();
-        let Ok(data) = self.catalog.backing_available() else { return };
+        let Ok(mut data) = self.catalog.backing_available() else { return };
+        // What is recorded ahead has its space, and the promise of it until its commit: it would count twice.
+        let ahead = m.ahead.as_ref().map_or(0, Ahead::recorded_bytes);
+        if let Some(data) = &mut data {
+            data.available += ahead;
+        }
         let full = data.is_some_and(|data| data.available < margin / CATALOG_PARTS);
-        let (backing, taken_back) = match m.allocator.backing(kept, data) {
+        let (backing, taken_back) = match m.allocator.backing(kept, data, ahead) {
             Ok((_, taken_back)) if full => (Backing::NONE, taken_back),
             Err(_) if full => (Backing::NONE, 0),
             Ok(measured) => measured,

@@ -1,0 +1,294 @@
+//! What continuous data protection keeps of a batch: one record for every (journal record, chunk), made from what is in
+//! place before the batch, and committed by its preserve phase.
+//!
+//! Most of a batch is recorded while the last writes of the one before go out: all chunks that those leave alone. Until the
+//! commit none of it counts; thrown away it is what a crash would have left.
+
+use super::apply::READ_AHEAD;
+use super::collect::{Batch, Item, Source};
+use super::plan::Below;
+use crate::cdp::Encoding;
+use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf};
+use crate::cdp::log::{Applying, Patch};
+use crate::codec::crc32c;
+use crate::disk::Lane;
+use crate::error::{Error, Result, corrupt};
+use crate::map::page::{MapPage, Slot};
+use crate::pool::Pool;
+use crate::pool::line::{Branch, HEAD, Line};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Sums of chunks that are kept of a branch, each some 20 bytes.
+const MAX_SUMS: usize = 1 << 18;
+
+/// Branches that are recorded ahead, each with a thread and a buffer.
+const MAX_AHEAD: usize = 4;
+
+/// Where what a chunk holds before a batch is found.
+enum Before {
+    /// This part of it, in this slot; its sum is known.
+    Part(Slot, Range<u32>, u32),
+    /// Nothing of it needs to be known but the sum.
+    Replaced(u32),
+    /// All of it, wherever that may be.
+    Elsewhere,
+}
+
+/// Makes the records of one branch's part of a batch.
+pub(super) struct Recorder {
+    branch: Arc<Branch>,
+    epoch: u32,
+    appender: Appender,
+    /// Of chunks, as of what is recorded. They are the log's, which gets them back when all is recorded: a recorder that is
+    /// thrown away takes them with it.
+    sums: HashMap<u64, u32>,
+    /// The items of each chunk that is not recorded yet, in the batch's order.
+    left: Vec<Range<usize>>,
+    /// What is in place, and what comes there: kept for their memory.
+    content: Vec<u8>,
+    new: Vec<u8>,
+    /// So many are on disk.
+    bytes: u64,
+}
+
+impl Recorder {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Records what is left of the chunks that `now` names.
+    fn record(&mut self, pool: &Pool, batch: &Batch, now: impl Fn(u64) -> bool) -> Result<()> {
+        let is_now = |items: &Range<usize>| now(batch.items[items.start].chunk);
+        let (now, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.left).into_iter().partition(is_now);
+        self.left = left;
+        let chunks = || now.iter().map(|items| &batch.items[items.clone()]);
+        let mut ahead = chunks();
+        let head = Line { branch: self.branch.clone(), epoch: HEAD, at: None };
+        let mut located = VecDeque::with_capacity(READ_AHEAD);
+        for of_chunk in chunks() {
+            while located.len() < READ_AHEAD
+                && let Some(next) = ahead.next()
+            {
+                let sum = self.sums.get(&next[0].chunk).copied();
+                located.push_back(pool.locate(&head, next, self.appender.encoding(), sum)?);
+            }
+            let Some(before) = located.pop_front() else { break };
+            self.record_chunk(pool, &batch.stamps, of_chunk, before)?;
+        }
+        Ok(())
+    }
+
+    fn record_chunk(
+        &mut self,
+        pool: &Pool,
+        stamps: &[(u64, u64)],
+        items: &[Item],
+        before: Before,
+    ) -> Result<()> {
+        let chunk = items[0].chunk;
+        let (mut sum, first) = match before {
+            Before::Part(slot, part, sum) => {
+                self.content.resize(part.len(), 0);
+                let pv = pool.pvs.get(slot.pv())?;
+                let failed = |e| Error::io(format!("read from {}", pv.path), e);
+                let at = slot.offset() + u64::from(part.start);
+                pv.disk.read_at(&mut self.content, at).map_err(failed)?;
+                (sum, part.start)
+            }
+            Before::Replaced(sum) => {
+                self.content.resize(self.branch.chunk_size() as usize, 0);
+                (sum, 0)
+            }
+            Before::Elsewhere => {
+                self.content = pool.content_before(&self.branch, chunk, items)?;
+                (crc32c(&self.content), 0)
+            }
+        };
+        for (n, item) in items.iter().enumerate() {
+            self.new.resize((item.end - item.start) as usize, 0);
+            match item.source {
+                Source::Journal(file, position) => pool.read_journal(file, position, &mut self.new)?,
+                Source::Zeros | Source::Hole => self.new.fill(0),
+            }
+            let (lsn, time) = stamps.get(item.order as usize).copied().unwrap_or_default();
+            let (start, end) = (item.start as usize, item.end as usize);
+            let what = CdpItem { lsn, time, chunk, epoch: self.epoch, start, end };
+            let old = &mut self.content[(item.start - first) as usize..(item.end - first) as usize];
+            self.appender.push(&what, old, &mut sum, &self.new)?;
+            if n + 1 < items.len() {
+                old.copy_from_slice(&self.new);
+            }
+        }
+        self.sums.insert(chunk, sum);
+        Ok(())
+    }
+
+    /// Makes the records durable. None when there are none.
+    fn finish(self) -> Result<Option<Appended>> {
+        let appended = self.appender.finish()?;
+        self.branch.cdp.log.write().sums = self.sums;
+        Ok(appended)
+    }
+}
+
+/// Where a branch's items of a batch are.
+fn items_of(batch: &Batch, index: u32) -> Range<usize> {
+    let start = batch.items.partition_point(|item| item.branch < index);
+    start..batch.items.partition_point(|item| item.branch <= index)
+}
+
+impl Pool {
+    /// Where the segments of a branch's log come from.
+    pub(crate) fn shelf(&self, branch: u64) -> Shelf {
+        let limit = self.config.segment_size.min(MAX_SEGMENT);
+        Shelf { dir: self.dir.clone(), pool: self.uuid, branch, limit }
+    }
+
+    /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun` is what
+    /// [`Pool::record_ahead`] has made of it.
+    pub(super) fn log_batch(&self, batch: &Batch, mut begun: Vec<Recorder>) -> Result<Vec<Appended>> {
+        if batch.stamps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _reading = self.readers.enter();
+        let mut all = Vec::new();
+        for (branch, index) in batch.branches.iter().zip(0..) {
+            let known = begun.iter().position(|recorder| recorder.branch.id == branch.id);
+            // Retention may have been at the log meanwhile.
+            let known = known.map(|at| begun.swap_remove(at)).filter(|r| r.appender.continues_log());
+            let recorder = known.map_or_else(|| self.recorder(batch, index), |known| Ok(Some(known)))?;
+            if let Some(mut recorder) = recorder {
+                recorder.record(self, batch, |_| true)?;
+                all.extend(recorder.finish()?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Records what it can of a batch while `before` is brought to its place: what that does not touch.
+    pub(super) fn record_ahead(&self, batch: &Batch, before: &Batch) -> Result<Vec<Recorder>> {
+        let _reading = self.readers.enter();
+        let mut begun = Vec::new();
+        for (branch, index) in batch.branches.iter().zip(0..) {
+            if begun.len() == MAX_AHEAD {
+                break;
+            }
+            let Some(mut recorder) = self.recorder(batch, index)? else { continue };
+            let touched = before.branches.iter().position(|b| b.id == branch.id);
+            let touched = touched.map_or(0..0, |index| items_of(before, index as u32));
+            let touched = &before.items[touched];
+            recorder
+                .record(self, batch, |chunk| touched.binary_search_by_key(&chunk, |i| i.chunk).is_err())?;
+            begun.push(recorder);
+        }
+        for recorder in &mut begun {
+            recorder.bytes = recorder.appender.settle();
+        }
+        Ok(begun)
+    }
+
+    /// Begins to record a branch's part of a batch, if its history is kept.
+    fn recorder(&self, batch: &Batch, index: u32) -> Result<Option<Recorder>> {
+        let branch = &batch.branches[index as usize];
+        let settings = branch.cdp.log.read().settings;
+        let items = items_of(batch, index);
+        let Some(settings) = settings.filter(|_| !items.is_empty()) else { return Ok(None) };
+        let lane = Lane::new(self.options.destage_threads > 1);
+        let appender = Appender::new(branch, self.shelf(branch.id), settings, lane)?;
+        let mut at = items.start;
+        let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
+        let left = chunks.map(|of_chunk| {
+            let start = at;
+            at += of_chunk.len();
+            start..at
+        });
+        let left = left.collect();
+        let mut sums = std::mem::take(&mut branch.cdp.log.write().sums);
+        if sums.len() > MAX_SUMS {
+            sums.clear();
+        }
+        Ok(Some(Recorder {
+            branch: branch.clone(),
+            epoch: batch.epochs[index as usize],
+            appender,
+            sums,
+            left,
+            content: Vec::new(),
+            new: Vec::new(),
+            bytes: 0,
+        }))
+    }
+
+    /// Finds what a chunk holds before the items, and tells the disk that it will be read.
+    fn locate(&self, head: &Line, items: &[Item], encoding: Encoding, sum: Option<u32>) -> Result<Before> {
+        let (first, chunk_size) = (&items[0], head.branch.chunk_size());
+        let replaced = encoding == Encoding::Redo && (first.start, u64::from(first.end)) == (0, chunk_size);
+        if let Some(sum) = sum.filter(|_| replaced) {
+            return Ok(Before::Replaced(sum));
+        }
+        let (number, at) = MapPage::locate(items[0].chunk);
+        let slot = self.map.load(head, number)?.get(at).map(|entry| entry.slot);
+        let Some(slot) = slot.filter(|slot| *slot != Slot::HOLE) else { return Ok(Before::Elsewhere) };
+        let (before, part) = match sum {
+            // From the sum before it and from what changes follows the sum after it.
+            Some(sum) => {
+                let start = items.iter().map(|item| item.start).min().unwrap_or(0);
+                let end = items.iter().map(|item| item.end).max().unwrap_or(0);
+                (Before::Part(slot, start..end, sum), start..end)
+            }
+            None => (Before::Elsewhere, 0..chunk_size as u32),
+        };
+        let from = slot.offset() + u64::from(part.start);
+        self.pvs.get(slot.pv())?.disk.will_need(from, part.len() as u64);
+        Ok(before)
+    }
+
+    /// What a chunk holds before the batch. What an image or a moment has there was brought into the journal as a whole before
+    /// anything else: that record changes nothing, and says what was there.
+    fn content_before(&self, branch: &Arc<Branch>, chunk: u64, items: &[Item]) -> Result<Vec<u8>> {
+        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let (number, at) = MapPage::locate(chunk);
+        let foreign = branch.over_foreign && branch.has_base();
+        if foreign
+            && self.map.load(&head, number)?.get(at).is_none()
+            && let Below::Foreign(foreign) = self.find_below(&head, chunk)?
+        {
+            let mut content = vec![0; branch.chunk_size() as usize];
+            let shown = foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());
+            if shown == 0 {
+                return Ok(content);
+            }
+            if let Some(Item { start: 0, end, source: Source::Journal(file, position), .. }) = items.first()
+                && u64::from(*end) >= shown
+            {
+                self.read_journal(*file, *position, &mut content[..*end as usize])?;
+                return Ok(content);
+            }
+        }
+        self.placed_chunk(branch, chunk)
+    }
+
+    /// Reads journal data as the destager sees it: collected, so verified once.
+    pub(crate) fn read_journal(&self, file: u32, position: u32, out: &mut [u8]) -> Result<()> {
+        let Some(segment) = self.journal.file(file) else {
+            return Err(corrupt(format!("read journal file {file}: there is none")));
+        };
+        let failed = |e| Error::io(format!("read journal file {file}"), e);
+        segment.disk.read_at(out, position.into()).map_err(failed)
+    }
+
+    /// What a batch is about to write over what is in place on `branch`.
+    pub(super) fn applying(&self, batch: &Batch, branch: &Branch) -> Applying {
+        let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
+        let parts = batch.items[items_of(batch, index)].iter().map(|item| {
+            let patch = match item.source {
+                Source::Journal(file, position) => Patch::Journal(file, position),
+                Source::Zeros | Source::Hole => Patch::Zeros,
+            };
+            (item.chunk, item.start, item.end, patch)
+        });
+        Applying { parts: parts.collect() }
+    }
+}
