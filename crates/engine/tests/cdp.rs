@@ -231,27 +231,88 @@ fn one_damaged_parity_record_loses_no_moment() {
     f.set(CdpSettings { anchors: AnchorPolicy::Every(40), ..CdpSettings::default() });
     f.change(100);
     f.pool().drain().unwrap();
-    let names: Vec<String> = f.dir.list().unwrap().into_iter().filter(|n| n.starts_with("cdp-")).collect();
-    assert!(!names.is_empty());
     let mut damaged = 0;
-    for name in &names {
-        let disk = f.dir.open(name, OpenMode::Existing).unwrap();
-        let mut bytes = vec![0; disk.len().unwrap() as usize];
-        disk.read_at(&mut bytes, 0).unwrap();
-        let records = bytes.windows(4).enumerate().filter(|(at, w)| at % 8 == 0 && *w == b"HCDR");
-        let starts: Vec<usize> = records.map(|(at, _)| at).collect();
-        for start in starts.into_iter().step_by(7) {
-            let at = start + f.below(64) as usize;
-            disk.write_at(&[!bytes[at]], at as u64).unwrap();
-            if f.below(2) == 0 {
-                f.reopen_with(1);
-            }
-            f.verify();
-            disk.write_at(&[bytes[at]], at as u64).unwrap();
-            damaged += 1;
+    for (name, start) in records(&f.dir).into_iter().step_by(7) {
+        let at = start + f.below(64);
+        flip(&f.dir, &name, at);
+        if f.below(2) == 0 {
+            f.reopen_with(1);
         }
+        f.verify();
+        flip(&f.dir, &name, at);
+        damaged += 1;
     }
     assert!(damaged > 10);
+}
+
+/// Where records of histories lie: (file, byte).
+fn records(dir: &MemDir) -> Vec<(String, u64)> {
+    let names = dir.list().unwrap().into_iter().filter(|n| n.starts_with("cdp-"));
+    let of_file = |name: String| {
+        let bytes = content_of(dir, &name);
+        let is_start = |at: &usize| bytes[*at..].starts_with(b"HCDR");
+        let starts: Vec<_> = (0..bytes.len()).step_by(8).filter(is_start).collect();
+        starts.into_iter().map(move |at| (name.clone(), at as u64))
+    };
+    names.flat_map(of_file).collect()
+}
+
+fn content_of(dir: &MemDir, name: &str) -> Vec<u8> {
+    let disk = dir.open(name, OpenMode::Existing).unwrap();
+    let mut bytes = vec![0; disk.len().unwrap() as usize];
+    disk.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn flip(dir: &MemDir, name: &str, at: u64) {
+    let disk = dir.open(name, OpenMode::Existing).unwrap();
+    let mut byte = [0];
+    disk.read_at(&mut byte, at).unwrap();
+    disk.write_at(&[!byte[0]], at).unwrap();
+}
+
+/// `undo` leads from the anchor after a moment, `redo` from the one before it: a record that is damaged can cost the moments on
+/// its other side as far as the next anchor, and no more; what is lost is said, with the chunk.
+#[test]
+fn a_damaged_undo_or_redo_record_costs_no_moment_that_does_not_need_it() {
+    for encoding in [Encoding::Undo, Encoding::Redo] {
+        let mut f = Fixture::new(7, 4 * KIB);
+        f.set(CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() });
+        f.change(30);
+        f.pool().create_snapshots(&[("v", "s")]).unwrap();
+        f.note();
+        let anchor = f.pool().stats().sequenced_lsn;
+        f.change(30);
+        f.pool().drain().unwrap();
+        let mut lost = 0;
+        for (name, start) in records(&f.dir).into_iter().step_by(5) {
+            let record = content_of(&f.dir, &name);
+            let field = |at: u64| {
+                let at = (start + at) as usize;
+                u64::from_le_bytes(record[at..at + 8].try_into().unwrap())
+            };
+            let (damaged, chunk) = (field(8), field(24));
+            flip(&f.dir, &name, start + 16);
+            for (lsn, content) in &f.moments {
+                let needs_it = match encoding {
+                    Encoding::Redo => damaged <= *lsn && !(damaged..=*lsn).contains(&anchor),
+                    _ => *lsn < damaged && !(*lsn..damaged).contains(&anchor),
+                };
+                match f.read(&Moment::Lsn(*lsn)) {
+                    Ok(found) => assert!(found == *content, "LSN {lsn} with {damaged} damaged"),
+                    Err(e) => {
+                        assert!(needs_it, "LSN {lsn} does not need {damaged}: {e}");
+                        assert_eq!(e.kind(), ErrorKind::Lost);
+                        assert!(e.to_string().contains(&format!("chunk {chunk} ")), "{e}");
+                        lost += 1;
+                    }
+                }
+            }
+            flip(&f.dir, &name, start + 16);
+        }
+        assert!(lost > 10, "{lost} moments needed what was damaged");
+        f.verify();
+    }
 }
 
 #[test]

@@ -375,6 +375,48 @@ fn an_anchor_comes_after_so_many_writes_of_chunks() {
 }
 
 #[test]
+fn anchors_come_with_the_models_distance_and_with_time() {
+    let f = Fixture::new();
+    let anchors = || {
+        f.pool.drain().unwrap();
+        f.pool.cdp("v").unwrap().anchors
+    };
+    f.cdp(Encoding::Parity);
+    let model = CdpSettings { anchors: AnchorPolicy::Model, ..CdpSettings::default() };
+    f.pool.set_cdp("v", Some(model)).unwrap();
+    let begun = anchors();
+    let ten = || {
+        for n in 0..10 {
+            f.write(0, 16 * KIB, n);
+        }
+    };
+    ten();
+    assert_eq!(anchors(), begun, "nothing is measured yet");
+    f.pool.set_anchor_distance("v", Some(5)).unwrap();
+    ten();
+    assert_eq!(anchors(), begun + 2, "one at once, for there were more already, and one after five writes");
+    f.pool.set_anchor_distance("v", None).unwrap();
+    ten();
+    assert_eq!(anchors(), begun + 2);
+
+    let by_time = CdpSettings { anchors: AnchorPolicy::Interval(1000), ..CdpSettings::default() };
+    f.pool.set_cdp("v", Some(by_time)).unwrap();
+    let step = |nanos| {
+        f.clock.advance(nanos);
+        common::idle(&f.pool);
+        f.pool.cdp("v").unwrap().anchors
+    };
+    step(1000); // for what was written before
+    let begun = step(1000);
+    assert_eq!(step(5000), begun, "nothing was written");
+    f.write(0, 16 * KIB, 1);
+    assert_eq!(step(10), begun + 1);
+    f.write(0, 16 * KIB, 2);
+    assert_eq!(step(900), begun + 1, "the last one is not long ago");
+    assert_eq!(step(100), begun + 2);
+}
+
+#[test]
 fn what_the_model_and_marks_want_to_know_destages_nothing() {
     let f = Fixture::new();
     f.cdp(Encoding::Parity);
