@@ -1,7 +1,7 @@
 //! Histories: what CDP volumes held at every moment that a run knows of, and going back to those moments.
 //!
 //! After each operation everything that was sequenced is known, so what a volume holds then is what it held at the last
-//! LSN for ever. After a crash the moments behind the end of what was recovered have never been.
+//! LSN for ever; and so is what it held between the writes of one request. After a crash the moments behind the end of what was recovered have never been.
 
 use crate::oracle::{Content, Effect, Manner, VolId, VolumeModel, check_content};
 use crate::perform::Answer;
@@ -73,6 +73,36 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// The LSN before a request of so many records, and what a volume with CDP holds there, for [`Run::note_steps`].
+    pub(crate) fn before_steps(&self, vol: VolId, records: usize) -> Option<(u64, Content)> {
+        let kept = records > 1 && self.past.get(&vol).is_some_and(|past| past.on);
+        let model = self.oracle.state().volumes.get(&vol).filter(|_| kept)?;
+        Some((self.pool().ok()?.stats().sequenced_lsn, model.content.clone()))
+    }
+
+    /// A request of several writes has succeeded, and is what was sequenced last: what the volume held between them. Where an
+    /// anchor came with them nobody knows which record it is.
+    pub(crate) fn note_steps(&mut self, vol: VolId, before: (u64, Content), writes: &[Effect]) {
+        let (first, mut content) = before;
+        let last = self.oracle.last_lsn();
+        if last - first != writes.len() as u64
+            || self.oracle.doubtful()
+            || self.faults
+            || self.dir.crashed()
+            || self.poisoned()
+        {
+            return;
+        }
+        let Some(size) = self.oracle.state().volumes.get(&vol).map(|model| model.size) else { return };
+        let Some(past) = self.past.get_mut(&vol) else { return };
+        for (lsn, write) in (first + 1..last).zip(writes) {
+            if let Effect::Write { sector, count, stamp, .. } = write {
+                content.set(*sector, sector + count, *stamp);
+            }
+            past.moments.insert(lsn, (content.clone(), size));
+        }
     }
 
     /// A flush of a volume has succeeded.

@@ -268,6 +268,7 @@ impl Run {
         let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
         self.may_bring_in(vol, 2 * parts.len() as u64)?;
         self.oracle.attempt(&all);
+        let before = self.before_steps(vol, all.len());
         handle.write(&mut writes, fua);
         // In order, without those that certainly came to nothing.
         let mut tried = Vec::new();
@@ -293,6 +294,9 @@ impl Run {
         self.oracle.forget(all.len());
         self.oracle.attempt(&tried);
         self.settle_with_oracle(&answer, &tried, fua && !tried.is_empty())?;
+        if let (Answer::Done, Some(before)) = (answer, before) {
+            self.note_steps(vol, before, &tried);
+        }
         Ok(refused)
     }
 
