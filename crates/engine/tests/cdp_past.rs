@@ -163,8 +163,11 @@ fn a_group_goes_back_together() {
     for name in ["a", "b", "c"] {
         fill(&site, name, 3);
     }
+    let records = |site: &Site| site.pool.stats().sequenced_lsn;
+    let before = records(&site);
     let undone =
         site.pool.roll_back_to(&[("a", "u"), ("b", "u"), ("c", "w")], &Moment::Lsn(then), false).unwrap();
+    assert_eq!(records(&site), before + 4, "one for all of them, and an anchor for each");
     assert_eq!(undone.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["u", "u", "w"]);
     let twice = site.pool.roll_back_to(&[("a", "v"), ("a", "w")], &Moment::Lsn(then), false);
     assert_eq!(twice.unwrap_err().kind(), ErrorKind::Invalid);
@@ -176,7 +179,9 @@ fn a_group_goes_back_together() {
         byte[0]
     };
     assert_eq!(["a", "b", "c"].map(|name| first(&site, name)), [4, 1, 2]);
+    let before = records(&site);
     site.pool.recover_volumes(&[("a", "a-then"), ("b", "b-then")], &Moment::Lsn(now)).unwrap();
+    assert_eq!(records(&site), before + 1);
     let site = site.reopen();
     site.idle();
     assert_eq!(["a-then", "b-then", "a", "b", "c"].map(|name| first(&site, name)), [4, 1, 4, 1, 2]);

@@ -313,8 +313,12 @@ impl Generator {
             Kind::Recover if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
             Kind::Recover => Op::Recover(vol, pick, self.volume_name(state)),
             Kind::RollBackTo => {
-                let undo = self.snapshot_name(state, vol);
-                Op::RollBackTo { vol, pick, undo, force: self.rand.percent(70) }
+                let mut vols = vec![(vol, self.snapshot_name(state, vol))];
+                let others = state.volumes.keys().filter(|other| **other != vol && self.rand.percent(40));
+                for other in others.copied().collect::<Vec<_>>() {
+                    vols.push((other, self.snapshot_name(state, other)));
+                }
+                Op::RollBackTo { vols, pick, force: self.rand.percent(70) }
             }
             _ => Op::ReadMoment(vol, pick),
         })

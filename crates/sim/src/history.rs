@@ -3,7 +3,7 @@
 //! After each operation everything that was sequenced is known, so what a volume holds then is what it held at the last
 //! LSN for ever; and so is what it held between the writes of one request. After a crash the moments behind the end of what was recovered have never been.
 
-use crate::oracle::{Content, Effect, Manner, VolId, VolumeModel, check_content};
+use crate::oracle::{Content, Effect, Manner, SnapId, Taken, VolId, VolumeModel, check_content};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use crate::workload::Op;
@@ -363,41 +363,69 @@ impl Run {
         })
     }
 
-    /// A volume goes on from a moment.
-    pub(crate) fn roll_back_to(&mut self, vol: VolId, pick: u64, undo: &str, force: bool) -> Outcome<()> {
-        let undo_id = self.next_snapshot;
-        self.next_snapshot += 1;
-        let Some((lsn, content, size)) = self.pick_moment(vol, pick) else { return Ok(()) };
-        let volume = self.volume_name(vol)?;
-        let open = self.in_use(vol);
-        if self.oracle.state().has_snapshot(vol, undo)
-            || self.model(vol)?.chunk_size > self.pool()?.max_record_bytes()
-        {
+    /// What a volume with CDP held at an LSN, and its size, if that is known: what it was noted to hold last. Where moments
+    /// expire it may be that what was noted between is gone.
+    fn held_at(&self, vol: VolId, lsn: u64) -> Option<(Content, u64)> {
+        let past = self.past.get(&vol)?;
+        let (noted, held) = past.moments.range(..=lsn).next_back()?;
+        (!past.expires || *noted == lsn).then(|| held.clone())
+    }
+
+    /// Volumes go on from a moment of the first, all at once. Those of which that moment is not known stay out of it.
+    pub(crate) fn roll_back_to(&mut self, vols: &[(VolId, String)], pick: u64, force: bool) -> Outcome<()> {
+        let first = self.next_snapshot;
+        self.next_snapshot += vols.len() as SnapId;
+        let Some((lsn, ..)) = vols.first().and_then(|(vol, _)| self.pick_moment(*vol, pick)) else {
+            return Ok(());
+        };
+        let most = self.pool()?.max_record_bytes();
+        let mut all = Vec::new();
+        for (undo, (vol, name)) in (first..).zip(vols) {
+            let fits = |model: &VolumeModel| model.chunk_size <= most;
+            let taken = self.oracle.state().has_snapshot(*vol, name);
+            let Some((content, size)) = self.held_at(*vol, lsn) else { continue };
+            if fits(self.model(*vol)?) && !taken {
+                all.push(Taken { vol: *vol, content, size, undo, name: name.clone() });
+            }
+        }
+        if all.first().is_none_or(|taken| taken.undo != first) {
             return Ok(());
         }
-        let busy: &[ErrorKind] = if open && !force { &[ErrorKind::Busy] } else { &[] };
-        let refusals = &[busy, self.moment_refusals(vol)].concat()[..];
+        let mut refusals = Vec::new();
+        for taken in &all {
+            refusals.extend((self.in_use(taken.vol) && !force).then_some(ErrorKind::Busy));
+            refusals.extend(self.moment_refusals(taken.vol));
+        }
+        // A history may have been off at a moment of another one.
+        refusals.extend((all.len() > 1).then_some(ErrorKind::NotFound));
+        let names = all.iter().map(|taken| Ok((self.volume_name(taken.vol)?, taken.name.as_str())));
+        let names: Vec<(String, &str)> = names.collect::<Outcome<_>>()?;
+        let wanted: Vec<(&str, &str)> = names.iter().map(|(vol, undo)| (vol.as_str(), *undo)).collect();
         self.brought = EXTRA;
-        let mut made = None;
-        let effect = Effect::RollBackTo(vol, Box::new(content), size, undo_id, undo.into());
-        let answer = self.control(effect, refusals, |pool| {
-            made = pool.roll_back_to(&[(&volume, undo)], &Moment::Lsn(lsn), force)?.pop();
+        let mut made = Vec::new();
+        let answer = self.control(Effect::RollBackTo(all.clone()), &refusals, |pool| {
+            made = pool.roll_back_to(&wanted, &Moment::Lsn(lsn), force)?;
             Ok(())
         })?;
-        match (answer, made) {
-            (Answer::Done, Some(info)) => {
-                self.summary.clones += 1;
-                self.made(&info, undo_id)?;
-                let handle = self.handles.remove(&vol);
-                handle.map_or(Ok(()), |handle| self.check_cut_off(&handle))
-            }
-            (Answer::Done, None) => Err("a rollback without a snapshot".into()),
-            (Answer::Unknown, _) => {
-                self.unborn_snapshots = vec![(vol, undo.into(), undo_id)];
-                self.handles.remove(&vol);
+        match answer {
+            Answer::Done if made.len() == all.len() => {
+                for (taken, info) in all.iter().zip(&made) {
+                    self.summary.clones += 1;
+                    self.made(info, taken.undo)?;
+                    if let Some(handle) = self.handles.remove(&taken.vol) {
+                        self.check_cut_off(&handle)?;
+                    }
+                }
                 Ok(())
             }
-            (Answer::Refused(_), _) => Ok(()),
+            Answer::Done => Err("a rollback without a snapshot".into()),
+            Answer::Unknown => {
+                let unborn = all.into_iter().map(|taken| (taken.vol, taken.name, taken.undo));
+                self.unborn_snapshots = unborn.collect();
+                self.unborn_snapshots.iter().for_each(|(vol, ..)| drop(self.handles.remove(vol)));
+                Ok(())
+            }
+            Answer::Refused(_) => Ok(()),
         }
     }
 }

@@ -9,7 +9,7 @@ mod replay;
 mod state;
 
 pub(crate) use content::Content;
-pub(crate) use state::{Effect, ImportModel, Labels, Manner, PolicyModel, View};
+pub(crate) use state::{Effect, ImportModel, Labels, Manner, PolicyModel, Taken, View};
 pub use state::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 
 use content::{Found, ZONE};
@@ -237,9 +237,11 @@ impl Oracle {
 
     /// Does nobody know whether the volume is there, or how long it is?
     pub(crate) fn doubtful_volume(&self, vol: VolId) -> bool {
-        self.in_flight
-            .iter()
-            .any(|effect| matches!(effect, Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) | Effect::RollBackTo(v, ..) if *v == vol))
+        self.in_flight.iter().any(|effect| match effect {
+            Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) => *v == vol,
+            Effect::RollBackTo(all) => all.iter().any(|taken| taken.vol == vol),
+            _ => false,
+        })
     }
 
     /// Does nobody know whether the volume's snapshots are there?

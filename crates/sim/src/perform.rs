@@ -104,7 +104,7 @@ impl Run {
             Op::Cdp(vol, settings) => self.set_cdp(*vol, *settings),
             Op::ReadMoment(vol, pick) => self.read_moment(*vol, *pick),
             Op::Recover(vol, pick, name) => self.recover(*vol, *pick, name),
-            Op::RollBackTo { vol, pick, undo, force } => self.roll_back_to(*vol, *pick, undo, *force),
+            Op::RollBackTo { vols, pick, force } => self.roll_back_to(vols, *pick, *force),
             Op::Order(vol, order) => self.set_order(*vol, *order),
             Op::Relocate(vol) => self.relocate(*vol),
             Op::Method(vol, method) => self.set_method(*vol, *method),

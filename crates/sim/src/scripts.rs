@@ -48,6 +48,7 @@ pub fn scripts() -> Vec<Script> {
         script("flatten", 4096, flatten()),
         script("policy", 4096, policy()),
         script("streams", 4096, streams()),
+        script("history-of-a-group", 512, history_of_group()),
     ]
 }
 
@@ -88,10 +89,37 @@ fn history() -> Vec<Op> {
         write(0, 2 * KIB, true),
         Op::Maintain(3),
         Op::ReadMoment(1, 1),
-        Op::RollBackTo { vol: 1, pick: 2, undo: "u".into(), force: true },
+        Op::RollBackTo { vols: vec![(1, "u".into())], pick: 2, force: true },
         write(3 * KIB, 2 * KIB, false),
         Op::Drain,
         write(0, 4 * KIB, true),
+        Op::Settle,
+    ]
+}
+
+/// Two volumes with histories go back to one moment, twice.
+fn history_of_group() -> Vec<Op> {
+    let on = |vol, encoding| Op::Cdp(vol, Some(CdpSettings { encoding, ..CdpSettings::default() }));
+    let back = |undo: &str, pick| Op::RollBackTo {
+        vols: vec![(2, undo.into()), (1, undo.into())],
+        pick,
+        force: true,
+    };
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        volume("b", 64 * KIB, 16 * KIB, 512),
+        on(1, Encoding::Parity),
+        on(2, Encoding::Undo),
+        write(1024, 6 * KIB, false),
+        write_to(2, 0, 16 * KIB),
+        write(4 * KIB, 4 * KIB, false),
+        back("u", 2),
+        write(0, 4 * KIB, false),
+        write_to(2, 8 * KIB, 4 * KIB),
+        back("v", 2),
+        Op::Maintain(2),
+        Op::Read { vol: 1, offset: 0, len: 64 * KIB, try_first: false },
+        Op::Read { vol: 2, offset: 0, len: 64 * KIB, try_first: false },
         Op::Settle,
     ]
 }

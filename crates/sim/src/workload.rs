@@ -173,14 +173,12 @@ pub enum Op {
     ReadMoment(VolId, u64),
     /// A volume of a moment.
     Recover(VolId, u64, String),
-    /// Takes a volume back to a moment.
+    /// Takes volumes back to a moment, all at once.
     RollBackTo {
-        /// Volume.
-        vol: VolId,
-        /// The moment, by position.
+        /// Each with the name under which its state before is kept.
+        vols: Vec<(VolId, String)>,
+        /// The moment, by position among those of the first.
         pick: u64,
-        /// The name under which the state before is kept.
-        undo: String,
         /// Even when handles are open.
         force: bool,
     },
@@ -265,7 +263,6 @@ impl Op {
             | Op::Zeroes { vol, .. }
             | Op::Status { vol, .. }
             | Op::Resize { vol, .. }
-            | Op::RollBackTo { vol, .. }
             | Op::Cdp(vol, _)
             | Op::ReadMoment(vol, _)
             | Op::Recover(vol, ..)
@@ -282,7 +279,9 @@ impl Op {
             | Op::Policy(vol, ..)
             | Op::CancelImport(vol)
             | Op::Fill(vol) => vec![*vol],
-            Op::Snapshot(wanted) => wanted.iter().map(|w| w.0).collect(),
+            Op::Snapshot(wanted) | Op::RollBackTo { vols: wanted, .. } => {
+                wanted.iter().map(|w| w.0).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -308,9 +307,9 @@ impl Op {
     pub fn creates(&self) -> (VolId, SnapId) {
         match self {
             Op::Create(_) | Op::CreateOver(..) | Op::Clone(..) | Op::Import { .. } => (1, 0),
-            Op::Snapshot(wanted) => (0, wanted.len() as SnapId),
+            Op::Snapshot(wanted) | Op::RollBackTo { vols: wanted, .. } => (0, wanted.len() as SnapId),
             Op::Recover(..) => (1, 0),
-            Op::RollBack { .. } | Op::RollBackTo { .. } | Op::EndImport => (0, 1),
+            Op::RollBack { .. } | Op::EndImport => (0, 1),
             _ => (0, 0),
         }
     }

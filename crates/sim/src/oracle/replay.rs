@@ -65,10 +65,14 @@ impl<'a> Replay<'a> {
             }
             Effect::CreateSnapshots(new) => new.iter().for_each(|s| self.recount(View::Snapshot(s.0))),
             Effect::Imported(snap, ..) => self.recount(View::Snapshot(*snap)),
-            Effect::RollBack(vol, _, undo, _) | Effect::RollBackTo(vol, _, _, undo, _) => {
+            Effect::RollBack(vol, _, undo, _) => {
                 self.recount(View::Volume(*vol));
                 self.recount(View::Snapshot(*undo));
             }
+            Effect::RollBackTo(all) => all.iter().for_each(|taken| {
+                self.recount(View::Volume(taken.vol));
+                self.recount(View::Snapshot(taken.undo));
+            }),
             // What is gone does not count.
             _ => {}
         }

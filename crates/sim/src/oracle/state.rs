@@ -185,8 +185,8 @@ pub(crate) enum Effect {
     Clone(VolId, SnapId, String),
     /// A volume gets a snapshot's content; what it was is kept as a snapshot (number, name).
     RollBack(VolId, SnapId, SnapId, String),
-    /// A volume gets the content and the size of a moment; what it was is kept as a snapshot (number, name).
-    RollBackTo(VolId, Box<Content>, u64, SnapId, String),
+    /// Volumes get the content and the size of a moment, all at once.
+    RollBackTo(Vec<Taken>),
     /// Another way to keep its past.
     Manner(VolId, Manner),
     /// A snapshot's protection and labels.
@@ -206,6 +206,18 @@ pub(crate) enum Effect {
     },
     /// A stream has arrived: (number, volume, name, first snapshot with its content).
     Imported(SnapId, VolId, String, SnapId),
+}
+
+/// A volume that is taken back to a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) vol: VolId,
+    /// What it held then, and its size.
+    pub(crate) content: Content,
+    pub(crate) size: u64,
+    /// The snapshot that keeps what it was.
+    pub(crate) undo: SnapId,
+    pub(crate) name: String,
 }
 
 impl Effect {
@@ -323,14 +335,7 @@ impl State {
                 self.volumes.insert(*vol, VolumeModel { content, line, ..new });
             }
             Effect::RollBack(vol, snap, undo, name) => self.roll_back(*vol, *snap, *undo, name),
-            Effect::RollBackTo(vol, content, size, undo, name) => {
-                self.freeze(*undo, *vol, name);
-                let Some(volume) = self.volumes.get_mut(vol) else { return };
-                self.lines.leave(volume.line);
-                volume.line = self.lines.begin_over_image(volume.chunk_size);
-                self.lines.put_over_image(volume.line, *size);
-                (volume.size, volume.content, volume.import) = (*size, (**content).clone(), None);
-            }
+            Effect::RollBackTo(all) => all.iter().for_each(|taken| self.take_back(taken)),
             Effect::Labels(snap, protected, labels) => {
                 if let Some(snapshot) = self.snapshots.get_mut(snap) {
                     snapshot.protected = *protected;
@@ -400,6 +405,15 @@ impl State {
         volume.size = target.size;
         volume.import = None;
         volume.content = target.content.clone();
+    }
+
+    fn take_back(&mut self, taken: &Taken) {
+        self.freeze(taken.undo, taken.vol, &taken.name);
+        let Some(volume) = self.volumes.get_mut(&taken.vol) else { return };
+        self.lines.leave(volume.line);
+        volume.line = self.lines.begin_over_image(volume.chunk_size);
+        self.lines.put_over_image(volume.line, taken.size);
+        (volume.size, volume.content, volume.import) = (taken.size, taken.content.clone(), None);
     }
 
     fn remove_snapshots(&mut self, gone: impl Fn(SnapId, &SnapshotModel) -> bool) {
