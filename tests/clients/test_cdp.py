@@ -194,8 +194,10 @@ def recovery_to_the_last_flush(t):
     assert get(server, "db", 64 * KIB) == flushed
     server.stop()
     server.start()
-    # Flushes are remembered since the start.
-    server.cli("recover", "db", "--to", later, "--last-flush", "--as", "x", code=NOT_FOUND)
+    for n, (to, content) in enumerate(moments):
+        server.cli("recover", "db", "--to", to, "--last-flush", "--as", f"again-{n}")
+        assert get(server, f"again-{n}", 64 * KIB) == content, f"{to}, after a restart"
+    server.cli("recover", "db", "--to", "-1d", "--last-flush", "--as", "x", code=NOT_FOUND)
     server.check()
 
 
