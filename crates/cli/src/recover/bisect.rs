@@ -45,8 +45,7 @@ pub(crate) struct Bisect {
     /// root, nbdfuse and loop devices
     #[arg(long)]
     mount: bool,
-    /// Go only from flush to flush: what clients had on stable storage, as far back as the server knows (its start, 4096 of
-    /// them)
+    /// Go only from flush to flush: what clients had on stable storage. The newest 4096 flushes are searched
     #[arg(long)]
     flushes: bool,
 }
