@@ -189,6 +189,61 @@ fn a_group_goes_back_together() {
     assert!(["a", "b", "c"].iter().all(|name| anchors(name) >= 2), "each new branch begins with one");
 }
 
+/// A flush of an idle volume, of one whose history is over before it was carried out, and of those that write nothing.
+#[test]
+fn flush_points_are_kept_where_nothing_else_is_to_be_done() {
+    let mut site = Site::new(32);
+    let last = |site: &Site, volume: &str| {
+        let now = site.pool.stats().sequenced_lsn;
+        site.pool.resolve(volume, &Moment::FlushUpTo(now)).map(|point| point.lsn)
+    };
+    for name in ["a", "b"] {
+        drop(site.volume(name, MIB, 16 * KIB));
+        site.pool.set_cdp(name, Some(CdpSettings::default())).unwrap();
+    }
+    let a = site.pool.open_volume("a", false).unwrap();
+    write(&a, 0, 1, 4096);
+    site.idle();
+    a.flush().unwrap();
+    let flushed = site.pool.stats().sequenced_lsn;
+    site.idle();
+    drop(a);
+    site = site.reopen();
+    assert_eq!(last(&site, "a").unwrap(), flushed, "the idle pool has stored it");
+
+    let (a, b) = (site.pool.open_volume("a", false).unwrap(), site.pool.open_volume("b", false).unwrap());
+    b.flush().unwrap();
+    let first_of_b = last(&site, "b").unwrap();
+    for _ in 0..3 {
+        write(&a, 0, 2, 4096);
+        b.flush().unwrap();
+    }
+    assert_eq!(last(&site, "b").unwrap(), first_of_b, "it has written nothing");
+    site.pool.create_snapshots(&[("a", "s")]).unwrap();
+    let (view, moment) = (
+        site.pool.open_snapshot("a", "s").unwrap(),
+        site.pool.open_moment("a", &Moment::Lsn(flushed)).unwrap(),
+    );
+    write(&a, 0, 3, 4096);
+    view.flush().unwrap();
+    moment.flush().unwrap();
+    assert_eq!(last(&site, "a").unwrap(), flushed);
+    drop((a, b, view, moment));
+
+    drop(site.volume("c", MIB, 16 * KIB));
+    site.pool.set_cdp("c", Some(CdpSettings::default())).unwrap();
+    let c = site.pool.open_volume("c", false).unwrap();
+    write(&c, 0, 4, 4096);
+    c.flush().unwrap();
+    let flushed = site.pool.stats().sequenced_lsn;
+    site.pool.set_cdp("c", None).unwrap();
+    drop(c);
+    site.pool.close().unwrap(); // stores it, and carries nothing out
+    let site = site.reopen();
+    site.idle();
+    assert_eq!(last(&site, "c").unwrap(), flushed, "what begins a history may still be to come");
+}
+
 /// The first byte of a volume, at a moment.
 fn first(pool: &Arc<Pool>, volume: &str, moment: &Moment) -> u8 {
     content(&pool.open_moment(volume, moment).unwrap())[0]

@@ -110,7 +110,13 @@ impl Run {
         let pool = self.pool()?;
         let (info, lsn) = (pool.volume(&self.volume_name(vol)?), pool.stats().sequenced_lsn);
         if info.is_ok_and(|info| info.cdp.is_some()) {
-            self.past.entry(vol).or_default().flushes.insert(lsn, true);
+            let content = self.model(vol)?.content.clone();
+            let past = self.past.entry(vol).or_default();
+            let last = past.flushes.keys().next_back().copied();
+            let held = last.and_then(|last| past.moments.range(..=last).next_back());
+            // Where nothing was written since the last one there may be no new point.
+            let new = last.is_none() || held.is_some_and(|(_, (held, _))| !held.zones().eq(content.zones()));
+            past.flushes.entry(lsn).or_insert(new);
         }
         Ok(())
     }

@@ -69,8 +69,9 @@ fn take_number(r: &mut Reader<'_>) -> Option<u64> {
 }
 
 impl Catalog {
-    /// The volumes that have flush points, and of each the keys of its oldest and its newest row.
-    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, u64)>> {
+    /// The volumes that have flush points, and of each the key of its oldest row and its newest point; of a damaged row the
+    /// LSN alone.
+    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, FlushPoint)>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let mut found = Vec::new();
@@ -80,8 +81,12 @@ impl Catalog {
                 let newest = db!("read the flush points", table.range((volume, oldest)..=(volume, u64::MAX)))
                     .next_back();
                 let newest = match newest {
-                    Some(row) => db!("read the flush points", row).0.value().1,
-                    None => oldest,
+                    Some(row) => {
+                        let (key, value) = db!("read the flush points", row);
+                        let points = FlushRecord::decode(value.value()).map(|record| record.0);
+                        points.and_then(|points| points.last().copied()).unwrap_or((key.value().1, 0))
+                    }
+                    None => (oldest, 0),
                 };
                 found.push((volume, oldest, newest));
                 let Some(next) = volume.checked_add(1) else { break };
@@ -142,6 +147,19 @@ impl Catalog {
             found.truncate(most);
             found.reverse();
             Ok(found)
+        })
+    }
+
+    /// All rows, in order: volume, key, and what it holds unless that is damaged.
+    pub(crate) fn visit_flushes(&self, mut visit: impl FnMut(u64, u64, Option<FlushRecord>)) -> Result<()> {
+        self.store.read("read the flush points", |txn| {
+            let table = db!("read the flush points", txn.open_table(FLUSHES));
+            for row in db!("read the flush points", table.range((0, 0)..)) {
+                let (key, value) = db!("read the flush points", row);
+                let (volume, last) = key.value();
+                visit(volume, last, FlushRecord::decode(value.value()));
+            }
+            Ok(())
         })
     }
 

@@ -21,8 +21,10 @@ pub(crate) struct Flushes(Mutex<BTreeMap<u64, Of>>);
 /// Of one volume.
 #[derive(Default)]
 struct Of {
-    /// The LSN of the newest.
-    last: u64,
+    /// The newest.
+    last: FlushPoint,
+    /// A flush has succeeded since the pool was opened.
+    begun: bool,
     waiting: Vec<FlushPoint>,
     /// The key of the oldest row of the catalog.
     oldest: Option<u64>,
@@ -31,20 +33,24 @@ struct Of {
 impl Flushes {
     /// As the catalog knows them.
     pub(crate) fn load(catalog: &Catalog) -> Result<Flushes> {
-        let of = |oldest, last| Of { last, waiting: Vec::new(), oldest: Some(oldest) };
+        let of = |oldest, last| Of { last, oldest: Some(oldest), ..Of::default() };
         let rows = catalog.flushed_volumes()?.into_iter();
         let all = rows.map(|(volume, oldest, last)| (volume, of(oldest, last))).collect();
         Ok(Flushes(Mutex::new(all)))
     }
 
-    /// A flush that began at `time`, with everything up to `lsn` sequenced, has succeeded.
-    pub(crate) fn add(&self, volume: u64, lsn: u64, time: u64) {
+    /// A flush has succeeded that began at the time and with everything up to the LSN of `point` sequenced, the volume's own
+    /// writes up to `written`. It is a new point if there is anything of the volume that the last one does not cover, as far as
+    /// this life knows.
+    pub(crate) fn add(&self, volume: u64, written: u64, point: FlushPoint) {
         let mut all = self.0.lock();
         let of = all.entry(volume).or_default();
-        if of.last < lsn {
-            of.last = lsn;
-            of.waiting.push((lsn, time));
+        if point.0 > of.last.0 && (written > of.last.0 || !of.begun) {
+            // Clocks go back, and of two flushes side by side the later one may be noted first.
+            of.last = (point.0, point.1.max(of.last.1));
+            of.waiting.push(of.last);
         }
+        of.begun = true;
     }
 
     /// Is there any that no commit has taken along?
@@ -54,10 +60,15 @@ impl Flushes {
 
     /// Puts those that wait into a transaction; with what is returned [`Flushes::stored`] lets go of them.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(u64, u64)>> {
+        let all: Vec<(u64, Vec<FlushPoint>)> = {
+            let all = self.0.lock();
+            let waiting = all.iter().filter(|(_, of)| !of.waiting.is_empty());
+            waiting.map(|(volume, of)| (*volume, of.waiting.clone())).collect()
+        };
         let mut stored = Vec::new();
-        for (volume, of) in self.0.lock().iter() {
-            txn.put_flushes(*volume, &of.waiting)?;
-            stored.extend(of.waiting.last().map(|(last, _)| (*volume, *last)));
+        for (volume, waiting) in all {
+            txn.put_flushes(volume, &waiting)?;
+            stored.extend(waiting.last().map(|(last, _)| (volume, *last)));
         }
         Ok(stored)
     }
@@ -119,10 +130,9 @@ impl Pool {
             all.iter().filter_map(|(volume, of)| Some((*volume, of.oldest?))).collect()
         };
         for (volume, oldest) in volumes {
-            let on = self.names.read().volume_by_id(volume).map(|v| v.line.branch.cdp.is_on());
-            let begins = self.begins(volume);
-            // Where recording is to begin nothing says yet when.
-            if oldest >= begins || begins == u64::MAX && on == Some(true) {
+            // What is not carried out yet may begin a history.
+            let begins = self.begins(volume).min(m.destaged + 1);
+            if oldest >= begins {
                 continue;
             }
             let (gone, next) = self.catalog.flushes_before(volume, begins, ROWS_PER_STEP)?;
@@ -131,11 +141,12 @@ impl Pool {
                 gone.iter().try_for_each(|key| txn.remove_flushes(volume, *key))?;
                 self.commit_aside(m, txn, &[])?;
             }
+            let exists = self.names.read().volume_by_id(volume).is_some();
             let mut all = self.flushes.0.lock();
             if let Some(of) = all.get_mut(&volume) {
-                // What was stored meanwhile is not older than that.
-                of.oldest = next.or(Some(begins).filter(|begins| *begins < u64::MAX));
-                if of.oldest.is_none() && of.waiting.is_empty() && on.is_none() {
+                // The commit may have stored some.
+                of.oldest = if gone.is_empty() { next } else { Some(0) };
+                if of.oldest.is_none() && of.waiting.is_empty() && !exists {
                     all.remove(&volume);
                 }
             }
@@ -144,5 +155,27 @@ impl Pool {
             }
         }
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_in_order_and_only_of_volumes_that_write() {
+        let flushes = Flushes(Mutex::default());
+        flushes.add(1, 10, (10, 1000));
+        flushes.add(1, 12, (14, 950)); // the clock went back
+        flushes.add(1, 11, (12, 960)); // noted late
+        flushes.add(1, 14, (20, 2000)); // nothing new of this volume
+        flushes.add(1, 21, (21, 2100));
+        assert_eq!(flushes.waiting(1), [(10, 1000), (14, 1000), (21, 2100)]);
+        flushes.stored(vec![(1, 14)]);
+        assert_eq!(flushes.waiting(1), [(21, 2100)]);
+        // The first flush of a life counts, whoever wrote before.
+        flushes.add(2, 0, (21, 2100));
+        flushes.add(2, 0, (30, 2200));
+        assert_eq!(flushes.waiting(2), [(21, 2100)]);
     }
 }

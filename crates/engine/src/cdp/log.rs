@@ -23,6 +23,8 @@ pub(crate) struct BranchCdp {
     on: AtomicBool,
     /// Writes sequenced since the last anchor, one for each chunk that they touch: as many as there will be records.
     pub(crate) writes: AtomicU64,
+    /// The last write that was sequenced since the pool was opened, with CDP on.
+    pub(crate) written: AtomicU64,
     /// When the last anchor was sequenced.
     pub(crate) anchored: AtomicU64,
     /// Writes between two anchors, as the cost model says; 0: it said nothing.

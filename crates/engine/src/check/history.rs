@@ -44,7 +44,25 @@ pub(super) fn check_histories(
             report.find("cdp-anchor", object(), "the snapshot that it is does not exist");
         }
     }
-    Ok(())
+    check_flushes(catalog, report)
+}
+
+/// Of a volume the points of all rows are in one order, by LSN and by time.
+fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
+    let mut last = (0, (0, 0));
+    catalog.visit_flushes(|volume, key, record| {
+        let object = || format!("flush points of volume {volume} up to LSN {key}");
+        let Some(record) = record else { return report.find("cdp-flushes", object(), "they are damaged") };
+        let before = if last.0 == volume { last.1 } else { (0, 0) };
+        let points = [&[before], &record.0[..]].concat();
+        if !points.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1) {
+            report.find("cdp-flushes", object(), "they are out of order");
+        }
+        last = (volume, points.last().copied().unwrap_or(before));
+        if last.1.0 != key {
+            report.find("cdp-flushes", object(), format!("the last is that of LSN {}", last.1.0));
+        }
+    })
 }
 
 fn check_segment(

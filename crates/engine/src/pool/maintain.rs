@@ -136,7 +136,7 @@ impl Pool {
         {
             return Ok(Progress::Worked);
         }
-        if m.committed.destaged_lsn < m.destaged {
+        if m.committed.destaged_lsn < m.destaged || self.is_quiet(m) && self.flushes.any_waiting() {
             self.checkpoint(m)?;
             return Ok(Progress::Worked);
         }
@@ -156,10 +156,14 @@ impl Pool {
         if written < m.cursor.lsn {
             return false;
         }
-        let quiet = m.seen == (written, self.work.kicks.load(Ordering::Relaxed));
         // What is recorded ahead does not wait: it holds threads and buffers.
         let recorded = m.ahead.as_ref().is_some_and(Ahead::is_recorded);
-        quiet || recorded || self.is_pressed() || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+        self.is_quiet(m) || recorded || self.is_pressed() || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+    }
+
+    /// Was nothing written since the last idle step?
+    fn is_quiet(&self, m: &Maintenance) -> bool {
+        m.seen == (self.journal.written(), self.work.kicks.load(Ordering::Relaxed))
     }
 
     /// Is so much of the journal in use that destage can't wait?
@@ -234,6 +238,8 @@ impl Pool {
         released: &[(u8, u64)],
     ) -> Result<()> {
         let (journal_seq, journal_incarnation) = self.journal.start_after(destaged);
+        // Before it is said what is durable, which is at least what they cover.
+        let flushes = self.flushes.store(&mut txn).map_err(|e| self.fault.poison(&e))?;
         let positions = Positions {
             preserved_lsn: preserved,
             destaged_lsn: destaged,
@@ -244,12 +250,10 @@ impl Pool {
             ..m.committed
         };
         let kept = txn.kept_change();
-        let flushes = m
-            .allocator
+        m.allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
-            .and_then(|()| self.flushes.store(&mut txn))
-            .and_then(|flushes| txn.commit().map(|()| flushes))
+            .and_then(|()| txn.commit())
             .map_err(|e| self.fault.poison(&e))?;
         self.flushes.stored(flushes);
         let names = self.names.read();

@@ -170,11 +170,17 @@ impl BlockDevice for Volume {
     fn flush(&self) -> Result<()> {
         self.count(&self.state.counters.flushes, 1);
         let flushed = self.pool.check_usable().and_then(|()| {
+            let cdp = &self.branch().cdp;
+            let of_volume = self.state.line.epoch == HEAD && self.state.line.at.is_none();
+            let recorded = || of_volume && cdp.is_on() && !self.state.deleted.load(Ordering::Acquire);
+            let (before, written) = (recorded(), cdp.written.load(Ordering::Acquire));
             let (lsn, _) = self.pool.journal.last();
             // Stamped behind what it covers: whoever goes back to a flush by time gets nothing that is later.
-            let recorded = self.branch().cdp.is_on().then(|| self.pool.now());
+            let time = self.pool.now();
             self.pool.journal.sync_to(lsn)?;
-            recorded.into_iter().for_each(|time| self.pool.flushes.add(self.state.id, lsn, time));
+            if before && recorded() {
+                self.pool.flushes.add(self.state.id, written, (lsn, time));
+            }
             Ok(())
         });
         self.counted(flushed)
