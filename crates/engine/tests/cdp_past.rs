@@ -230,6 +230,19 @@ fn flush_points_are_kept_where_nothing_else_is_to_be_done() {
     assert_eq!(last(&site, "a").unwrap(), flushed);
     drop((a, b, view, moment));
 
+    // What a rollback brings is something new; so is what was written without a history.
+    let flush = |site: &Site| {
+        site.pool.open_volume("a", false).unwrap().flush().unwrap();
+        last(site, "a").unwrap()
+    };
+    site.pool.roll_back("a", "s", "undo", true).unwrap();
+    let back = flush(&site);
+    assert_eq!((back, flush(&site)), (site.pool.stats().sequenced_lsn, back));
+    site.pool.set_cdp("a", None).unwrap();
+    write(&site.pool.open_volume("a", false).unwrap(), 0, 5, 4096);
+    site.pool.set_cdp("a", Some(CdpSettings::default())).unwrap();
+    assert_eq!(flush(&site), site.pool.stats().sequenced_lsn);
+
     drop(site.volume("c", MIB, 16 * KIB));
     site.pool.set_cdp("c", Some(CdpSettings::default())).unwrap();
     let c = site.pool.open_volume("c", false).unwrap();

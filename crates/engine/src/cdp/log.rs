@@ -23,7 +23,7 @@ pub(crate) struct BranchCdp {
     on: AtomicBool,
     /// Writes sequenced since the last anchor, one for each chunk that they touch: as many as there will be records.
     pub(crate) writes: AtomicU64,
-    /// The last write that was sequenced since the pool was opened, with CDP on.
+    /// The last record since the pool was opened after which the volume holds something else.
     pub(crate) written: AtomicU64,
     /// When the last anchor was sequenced.
     pub(crate) anchored: AtomicU64,
@@ -123,6 +123,11 @@ impl BranchCdp {
             super::AnchorPolicy::Never | super::AnchorPolicy::Interval(_) => None,
         };
         by_policy.into_iter().chain(settings.max_distance).min()
+    }
+
+    /// The volume holds something else since this record.
+    pub(crate) fn wrote(&self, lsn: u64) {
+        self.written.fetch_max(lsn, Ordering::AcqRel);
     }
 
     /// An anchor was sequenced.

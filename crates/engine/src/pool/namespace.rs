@@ -316,6 +316,7 @@ impl Namespace {
             }
             Control::RollBack { id, branch, base, at, size, undo_id, undo } => {
                 self.roll_back(*id, *branch, (*base, *at), *size, (*undo_id, undo), time)?;
+                self.on_volume(*id, |v| v.line.branch.cdp.wrote(lsn));
             }
             Control::SetOrder { id, order } => self.on_volume(*id, |v| v.line.branch.set_order(*order)),
             Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
@@ -329,6 +330,7 @@ impl Namespace {
             Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
             Control::SetCdp { id, settings } => self.on_volume(*id, |v| {
                 v.line.branch.cdp.want(*settings);
+                v.line.branch.cdp.wrote(lsn);
             }),
             Control::Mark { volume, name } => {
                 self.marks.insert((*volume, name.clone()), lsn);
@@ -490,6 +492,7 @@ impl Namespace {
 }
 
 fn resize(volume: &VolumeState, size: u64, lsn: u64) {
+    volume.line.branch.cdp.wrote(lsn);
     let old = volume.size.swap(size, Ordering::AcqRel);
     if size < old {
         // Should it grow again before the tail is discarded, the tail reads as zeros already.

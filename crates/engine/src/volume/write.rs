@@ -158,7 +158,7 @@ impl Volume {
         self.pool.journal.write_out(lsn)?;
         // A request that was refused as a whole leaves no trace.
         if lsn > 0 && self.branch().cdp.is_on() {
-            self.branch().cdp.written.fetch_max(lsn, Ordering::AcqRel);
+            self.branch().cdp.wrote(lsn);
             self.pool.anchor_if_due(&self.state)?;
         }
         if fua { self.pool.journal.sync_to(lsn) } else { Ok(()) }
