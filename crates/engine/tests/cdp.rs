@@ -9,7 +9,7 @@ use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Mom
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
-use hindcast_engine::pool::{Pool, PoolOptions};
+use hindcast_engine::pool::{Placement, Pool, PoolConfig, PoolOptions, Progress};
 use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::collections::BTreeMap;
@@ -29,7 +29,10 @@ struct Fixture {
 
 impl Fixture {
     fn new(seed: u64, chunk_size: u64) -> Fixture {
-        let site = Site::seeded(32, seed);
+        Fixture::on(Site::seeded(32, seed), seed, chunk_size)
+    }
+
+    fn on(site: Site, seed: u64, chunk_size: u64) -> Fixture {
         site.clock.advance(1000);
         drop(site.volume("v", SIZE, chunk_size));
         let Site { dir, clock, pool, .. } = site;
@@ -78,10 +81,7 @@ impl Fixture {
                         let at = self.below(len) as usize;
                         data[at] = self.rng.next() as u8;
                     }
-                    let mut ops = [WriteOp::new(start, Bytes::from(data.clone()))];
-                    volume.write(&mut ops, false);
-                    ops[0].result.clone().unwrap();
-                    self.now[part].copy_from_slice(&data);
+                    self.write(&volume, start, data);
                 }
             }
             self.note();
@@ -89,6 +89,13 @@ impl Fixture {
                 self.pool().destage_step().unwrap();
             }
         }
+    }
+
+    fn write(&mut self, volume: &Volume, start: u64, data: Vec<u8>) {
+        self.now[start as usize..start as usize + data.len()].copy_from_slice(&data);
+        let mut ops = [WriteOp::new(start, Bytes::from(data))];
+        volume.write(&mut ops, false);
+        ops[0].result.clone().unwrap();
     }
 
     fn reopen(&mut self) {
@@ -146,6 +153,44 @@ fn every_moment_of_every_encoding() {
             f.change(60);
             f.verify();
             f.pool().drain().unwrap();
+            f.reopen();
+            f.verify();
+        }
+    }
+}
+
+/// What a batch replaces is read in pieces: one may end in the middle of what is written to a chunk, whoever reads it.
+#[test]
+fn a_chunk_is_written_to_more_often_than_a_piece_holds() {
+    for encoding in ENCODINGS {
+        for (chunks, often) in [(3, 20), (SIZE / (4 * KIB), 400)] {
+            let config = PoolConfig {
+                extent_size: 64 * KIB,
+                journal_size: 64 * MIB,
+                segment_size: 4 * MIB,
+                atomic_unit: 4096,
+            };
+            let site = Site::with(32, 3, &config, Placement::Anywhere);
+            let mut f = Fixture::on(site, 3, 4 * KIB);
+            f.set(CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() });
+            f.pool().drain().unwrap();
+            let volume = f.pool().open_volume("v", false).unwrap();
+            for round in 0..2u8 {
+                for chunk in 0..chunks {
+                    f.write(&volume, chunk * 4 * KIB, vec![100 + round; 4 * KIB as usize]);
+                    f.note();
+                }
+                for n in 0..often {
+                    // Now all of it, now a part.
+                    let (start, len) = [(0, 4 * KIB), (KIB, 2 * KIB), (512, 3 * KIB)][n as usize % 3];
+                    f.write(&volume, 4 * KIB + start, vec![n as u8 ^ round; len as usize]);
+                    f.note();
+                }
+                let step = || f.pool().destage_step().unwrap();
+                assert_eq!((step(), step()), (Progress::Worked, Progress::Idle), "it is one batch");
+            }
+            drop(volume);
+            f.verify();
             f.reopen();
             f.verify();
         }

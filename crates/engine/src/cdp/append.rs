@@ -5,10 +5,10 @@ use super::log::{Applying, LogState};
 use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_record};
 use super::room::index_room;
 use super::segment::{Open, Sealed, SegmentFile};
-use super::{CdpSettings, Encoding};
+use super::{CdpSettings, Compression, Encoding};
 use crate::catalog::{GroupRecord, SegmentRecord, Txn};
 use crate::codec::crc32c;
-use crate::disk::{Dir, Lane, OpenMode, SyncPurpose};
+use crate::disk::{Aligned, Dir, Lane, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::journal::record::SECTOR;
 use crate::pool::line::Branch;
@@ -18,8 +18,12 @@ use std::sync::Arc;
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
 /// And when they have so many records.
 const MAX_RECORDS: u64 = 64 << 10;
-/// So much is gathered before it is written: little enough for the processor's cache.
-const PIECE: usize = 1 << 20;
+/// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
+const PIECE: usize = 2 << 20;
+/// Pieces that may wait while another one is written.
+const WAITING: usize = 1;
+/// Room in a piece for the record with which it is full, and the index behind it, mostly.
+const PIECE_MARGIN: usize = 256 << 10;
 /// Where the first group of a segment starts.
 pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
 
@@ -59,7 +63,7 @@ pub(crate) struct Draft {
     entries: Vec<Entry>,
     /// How far the file is written, or is about to be, and what comes there.
     written: u64,
-    buffer: Vec<u8>,
+    buffer: Aligned,
 }
 
 impl Draft {
@@ -83,7 +87,7 @@ impl Draft {
 
     fn of(file: SegmentFile, record: SegmentRecord, groups: Vec<GroupRecord>) -> Draft {
         let known_groups = groups.len();
-        let (fresh, entries, written, buffer) = (Vec::new(), Vec::new(), record.end, Vec::new());
+        let (fresh, entries, written, buffer) = (Vec::new(), Vec::new(), record.end, Aligned::default());
         Draft { file, record, groups, known_groups, fresh, entries, written, buffer }
     }
 
@@ -91,21 +95,23 @@ impl Draft {
         self.written + self.buffer.len() as u64
     }
 
-    /// Adds a record; its place and the length of its payload are found here.
+    /// Adds a record; its place is found here, and `payload` adds what it holds and tells how that is compressed.
     pub(crate) fn push(
         &mut self,
         lane: &mut Lane,
         mut entry: Entry,
         epoch: u32,
-        payload: &[u8],
+        payload: impl FnOnce(&mut Vec<u8>) -> Compression,
     ) -> Result<()> {
+        if self.buffer.is_empty() {
+            self.buffer = Aligned::with_capacity(PIECE + PIECE_MARGIN);
+        }
         entry.at = self.len() as u32;
-        entry.stored = payload.len() as u32;
-        put_record(&entry, epoch, self.file.salt, payload, &mut self.buffer);
+        put_record(&mut entry, epoch, self.file.salt, self.buffer.append(), payload);
         let record = &mut self.record;
         record.records += 1;
         record.written += entry.raw_len() as u64;
-        record.payload += payload.len() as u64;
+        record.payload += u64::from(entry.stored);
         let widen = |(first, last): &mut (u64, u64), at: u64| {
             *first = at.min(*first);
             *last = at.max(*last);
@@ -122,11 +128,11 @@ impl Draft {
         if self.entries.is_empty() {
             return Ok(());
         }
-        self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK_LEN), 0);
+        self.buffer.pad();
         let (start, index_at, records) = (self.record.end, self.len(), self.entries.len() as u64);
         self.groups.push(GroupRecord { start, index_at, records });
         self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
-        put_index(&self.entries, self.file.salt, &mut self.buffer);
+        put_index(&self.entries, self.file.salt, self.buffer.append());
         self.fresh.append(&mut self.entries);
         self.record.end = self.len();
         self.write(lane)
@@ -135,8 +141,11 @@ impl Draft {
     /// Hands on the whole blocks that were gathered.
     fn write(&mut self, lane: &mut Lane) -> Result<()> {
         let whole = self.buffer.len() / BLOCK_LEN * BLOCK_LEN;
-        let mut rest = Vec::with_capacity(PIECE + BLOCK_LEN);
-        rest.extend_from_slice(&self.buffer[whole..]);
+        let mut rest = Aligned::default();
+        if whole < self.buffer.len() {
+            rest = Aligned::with_capacity(PIECE + PIECE_MARGIN);
+            rest.append().extend_from_slice(&self.buffer[whole..]);
+        }
         let mut blocks = std::mem::replace(&mut self.buffer, rest);
         blocks.truncate(whole);
         let (file, at) = (self.file.clone(), self.written);
@@ -156,7 +165,7 @@ impl Draft {
         }
         let mut all: Vec<Entry> = earlier.chain(self.fresh.iter().copied()).collect();
         all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
-        put_index(&all, self.file.salt, &mut self.buffer);
+        put_index(&all, self.file.salt, self.buffer.append());
         self.record.index_at = self.record.end;
         self.record.end = self.len();
         self.write(lane)
@@ -198,8 +207,6 @@ pub(crate) struct Appender {
     continued: bool,
     sealed: Vec<Draft>,
     new_files: bool,
-    raw: Vec<u8>,
-    packed: Vec<u8>,
 }
 
 /// Where what is appended to a log goes: the number of the next segment; and the number, edition and length of the open one.
@@ -219,11 +226,12 @@ pub(crate) struct Appended {
 }
 
 impl Appender {
+    /// `beside`: writes on a thread of its own.
     pub(crate) fn new(
         branch: &Arc<Branch>,
         shelf: Shelf,
         settings: CdpSettings,
-        lane: Lane,
+        beside: bool,
     ) -> Result<Appender> {
         let log = branch.cdp.log.read();
         let current = log.open.as_ref().map(|o| Draft::of(o.file.clone(), o.record, o.groups.clone()));
@@ -232,15 +240,13 @@ impl Appender {
             shelf,
             settings,
             packer: Packer::new(settings.compression)?,
-            lane,
+            lane: Lane::new(beside, WAITING),
             next_seq: log.next_seq,
             from: end_of(&log),
             continued: current.is_some(),
             current,
             sealed: Vec::new(),
             new_files: false,
-            raw: Vec::new(),
-            packed: Vec::new(),
         })
     }
 
@@ -269,8 +275,6 @@ impl Appender {
             (0, 0) => crc32c(new),
             _ => crc_after(*sum, crc32c(old), crc32c(new), behind),
         };
-        let raw = self.settings.encoding.payload(old, new, &mut self.raw);
-        let (compression, payload) = self.packer.pack(raw, &mut self.packed);
         let entry = Entry {
             chunk: item.chunk,
             lsn: item.lsn,
@@ -282,7 +286,7 @@ impl Appender {
             before: *sum,
             after,
             encoding: self.settings.encoding,
-            compression,
+            compression: Compression::None,
         };
         let draft = match &mut self.current {
             Some(draft) => draft,
@@ -292,7 +296,12 @@ impl Appender {
                 none.insert(Draft::new(file))
             }
         };
-        draft.push(&mut self.lane, entry, item.epoch, payload)?;
+        let (encoding, packer) = (self.settings.encoding, &mut self.packer);
+        draft.push(&mut self.lane, entry, item.epoch, |out| {
+            let from = out.len();
+            encoding.put_payload(old, new, out);
+            packer.pack(out, from)
+        })?;
         let full = draft.len() >= self.shelf.limit || draft.record.records >= MAX_RECORDS;
         *sum = after;
         if full { self.seal() } else { Ok(()) }

@@ -46,17 +46,12 @@ impl Encoding {
         self != Encoding::Redo
     }
 
-    /// The payload of a record that replaced `old` by `new`, uncompressed; `out` is there for one that is neither.
-    pub(crate) fn payload<'a>(self, old: &'a [u8], new: &'a [u8], out: &'a mut Vec<u8>) -> &'a [u8] {
+    /// Appends the payload of a record that replaced `old` by `new`, uncompressed.
+    pub(crate) fn put_payload(self, old: &[u8], new: &[u8], out: &mut Vec<u8>) {
         match self {
-            Encoding::Parity => {
-                out.clear();
-                out.extend_from_slice(old);
-                xor(out, new);
-                out
-            }
-            Encoding::Undo => old,
-            Encoding::Redo => new,
+            Encoding::Parity => out.extend(old.iter().zip(new).map(|(old, new)| old ^ new)),
+            Encoding::Undo => out.extend_from_slice(old),
+            Encoding::Redo => out.extend_from_slice(new),
         }
     }
 
@@ -96,6 +91,7 @@ thread_local! {
 pub(crate) struct Packer {
     compression: Compression,
     zstd: Option<zstd::bulk::Compressor<'static>>,
+    packed: Vec<u8>,
 }
 
 impl Packer {
@@ -111,32 +107,34 @@ impl Packer {
     fn at_level(compression: Compression, level: i32) -> Result<Packer> {
         let failed = |e| Error::io("set up Zstandard", e);
         let zstd = (compression == Compression::Zstd).then(|| zstd::bulk::Compressor::new(level));
-        Ok(Packer { compression, zstd: zstd.transpose().map_err(failed)? })
+        Ok(Packer { compression, zstd: zstd.transpose().map_err(failed)?, packed: Vec::new() })
     }
 
-    /// `raw`, made smaller in `out` if it can be, and how that was done.
-    pub(crate) fn pack<'a>(&mut self, raw: &'a [u8], out: &'a mut Vec<u8>) -> (Compression, &'a [u8]) {
-        out.clear();
+    /// Makes what `out` holds from byte `from` on smaller if it can be, and tells how that was done.
+    pub(crate) fn pack(&mut self, out: &mut Vec<u8>, from: usize) -> Compression {
+        let (raw, packed) = (&out[from..], &mut self.packed);
+        packed.clear();
         match self.compression {
             Compression::None => {}
             Compression::ZeroRun if !has_zeros(raw) => {}
-            Compression::ZeroRun => pack_zero_runs(raw, out),
+            Compression::ZeroRun => pack_zero_runs(raw, packed),
             Compression::Lz4 => {
-                out.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
-                let len = lz4_flex::block::compress_into(raw, out).unwrap_or(0);
-                out.truncate(len);
+                packed.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
+                let len = lz4_flex::block::compress_into(raw, packed).unwrap_or(0);
+                packed.truncate(len);
             }
             Compression::Zstd => {
-                out.resize(zstd::zstd_safe::compress_bound(raw.len()), 0);
-                let packed = self.zstd.as_mut().map(|z| z.compress_to_buffer(raw, out.as_mut_slice()));
-                out.truncate(packed.and_then(|done| done.ok()).unwrap_or(0));
+                packed.resize(zstd::zstd_safe::compress_bound(raw.len()), 0);
+                let done = self.zstd.as_mut().map(|z| z.compress_to_buffer(raw, packed.as_mut_slice()));
+                packed.truncate(done.and_then(|done| done.ok()).unwrap_or(0));
             }
         }
-        if out.is_empty() || out.len() >= raw.len() {
-            (Compression::None, raw)
-        } else {
-            (self.compression, out)
+        if packed.is_empty() || packed.len() >= raw.len() {
+            return Compression::None;
         }
+        out.truncate(from);
+        out.extend_from_slice(packed);
+        self.compression
     }
 }
 
@@ -167,16 +165,29 @@ pub(crate) fn unpack(compression: Compression, packed: &[u8], len: usize) -> Opt
 const WORD: usize = 8;
 /// Words of zeros that end a run of other words: fewer cost more than they save.
 const SHORT_RUN: usize = 2;
+/// Bytes that are looked at together.
+const LOOK: usize = 32 * WORD;
 
 /// Is there anything that [`pack_zero_runs`] would leave out? To look is quicker than to try.
 fn has_zeros(raw: &[u8]) -> bool {
     let is_zero = |word: &[u8]| *word == [0; WORD];
-    let mut run = 0;
-    raw.chunks_exact(WORD).any(|word| {
-        run = if is_zero(word) { run + 1 } else { 0 };
-        run == SHORT_RUN
-    }) || raw.first_chunk::<WORD>().is_some_and(|word| is_zero(word))
+    if raw.first_chunk::<WORD>().is_some_and(|word| is_zero(word))
         || raw.last_chunk::<WORD>().is_some_and(|word| is_zero(word))
+    {
+        return true;
+    }
+    let mut run = 0;
+    raw.chunks(LOOK).any(|part| {
+        // Mostly there is none at all, which is found out for many at once.
+        if !part.chunks_exact(WORD).fold(false, |any, word| any | is_zero(word)) {
+            run = 0;
+            return false;
+        }
+        part.chunks_exact(WORD).any(|word| {
+            run = if is_zero(word) { run + 1 } else { 0 };
+            run == SHORT_RUN
+        })
+    })
 }
 
 /// Pairs of (words of zeros, other words), each a number of seven bits a byte, low ones first, and the other words; the last
@@ -351,15 +362,17 @@ mod tests {
             let mut packer = Packer::new(compression).unwrap();
             for round in 0..200 {
                 let raw = sample(&rng, 512 * (1 + rng.next() as usize % 32));
-                let mut out = vec![1, 2, 3];
-                let (how, packed) = packer.pack(&raw, &mut out);
+                let mut out = [&[1, 2, 3][..], &raw].concat();
+                let how = packer.pack(&mut out, 3);
+                let (before, packed) = out.split_at(3);
+                assert_eq!(before, [1, 2, 3]);
                 assert!(packed.len() <= raw.len(), "{compression:?} never grows");
                 assert_eq!(unpack(how, packed, raw.len()).as_ref(), Some(&raw), "{compression:?} {round}");
                 assert!(unpack(how, packed, raw.len() - 8).is_none_or(|r| r != raw));
             }
-            let mut out = Vec::new();
-            let (how, packed) = packer.pack(&[0; 4096], &mut out);
-            assert_eq!(unpack(how, packed, 4096), Some(vec![0; 4096]));
+            let mut packed = vec![0; 4096];
+            let how = packer.pack(&mut packed, 0);
+            assert_eq!(unpack(how, &packed, 4096), Some(vec![0; 4096]));
             assert!(
                 compression == Compression::None || packed.len() < 40,
                 "{compression:?}: {}",
@@ -375,9 +388,8 @@ mod tests {
             let mut packer = Packer::new(compression).unwrap();
             for _ in 0..500 {
                 let raw = sample(&rng, 4096);
-                let mut out = Vec::new();
-                let (how, packed) = packer.pack(&raw, &mut out);
-                let mut out = packed.to_vec();
+                let mut out = raw;
+                let how = packer.pack(&mut out, 0);
                 let at = rng.next() as usize % out.len();
                 out[at] ^= 1 << (rng.next() % 8);
                 let got = unpack(how, &out, 4096);
@@ -385,6 +397,19 @@ mod tests {
                 out.truncate(at);
                 let _ = unpack(how, &out, 4096);
             }
+        }
+    }
+
+    #[test]
+    fn runs_of_zeros_are_seen_wherever_they_are() {
+        let words = 3 * LOOK / WORD;
+        for at in 0..words {
+            let mut raw = vec![7; words * WORD];
+            raw[at * WORD..(at + 1) * WORD].fill(0);
+            assert_eq!(has_zeros(&raw), at == 0 || at == words - 1, "one word at {at}");
+            let end = ((at + SHORT_RUN) * WORD).min(raw.len());
+            raw[at * WORD..end].fill(0);
+            assert!(has_zeros(&raw), "two words at {at}");
         }
     }
 
@@ -439,10 +464,10 @@ mod tests {
         let (old, new) = (sample(&rng, 1024), sample(&rng, 1024));
         for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
             let mut payload = Vec::new();
-            let payload = encoding.payload(&old, &new, &mut payload);
+            encoding.put_payload(&old, &new, &mut payload);
             let (mut forward, mut backward) = (old.clone(), new.clone());
-            encoding.apply(&mut forward, payload);
-            encoding.apply(&mut backward, payload);
+            encoding.apply(&mut forward, &payload);
+            encoding.apply(&mut backward, &payload);
             assert_eq!(forward == new, encoding.leads_forward());
             assert_eq!(backward == old, encoding.leads_backward());
             assert_eq!(Encoding::decode(encoding as u8), Some(encoding));

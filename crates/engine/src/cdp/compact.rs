@@ -6,7 +6,7 @@
 
 use super::append::Draft;
 use super::codec::{Compression, Packer, unpack};
-use super::record::{ALIGN, Entry, HEADER_LEN, SegmentHead};
+use super::record::{ALIGN, HEADER_LEN, SegmentHead};
 use super::segment::Sealed;
 use crate::catalog::SegmentRecord;
 use crate::codec::align_up;
@@ -111,7 +111,7 @@ impl Pool {
         entries.sort_unstable_by_key(|entry| entry.at);
         let mut draft =
             Draft::new(self.shelf(branch.id).create(old.file.head.seq, old.file.head.edition + 1)?);
-        let lane = &mut Lane::new(false);
+        let lane = &mut Lane::new(false, 0);
         let mut packer = Packer::hard()?;
         let mut packed = Vec::new();
         let (mut before, mut after) = (0, 0);
@@ -125,13 +125,17 @@ impl Pool {
                 }
             }
             let Ok((epoch, raw)) = old.file.record(&entry) else { return Ok(Outcome::Damaged) };
-            let (compression, packed) = packer.pack(&raw, &mut packed);
+            packed.clone_from(&raw);
+            let compression = packer.pack(&mut packed, 0);
             // The only other copy is about to go.
-            if unpack(compression, packed, raw.len()).as_ref() != Some(&raw) {
+            if unpack(compression, &packed, raw.len()).as_ref() != Some(&raw) {
                 return Err(Error::new(crate::ErrorKind::Io, "compress a record: it does not come back"));
             }
             before += entry.space();
-            draft.push(lane, Entry { compression, ..entry }, epoch, packed)?;
+            draft.push(lane, entry, epoch, |out| {
+                out.extend_from_slice(&packed);
+                compression
+            })?;
             after += align_up((HEADER_LEN + packed.len()) as u64, ALIGN);
         }
         if saves_little(before, after) {

@@ -116,15 +116,23 @@ impl Entry {
     }
 }
 
-/// Appends a record; `payload` is compressed as `entry` says.
-pub(crate) fn put_record(entry: &Entry, epoch: u32, salt: u32, payload: &[u8], out: &mut Vec<u8>) {
+/// Appends a record. `payload` appends what it holds and tells how that is compressed; `entry` gets to know both.
+pub(crate) fn put_record(
+    entry: &mut Entry,
+    epoch: u32,
+    salt: u32,
+    out: &mut Vec<u8>,
+    payload: impl FnOnce(&mut Vec<u8>) -> Compression,
+) {
     let start = out.len();
-    let mut w = Writer(std::mem::take(out));
+    out.resize(start + HEADER_LEN, 0);
+    entry.compression = payload(out);
+    entry.stored = (out.len() - start - HEADER_LEN) as u32;
+    let mut w = Writer(Vec::with_capacity(HEADER_LEN));
     w.u32(RECORD_MAGIC).u32(0).u64(entry.lsn).u64(entry.time).u64(entry.chunk).u32(epoch);
     w.u32(entry.first_sector).u32(entry.sectors).u32(entry.before).u32(entry.after);
-    w.u32(payload.len() as u32).u8(entry.encoding as u8).u8(entry.compression as u8).bytes(&[0; 6]);
-    w.bytes(payload);
-    *out = w.0;
+    w.u32(entry.stored).u8(entry.encoding as u8).u8(entry.compression as u8).bytes(&[0; 6]);
+    out[start..start + HEADER_LEN].copy_from_slice(&w.0);
     let crc = crc32c(&out[start + 8..]) ^ salt;
     out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
     out.resize(start + entry.space() as usize, 0);
@@ -291,6 +299,16 @@ mod tests {
         }
     }
 
+    /// What is known of it before its payload is.
+    fn plain(chunk: u64, lsn: u64) -> Entry {
+        Entry { stored: 0, compression: Compression::None, ..entry(chunk, lsn) }
+    }
+
+    fn hello(out: &mut Vec<u8>) -> Compression {
+        out.extend_from_slice(b"hello");
+        Compression::Lz4
+    }
+
     fn head() -> SegmentHead {
         SegmentHead { pool: [7; 16], branch: 2, seq: 9, edition: 1 }
     }
@@ -321,7 +339,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let mut out = Vec::new();
-        put_record(&entry(0x0A, 0x0B), 6, 0x5EED, b"hello", &mut out);
+        put_record(&mut plain(0x0A, 0x0B), 6, 0x5EED, &mut out, hello);
         assert_eq!(hex(&out), GOLDEN_RECORD);
         let mut out = Vec::new();
         put_index(&[entry(0x0A, 0x0B), entry(0x0A, 0x0C)], 0x5EED, &mut out);
@@ -338,7 +356,7 @@ mod tests {
     #[test]
     fn round_trips_and_every_flipped_bit_is_noticed() {
         let mut out = Vec::new();
-        put_record(&entry(1, 2), 6, 77, b"hello", &mut out);
+        put_record(&mut plain(1, 2), 6, 77, &mut out, hello);
         let decoded = decode_record(&out, 64, 77).unwrap();
         assert_eq!((decoded.entry, decoded.epoch, decoded.payload), (entry(1, 2), 6, &b"hello"[..]));
         assert_eq!(thing_at(&out), Some(Thing::Record(out.len() as u64)));

@@ -160,7 +160,7 @@ mod tests {
     use super::super::{CdpSettings, Compression, Encoding};
     use super::*;
     use crate::catalog::BranchRecord;
-    use crate::disk::{Dir, Lane, MemDir, OpenMode};
+    use crate::disk::{Dir, MemDir, OpenMode};
     use crate::journal::record::SECTOR;
     use crate::pool::Method;
     use crate::world::{Rng, SplitMix};
@@ -193,8 +193,7 @@ mod tests {
         /// and how much of that was promised.
         fn append(&mut self, records: &[(u64, u64)], rng: &SplitMix) -> (i64, u64) {
             let (before, mut promised) = (self.bytes(), GROUP_ROOM);
-            let mut appender =
-                Appender::new(&self.branch, self.shelf.clone(), self.settings, Lane::new(false)).unwrap();
+            let mut appender = Appender::new(&self.branch, self.shelf.clone(), self.settings, false).unwrap();
             let chunk_size = self.branch.chunk_size();
             for (at, sectors) in records {
                 let (offset, end) = (at * SECTOR, (at + sectors) * SECTOR);

@@ -20,11 +20,10 @@ impl CdpSample {
         if old.len() != new.len() {
             return Err(invalid("make a record: old and new content differ in length"));
         }
-        let (mut parity, mut smaller) = (Vec::new(), Vec::new());
-        let payload = encoding.payload(old, new, &mut parity);
-        let mut packer = Packer::new(compression)?;
-        let (compression, packed) = packer.pack(payload, &mut smaller);
-        Ok(CdpSample { encoding, compression, raw: old.len(), packed: packed.to_vec() })
+        let mut packed = Vec::new();
+        encoding.put_payload(old, new, &mut packed);
+        let compression = Packer::new(compression)?.pack(&mut packed, 0);
+        Ok(CdpSample { encoding, compression, raw: old.len(), packed })
     }
 
     /// A record of the log.

@@ -21,7 +21,7 @@ pub(super) const READ_AHEAD: usize = 128;
 /// Bytes after which those written before are worth a sync.
 const SYNC_AFTER: usize = 8 << 20;
 /// Fewer writes than this are not worth a second thread.
-const MIN_PER_THREAD: usize = 64;
+pub(super) const MIN_PER_THREAD: usize = 64;
 
 /// Content for a range of a PV.
 #[derive(Debug, Clone, Copy)]

@@ -198,18 +198,26 @@ impl Pool {
         self.collect(cursor, self.journal.synced(), self.options.batch_bytes)
     }
 
-    /// Collects the batch at `from`, if all of it is there and destage is pressed, and records what it can of it while `before`
-    /// is brought to its place. What fails here fails again when its turn has come.
-    pub(super) fn look_ahead(&self, from: Cursor, before: &Batch) -> Option<Ahead> {
+    /// The batch at `from`, and where it ends, if all of it is there and destage is pressed. What fails here fails again when
+    /// its turn has come.
+    pub(super) fn collect_whole(&self, from: Cursor) -> Option<(Cursor, Batch)> {
         if !self.is_pressed() {
             return None;
         }
         let mut to = from;
         let collected = self.collect(&mut to, self.journal.synced(), self.options.batch_bytes).ok()?;
-        let Collected::Records(mut batch) = collected else { return None };
-        if !batch.full {
-            return None;
-        }
+        let Collected::Records(batch) = collected else { return None };
+        batch.full.then_some((to, batch))
+    }
+
+    /// Records what it can of the batch at `from`, which may be `known`, while `before` is brought to its place.
+    pub(super) fn look_ahead(
+        &self,
+        from: Cursor,
+        known: Option<(Cursor, Batch)>,
+        before: &Batch,
+    ) -> Option<Ahead> {
+        let (to, mut batch) = known.or_else(|| self.collect_whole(from))?;
         batch.recorded = self.record_ahead(&batch, before).ok()?;
         Some(Ahead { from, to, batch })
     }

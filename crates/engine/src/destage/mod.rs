@@ -15,6 +15,7 @@ mod control;
 mod dissolve;
 mod evacuate;
 mod fill;
+mod gather;
 mod history;
 mod plan;
 mod reclaim;
@@ -84,8 +85,9 @@ impl Pool {
         let positions =
             |m: &Maintenance| (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged });
         let overlaps = !plan.after.is_empty();
-        let look_ahead = || overlaps.then(|| self.look_ahead(next, &batch)).flatten();
-        m.ahead = self.place(m, &batch, plan, positions, look_ahead)?;
+        let collect = (overlaps && self.is_pressed()).then_some(|| self.collect_whole(next));
+        let look_ahead = |known| overlaps.then(|| self.look_ahead(next, known, &batch)).flatten();
+        m.ahead = self.place(m, &batch, plan, positions, collect, look_ahead)?;
         m.destaged = batch.last_lsn;
         self.unstage(&batch);
         for branch in &batch.branches {
@@ -96,14 +98,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit; `meanwhile` is done once, after it.
-    fn place<T>(
+    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit. `meanwhile` is done until it is made,
+    /// while disks are waited for, and what comes of it `then`, after it.
+    fn place<M: Send, T>(
         &self,
         m: &mut Maintenance,
         batch: &Batch,
         mut plan: Plan,
         positions: impl Fn(&Maintenance) -> (u64, u64),
-        meanwhile: impl FnOnce() -> T,
+        meanwhile: Option<impl FnOnce() -> Option<M> + Send>,
+        then: impl FnOnce(Option<M>) -> T,
     ) -> Result<T> {
         // What is overwritten before the catalog knows that the journal's part was durable could not be told from what a
         // damaged journal lost.
@@ -113,12 +117,27 @@ impl Pool {
         let at_once = std::mem::take(&mut plan.at_once);
         let after = std::mem::take(&mut plan.after);
         // Apply: the journal still has what is overwritten, until the next commit.
-        let (applied, preserved) =
-            self.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions));
+        let (known, (applied, preserved)) = self.with_helper(meanwhile, || {
+            self.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions))
+        });
         preserved?;
         applied?;
-        let (applied, done) = self.beside(&after, SyncPurpose::Apply, meanwhile);
+        let (applied, done) = self.beside(&after, SyncPurpose::Apply, || then(known));
         applied.map(|()| done)
+    }
+
+    /// Does two things at once, if destage may borrow a thread for the first, which is not needed.
+    fn with_helper<M: Send, T>(
+        &self,
+        helper: Option<impl FnOnce() -> Option<M> + Send>,
+        work: impl FnOnce() -> T,
+    ) -> (Option<M>, T) {
+        let Some(helper) = helper.filter(|_| self.options.destage_threads > 1) else { return (None, work()) };
+        std::thread::scope(|scope| {
+            let helper = std::thread::Builder::new().spawn_scoped(scope, helper);
+            let done = work();
+            (helper.ok().and_then(|helper| helper.join().ok().flatten()), done)
+        })
     }
 
     /// The preserve phase: new slots are complete and durable before the commit that points to them.

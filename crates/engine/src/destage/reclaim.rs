@@ -148,7 +148,7 @@ impl Pool {
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
         let plan = self.plan(m, &batch, false)?;
         // Until the operation's own position is committed it is done again after a crash: nothing else follows from this.
-        self.place(m, &batch, plan, Maintenance::aside, || ())
+        self.place(m, &batch, plan, Maintenance::aside, None::<fn() -> Option<()>>, drop)
     }
 
     /// Discards those of `chunks` that lie in the pages `numbers`.

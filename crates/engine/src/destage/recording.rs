@@ -4,19 +4,17 @@
 //! Most of a batch is recorded while the last writes of the one before go out: all chunks that those leave alone. Until the
 //! commit none of it counts; thrown away it is what a crash would have left.
 
-use super::apply::READ_AHEAD;
 use super::collect::{Batch, Item, Source};
+use super::gather::{Gather, Piece};
 use super::plan::Below;
-use crate::cdp::Encoding;
 use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf};
 use crate::cdp::log::{Applying, Patch};
 use crate::codec::crc32c;
-use crate::disk::Lane;
 use crate::error::{Error, Result, corrupt};
-use crate::map::page::{MapPage, Slot};
+use crate::map::page::MapPage;
 use crate::pool::Pool;
-use crate::pool::line::{Branch, HEAD, Line};
-use std::collections::{HashMap, VecDeque};
+use crate::pool::line::{Branch, Line};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,14 +24,14 @@ const MAX_SUMS: usize = 1 << 18;
 /// Branches that are recorded ahead, each with a thread and a buffer.
 const MAX_AHEAD: usize = 4;
 
-/// Where what a chunk holds before a batch is found.
-enum Before {
-    /// This part of it, in this slot; its sum is known.
-    Part(Slot, Range<u32>, u32),
-    /// Nothing of it needs to be known but the sum.
-    Replaced(u32),
-    /// All of it, wherever that may be.
-    Elsewhere,
+/// What a chunk holds in the middle of its items.
+#[derive(Default)]
+struct Halfway {
+    content: Vec<u8>,
+    /// The byte of the chunk that `content` begins with.
+    first: u32,
+    /// Of the whole chunk.
+    sum: u32,
 }
 
 /// Makes the records of one branch's part of a batch.
@@ -46,9 +44,6 @@ pub(super) struct Recorder {
     sums: HashMap<u64, u32>,
     /// The items of each chunk that is not recorded yet, in the batch's order.
     left: Vec<Range<usize>>,
-    /// What is in place, and what comes there: kept for their memory.
-    content: Vec<u8>,
-    new: Vec<u8>,
     /// So many are on disk.
     bytes: u64,
 }
@@ -63,65 +58,12 @@ impl Recorder {
         let is_now = |items: &Range<usize>| now(batch.items[items.start].chunk);
         let (now, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.left).into_iter().partition(is_now);
         self.left = left;
-        let chunks = || now.iter().map(|items| &batch.items[items.clone()]);
-        let mut ahead = chunks();
-        let head = Line { branch: self.branch.clone(), epoch: HEAD, at: None };
-        let mut located = VecDeque::with_capacity(READ_AHEAD);
-        for of_chunk in chunks() {
-            while located.len() < READ_AHEAD
-                && let Some(next) = ahead.next()
-            {
-                let sum = self.sums.get(&next[0].chunk).copied();
-                located.push_back(pool.locate(&head, next, self.appender.encoding(), sum)?);
-            }
-            let Some(before) = located.pop_front() else { break };
-            self.record_chunk(pool, &batch.stamps, of_chunk, before)?;
-        }
-        Ok(())
-    }
-
-    fn record_chunk(
-        &mut self,
-        pool: &Pool,
-        stamps: &[(u64, u64)],
-        items: &[Item],
-        before: Before,
-    ) -> Result<()> {
-        let chunk = items[0].chunk;
-        let (mut sum, first) = match before {
-            Before::Part(slot, part, sum) => {
-                self.content.resize(part.len(), 0);
-                let pv = pool.pvs.get(slot.pv())?;
-                let failed = |e| Error::io(format!("read from {}", pv.path), e);
-                let at = slot.offset() + u64::from(part.start);
-                pv.disk.read_at(&mut self.content, at).map_err(failed)?;
-                (sum, part.start)
-            }
-            Before::Replaced(sum) => {
-                self.content.resize(self.branch.chunk_size() as usize, 0);
-                (sum, 0)
-            }
-            Before::Elsewhere => {
-                self.content = pool.content_before(&self.branch, chunk, items)?;
-                (crc32c(&self.content), 0)
-            }
-        };
-        for (n, item) in items.iter().enumerate() {
-            self.new.resize((item.end - item.start) as usize, 0);
-            match item.source {
-                Source::Journal(file, position) => pool.read_journal(file, position, &mut self.new)?,
-                Source::Zeros | Source::Hole => self.new.fill(0),
-            }
-            let (lsn, time) = stamps.get(item.order as usize).copied().unwrap_or_default();
-            let (start, end) = (item.start as usize, item.end as usize);
-            let what = CdpItem { lsn, time, chunk, epoch: self.epoch, start, end };
-            let old = &mut self.content[(item.start - first) as usize..(item.end - first) as usize];
-            self.appender.push(&what, old, &mut sum, &self.new)?;
-            if n + 1 < items.len() {
-                old.copy_from_slice(&self.new);
-            }
-        }
-        self.sums.insert(chunk, sum);
+        let Recorder { branch, epoch, appender, sums, .. } = self;
+        let mut after = Vec::with_capacity(now.len());
+        let mut halfway = Halfway::default();
+        let gather = Gather::new(pool, batch, branch, appender.encoding(), sums, &now);
+        gather.for_each(|piece| record_piece(appender, batch, *epoch, piece, &mut halfway, &mut after))?;
+        sums.extend(after);
         Ok(())
     }
 
@@ -131,6 +73,48 @@ impl Recorder {
         self.branch.cdp.log.write().sums = self.sums;
         Ok(appended)
     }
+}
+
+/// Records a piece of a batch; `after` gets the sums of chunks of which that was all.
+fn record_piece(
+    appender: &mut Appender,
+    batch: &Batch,
+    epoch: u32,
+    piece: &mut Piece,
+    halfway: &mut Halfway,
+    after: &mut Vec<(u64, u32)>,
+) -> Result<()> {
+    let Piece { chunks, old, new } = piece;
+    let (all_old, mut new) = (old.bytes(), &*new.bytes());
+    for part in chunks.iter() {
+        let items = &batch.items[part.items.clone()];
+        let (content, first, mut sum) = match &part.before {
+            Some(before) => {
+                let content = &mut all_old[before.old.clone()];
+                let sum = before.sum.unwrap_or_else(|| crc32c(content));
+                (content, before.first, sum)
+            }
+            None => (&mut halfway.content[..], halfway.first, halfway.sum),
+        };
+        for (n, item) in items.iter().enumerate() {
+            let (start, end) = (item.start as usize, item.end as usize);
+            let (written, rest) = new.split_at(end - start);
+            new = rest;
+            let (lsn, time) = batch.stamps.get(item.order as usize).copied().unwrap_or_default();
+            let what = CdpItem { lsn, time, chunk: item.chunk, epoch, start, end };
+            let replaced = &mut content[start - first as usize..end - first as usize];
+            appender.push(&what, replaced, &mut sum, written)?;
+            if n + 1 < items.len() || !part.ends {
+                replaced.copy_from_slice(written);
+            }
+        }
+        if part.ends {
+            after.extend(items.first().map(|item| (item.chunk, sum)));
+        } else {
+            *halfway = Halfway { content: content.to_vec(), first, sum };
+        }
+    }
+    Ok(())
 }
 
 /// Where a branch's items of a batch are.
@@ -195,8 +179,8 @@ impl Pool {
         let settings = branch.cdp.log.read().settings;
         let items = items_of(batch, index);
         let Some(settings) = settings.filter(|_| !items.is_empty()) else { return Ok(None) };
-        let lane = Lane::new(self.options.destage_threads > 1);
-        let appender = Appender::new(branch, self.shelf(branch.id), settings, lane)?;
+        let beside = self.options.destage_threads > 1;
+        let appender = Appender::new(branch, self.shelf(branch.id), settings, beside)?;
         let mut at = items.start;
         let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
         let left = chunks.map(|of_chunk| {
@@ -215,45 +199,19 @@ impl Pool {
             appender,
             sums,
             left,
-            content: Vec::new(),
-            new: Vec::new(),
             bytes: 0,
         }))
     }
 
-    /// Finds what a chunk holds before the items, and tells the disk that it will be read.
-    fn locate(&self, head: &Line, items: &[Item], encoding: Encoding, sum: Option<u32>) -> Result<Before> {
-        let (first, chunk_size) = (&items[0], head.branch.chunk_size());
-        let replaced = encoding == Encoding::Redo && (first.start, u64::from(first.end)) == (0, chunk_size);
-        if let Some(sum) = sum.filter(|_| replaced) {
-            return Ok(Before::Replaced(sum));
-        }
-        let (number, at) = MapPage::locate(items[0].chunk);
-        let slot = self.map.load(head, number)?.get(at).map(|entry| entry.slot);
-        let Some(slot) = slot.filter(|slot| *slot != Slot::HOLE) else { return Ok(Before::Elsewhere) };
-        let (before, part) = match sum {
-            // From the sum before it and from what changes follows the sum after it.
-            Some(sum) => {
-                let start = items.iter().map(|item| item.start).min().unwrap_or(0);
-                let end = items.iter().map(|item| item.end).max().unwrap_or(0);
-                (Before::Part(slot, start..end, sum), start..end)
-            }
-            None => (Before::Elsewhere, 0..chunk_size as u32),
-        };
-        let from = slot.offset() + u64::from(part.start);
-        self.pvs.get(slot.pv())?.disk.will_need(from, part.len() as u64);
-        Ok(before)
-    }
-
     /// What a chunk holds before the batch. What an image or a moment has there was brought into the journal as a whole before
     /// anything else: that record changes nothing, and says what was there.
-    fn content_before(&self, branch: &Arc<Branch>, chunk: u64, items: &[Item]) -> Result<Vec<u8>> {
-        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+    pub(super) fn content_before(&self, head: &Line, items: &[Item]) -> Result<Vec<u8>> {
+        let (branch, chunk) = (&head.branch, items[0].chunk);
         let (number, at) = MapPage::locate(chunk);
         let foreign = branch.over_foreign && branch.has_base();
         if foreign
-            && self.map.load(&head, number)?.get(at).is_none()
-            && let Below::Foreign(foreign) = self.find_below(&head, chunk)?
+            && self.map.load(head, number)?.get(at).is_none()
+            && let Below::Foreign(foreign) = self.find_below(head, chunk)?
         {
             let mut content = vec![0; branch.chunk_size() as usize];
             let shown = foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());

@@ -1,5 +1,6 @@
 //! Files and block devices of the operating system, by positional I/O on plain file descriptors.
 
+use super::aligned::{BLOCK, is_aligned};
 use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
@@ -15,9 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Direct I/O wants memory, place and length in whole blocks of this size at most.
-const BLOCK: usize = 4096;
-/// Of direct writes one call each.
+/// Of direct writes from memory that has to be copied first one call each.
 const MAX_DIRECT: usize = 1 << 20;
 
 thread_local! {
@@ -221,17 +220,23 @@ impl FileDisk {
     /// Writes whole blocks directly; false when that can't be done here.
     fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
         let Some(file) = self.direct_file() else { return Ok(false) };
+        let write = |aligned: &[u8], at| match file.write_all_at(aligned, at) {
+            Ok(()) => Ok(true),
+            // Larger blocks than those.
+            Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
+            Err(e) => Err(e),
+        };
+        if is_aligned(buf) {
+            return write(buf, offset);
+        }
         ALIGNED.with_borrow_mut(|memory| {
             memory.resize(MAX_DIRECT + BLOCK, 0);
             let skip = memory.as_ptr().align_offset(BLOCK);
             for (n, part) in buf.chunks(MAX_DIRECT).enumerate() {
                 let Some(aligned) = memory.get_mut(skip..skip + part.len()) else { return Ok(false) };
                 aligned.copy_from_slice(part);
-                match file.write_all_at(aligned, offset + (n * MAX_DIRECT) as u64) {
-                    Ok(()) => {}
-                    // Larger blocks than those.
-                    Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(false),
-                    Err(e) => return Err(e),
+                if !write(aligned, offset + (n * MAX_DIRECT) as u64)? {
+                    return Ok(false);
                 }
             }
             Ok(true)

@@ -6,19 +6,17 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Jobs that may wait while another one is carried out; with their buffers they bound its memory.
-const WAITING: usize = 4;
-
 /// Carries out jobs in their order, on a thread of its own or at once. After one that failed no other is begun.
 pub(crate) struct Lane {
     worker: Option<(SyncSender<Job>, JoinHandle<Result<()>>)>,
 }
 
 impl Lane {
-    /// With a thread of its own if `beside`; the simulator wants none.
-    pub(crate) fn new(beside: bool) -> Lane {
+    /// With a thread of its own if `beside`; the simulator wants none. At most `waiting` jobs, with their buffers, wait while
+    /// another one is carried out.
+    pub(crate) fn new(beside: bool, waiting: usize) -> Lane {
         let start = || {
-            let (jobs, taken) = sync_channel::<Job>(WAITING);
+            let (jobs, taken) = sync_channel::<Job>(waiting);
             let work = move || taken.into_iter().try_for_each(|job| job());
             // There may be as many threads as there can be.
             std::thread::Builder::new().spawn(work).ok().map(|thread| (jobs, thread))
@@ -76,7 +74,7 @@ mod tests {
     fn in_order_and_no_further_than_the_first_failure() {
         for beside in [false, true] {
             let seen = Arc::new(Mutex::new(Vec::new()));
-            let mut lane = Lane::new(beside);
+            let mut lane = Lane::new(beside, 4);
             let job = |n: u32| {
                 let seen = seen.clone();
                 move || {

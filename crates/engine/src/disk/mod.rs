@@ -4,12 +4,14 @@ use std::io;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+mod aligned;
 mod counting;
 mod file;
 mod image;
 mod lane;
 mod memory;
 
+pub(crate) use aligned::Aligned;
 pub(crate) use counting::CountingDir;
 pub use file::FileDir;
 pub use image::{Image, PAGE as IMAGE_PAGE};
@@ -89,7 +91,7 @@ pub trait Disk: Send + Sync {
     fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
 
     /// Writes all of `buf` at `offset`, both whole blocks of 4 KiB, for nobody who will read it soon: past the page cache, where that
-    /// can be. It is as durable as what `write_at` writes.
+    /// can be. It is as durable as what `write_at` writes. What is [`Aligned`] is not copied.
     fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(buf, offset)
     }

@@ -1,0 +1,337 @@
+//! What the records of a batch are made of, read piece by piece: what its chunks hold before it, and what comes there.
+//!
+//! Where destage may borrow threads one reads the next pieces while this one is recorded.
+
+use super::apply::{MIN_PER_THREAD, READ_AHEAD, joined};
+use super::collect::{Batch, Source};
+use crate::cdp::Encoding;
+use crate::error::{Error, Result};
+use crate::map::page::{MapPage, Slot};
+use crate::pool::Pool;
+use crate::pool::line::{Branch, HEAD, Line};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::slice::Iter;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+/// A piece has so many bytes, and those of one record more: little enough for the processor's cache.
+const PIECE: usize = 512 << 10;
+/// The same where nobody reads ahead.
+const PIECE_ALONE: usize = 16 << 10;
+/// Pieces in turn.
+const PIECES: usize = 3;
+/// Reads that follow one another are announced to the disk together, up to so many bytes: it cuts off what is longer.
+const MAX_ANNOUNCED: u64 = 128 << 10;
+
+/// Contents of chunks, and of what is written there.
+#[derive(Default)]
+pub(super) struct Piece {
+    pub(super) chunks: Vec<Chunk>,
+    pub(super) old: Window,
+    pub(super) new: Window,
+}
+
+/// What is recorded of one chunk, or a part of that.
+pub(super) struct Chunk {
+    /// In the batch; what they write comes one after another in [`Piece::new`].
+    pub(super) items: Range<usize>,
+    /// None: the items go on where those of the last piece ended.
+    pub(super) before: Option<Before>,
+    /// All of its items are read.
+    pub(super) ends: bool,
+}
+
+/// What a chunk holds before a batch.
+pub(super) struct Before {
+    /// The sum of all of it; unless all of it is here.
+    pub(super) sum: Option<u32>,
+    /// The byte of the chunk that `old` begins with.
+    pub(super) first: u32,
+    /// In [`Piece::old`].
+    pub(super) old: Range<usize>,
+}
+
+/// Bytes that are read, with as few reads as possible. They are kept for their memory, which is not made anew.
+#[derive(Default)]
+pub(super) struct Window {
+    bytes: Vec<u8>,
+    used: usize,
+    /// What is still to be read: from where, at which byte, to where.
+    waiting: Option<(Disk, u64, Range<usize>)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Disk {
+    /// Its number.
+    Pv(u32),
+    /// A journal file.
+    Journal(u32),
+}
+
+impl Window {
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.used]
+    }
+
+    fn reset(&mut self) {
+        self.used = 0;
+    }
+
+    /// Room for what nobody looks at, or writes himself.
+    fn room(&mut self, len: usize) -> Range<usize> {
+        let range = self.used..self.used + len;
+        self.used = range.end;
+        if self.bytes.len() < range.end {
+            self.bytes.resize(range.end, 0);
+        }
+        range
+    }
+
+    fn put(&mut self, content: &[u8]) -> Range<usize> {
+        let range = self.room(content.len());
+        self.bytes[range.clone()].copy_from_slice(content);
+        range
+    }
+
+    fn put_zeros(&mut self, len: usize) {
+        let range = self.room(len);
+        self.bytes[range].fill(0);
+    }
+
+    /// What lies there will be here after [`Window::finish`].
+    fn read(&mut self, pool: &Pool, disk: Disk, at: u64, len: usize) -> Result<Range<usize>> {
+        let range = self.room(len);
+        match &mut self.waiting {
+            Some((of, from, to)) if (*of, *from + to.len() as u64, to.end) == (disk, at, range.start) => {
+                to.end = range.end;
+            }
+            _ => {
+                self.finish(pool)?;
+                self.waiting = Some((disk, at, range.clone()));
+            }
+        }
+        Ok(range)
+    }
+
+    fn finish(&mut self, pool: &Pool) -> Result<()> {
+        let Some((disk, at, range)) = self.waiting.take() else { return Ok(()) };
+        let into = &mut self.bytes[range];
+        match disk {
+            Disk::Journal(file) => pool.read_journal(file, at as u32, into),
+            Disk::Pv(number) => {
+                let pv = pool.pvs.get(number)?;
+                let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
+                pv.disk.read_at(into, at).map_err(failed)
+            }
+        }
+    }
+}
+
+/// Where what a chunk holds is found.
+enum Found {
+    /// This part of it, in this slot; with the sum of all of it if that is known.
+    Slot(Slot, Range<u32>, Option<u32>),
+    /// Nothing of it needs to be known but the sum.
+    Replaced(u32),
+    /// Somewhere else.
+    Elsewhere,
+}
+
+/// Reads what is to be recorded of one branch's part of a batch.
+pub(super) struct Gather<'a> {
+    pool: &'a Pool,
+    batch: &'a Batch,
+    head: Line,
+    encoding: Encoding,
+    /// Of chunks, before the batch.
+    sums: &'a HashMap<u64, u32>,
+    /// The items of each chunk.
+    chunks: Iter<'a, Range<usize>>,
+    /// The chunks of which it is not known yet where they are found, and those of which it is.
+    ahead: Iter<'a, Range<usize>>,
+    found: VecDeque<Found>,
+    /// The map page that was looked at last.
+    page: Option<(u64, Arc<MapPage>)>,
+    announced: Option<(Slot, u64)>,
+    /// What is left of a chunk whose first items are in an earlier piece.
+    rest: Range<usize>,
+}
+
+impl<'a> Gather<'a> {
+    pub(super) fn new(
+        pool: &'a Pool,
+        batch: &'a Batch,
+        branch: &Arc<Branch>,
+        encoding: Encoding,
+        sums: &'a HashMap<u64, u32>,
+        chunks: &'a [Range<usize>],
+    ) -> Gather<'a> {
+        Gather {
+            pool,
+            batch,
+            head: Line { branch: branch.clone(), epoch: HEAD, at: None },
+            encoding,
+            sums,
+            chunks: chunks.iter(),
+            ahead: chunks.iter(),
+            found: VecDeque::with_capacity(READ_AHEAD),
+            page: None,
+            announced: None,
+            rest: 0..0,
+        }
+    }
+
+    /// Hands all of it to `record`, in order.
+    pub(super) fn for_each(mut self, mut record: impl FnMut(&mut Piece) -> Result<()>) -> Result<()> {
+        let beside = self.pool.options.destage_threads > 1 && self.chunks.len() >= MIN_PER_THREAD;
+        if beside && let Some(done) = self.beside(&mut record) {
+            return done;
+        }
+        let mut piece = Piece::default();
+        while self.fill(&mut piece, PIECE_ALONE)? {
+            record(&mut piece)?;
+        }
+        Ok(())
+    }
+
+    /// The same, with a thread that reads; None, and nothing done, if there can't be one.
+    fn beside(&mut self, record: &mut impl FnMut(&mut Piece) -> Result<()>) -> Option<Result<()>> {
+        std::thread::scope(|scope| {
+            let (fill, filled) = sync_channel(PIECES);
+            let (empty, emptied) = sync_channel(PIECES);
+            (0..PIECES).for_each(|_| _ = empty.send(Piece::default()));
+            let read = move || {
+                for mut piece in emptied {
+                    // Who records has failed, and says why.
+                    if !self.fill(&mut piece, PIECE)? || fill.send(piece).is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            };
+            let reader = std::thread::Builder::new().spawn_scoped(scope, read).ok()?;
+            let recorded = filled.into_iter().try_for_each(|mut piece| {
+                record(&mut piece)?;
+                // Nobody takes it any more when all is read.
+                let _ = empty.send(piece);
+                Ok(())
+            });
+            drop(empty);
+            Some(recorded.and(joined(reader)))
+        })
+    }
+
+    /// Reads the next piece of about `bytes`; false when there is none.
+    fn fill(&mut self, piece: &mut Piece, bytes: usize) -> Result<bool> {
+        piece.chunks.clear();
+        piece.old.reset();
+        piece.new.reset();
+        let is_full = |piece: &Piece| piece.old.used + piece.new.used >= bytes;
+        while !is_full(piece) {
+            let mut before = None;
+            if self.rest.is_empty() {
+                let Some(items) = self.chunks.next() else { break };
+                self.rest = items.clone();
+                before = Some(self.read_before(&mut piece.old)?);
+            }
+            let first = self.rest.start;
+            while !self.rest.is_empty() && (self.rest.start == first || !is_full(piece)) {
+                self.read_item(&mut piece.new)?;
+            }
+            let ends = self.rest.is_empty();
+            piece.chunks.push(Chunk { items: first..self.rest.start, before, ends });
+        }
+        piece.old.finish(self.pool)?;
+        piece.new.finish(self.pool)?;
+        Ok(!piece.chunks.is_empty())
+    }
+
+    /// Reads what the next item writes.
+    fn read_item(&mut self, into: &mut Window) -> Result<()> {
+        let item = &self.batch.items[self.rest.start];
+        let len = (item.end - item.start) as usize;
+        self.rest.start += 1;
+        match item.source {
+            Source::Journal(file, position) => {
+                into.read(self.pool, Disk::Journal(file), position.into(), len).map(drop)
+            }
+            Source::Zeros | Source::Hole => {
+                into.put_zeros(len);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads what the next chunk holds before its items.
+    fn read_before(&mut self, into: &mut Window) -> Result<Before> {
+        while self.found.len() < READ_AHEAD
+            && let Some(items) = self.ahead.next()
+        {
+            let found = self.find(items)?;
+            self.found.push_back(found);
+        }
+        let (first, sum, old) = match self.found.pop_front() {
+            Some(Found::Slot(slot, part, sum)) => {
+                let at = slot.offset() + u64::from(part.start);
+                let old = into.read(self.pool, Disk::Pv(slot.pv()), at, part.len())?;
+                (part.start, sum, old)
+            }
+            Some(Found::Replaced(sum)) => (0, Some(sum), into.room(self.head.branch.chunk_size() as usize)),
+            Some(Found::Elsewhere) | None => {
+                let items = &self.batch.items[self.rest.clone()];
+                let content = self.pool.content_before(&self.head, items)?;
+                (0, None, into.put(&content))
+            }
+        };
+        Ok(Before { sum, first, old })
+    }
+
+    /// Finds what a chunk holds before its items, and tells the disk that it will be read.
+    fn find(&mut self, items: &Range<usize>) -> Result<Found> {
+        let items = &self.batch.items[items.clone()];
+        let (first, chunk_size) = (&items[0], self.head.branch.chunk_size());
+        let sum = self.sums.get(&first.chunk).copied();
+        let replaced =
+            self.encoding == Encoding::Redo && (first.start, u64::from(first.end)) == (0, chunk_size);
+        if let Some(sum) = sum.filter(|_| replaced) {
+            return Ok(Found::Replaced(sum));
+        }
+        let (number, at) = MapPage::locate(first.chunk);
+        let page = match self.page.take().filter(|(known, _)| *known == number) {
+            Some((_, page)) => page,
+            None => self.pool.map.load(&self.head, number)?,
+        };
+        let slot = page.get(at).map(|entry| entry.slot).filter(|slot| *slot != Slot::HOLE);
+        self.page = Some((number, page));
+        let Some(slot) = slot else { return Ok(Found::Elsewhere) };
+        let part = match sum {
+            // From the sum before it and from what changes follows the sum after it.
+            Some(_) => {
+                let start = items.iter().map(|item| item.start).min().unwrap_or(0);
+                let end = items.iter().map(|item| item.end).max().unwrap_or(0);
+                start..end
+            }
+            None => 0..chunk_size as u32,
+        };
+        self.announce(Slot::new(slot.pv(), slot.offset() + u64::from(part.start)), part.len() as u64)?;
+        Ok(Found::Slot(slot, part, sum))
+    }
+
+    fn announce(&mut self, from: Slot, len: u64) -> Result<()> {
+        if let Some((start, so_far)) = &mut self.announced
+            && (start.pv(), start.offset() + *so_far) == (from.pv(), from.offset())
+            && *so_far + len <= MAX_ANNOUNCED
+        {
+            *so_far += len;
+            return Ok(());
+        }
+        match self.announced.replace((from, len)) {
+            Some((start, len)) => {
+                self.pool.pvs.get(start.pv())?.disk.will_need(start.offset(), len);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
