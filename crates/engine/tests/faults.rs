@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
-use hindcast_engine::cdp::{CdpSettings, Encoding, Moment};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
@@ -32,6 +32,8 @@ enum Failing {
     /// No room for physical volumes but for `pv-1`, whose file system has so many bytes.
     RoomBut(u64),
     Syncs(SyncPurpose),
+    /// One write to the log of a history: after so many.
+    LogWrite(u64),
 }
 
 /// A directory in memory whose disks fail on demand, until told otherwise.
@@ -41,14 +43,22 @@ struct FaultyDir {
     failing: Arc<Mutex<Option<Failing>>>,
     /// Bytes written to the journal's files.
     journaled: Arc<AtomicU64>,
+    /// Writes to the log of a history, since the last failure began.
+    logged: Arc<AtomicU64>,
 }
 
 impl FaultyDir {
     fn new() -> FaultyDir {
-        FaultyDir { inner: MemDir::new(), failing: Arc::default(), journaled: Arc::default() }
+        FaultyDir {
+            inner: MemDir::new(),
+            failing: Arc::default(),
+            journaled: Arc::default(),
+            logged: Arc::default(),
+        }
     }
 
     fn fail(&self, what: Failing) {
+        self.logged.store(0, Ordering::Relaxed);
         *self.failing.lock().unwrap() = Some(what);
     }
 
@@ -110,7 +120,12 @@ impl FaultyDisk {
         self.dir.check(full).is_err()
     }
     fn check_write(&self) -> io::Result<()> {
-        self.dir.check(|f| matches!(f, Failing::Writes(prefix) if self.name.starts_with(prefix)))
+        let before = self.name.starts_with("cdp-").then(|| self.dir.logged.fetch_add(1, Ordering::Relaxed));
+        self.dir.check(|f| match f {
+            Failing::Writes(prefix) => self.name.starts_with(prefix),
+            Failing::LogWrite(number) => before == Some(number),
+            _ => false,
+        })
     }
 }
 
@@ -185,8 +200,12 @@ fn pv(path: &str) -> PvSpec {
 }
 
 fn open(dir: &FaultyDir) -> Arc<Pool> {
+    open_with(dir, PoolOptions::default())
+}
+
+fn open_with(dir: &FaultyDir, options: PoolOptions) -> Arc<Pool> {
     let rng = Arc::new(SplitMix::new(dir.journaled.load(Ordering::Relaxed) + 2));
-    Pool::open(Arc::new(dir.clone()), World { rng, ..world() }, PoolOptions::default()).unwrap()
+    Pool::open(Arc::new(dir.clone()), World { rng, ..world() }, options).unwrap()
 }
 
 /// A pool with a volume whose first 64 KiB hold ones, in place.
@@ -580,4 +599,77 @@ fn damage_between_two_records_is_lost_and_never_shown() {
     let past = pool.open_moment("a", &Moment::Lsn(lsn)).unwrap();
     assert_eq!(read(&past, 0, 4096), Err(ErrorKind::Lost));
     assert_eq!(read(&past, 4096, 4096).unwrap(), vec![1; 4096]);
+}
+
+/// A log with a hole must not be taken for whole, whichever of its writes fails: those of a batch that is recorded beside the
+/// one before it are waited for before that one is even in place.
+#[test]
+fn a_write_of_a_history_that_fails_leaves_no_hole_in_it() {
+    let (mut failed, mut made_again) = (0, 0);
+    for number in 0.. {
+        let (dir, pool, volume) = history_fixture();
+        let mut moments = vec![(pool.stats().sequenced_lsn, 1)];
+        for byte in 2..=4 {
+            (0..256).for_each(|n| write(&volume, n * 64 * KIB, byte, 64 * KIB).unwrap());
+            moments.push((pool.stats().sequenced_lsn, byte));
+        }
+        volume.flush().unwrap();
+        dir.fail(Failing::LogWrite(number));
+        let drained = pool.drain();
+        let reached = dir.logged.load(Ordering::Relaxed) > number;
+        if drained.is_err() {
+            failed += 1;
+            assert!(matches!(pool.health(), Health::Poisoned(_)));
+        } else if reached {
+            made_again += 1;
+        }
+        drop((pool, volume));
+        dir.heal();
+        let pool = open(&dir);
+        pool.drain().unwrap();
+        for &(lsn, byte) in &moments {
+            let moment = pool.open_moment("a", &Moment::Lsn(lsn)).unwrap();
+            for at in (0..16 * MIB).step_by(MIB as usize) {
+                let found = read(&moment, at, MIB);
+                assert_eq!(
+                    found.map(|f| f == vec![byte; f.len()]),
+                    Ok(true),
+                    "{number}: LSN {lsn}, byte {at}"
+                );
+            }
+        }
+        if !reached {
+            break;
+        }
+    }
+    assert!(failed > 0 && made_again > 0, "{failed} poisoned, {made_again} thrown away and made again");
+}
+
+/// A pool with a volume whose 16 MiB hold ones, in place, and whose history is kept from there on. Its batches have several
+/// pieces of the log, and it is always pressed to destage.
+fn history_fixture() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
+    let dir = FaultyDir::new();
+    let config = PoolConfig { journal_size: 64 * MIB, segment_size: 8 * MIB, ..PoolConfig::default() };
+    let spec = PvSpec { size: Some(64 * MIB), ..pv("pv-0.img") };
+    Pool::create(Arc::new(dir.clone()), &world(), &config, Placement::Anywhere, &[spec]).unwrap();
+    let pool = open_with(&dir, PoolOptions { destage_start_percent: 0, ..PoolOptions::default() });
+    let new = NewVolume {
+        name: "a".into(),
+        size: 16 * MIB,
+        chunk_size: 16 * KIB,
+        block_size: 512,
+        read_only: false,
+    };
+    pool.create_volume(&new).unwrap();
+    let volume = pool.open_volume("a", false).unwrap();
+    (0..256).for_each(|n| write(&volume, n * 64 * KIB, 1, 64 * KIB).unwrap());
+    pool.drain().unwrap();
+    let keep = CdpSettings {
+        encoding: Encoding::Undo,
+        compression: Compression::None,
+        anchors: AnchorPolicy::Never,
+        ..CdpSettings::default()
+    };
+    pool.set_cdp("a", Some(keep)).unwrap();
+    (dir, pool, volume)
 }

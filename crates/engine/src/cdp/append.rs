@@ -261,10 +261,10 @@ impl Appender {
     }
 
     /// Waits until what was gathered for the disk is there; tells how many bytes are, behind where the log ends.
-    pub(crate) fn settle(&mut self) -> u64 {
-        self.lane.settle();
+    pub(crate) fn settle(&mut self) -> Result<u64> {
+        self.lane.settle()?;
         let written = self.sealed.iter().chain(&self.current).map(|draft| draft.written).sum::<u64>();
-        written - self.from.1.map_or(0, |(_, _, end)| end)
+        Ok(written - self.from.1.map_or(0, |(_, _, end)| end))
     }
 
     /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then. Of a whole chunk

@@ -184,7 +184,9 @@ impl<'a> Gather<'a> {
 
     /// Hands all of it to `record`, in order.
     pub(super) fn for_each(mut self, mut record: impl FnMut(&mut Piece) -> Result<()>) -> Result<()> {
-        let beside = self.pool.options.destage_threads > 1 && self.chunks.len() >= MIN_PER_THREAD;
+        // Several of the largest chunks at once would take gigabytes.
+        let small = self.head.branch.chunk_size() <= PIECE as u64;
+        let beside = self.pool.options.destage_threads > 1 && small && self.chunks.len() >= MIN_PER_THREAD;
         if beside && let Some(done) = self.beside(&mut record) {
             return done;
         }

@@ -111,7 +111,11 @@ fn record_piece(
         if part.ends {
             after.extend(items.first().map(|item| (item.chunk, sum)));
         } else {
-            *halfway = Halfway { content: content.to_vec(), first, sum };
+            if let Some(before) = &part.before {
+                halfway.content.clear();
+                halfway.content.extend_from_slice(&all_old[before.old.clone()]);
+            }
+            (halfway.first, halfway.sum) = (first, sum);
         }
     }
     Ok(())
@@ -168,7 +172,7 @@ impl Pool {
             begun.push(recorder);
         }
         for recorder in &mut begun {
-            recorder.bytes = recorder.appender.settle();
+            recorder.bytes = recorder.appender.settle()?;
         }
         Ok(begun)
     }

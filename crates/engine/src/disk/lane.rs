@@ -6,9 +6,12 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Carries out jobs in their order, on a thread of its own or at once. After one that failed no other is begun.
+/// Carries out jobs in their order, on a thread of its own or at once. After one that failed no other is begun, and every later
+/// call tells of it.
 pub(crate) struct Lane {
     worker: Option<(SyncSender<Job>, JoinHandle<Result<()>>)>,
+    /// What the first job that failed said.
+    failed: Option<Error>,
 }
 
 impl Lane {
@@ -21,39 +24,48 @@ impl Lane {
             // There may be as many threads as there can be.
             std::thread::Builder::new().spawn(work).ok().map(|thread| (jobs, thread))
         };
-        Lane { worker: beside.then(start).flatten() }
+        Lane { worker: beside.then(start).flatten(), failed: None }
     }
 
-    /// Waits until what was handed on is done. An error is told by the next call.
-    pub(crate) fn settle(&mut self) {
+    /// Waits until what was handed on is done.
+    pub(crate) fn settle(&mut self) -> Result<()> {
         let (done, wait) = sync_channel(1);
-        let told = self.run(move || {
+        self.run(move || {
             let _ = done.send(());
             Ok(())
-        });
+        })?;
         // Where a job has failed nobody sends any more.
-        if told.is_ok() {
-            let _ = wait.recv();
-        }
+        if wait.recv().is_err() { self.join() } else { Ok(()) }
     }
 
     /// Carries out `job` after those before it. An error may be that of an earlier one.
     pub(crate) fn run(&mut self, job: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         match &self.worker {
-            None => job(),
             Some((jobs, _)) => match jobs.send(Box::new(job)) {
                 Ok(()) => Ok(()),
                 Err(_) => self.join(),
             },
+            None => {
+                self.told()?;
+                let done = job();
+                self.failed = done.clone().err();
+                done
+            }
         }
     }
 
     /// Waits until all of them are done.
     pub(crate) fn join(&mut self) -> Result<()> {
-        let Some((jobs, thread)) = self.worker.take() else { return Ok(()) };
-        drop(jobs);
-        let died = |_| Err(Error::new(ErrorKind::Io, "write: the thread that does it died"));
-        thread.join().unwrap_or_else(died)
+        if let Some((jobs, thread)) = self.worker.take() {
+            drop(jobs);
+            let died = |_| Err(Error::new(ErrorKind::Io, "write: the thread that does it died"));
+            self.failed = thread.join().unwrap_or_else(died).err();
+        }
+        self.told()
+    }
+
+    fn told(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
     }
 }
 
@@ -87,5 +99,29 @@ mod tests {
             drop(lane);
             assert_eq!(*seen.lock(), (0..=20).collect::<Vec<u32>>(), "beside: {beside}");
         }
+    }
+    /// Whoever waits for it and whoever does not, and all who come later: a log with a hole must not be taken for whole.
+    #[test]
+    fn a_failure_is_told_ever_after() {
+        for beside in [false, true] {
+            for waits in [false, true] {
+                let mut lane = Lane::new(beside, 1);
+                let failed = lane.run(|| Err(Error::new(ErrorKind::Io, "the disk")));
+                assert_eq!(failed.is_err(), !beside);
+                if waits {
+                    // The thread is gone before the next call.
+                    while lane.worker.as_ref().is_some_and(|(_, thread)| !thread.is_finished()) {
+                        std::thread::yield_now();
+                    }
+                }
+                for told in [lane.settle(), lane.settle(), lane.run(|| Ok(())), lane.join(), lane.join()] {
+                    assert_eq!(told.unwrap_err().to_string(), failed_by_disk(), "beside: {beside}, {waits}");
+                }
+            }
+        }
+    }
+
+    fn failed_by_disk() -> String {
+        Error::new(ErrorKind::Io, "the disk").to_string()
     }
 }
