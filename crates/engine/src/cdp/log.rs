@@ -1,7 +1,7 @@
 //! The CDP log of one branch in memory, as far as it is committed: segments, events, and how far it goes.
 
 use super::CdpSettings;
-use super::record::{Entry, SegmentHead};
+use super::record::SegmentHead;
 use super::room::{Stretch, index_room};
 use super::segment::{Open, Sealed, SegmentFile};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::map::page::CHUNKS;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -92,13 +92,6 @@ pub(crate) enum Patch {
     Journal(u32, u32),
 }
 
-/// A record and where it is.
-#[derive(Clone)]
-pub(crate) struct Located {
-    pub(crate) entry: Entry,
-    pub(crate) file: SegmentFile,
-}
-
 impl BranchCdp {
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
@@ -174,33 +167,6 @@ impl BranchCdp {
         let mut log = self.log.write();
         change(&mut log);
         self.version.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// The records of a chunk with LSNs in a range, in order.
-    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<Located>> {
-        let mut found = Vec::new();
-        let (sealed, open) = {
-            let log = self.log.read();
-            let touches = |r: &SegmentRecord| {
-                r.lsns.0 <= *lsns.end()
-                    && r.lsns.1 >= *lsns.start()
-                    && (r.chunks.0..=r.chunks.1).contains(&chunk)
-            };
-            let sealed: Vec<Arc<Sealed>> =
-                log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
-            let open = log.open.as_ref().filter(|o| touches(&o.record));
-            let open = open.map(|o| Ok((o.file.clone(), o.find(chunk, lsns.clone())?))).transpose()?;
-            (sealed, open)
-        };
-        for segment in sealed {
-            let entries = segment.find(chunk, lsns.clone())?;
-            found.extend(entries.into_iter().map(|entry| Located { entry, file: segment.file.clone() }));
-        }
-        if let Some((file, entries)) = open {
-            found.extend(entries.into_iter().map(|entry| Located { entry, file: file.clone() }));
-        }
-        found.sort_by_key(|l| l.entry.lsn);
-        Ok(found)
     }
 
     /// The first of these map pages of which there are records.

@@ -20,6 +20,7 @@ mod retain;
 pub(crate) mod room;
 mod sample;
 pub(crate) mod segment;
+mod way;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use codec::unpack;

@@ -1,7 +1,8 @@
 //! Finding a chunk as it was: from the nearer anchor, forward or backward over the records between, and checked.
 
-use super::codec::{crc_of_zeros, lost};
-use super::log::{Located, LogState, Patch};
+use super::codec::lost;
+use super::log::{LogState, Patch};
+use super::way::Way;
 use crate::catalog::Event;
 use crate::codec::crc32c;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,55 +32,6 @@ fn note(why: &mut Option<Error>, error: Error) {
     if why.as_ref().is_none_or(|first| passes(&error) && !passes(first)) {
         *why = Some(error);
     }
-}
-
-/// One step of a reconstruction.
-enum Step {
-    Record(Located),
-    /// These bytes of the chunk became zeros: it leads forward only.
-    Emptied(Range<usize>),
-}
-
-impl Step {
-    fn leads(&self, forward: bool) -> bool {
-        match self {
-            Step::Record(located) if forward => located.entry.encoding.leads_forward(),
-            Step::Record(located) => located.entry.encoding.leads_backward(),
-            Step::Emptied(_) => forward,
-        }
-    }
-
-    /// The chunk's sum before or after it, if that is known.
-    fn sum(&self, after: bool, chunk_size: u64) -> Option<u32> {
-        match self {
-            Step::Record(located) if after => Some(located.entry.after),
-            Step::Record(located) => Some(located.entry.before),
-            Step::Emptied(range) if after && range.len() as u64 == chunk_size => {
-                Some(crc_of_zeros(chunk_size))
-            }
-            Step::Emptied(_) => None,
-        }
-    }
-
-    fn apply(&self, content: &mut [u8]) -> Result<()> {
-        match self {
-            Step::Record(located) => {
-                let payload = located.file.payload(&located.entry)?;
-                let part = content.get_mut(located.entry.bytes());
-                let part = part.ok_or_else(|| lost("apply a CDP record: it does not fit its chunk"))?;
-                located.entry.encoding.apply(part, &payload);
-            }
-            Step::Emptied(range) => content[range.clone()].fill(0),
-        }
-        Ok(())
-    }
-}
-
-/// A way from a start to the moment.
-struct Way {
-    start: Start,
-    steps: Vec<Step>,
-    forward: bool,
 }
 
 impl LogState {
@@ -140,7 +92,7 @@ impl Pool {
             let mut why = None;
             for round in 0..older.len().max(newer.len()) {
                 let way = |start: Option<&Start>, forward| {
-                    start.map(|start| self.way(branch, chunk, *start, lsn, forward))
+                    start.map(|start| (*start, self.way(branch, chunk, *start, lsn, forward)))
                 };
                 let (before, after) = (way(older.get(round), true), way(newer.get(round), false));
                 match self.settle(branch, chunk, lsn, before, after) {
@@ -158,25 +110,16 @@ impl Pool {
         }
     }
 
-    /// The steps between a start and the moment, in the order in which they are taken.
+    /// The way from a start to the moment.
     fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: u64, forward: bool) -> Result<Way> {
         let (from, to) = match start {
             Start::Epoch(at, _) if forward => (at, lsn),
             Start::Epoch(at, _) => (lsn, at),
             Start::Head(_) => (lsn, branch.cdp.log.read().last_lsn().max(lsn)),
         };
-        let records = if from < to { branch.cdp.find(chunk, from + 1..=to)? } else { Vec::new() };
         let size = branch.chunk_size();
         let emptied = branch.cdp.log.read().emptied(chunk * size..(chunk + 1) * size, from, to);
-        let mut steps: Vec<(u64, Step)> =
-            records.into_iter().map(|r| (r.entry.lsn, Step::Record(r))).collect();
-        steps.extend(emptied.into_iter().map(|(at, range)| (at, Step::Emptied(range))));
-        steps.sort_by_key(|(at, _)| *at);
-        let mut steps: Vec<Step> = steps.into_iter().map(|(_, step)| step).collect();
-        if !forward {
-            steps.reverse();
-        }
-        Ok(Way { start, steps, forward })
+        Way::new(&branch.cdp, (chunk, size), from + 1..=to, emptied, forward)
     }
 
     /// Goes one of two ways, the shorter one first, and the other if that does not lead there.
@@ -185,21 +128,17 @@ impl Pool {
         branch: &Arc<Branch>,
         chunk: u64,
         lsn: u64,
-        before: Option<Result<Way>>,
-        after: Option<Result<Way>>,
+        before: Option<(Start, Result<Way>)>,
+        after: Option<(Start, Result<Way>)>,
     ) -> Result<Vec<u8>> {
-        let size = branch.chunk_size();
         // The last step before the moment and the first one after it know what the chunk was in between.
-        let last = |way: &Option<Result<Way>>, after| match way {
-            Some(Ok(way)) => way.steps.last().and_then(|step| step.sum(after, size)),
-            _ => None,
-        };
-        let sum = last(&before, true).or_else(|| last(&after, false));
-        let mut ways: Vec<Result<Way>> = before.into_iter().chain(after).collect();
-        ways.sort_by_key(|way| way.as_ref().map_or(usize::MAX, |way| way.steps.len()));
+        let known = |way: &Option<(Start, Result<Way>)>| way.as_ref()?.1.as_ref().ok()?.sum;
+        let sum = known(&before).or_else(|| known(&after));
+        let mut ways: Vec<(Start, Result<Way>)> = before.into_iter().chain(after).collect();
+        ways.sort_by_key(|(_, way)| way.as_ref().map_or(usize::MAX, |way| way.len));
         let mut why: Option<Error> = None;
-        for way in ways {
-            match way.and_then(|way| self.go(branch, chunk, lsn, way, sum)) {
+        for (start, way) in ways {
+            match way.and_then(|way| self.go(branch, (chunk, lsn), start, &way, sum)) {
                 Ok(content) => return Ok(content),
                 Err(error) => note(&mut why, error),
             }
@@ -207,45 +146,30 @@ impl Pool {
         Err(why.unwrap_or_else(|| lost(format!("reconstruct chunk {chunk} at LSN {lsn}: no anchor is left"))))
     }
 
-    fn go(&self, branch: &Arc<Branch>, chunk: u64, lsn: u64, way: Way, sum: Option<u32>) -> Result<Vec<u8>> {
-        if let Some(step) = way.steps.iter().find(|step| !step.leads(way.forward)) {
-            let what = match step {
-                Step::Record(located) => format!("the record with LSN {}", located.entry.lsn),
-                Step::Emptied(_) => "a discard".to_owned(),
-            };
-            let direction = if way.forward { "forward" } else { "backward" };
-            return Err(lost(format!(
-                "reconstruct chunk {chunk} at LSN {lsn}: {what} does not lead {direction}, and the other way is lost"
-            )));
-        }
-        let mut content = match way.start {
+    fn go(
+        &self,
+        branch: &Arc<Branch>,
+        (chunk, lsn): (u64, u64),
+        start: Start,
+        way: &Way,
+        sum: Option<u32>,
+    ) -> Result<Vec<u8>> {
+        let lost = |why: String| lost(format!("reconstruct chunk {chunk} at LSN {lsn}: {why}"));
+        way.check().map_err(lost)?;
+        let mut content = match start {
             Start::Epoch(_, epoch) => {
                 self.frozen_chunk(&Line { branch: branch.clone(), epoch, at: None }, chunk)?
             }
             Start::Head(version) => self.head_chunk(branch, chunk, version)?,
         };
-        for (n, step) in way.steps.iter().enumerate() {
-            step.apply(&mut content)?;
-            // After a part was emptied the sum is not known any more: what is under it is looked at before.
-            let is_last_known = matches!(way.steps.get(n + 1), Some(Step::Emptied(_)));
-            let sum = if is_last_known { step.sum(way.forward, branch.chunk_size()) } else { None };
-            if sum.is_some_and(|sum| crc32c(&content) != sum) {
-                return Err(lost(format!(
-                    "reconstruct chunk {chunk} at LSN {lsn}: it does not verify on the way"
-                )));
-            }
-        }
-        if let Start::Epoch(at, _) = way.start
+        way.go(&mut content)?;
+        if let Start::Epoch(at, _) = start
             && !branch.cdp.log.read().events.contains_key(&at)
         {
-            return Err(lost(format!("reconstruct chunk {chunk} at LSN {lsn}: its anchor has expired")));
+            return Err(lost("its anchor has expired".into()));
         }
         if sum.is_some_and(|sum| crc32c(&content) != sum) {
-            return Err(lost(format!(
-                "reconstruct chunk {chunk} at LSN {lsn}: what {} records from {:?} lead to does not verify",
-                way.steps.len(),
-                way.start
-            )));
+            return Err(lost(format!("what {} records from {start:?} lead to does not verify", way.len)));
         }
         Ok(content)
     }
