@@ -167,13 +167,66 @@ fn a_volume_may_be_longer_or_shorter_than_its_image() {
         assert_content(&long, &[(90 * KIB + 512, 310 * KIB - 512, 0)]);
         f.idle();
     }
-    let too_large = NewVolume { chunk_size: 256 * KIB, ..new_volume("x", 0) };
-    let error = f.pool.create_volume_over(&too_large, "image").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(
         f.pool.create_volume_over(&new_volume("x", 0), "none").unwrap_err().kind(),
         ErrorKind::NotFound
     );
+}
+
+/// A chunk that is longer than a record is copied before a part of it is written, which needs the image then and never again.
+#[test]
+fn chunks_longer_than_a_record() {
+    let f = Fixture::new(8);
+    assert_eq!(f.pool.max_record_bytes(), 128 * KIB);
+    let new = NewVolume { chunk_size: 256 * KIB, ..new_volume("v", MIB) };
+    f.pool.create_volume_over(&new, "image").unwrap();
+    let v = f.pool.open_volume("v", false).unwrap();
+    write(&v, 512, 1024, 9).unwrap();
+    // All of a chunk, in several records; a part of one that the image has nothing of; and of one behind it.
+    write(&v, 256 * KIB, 256 * KIB, 8).unwrap();
+    v.discard(300 * KIB, 10 * KIB, false).unwrap();
+    v.write_zeroes(600 * KIB, 512, false, false).unwrap();
+    write(&v, 900 * KIB, 512, 7).unwrap();
+    let changed = [(512, 1024, 9), (256 * KIB, 256 * KIB, 8), (300 * KIB, 10 * KIB, 0), (900 * KIB, 512, 7)];
+    assert_content(&v, &changed);
+    drop(v);
+    let f = f.reopen(|dir| dir.remove("image").unwrap());
+    let v = f.pool.open_volume("v", false).unwrap();
+    for _ in 0..2 {
+        assert_content(&v, &changed);
+        f.idle();
+    }
+    assert_eq!(f.pool.health(), Health::Healthy);
+    drop(v);
+    assert!(f.findings().is_empty());
+}
+
+/// The write is refused, and nothing else is.
+#[test]
+fn a_long_chunk_that_can_not_be_copied() {
+    let f = Fixture::new(1);
+    f.pool.create_volume(&new_volume("hog", MIB)).unwrap();
+    let hog = f.pool.open_volume("hog", false).unwrap();
+    write(&hog, 0, MIB - 64 * KIB, 1).unwrap();
+    let new = NewVolume { chunk_size: 256 * KIB, ..new_volume("v", 0) };
+    f.pool.create_volume_over(&new, "image").unwrap();
+    let v = f.pool.open_volume("v", false).unwrap();
+    assert_eq!(write(&v, 0, 512, 2), Err(ErrorKind::NoSpace));
+    assert_content(&v, &[]);
+    hog.discard(0, MIB, false).unwrap();
+    f.idle();
+    drop((v, hog));
+    let f = f.reopen(|dir| dir.rename("image", "elsewhere").unwrap());
+    let v = f.pool.open_volume("v", false).unwrap();
+    assert_eq!(write(&v, 0, 512, 2), Err(ErrorKind::Unavailable));
+    drop(v);
+    let f = f.reopen(|dir| dir.rename("elsewhere", "image").unwrap());
+    let (v, hog) = (f.pool.open_volume("v", false).unwrap(), f.pool.open_volume("hog", false).unwrap());
+    write(&v, 0, 512, 2).unwrap();
+    write(&hog, 0, 4096, 3).unwrap();
+    assert_content(&v, &[(0, 512, 2)]);
+    drop((v, hog));
+    assert!(f.findings().is_empty());
 }
 
 #[test]
@@ -323,7 +376,7 @@ fn a_full_pool_stops_it_until_there_is_space() {
     f.pool.flatten_volume("v", 0).unwrap();
     f.idle();
     let stalled = f.pool.flattening("v").unwrap().unwrap().stalled;
-    assert_eq!(stalled.as_deref(), Some("the pool is full"));
+    assert_eq!(stalled.as_deref(), Some("copy a chunk from below: the pool is full"));
     assert!(matches!(f.pool.health(), Health::Warning(_)), "it is low on space, and no worse");
     assert_content(&v, &[]);
     hog.discard(0, MIB, false).unwrap();

@@ -122,6 +122,8 @@ pub enum Theme {
     Everything,
     /// The same, with hundreds of snapshots.
     Crowd,
+    /// The same, with chunks that are longer than a journal record.
+    Large,
 }
 
 /// What a crowd is made of.
@@ -139,6 +141,8 @@ pub struct Generator {
     huge: bool,
     crash_spread: u64,
     extent_size: u64,
+    /// Chunks are mostly as large as can be.
+    large: bool,
     max_snapshots: u64,
 }
 
@@ -159,6 +163,7 @@ impl Generator {
             huge: rand.percent(25),
             crash_spread: rand.pick(&[5, 30, 200]),
             extent_size,
+            large: theme == Theme::Large,
             max_snapshots: 0,
             rand,
         };
@@ -488,6 +493,9 @@ impl Generator {
         let mut chunk_size = 512 << rand.below(8);
         while chunk_size < u64::from(block_size) || chunk_size > most {
             chunk_size = 512 << rand.below(8);
+        }
+        if self.large && rand.percent(75) {
+            chunk_size = self.extent_size >> rand.below(2);
         }
         let name = self.volume_name(state);
         let size = self.size(block_size);

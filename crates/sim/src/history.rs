@@ -359,9 +359,6 @@ impl Run {
         let old = origin.name.clone();
         let mut model = VolumeModel::new(name.into(), size, origin.chunk_size, origin.block_size, false);
         (model.content, model.over_image) = (content, Some(size));
-        if origin.chunk_size > self.pool()?.max_record_bytes() {
-            return Ok(());
-        }
         self.oracle.share_zones(vol, self.next_vol);
         let refusals = self.moment_refusals(vol);
         self.create_volume_of(&model, refusals, |pool, new| {
@@ -384,13 +381,11 @@ impl Run {
         let Some((lsn, ..)) = vols.first().and_then(|(vol, _)| self.pick_moment(*vol, pick)) else {
             return Ok(());
         };
-        let most = self.pool()?.max_record_bytes();
         let mut all = Vec::new();
         for (undo, (vol, name)) in (first..).zip(vols) {
-            let fits = |model: &VolumeModel| model.chunk_size <= most;
             let taken = self.oracle.state().has_snapshot(*vol, name);
             let Some((content, size)) = self.held_at(*vol, lsn) else { continue };
-            if fits(self.model(*vol)?) && !taken {
+            if !taken {
                 all.push(Taken { vol: *vol, content, size, undo, name: name.clone() });
             }
         }

@@ -49,12 +49,16 @@ const CROWD: u64 = 100;
 /// ... and has so many times as many operations.
 const CROWD_OPS: u64 = 8;
 
+/// One seed in so many is about chunks that are longer than a journal record: the one with this rest.
+const LARGE: (u64, u64) = (10, 8);
+
 /// One seed: a random plan, `ops` random operations (more where there is a crowd), and a thorough end.
 pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trace) -> Outcome<Summary> {
     if seed.is_multiple_of(CROWD) {
         return any_run(seed, ops * CROWD_OPS, Theme::Crowd, dropped, trace);
     }
-    any_run(seed, ops, Theme::Everything, dropped, trace)
+    let theme = if seed % LARGE.0 == LARGE.1 { Theme::Large } else { Theme::Everything };
+    any_run(seed, ops, theme, dropped, trace)
 }
 
 /// One seed without snapshots: what seeds did before there were any.
@@ -71,7 +75,10 @@ fn any_run(
 ) -> Outcome<Summary> {
     guard(|| {
         let mut rand = Rand::new(seed);
-        let plan = Plan::random(&mut rand);
+        let mut plan = Plan::random(&mut rand);
+        if theme == Theme::Large {
+            plan.allow_large_chunks();
+        }
         if let Some(trace) = trace {
             trace(&format!("{plan:?}"));
         }

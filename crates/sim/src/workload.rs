@@ -376,6 +376,17 @@ impl Plan {
         Plan { config, options, placement: Self::placement(rand), pvs, backing }
     }
 
+    /// Makes extents so large, and the journal's segments so small, that a chunk can be longer than a record.
+    pub(crate) fn allow_large_chunks(&mut self) {
+        let (extent, segment) = (512 * KIB, 256 * KIB);
+        for (size, _) in &mut self.pvs {
+            let room = (*size).saturating_sub(PV_HEAD) * (extent / self.config.extent_size);
+            *size = PV_HEAD + room;
+        }
+        self.config.journal_size = self.config.journal_size / self.config.segment_size * segment;
+        (self.config.extent_size, self.config.segment_size) = (extent, segment);
+    }
+
     /// A small plan that scripts use.
     pub fn small(atomic_unit: u32) -> Self {
         let config =

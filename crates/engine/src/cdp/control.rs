@@ -172,7 +172,6 @@ impl Pool {
                     return Err(conflict(format!("create volume {name}: the name is taken")));
                 }
                 check_depth(line)?;
-                check_chunk(self, line)?;
                 let id = names.next_id + 2 * n as u64;
                 let volume = VolumeRecord {
                     uuid: uuids[n],
@@ -235,7 +234,6 @@ impl Pool {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             check_depth(line)?;
-            check_chunk(self, line)?;
             let undo_id = names.next_id + 3 * n as u64;
             let roll_back = Control::RollBack {
                 id: state.id,
@@ -285,20 +283,6 @@ fn together(mut parts: Vec<Control>) -> Control {
             Control::Group { parts }
         }
     }
-}
-
-/// What rests on a moment is brought into the journal a chunk at a time, in one record each.
-fn check_chunk(pool: &Pool, line: &Line) -> Result<()> {
-    if line.branch.chunk_size() > pool.max_record_bytes() {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "rest on a moment: the volume's chunks are larger than {} bytes; open the moment read-only and copy it",
-                pool.max_record_bytes()
-            ),
-        ));
-    }
-    Ok(())
 }
 
 /// What rests on a moment of a branch rests on no snapshot of it.

@@ -7,13 +7,16 @@
 //! current content, else a version for the newest snapshot among those epochs. What is zeros below needs no copy: a branch
 //! without a base reads zeros where it has nothing.
 //!
+//! A chunk that is too long for a journal record is made the branch's own in the same way, by whoever is about to write a part of
+//! it over an image or a moment ([`Pool::fill_chunk`]).
+//!
 //! Every step moves like an evacuation (copy, sync, commit) and carries how far it is, so it can be cut short anywhere. The
 //! last one takes the base away, in one commit; whoever is reading through it notices, and reads again.
 
 use super::plan::Below;
 use crate::catalog::{BranchRecord, FillRecord, Version};
 use crate::disk::SyncPurpose;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, no_space, not_found};
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::pool::line::{Branch, Foreign, HEAD, Line};
 use crate::pool::{Maintenance, Pool};
@@ -63,7 +66,23 @@ struct Step {
     written: BTreeSet<u32>,
     /// The last slot that was taken.
     last: Option<Slot>,
-    stalled: Option<String>,
+    /// Why it can't go on.
+    stalled: Option<Error>,
+}
+
+impl Step {
+    fn new(budget: u64) -> Step {
+        Step {
+            budget,
+            copied: 0,
+            slots: 0,
+            pages: Vec::new(),
+            versions: Vec::new(),
+            written: BTreeSet::new(),
+            last: None,
+            stalled: None,
+        }
+    }
 }
 
 /// What is to be done with a page.
@@ -108,21 +127,12 @@ impl Pool {
         let Some(branch) = branch.filter(|b| b.has_base()) else { return Ok(()) };
         let rate = job.record.rate;
         let budget = if rate == 0 { BYTES_PER_STEP } else { BYTES_PER_STEP.min(rate) };
-        let mut step = Step {
-            budget,
-            copied: 0,
-            slots: 0,
-            pages: Vec::new(),
-            versions: Vec::new(),
-            written: BTreeSet::new(),
-            last: None,
-            stalled: None,
-        };
+        let mut step = Step::new(budget);
         let end = self.end_page(&branch);
         let page = self.fill_pages(m, &branch, job.record.page..end, &mut step)?;
         let (copied, stalled) = (step.copied, step.stalled.take());
         job.record = FillRecord { page, copied: job.record.copied + copied, ..job.record };
-        self.commit_fill(m, &branch, step, job.record)?;
+        self.commit_fill(m, &branch, step, Some(job.record))?;
         if page >= end && stalled.is_none() {
             if self.let_go_of_base(m, &branch)? {
                 return Ok(());
@@ -132,9 +142,45 @@ impl Pool {
         } else if let Some(pause) = copied.saturating_mul(PATIENCE).checked_div(rate) {
             job.not_before = now.saturating_add(pause.min(PATIENCE));
         }
-        job.stalled = stalled;
+        job.stalled = stalled.map(|why| why.to_string());
         m.filling.insert(id, job);
         Ok(())
+    }
+
+    /// Makes one chunk the branch's own, as a step on the way would, before a part of it is written: content that destage must
+    /// not look for, and that is too long to be brought into the journal in one record. Nothing of the branch's own is staged
+    /// or in place there, and nobody writes to it meanwhile.
+    pub(crate) fn fill_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<()> {
+        for carried_out in [false, true] {
+            {
+                let m = &mut *self.maintenance.lock();
+                self.check_usable()?;
+                if self.catalog.branch(branch.id)?.is_some() {
+                    return self.fill_alone(m, branch, chunk);
+                }
+            }
+            if !carried_out {
+                // Who made the branch has only written so to the journal.
+                self.record_until(self.journal.last().0)?;
+            }
+        }
+        Err(not_found(format!("write to a part of chunk {chunk} of branch {}: it is gone", branch.id)))
+    }
+
+    fn fill_alone(&self, m: &mut Maintenance, branch: &Arc<Branch>, chunk: u64) -> Result<()> {
+        let poison = |e| self.fault.poison(&e);
+        let mut step = Step::new(branch.chunk_size());
+        let (number, at) = MapPage::locate(chunk);
+        let key = (branch.id, number);
+        let mut page = (*self.map.read(key)?).clone();
+        let slot = self.copy_below(m, branch, chunk, &mut step).map_err(poison)?;
+        if let Some(error) = step.stalled {
+            return Err(error);
+        }
+        // Zeros need an entry, too: what has none would be looked for below.
+        page.set(at, Entry { slot: slot.unwrap_or(Slot::HOLE), born: FIRST });
+        step.pages.push((key, page));
+        self.commit_fill(m, branch, step, None).map_err(poison)
     }
 
     /// The map page behind the last that anybody reads of a branch.
@@ -161,7 +207,7 @@ impl Pool {
             at = match self.next_below(branch, at..pages.end) {
                 Ok(next) => next,
                 Err(error) if blames_foreign(branch) => {
-                    step.stalled = Some(error.to_string());
+                    step.stalled = Some(error);
                     break;
                 }
                 Err(error) => return Err(error),
@@ -281,23 +327,21 @@ impl Pool {
         if matches!(below, Below::Zeros) {
             return Ok(None);
         }
-        let size = 1u64 << branch.chunk_log2;
-        let mut buffer = vec![0u8; size.min(PIECE) as usize];
-        match &below {
-            Below::Zeros | Below::Slot(_) => {}
-            // Such a chunk is not longer than a record: one piece.
-            Below::Foreign(foreign) => {
-                if let Err(error) = foreign.read(self, &mut buffer, chunk << branch.chunk_log2) {
-                    step.stalled = Some(error.to_string());
-                    return Ok(None);
-                }
-                if buffer.iter().all(|b| *b == 0) {
-                    return Ok(None);
-                }
+        let size = branch.chunk_size();
+        let in_slot = matches!(below, Below::Slot(_));
+        let mut buffer = vec![0u8; if in_slot { size.min(PIECE) } else { size } as usize];
+        if let Below::Foreign(foreign) = &below {
+            // Whole, before anything is taken: what can't be read leaves nothing behind.
+            if let Err(error) = foreign.read(self, &mut buffer, chunk << branch.chunk_log2) {
+                step.stalled = Some(error);
+                return Ok(None);
+            }
+            if buffer.iter().all(|b| *b == 0) {
+                return Ok(None);
             }
         }
         if !self.space.try_reserve(branch.slot_log2, 1) {
-            step.stalled = Some("the pool is full".into());
+            step.stalled = Some(no_space("copy a chunk from below: the pool is full"));
             return Ok(None);
         }
         let slot = m.allocator.allocate(&self.space, branch.slot_log2, step.last)?;
@@ -321,15 +365,15 @@ impl Pool {
         Ok(Some(slot))
     }
 
-    /// Makes a step's copies the branch's own.
+    /// Makes a step's copies the branch's own; `record` says how far a job is.
     fn commit_fill(
         &self,
         m: &mut Maintenance,
         branch: &Arc<Branch>,
         step: Step,
-        record: FillRecord,
+        record: Option<FillRecord>,
     ) -> Result<()> {
-        if step.slots == 0 {
+        if step.pages.is_empty() {
             return Ok(());
         }
         for id in step.written {
@@ -342,7 +386,7 @@ impl Pool {
         txn.put_versions(step.versions.iter())?;
         self.put_branch(&mut txn, branch.id, |b| {
             b.slots += step.slots;
-            b.fill = Some(record);
+            b.fill = record.or(b.fill);
         })?;
         self.commit_aside(m, txn, &[(branch.slot_log2, step.slots)])?;
         branch.slots.fetch_add(step.slots, Ordering::Relaxed);

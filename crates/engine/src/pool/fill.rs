@@ -5,7 +5,7 @@ use super::line::{Base, Branch, VolumeState};
 use super::namespace::Namespace;
 use super::{FlattenInfo, NewVolume, Origin, Pool, VolumeInfo};
 use crate::catalog::{Control, Frozen};
-use crate::error::{Result, conflict, invalid, not_found};
+use crate::error::{Result, conflict, not_found};
 use crate::map::page::CHUNKS;
 use crate::world::uuid;
 use std::collections::BTreeMap;
@@ -20,21 +20,12 @@ const QUIET_RATE: u64 = 64 << 20;
 impl Pool {
     /// Creates a volume that shows an image outside of the pool, a raw file or block device that must not change from now
     /// on, until it is written to. It takes no space. A size of 0 is the image's; a longer volume has zeros behind it.
-    ///
-    /// A chunk has to fit a journal record (see [`Pool::max_record_bytes`]).
     pub fn create_volume_over(&self, new: &NewVolume, image: &str) -> Result<VolumeInfo> {
         let record = Image::describe(&*self.dir, image, new.size)?;
         let mut new = new.clone();
         if new.size == 0 {
             new.size =
                 record.len.checked_next_multiple_of(new.block_size.max(1).into()).unwrap_or(record.len);
-        }
-        if new.chunk_size > self.max_record_bytes() {
-            return Err(invalid(format!(
-                "create volume {}: over an image a chunk has at most {} bytes",
-                new.name,
-                self.max_record_bytes()
-            )));
         }
         let (identity, now) = (uuid(&*self.world.rng), self.world.clock.now());
         self.submit(|names| names.create(&new, &self.config, identity, now, Some(record.clone())))?;

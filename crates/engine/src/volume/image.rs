@@ -3,7 +3,8 @@
 //! What is acknowledged must come to its place whatever becomes of the image. So before the first write to a part of a
 //! chunk that still shows the image, the whole chunk is brought into the journal as the image has it: a record like any
 //! other, that changes nothing that anybody reads. Destage never looks at an image. A moment that has to be reconstructed
-//! is the same case: what was damaged there is told to who writes, and does not hold up everybody's destage.
+//! is the same case: what was damaged there is told to who writes, and does not hold up everybody's destage. A chunk that
+//! is longer than a record is copied to its place instead, by whoever writes to it first.
 //!
 //! With CDP every chunk is brought in, whole as it may be overwritten: what was there before has to be recorded.
 
@@ -36,15 +37,16 @@ impl Volume {
         }
     }
 
-    /// Brings in the chunks of which a request changes a part only; with CDP all that it changes, if that is `recorded`.
-    pub(super) fn bring_in(&self, offset: u64, len: u64, recorded: bool) -> Result<()> {
+    /// Brings in the chunks of which a request changes a part only; with CDP all that it changes, if that is `recorded`. A chunk
+    /// longer than `most`, the most that one of its records changes, comes in parts, of which a crash may leave some.
+    pub(super) fn bring_in(&self, offset: u64, len: u64, most: u64, recorded: bool) -> Result<()> {
         let branch = self.branch();
         if len == 0 || !branch.over_foreign || !branch.has_base() {
             return Ok(());
         }
         let (size, end) = (1u64 << branch.chunk_log2, offset + len);
         let mut chunks = branch.chunks(offset, len);
-        if recorded && branch.cdp.is_on() {
+        if recorded && branch.cdp.is_on() || size > most {
             return chunks.try_for_each(|chunk| self.bring_in_chunk(chunk));
         }
         let is_part = |chunk: &u64| {
@@ -114,7 +116,7 @@ mod tests {
             if looks == 1 {
                 pool.set_cdp("v", Some(CdpSettings::default())).map(drop)?;
             }
-            volume.bring_in(0, 4096, true)
+            volume.bring_in(0, 4096, u64::MAX, true)
         });
         assert!(writing.unwrap().is_some());
         assert_eq!(looks, 2);

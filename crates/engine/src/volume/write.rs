@@ -55,7 +55,8 @@ impl Volume {
             .collect();
         let _writing = self.writing_after(|| {
             for (op, request) in ops.iter().zip(&mut requests).filter(|(_, request)| request.is_ok()) {
-                if let Err(error) = self.bring_in(op.offset, op.data.len() as u64, true) {
+                let most = self.most(Change::Data(&op.data));
+                if let Err(error) = self.bring_in(op.offset, op.data.len() as u64, most, true) {
                     *request = Err(error);
                 }
             }
@@ -84,7 +85,7 @@ impl Volume {
         loop {
             let request = self.request(offset, len, change)?;
             let recorded = !request.records.iter().any(needs_anchor);
-            let _writing = self.writing_after(|| self.bring_in(offset, len, recorded))?;
+            let _writing = self.writing_after(|| self.bring_in(offset, len, self.most(change), recorded))?;
             let last = if self.branch().cdp.is_on() && request.records.iter().any(needs_anchor) {
                 self.sequence_long_discard(request)?
             } else {
@@ -136,6 +137,9 @@ impl Volume {
         }
         let _alone = branch.bringing.write();
         let Some(foreign) = self.falls_to_foreign(chunk)? else { return Ok(()) };
+        if branch.chunk_size() > self.pool.max_record_bytes() {
+            return self.pool.fill_chunk(branch, chunk);
+        }
         loop {
             let start = chunk << branch.chunk_log2;
             let size = self.size();
@@ -164,16 +168,21 @@ impl Volume {
         if fua { self.pool.journal.sync_to(lsn) } else { Ok(()) }
     }
 
+    /// The most bytes that one record changes.
+    fn most(&self, change: Change<'_>) -> u64 {
+        match change {
+            Change::Data(_) => self.pool.max_record_bytes(),
+            Change::Zeros => MAX_ZERO,
+            Change::Discard => u64::MAX,
+        }
+    }
+
     /// Cuts a request into records. All sums over data are computed here, outside of any lock.
     fn request(&self, offset: u64, len: u64, change: Change<'_>) -> Result<Request> {
         self.check_writable()?;
         self.check_range(offset, len)?;
         let branch = self.branch();
-        let max = match change {
-            Change::Data(_) => self.pool.max_record_bytes(),
-            Change::Zeros => MAX_ZERO,
-            Change::Discard => u64::MAX,
-        };
+        let max = self.most(change);
         let mut records = Vec::with_capacity((len / max.min(1 << 62) + 1) as usize);
         let mut at = offset;
         let end = offset + len;
