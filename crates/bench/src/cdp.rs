@@ -55,6 +55,9 @@ pub(crate) struct Args {
     /// Only parts whose name contains this: cost, space, views, recovery, near.
     #[arg(long)]
     only: Option<String>,
+    /// Of `cost` only loads whose name contains this: updates, random, sequential.
+    #[arg(long)]
+    load: Option<String>,
 }
 
 impl Args {

@@ -115,9 +115,10 @@ impl Anchorer {
         let run = move || {
             let mut stopping = seen.0.lock();
             while !*stopping {
-                seen.1.wait_for(&mut stopping, INTERVAL);
+                // At once: what was measured before a restart is forgotten.
+                parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&app.pool, app.prices));
                 if !*stopping {
-                    parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&app.pool, app.prices));
+                    seen.1.wait_for(&mut stopping, INTERVAL);
                 }
             }
         };
@@ -147,7 +148,7 @@ fn look_around(pool: &Arc<Pool>, prices: Prices) {
                     tracing::debug!(volume = volume.name, %error, "the distance of anchors is not set");
                 }
             }
-            // Until there is something to measure the engine's own default holds.
+            // Few records, or none yet: nothing bounds what is between anchors until the next look.
             Err(error) => tracing::debug!(volume = volume.name, %error, "the cost model has to wait"),
         }
     }

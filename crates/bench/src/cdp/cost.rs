@@ -79,7 +79,9 @@ const LOADS: [(Load, &str, &str); 3] = [
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let (mut rows, mut goals) = (Vec::new(), Vec::new());
     let (journal, rounds) = (rig.args.journal(), rig.args.rounds());
-    for (load, burst, sustained) in LOADS {
+    let wanted =
+        |(_, _, name): &(Load, &str, &str)| rig.args.load.as_ref().is_none_or(|load| name.contains(load));
+    for (load, burst, sustained) in LOADS.into_iter().filter(wanted) {
         let mut database = create(rig)?;
         // A burst lasts a fraction of a second, in which a disk's mood counts for a third: many are wanted. One more is thrown
         // away: it finds cold caches, and a journal whose files are still being made.
@@ -138,12 +140,14 @@ fn row(
     for round in 0..spare + rounds {
         let seed = 1000 + round as u64;
         let before = database.clone();
-        for (kept, series) in KEPT.iter().zip(&mut series) {
+        for turn in 0..KEPT.len() {
+            // Another one begins each time: the first finds what the others' runs, or a pause, have left of caches.
+            let n = (round + turn) % KEPT.len();
             // All volumes go through the same contents.
             *database = before.clone();
-            let sample = sample(rig, kept.volume, load, bytes, seed, database)?;
+            let sample = sample(rig, KEPT[n].volume, load, bytes, seed, database)?;
             if round >= spare {
-                series.samples.push(sample);
+                series[n].samples.push(sample);
             }
         }
     }
