@@ -108,6 +108,33 @@ def a_recovered_volume_tells_what_it_rests_on(t):
 
 
 @test(hindcast_only=True)
+def long_chunks_are_recovered_too(t):
+    """Longer than a record of the journal: they are copied by the first write to them."""
+    server = keeping(t, "--chunk", "1M")
+    good = bytearray(pattern(1, 4 * MIB))
+    put(server, "db", bytes(good))
+    server.cli("mark", "db", "good")
+    put(server, "db", pattern(2, 2 * MIB), 300 * KIB)
+    server.cli("recover", "db", "--to", "good", "--as", "then", "--no-complete")
+    changed = good.copy()
+    # Parts of two chunks, all of one, and one that was never written to.
+    for seed, (at, length) in enumerate([(MIB + 8 * KIB, 4 * KIB), (2 * MIB, MIB), (4 * MIB - 512, 512)]):
+        put(server, "then", pattern(seed, length), at)
+        changed[at:at + length] = pattern(seed, length)
+    put(server, "then", pattern(9, 4 * KIB), 10 * MIB)
+    assert get(server, "then", 4 * MIB) == changed
+    server.kill()
+    server.start()
+    assert get(server, "then", 4 * MIB) == changed and get(server, "then", 4 * KIB, 10 * MIB) == pattern(9, 4 * KIB)
+    server.cli("volume", "flatten", "then", "--wait")
+    server.cli("recover", "db", "--to", "good", "--in-place")
+    put(server, "db", pattern(7, 4 * KIB), 64 * KIB)
+    good[64 * KIB:68 * KIB] = pattern(7, 4 * KIB)
+    assert get(server, "db", 4 * MIB) == good and get(server, "then", 4 * MIB) == changed
+    server.check()
+
+
+@test(hindcast_only=True)
 def the_plan_is_what_the_server_does(t):
     server = keeping(t, "--anchor-max", "77", args=["--cdp-beta=5000", "--cdp-gamma=0.25"])
     for n in range(100):

@@ -111,28 +111,39 @@ impl Way {
             let entries = self.records.entries(part)?;
             for n in 0..entries.len() {
                 let entry = &entries[if self.forward { n } else { entries.len() - 1 - n }];
-                while let Some((_, range)) = emptied.next_if(|(at, _)| (*at < entry.lsn) == self.forward) {
-                    empty(content, range, &mut known)?;
+                while let Some(discard) = emptied.next_if(|(at, _)| (*at < entry.lsn) == self.forward) {
+                    self.empty(content, discard, &mut known)?;
                 }
                 let payload = part.file.payload(entry)?;
                 let changed = content.get_mut(entry.bytes());
-                let changed = changed.ok_or_else(|| lost("apply a CDP record: it does not fit its chunk"))?;
+                let changed = changed.ok_or_else(|| {
+                    let (lsn, chunk) = (entry.lsn, entry.chunk);
+                    lost(format!("apply the CDP record with LSN {lsn}: it does not fit chunk {chunk}"))
+                })?;
                 entry.encoding.apply(changed, &payload);
                 known = Some(if self.forward { entry.after } else { entry.before });
             }
         }
-        emptied.try_for_each(|(_, range)| empty(content, range, &mut known))
+        emptied.try_for_each(|discard| self.empty(content, discard, &mut known))
     }
-}
 
-/// A part of a chunk becomes zeros. Its sum is not known any more then, so what was there is looked at before.
-fn empty(content: &mut [u8], range: &Range<usize>, known: &mut Option<u32>) -> Result<()> {
-    if known.is_some_and(|sum| crc32c(content) != sum) {
-        return Err(lost("apply a discard to a chunk: it does not verify on the way"));
+    /// A part of the chunk becomes zeros. Its sum is not known any more then, so what was there is looked at before.
+    fn empty(
+        &self,
+        content: &mut [u8],
+        (lsn, range): &(u64, Range<usize>),
+        known: &mut Option<u32>,
+    ) -> Result<()> {
+        if known.is_some_and(|sum| crc32c(content) != sum) {
+            let chunk = self.records.chunk;
+            return Err(lost(format!(
+                "apply the discard with LSN {lsn} to chunk {chunk}: it does not verify before"
+            )));
+        }
+        content[range.clone()].fill(0);
+        *known = (range.len() == content.len()).then(|| crc_of_zeros(content.len() as u64));
+        Ok(())
     }
-    content[range.clone()].fill(0);
-    *known = (range.len() == content.len()).then(|| crc_of_zeros(content.len() as u64));
-    Ok(())
 }
 
 impl Records {

@@ -18,8 +18,8 @@ use crate::catalog::{BranchRecord, FillRecord, Version};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result, no_space, not_found};
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
-use crate::pool::line::{Branch, Foreign, HEAD, Line};
-use crate::pool::{Maintenance, Pool};
+use crate::pool::line::{Branch, Foreign, HEAD, Line, VolumeState};
+use crate::pool::{Maintenance, Pool, full};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,6 +85,12 @@ impl Step {
     }
 }
 
+/// What is copied into a slot.
+enum Content<'a> {
+    Bytes(&'a [u8]),
+    Slot(Slot),
+}
+
 /// What is to be done with a page.
 enum Looked {
     /// It is complete.
@@ -147,16 +153,19 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes one chunk the branch's own, as a step on the way would, before a part of it is written: content that destage must
-    /// not look for, and that is too long to be brought into the journal in one record. Nothing of the branch's own is staged
-    /// or in place there, and nobody writes to it meanwhile.
-    pub(crate) fn fill_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<()> {
+    /// Makes one chunk of a volume its own, as a step on the way would, before a part of it is written: `content` is what it shows,
+    /// which destage must not look for, and which is too long to be brought into the journal in one record. Who writes to the
+    /// volume is held off meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
+    pub(crate) fn fill_chunk(&self, volume: &VolumeState, chunk: u64, content: &[u8]) -> Result<()> {
+        let branch = &volume.line.branch;
         for carried_out in [false, true] {
             {
                 let m = &mut *self.maintenance.lock();
                 self.check_usable()?;
+                // What is trimmed after a deletion is looked through from the start, and this is part of it then.
+                volume.check_there()?;
                 if self.catalog.branch(branch.id)?.is_some() {
-                    return self.fill_alone(m, branch, chunk);
+                    return self.fill_alone(m, branch, chunk, content);
                 }
             }
             if !carried_out {
@@ -167,18 +176,31 @@ impl Pool {
         Err(not_found(format!("write to a part of chunk {chunk} of branch {}: it is gone", branch.id)))
     }
 
-    fn fill_alone(&self, m: &mut Maintenance, branch: &Arc<Branch>, chunk: u64) -> Result<()> {
+    fn fill_alone(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        chunk: u64,
+        content: &[u8],
+    ) -> Result<()> {
         let poison = |e| self.fault.poison(&e);
-        let mut step = Step::new(branch.chunk_size());
         let (number, at) = MapPage::locate(chunk);
         let key = (branch.id, number);
         let mut page = (*self.map.read(key)?).clone();
-        let slot = self.copy_below(m, branch, chunk, &mut step).map_err(poison)?;
-        if let Some(error) = step.stalled {
-            return Err(error);
+        if page.get(at).is_some() {
+            // A step of flattening, or a smaller size, has come before it.
+            return Ok(());
         }
+        let mut step = Step::new(branch.chunk_size());
+        let mut slot = Slot::HOLE;
         // Zeros need an entry, too: what has none would be looked for below.
-        page.set(at, Entry { slot: slot.unwrap_or(Slot::HOLE), born: FIRST });
+        if content.iter().any(|b| *b != 0) {
+            match self.place_copy(m, branch, Content::Bytes(content), &mut step).map_err(poison)? {
+                Some(taken) => slot = taken,
+                None => return Err(step.stalled.unwrap_or_else(full)),
+            }
+        }
+        page.set(at, Entry { slot, born: FIRST });
         step.pages.push((key, page));
         self.commit_fill(m, branch, step, None).map_err(poison)
     }
@@ -323,37 +345,57 @@ impl Pool {
         step: &mut Step,
     ) -> Result<Option<Slot>> {
         let below = self.find_below(&Line { branch: branch.clone(), epoch: HEAD, at: None }, chunk)?;
-        // Holes can be very many: they must be passed quickly.
-        if matches!(below, Below::Zeros) {
-            return Ok(None);
-        }
-        let size = branch.chunk_size();
-        let in_slot = matches!(below, Below::Slot(_));
-        let mut buffer = vec![0u8; if in_slot { size.min(PIECE) } else { size } as usize];
-        if let Below::Foreign(foreign) = &below {
-            // Whole, before anything is taken: what can't be read leaves nothing behind.
-            if let Err(error) = foreign.read(self, &mut buffer, chunk << branch.chunk_log2) {
-                step.stalled = Some(error);
-                return Ok(None);
+        let mut bytes = Vec::new();
+        let content = match below {
+            // Holes can be very many: they must be passed quickly.
+            Below::Zeros => return Ok(None),
+            Below::Slot(from) => Content::Slot(from),
+            Below::Foreign(foreign) => {
+                // Whole, before anything is taken: what can't be read leaves nothing behind.
+                bytes.resize(branch.chunk_size() as usize, 0);
+                if let Err(error) = foreign.read(self, &mut bytes, chunk << branch.chunk_log2) {
+                    step.stalled = Some(error);
+                    return Ok(None);
+                }
+                if bytes.iter().all(|b| *b == 0) {
+                    return Ok(None);
+                }
+                Content::Bytes(&bytes)
             }
-            if buffer.iter().all(|b| *b == 0) {
-                return Ok(None);
-            }
-        }
+        };
+        self.place_copy(m, branch, content, step)
+    }
+
+    /// Puts the content of a chunk into a slot of the branch. `None`, and `stalled`: there is no room.
+    fn place_copy(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        content: Content<'_>,
+        step: &mut Step,
+    ) -> Result<Option<Slot>> {
         if !self.space.try_reserve(branch.slot_log2, 1) {
             step.stalled = Some(no_space("copy a chunk from below: the pool is full"));
             return Ok(None);
         }
+        let size = branch.chunk_size();
         let slot = m.allocator.allocate(&self.space, branch.slot_log2, step.last)?;
         let target = self.pvs.get(slot.pv())?;
-        for at in (0..size).step_by(buffer.len()) {
-            if let Below::Slot(from) = below {
-                let source = self.pvs.get(from.pv())?;
-                let failed = |e| Error::io(format!("copy a chunk from {}", source.path), e);
-                source.disk.read_at(&mut buffer, from.offset() + at).map_err(failed)?;
-            }
+        let write = |bytes: &[u8], at| {
             let failed = |e| Error::io(format!("copy a chunk to {}", target.path), e);
-            target.disk.write_at(&buffer, slot.offset() + at).map_err(failed)?;
+            target.disk.write_at(bytes, slot.offset() + at).map_err(failed)
+        };
+        match content {
+            Content::Bytes(bytes) => write(bytes, 0)?,
+            Content::Slot(from) => {
+                let source = self.pvs.get(from.pv())?;
+                let mut buffer = vec![0u8; size.min(PIECE) as usize];
+                for at in (0..size).step_by(buffer.len()) {
+                    let failed = |e| Error::io(format!("copy a chunk from {}", source.path), e);
+                    source.disk.read_at(&mut buffer, from.offset() + at).map_err(failed)?;
+                    write(&buffer, at)?;
+                }
+            }
         }
         self.positions.bytes.fetch_add(size, Ordering::Relaxed);
         self.positions.allocated.fetch_add(size, Ordering::Relaxed);
@@ -390,8 +432,9 @@ impl Pool {
         })?;
         self.commit_aside(m, txn, &[(branch.slot_log2, step.slots)])?;
         branch.slots.fetch_add(step.slots, Ordering::Relaxed);
+        let numbers: Vec<u64> = step.pages.iter().map(|(key, _)| key.1).collect();
         self.publish(step.pages);
-        self.map.forget_frozen(branch.id);
+        self.map.forget_views(branch.id, FIRST, numbers.into_iter());
         Ok(())
     }
 

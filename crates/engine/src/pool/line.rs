@@ -7,7 +7,7 @@ use super::{Method, Order, Pool};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
 use crate::cdp::moment::At;
-use crate::error::Result;
+use crate::error::{Result, not_found};
 use crate::generation::Generation;
 use crate::staging::Staging;
 use parking_lot::RwLock;
@@ -306,6 +306,14 @@ impl VolumeState {
             importing: AtomicBool::new(false),
             counters: Arc::default(),
         }
+    }
+
+    /// Fails for handles of what was deleted or rolled back.
+    pub(crate) fn check_there(&self) -> Result<()> {
+        if self.deleted.load(Ordering::Acquire) {
+            return Err(not_found("use the volume: it was deleted or rolled back"));
+        }
+        Ok(())
     }
 
     pub(crate) fn set_import(&self, import: Option<ImportRecord>) {

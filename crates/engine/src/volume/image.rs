@@ -9,7 +9,8 @@
 //! With CDP every chunk is brought in, whole as it may be overwritten: what was there before has to be recorded.
 
 use super::Volume;
-use crate::error::Result;
+use super::write::RECLAIM_TRIES;
+use crate::error::{ErrorKind, Result};
 use crate::map::page::MapPage;
 use crate::pool::line::{Base, Foreign};
 use parking_lot::RwLockReadGuard;
@@ -66,6 +67,28 @@ impl Volume {
         self.bring_in_chunk(at >> branch.chunk_log2)
     }
 
+    /// Copies a chunk that is too long for a record to its place.
+    pub(super) fn fill_chunk(&self, chunk: u64, below: &Foreign) -> Result<()> {
+        let size = self.branch().chunk_size();
+        let mut content = vec![0; size as usize];
+        // Here only those wait for it who write to this volume.
+        below.read(&self.pool, &mut content, chunk * size)?;
+        let mut tries = 0;
+        loop {
+            match self.pool.fill_chunk(&self.state, chunk, &content) {
+                Err(error) if error.kind() == ErrorKind::NoSpace && tries < RECLAIM_TRIES => {
+                    tries += 1;
+                    // What is pending may give some back.
+                    self.pool.journal.write_out(self.pool.journal.last().0)?;
+                    if !self.pool.reclaim_now()? {
+                        return Err(error);
+                    }
+                }
+                filled => return filled,
+            }
+        }
+    }
+
     /// What a chunk shows, if that is in no slot of the pool: nothing above has anything of it.
     pub(super) fn falls_to_foreign(&self, chunk: u64) -> Result<Option<Foreign>> {
         let (number, index) = MapPage::locate(chunk);
@@ -100,7 +123,11 @@ impl Volume {
 #[cfg(test)]
 mod tests {
     use crate::cdp::CdpSettings;
+    use crate::check::{CheckOptions, check};
+    use crate::device::BlockDevice;
     use crate::disk::{Dir, OpenMode};
+    use crate::error::ErrorKind;
+    use crate::pool::Progress;
     use crate::testing::{Inside, new_volume};
 
     /// Who has looked what must be brought in, and is overtaken by the switch then, looks again.
@@ -127,5 +154,35 @@ mod tests {
         volume.zero_range(0, 4096, true, true).unwrap();
         pool.drain().unwrap();
         assert_eq!(pool.cdp("v").unwrap().records, 2);
+    }
+
+    /// Between the look at a chunk and its copying there is a wait for whoever is at the map: what has come meanwhile stays.
+    #[test]
+    fn a_chunk_that_was_filled_or_cut_off_meanwhile() {
+        let Inside { dir, pool, .. } = Inside::empty(64 << 20);
+        dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
+        pool.create_volume_over(&new_volume(1 << 16), "image").unwrap();
+        let volume = pool.open_volume("v", false).unwrap();
+        let fill = |chunk| pool.fill_chunk(&volume.state, chunk, &[7; 4096]);
+        // The branch is in the journal only.
+        fill(0).unwrap();
+        let allocated = pool.volume("v").unwrap().allocated;
+        fill(0).unwrap();
+        assert_eq!((allocated, pool.volume("v").unwrap().allocated), (4096, 4096));
+        pool.resize_volume("v", 1 << 15, true).unwrap();
+        pool.drain().unwrap();
+        fill(15).unwrap();
+        pool.resize_volume("v", 1 << 16, false).unwrap();
+        let mut found = vec![1; 1 << 15];
+        volume.read(1 << 15, &mut found).unwrap();
+        assert!(found.iter().all(|b| *b == 0), "what was cut off has come back");
+        pool.delete_volume("v", true).unwrap();
+        assert_eq!(fill(2).unwrap_err().kind(), ErrorKind::NotFound);
+        drop(volume);
+        while pool.maintain().unwrap() == Progress::Worked {}
+        pool.close().unwrap();
+        drop(pool);
+        let report = check(dir, &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
     }
 }

@@ -81,9 +81,7 @@ impl Volume {
                 "use bytes {offset}+{len}: not a multiple of the block size {unit}"
             )));
         }
-        if self.state.deleted.load(Ordering::Acquire) {
-            return Err(crate::error::not_found("use the volume: it was deleted or rolled back"));
-        }
+        self.state.check_there()?;
         let size = self.size();
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::new(

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// Times that a write without space waits for what is pending to be carried out, before it is refused.
-const RECLAIM_TRIES: u32 = 3;
+pub(super) const RECLAIM_TRIES: u32 = 3;
 
 /// Chunks of a request whose need is decided exactly: that takes time under the sequencing lock.
 const MAX_EXACT: u64 = 64 << 10;
@@ -138,7 +138,7 @@ impl Volume {
         let _alone = branch.bringing.write();
         let Some(foreign) = self.falls_to_foreign(chunk)? else { return Ok(()) };
         if branch.chunk_size() > self.pool.max_record_bytes() {
-            return self.pool.fill_chunk(branch, chunk);
+            return self.fill_chunk(chunk, &foreign);
         }
         loop {
             let start = chunk << branch.chunk_log2;
