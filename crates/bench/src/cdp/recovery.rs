@@ -1,7 +1,7 @@
-//! Full recovery time against the recovery point: with anchors (ST-CDP), and without (native TRAP). The same writes, the same
-//! points.
+//! Full recovery time against the recovery point: with anchors (ST-CDP), and without (native TRAP), also where retention has
+//! cut off the anchor with which the history began, as it does in time. The same writes, the same points.
 
-use super::{Rig, keep};
+use super::{Log, Rig, keep};
 use crate::database::{Database, sum_of};
 use crate::figures::{Figures, Goal};
 use crate::plot::{self, Line};
@@ -15,19 +15,30 @@ const BLOCK: usize = 8 << 10;
 const POINTS: u64 = 8;
 /// Anchors of ST-CDP between two points.
 const ANCHORS: u64 = 2;
-const NAMES: [&str; 2] = ["ST-CDP", "native TRAP"];
-const VOLUMES: [&str; 2] = ["st-cdp", "trap"];
+/// The last one still has its beginning, from where parities lead, too.
+const NAMES: [&str; SERIES] = ["ST-CDP", "native TRAP", "native TRAP from its begin"];
+const VOLUMES: [&str; SERIES] = ["st-cdp", "trap", "trap-begin"];
+const SERIES: usize = 3;
+/// The one of which retention cuts off the begin.
+const CUT: usize = 1;
+/// As much as between two points is written so often before the first one: of that a part goes, whole segments of its log.
+const BEFORE: u64 = 2;
+/// Bytes of a segment.
+const SEGMENT: u64 = 16 << 20;
+/// What is flat and what grows, whatever the machine does meanwhile.
+const FLAT: f64 = 1.5;
+const GROWING: f64 = 1.5;
 /// A recovery may take so long.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A recovery to one point, on either volume.
+/// A recovery to one point, on each volume.
 struct Point {
     /// Writes that were made after it.
     past: u64,
     /// Seconds until the new volume is complete.
-    seconds: [f64; 2],
+    seconds: [f64; SERIES],
     /// Seconds until it can be used.
-    there: [f64; 2],
+    there: [f64; SERIES],
 }
 
 /// See the module.
@@ -38,9 +49,17 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let distance = writes * 2 / (ANCHORS * 2 + 1);
     let every = json!({ "policy": "writes", "count": distance });
     let mut sums = Vec::new();
-    for (volume, anchors) in VOLUMES.into_iter().zip([every, json!({ "policy": "never" })]) {
-        sums = history(rig, volume, &anchors, size, writes)?;
-        let log = rig.logged(volume, writes * POINTS * BLOCK as u64)?;
+    let never = json!({ "policy": "never" });
+    for (n, (volume, anchors)) in VOLUMES.into_iter().zip([&every, &never, &never]).enumerate() {
+        sums = history(rig, volume, anchors, size, writes)?;
+        let mut log = rig.logged(volume, writes * (POINTS + BEFORE) * BLOCK as u64)?;
+        if n == CUT && log.stored * BEFORE / (POINTS + BEFORE) < 2 * SEGMENT {
+            figures.remark(format!(
+                "The history of {volume} is too short to cut off its begin, and has it still."
+            ));
+        } else if n == CUT {
+            log = cut(rig, volume, &log)?;
+        }
         let what = |what: &str| format!("{volume}: {what}");
         figures.add(SECTION, what("records"), log.records as f64, "", Goal::None);
         figures.add(SECTION, what("anchors"), log.anchors as f64, "", Goal::None);
@@ -50,7 +69,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let mut points = Vec::new();
     for (point, sum) in sums.iter().enumerate().rev() {
         let mut measured =
-            Point { past: writes * (POINTS - point as u64), seconds: [0.0; 2], there: [0.0; 2] };
+            Point { past: writes * (POINTS - point as u64), seconds: [0.0; SERIES], there: [0.0; SERIES] };
         for (n, volume) in VOLUMES.into_iter().enumerate() {
             rig.rest()?;
             let (there, complete) = recover(rig, volume, point, *sum)?;
@@ -64,13 +83,14 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Makes a history with a mark at the begin of each of its parts; the sums of the content there.
+/// Makes a history with a mark at the begin of each of its parts but the first; the sums of the content there.
 fn history(rig: &Rig<'_>, volume: &str, anchors: &Value, size: u64, writes: u64) -> Result<Vec<u64>> {
     let mut database = Database::new(size, BLOCK);
     rig.create(volume, size)?;
     database.load(&mut rig.connect(volume)?)?;
     rig.settle()?;
     rig.keep(volume, &keep("parity", "zero-run", anchors))?;
+    database.update(&mut rig.connect(volume)?, writes * BEFORE, 0)?;
     let mut sums = Vec::new();
     for point in 0..POINTS {
         let mark = json!({ "name": format!("point{point}") });
@@ -80,6 +100,22 @@ fn history(rig: &Rig<'_>, volume: &str, anchors: &Value, size: u64, writes: u64)
         eprintln!("  {volume}: {} writes, {:.0} a second", (point + 1) * writes, outcome.iops);
     }
     Ok(sums)
+}
+
+/// Makes a history forget its begin, and the anchor there.
+fn cut(rig: &Rig<'_>, volume: &str, whole: &Log) -> Result<Log> {
+    let mut how = keep("parity", "zero-run", &json!({ "policy": "never" }));
+    how["retain_bytes"] = json!(whole.stored - whole.stored / (POINTS + BEFORE) / 4);
+    rig.keep(volume, &how)?;
+    let start = Instant::now();
+    loop {
+        let log = Log::from(&rig.cdp(volume)?)?;
+        if log.stored < whole.stored && log.anchors == 0 {
+            return Ok(log);
+        }
+        ensure!(start.elapsed() < LIMIT, "{volume} keeps its first anchor: {log:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Recovers to a new volume: time until it can be used, and until it depends on the history no more.
@@ -112,15 +148,14 @@ fn recover(rig: &Rig<'_>, volume: &str, point: usize, sum: u64) -> Result<(Durat
 
 fn report(points: &[Point], distance: u64, figures: &mut Figures) {
     let mut text = format!(
-        "An anchor every {distance} writes, or none; seconds until the new volume is there, and until it is complete.\n\n\
-         | writes back | {0}: there | complete | {1}: there | complete |\n|--:|--:|--:|--:|--:|\n",
-        NAMES[0], NAMES[1]
+        "An anchor every {distance} writes, or none; seconds until the new volume is there, and until it is complete.\n\n"
     );
+    let columns: String = NAMES.iter().map(|name| format!(" {name}: there | complete |")).collect();
+    text.push_str(&format!("| writes back |{columns}\n|--:|{}\n", "--:|".repeat(2 * SERIES)));
     for p in points {
-        text.push_str(&format!(
-            "| {} | {:.3} | {:.2} | {:.3} | {:.2} |\n",
-            p.past, p.there[0], p.seconds[0], p.there[1], p.seconds[1]
-        ));
+        let times: String =
+            (0..SERIES).map(|n| format!(" {:.3} | {:.2} |", p.there[n], p.seconds[n])).collect();
+        text.push_str(&format!("| {} |{times}\n", p.past));
     }
     let data: Vec<Value> = points
         .iter()
@@ -130,10 +165,23 @@ fn report(points: &[Point], distance: u64, figures: &mut Figures) {
     let all = |n: usize| points.iter().map(move |p| p.seconds[n]);
     for (n, name) in NAMES.into_iter().enumerate() {
         let ratio = all(n).fold(0.0, f64::max) / all(n).fold(f64::INFINITY, f64::min);
-        figures.add(SECTION, format!("{name}: longest to shortest recovery"), ratio, "×", Goal::None);
+        let goal = if n == 0 { Goal::AtMost(FLAT) } else { Goal::None };
+        figures.add(SECTION, format!("{name}: longest to shortest recovery"), ratio, "×", goal);
     }
-    let longest = all(1).fold(0.0, f64::max) / all(0).fold(0.0, f64::max);
-    figures.add(SECTION, "longest recovery, native TRAP to ST-CDP".into(), longest, "×", Goal::None);
+    // The first is the nearest.
+    if let [nearest, .., farthest] = points {
+        let ratio = farthest.seconds[CUT] / nearest.seconds[CUT];
+        let what = format!("{}: farthest to nearest", NAMES[CUT]);
+        figures.add(SECTION, what, ratio, "×", Goal::AtLeast(GROWING));
+    }
+    let longest = all(CUT).fold(0.0, f64::max) / all(0).fold(0.0, f64::max);
+    figures.add(
+        SECTION,
+        format!("longest recovery, {} to {}", NAMES[CUT], NAMES[0]),
+        longest,
+        "×",
+        Goal::None,
+    );
     let lines: Vec<Line> = NAMES
         .into_iter()
         .enumerate()
