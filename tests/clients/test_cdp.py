@@ -164,6 +164,17 @@ def recovery_to_new_volumes_and_in_place(t):
     assert get(server, "db", MIB) == latest, "undone"
     # The past before both rollbacks is there still.
     assert get(server, f"db@{then}", MIB) == db
+    # Both at once, and that undone.
+    log_latest = get(server, "log", MIB)
+    unused(server, "db")
+    unused(server, "log")
+    back = server.cli("recover", "db", "log", "--to", then, "--in-place", "--undo-name", "both")
+    assert [b["undo"]["name"] for b in back] == ["both", "both"], back
+    assert get(server, "db", MIB) == db and get(server, "log", MIB) == log
+    for name, content in ("db", latest), ("log", log_latest):
+        unused(server, name)
+        server.cli("snapshot", "rollback", f"{name}@both")
+        assert get(server, name, MIB) == content, name
     server.stop()
     server.start()
     assert get(server, f"db@{then}", MIB) == db and get(server, "log-then", MIB) == log

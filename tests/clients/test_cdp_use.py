@@ -108,6 +108,27 @@ def a_recovered_volume_tells_what_it_rests_on(t):
 
 
 @test(hindcast_only=True)
+def a_completion_goes_on_after_a_kill(t):
+    server = keeping(t, "--anchor", "never", size="64M")
+    good = pattern(1, 32 * MIB)
+    put(server, "db", good)
+    server.cli("mark", "db", "good")
+    put(server, "db", pattern(2, 32 * MIB))
+    # So slow that it is not at its end when the server dies.
+    server.cli("recover", "db", "--to", "good", "--as", "then", "--rate", "4M")
+    wait_for("a part of it", lambda: server.cli("volume", "flatten", "then", "--status")["running"]["copied"] > 0)
+    server.kill()
+    server.start()
+    status = server.cli("volume", "flatten", "then", "--status")
+    assert status["running"] and status["origin"]["kind"] == "moment", status
+    assert get(server, "then", 32 * MIB) == good
+    server.cli("volume", "flatten", "then", "--wait")
+    server.cli("volume", "delete", "db", "--force")
+    assert server.show("then")["origin"] is None and get(server, "then", 32 * MIB) == good
+    server.check()
+
+
+@test(hindcast_only=True)
 def long_chunks_are_recovered_too(t):
     """Longer than a record of the journal: they are copied by the first write to them."""
     server = keeping(t, "--chunk", "1M")

@@ -18,9 +18,13 @@ Examples:
   hindcast history db
   hindcast history db --range 1M+64K                    when did these bytes change?
   hindcast history db --range 0+4K --from -1h
+  hindcast history db --all                             every anchor, mark and flush that is known
   hindcast history db --buckets 600 -o json             for a picture
 
 Any moment of it is an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@lsn:4711, db@MARK.";
+
+/// Anchors, marks and flushes that are listed for people.
+const NEWEST: usize = 10;
 
 const MARK_EXAMPLES: &str = "\
 Examples:
@@ -45,6 +49,9 @@ pub(crate) struct Show {
     /// With --range: at most so many, the oldest; up to 99999
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "range", value_parser = clap::value_parser!(u64).range(1..MAX_CHANGES))]
     limit: u64,
+    /// List all anchors, marks and flushes, not only the newest ten of each
+    #[arg(long, conflicts_with = "range")]
+    all: bool,
     /// Into how many parts time is divided to show how much changed
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     buckets: u32,
@@ -105,7 +112,7 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
     // First: it sees to it that everything written so far is recorded, and then the sums agree with it.
     let history = client.history(&args.volume, args.buckets)?;
     let whole = Whole { status: client.cdp(&args.volume)?, history };
-    output.show(&whole, Whole::text)
+    output.show(&whole, |whole| whole.text(args.all))
 }
 
 pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
@@ -139,8 +146,17 @@ fn table(changes: &[Change]) -> String {
     list(&["TIME", "MOMENT", "OFFSET", "LENGTH"], &[2, 3], rows)
 }
 
+/// A table of places in a history, oldest first: the newest ones unless all are wanted.
+fn places(heading: &str, rows: Vec<(String, Timestamp, u64)>, all: bool) -> String {
+    let left_out = if all { 0 } else { rows.len().saturating_sub(NEWEST) };
+    let rows = rows.into_iter().skip(left_out);
+    let rows = rows.map(|(name, time, lsn)| vec![name, time.to_string(), format!("lsn:{lsn}")]);
+    let more = if left_out > 0 { format!("\n… and {left_out} older: --all") } else { String::new() };
+    format!("\n\n{}{more}", list(&[heading, "TIME", "MOMENT"], &[], rows))
+}
+
 impl Whole {
-    fn text(&self) -> String {
+    fn text(&self, all: bool) -> String {
         let (s, h) = (&self.status, &self.history);
         let position = |p: &Position| format!("{} (lsn:{})", p.time, p.lsn);
         let flush = h.flushes.last().map_or_else(|| "-".into(), position);
@@ -172,11 +188,19 @@ impl Whole {
         if let Some(line) = sparkline(&h.buckets) {
             text.push_str(&format!("\n\n{line}"));
         }
-        if !h.marks.is_empty() {
-            let rows = h.marks.iter().map(|m| {
-                vec![format!("{}@{}", h.volume, m.name), m.time.to_string(), format!("lsn:{}", m.lsn)]
-            });
-            text.push_str(&format!("\n\n{}", list(&["MARK", "TIME", "MOMENT"], &[], rows)));
+        let address = |name: &String| format!("{}@{name}", h.volume);
+        let anchors = h
+            .anchors
+            .iter()
+            .map(|a| (a.snapshot.as_ref().map_or_else(|| "-".into(), address), a.time, a.lsn));
+        let marks = h.marks.iter().map(|m| (address(&m.name), m.time, m.lsn));
+        let flushes = h.flushes.iter().map(|f| ("-".into(), f.time, f.lsn));
+        for (heading, rows) in
+            [("ANCHOR", anchors.collect::<Vec<_>>()), ("FLUSH", flushes.collect()), ("MARK", marks.collect())]
+        {
+            if !rows.is_empty() {
+                text.push_str(&places(heading, rows, all));
+            }
         }
         text
     }
@@ -255,6 +279,16 @@ mod tests {
         assert!(text.contains("each 1 min, at most 1000 B"), "{text}");
         assert_eq!(sparkline(&[bucket(0, 0)]), None);
         assert_eq!(sparkline(&[]), None);
+    }
+
+    #[test]
+    fn the_newest_places_are_listed() {
+        let rows: Vec<_> = (0..12).map(|n| (format!("db@{n}"), Timestamp::UNIX_EPOCH, n)).collect();
+        let text = places("MARK", rows.clone(), false);
+        assert!(text.contains("lsn:11") && text.contains("lsn:2\n") && !text.contains("lsn:1\n"), "{text}");
+        assert!(text.ends_with("\n… and 2 older: --all"), "{text}");
+        let text = places("MARK", rows, true);
+        assert!(text.contains("lsn:0\n") && !text.contains("older"), "{text}");
     }
 
     #[test]

@@ -355,3 +355,65 @@ fn flattening_looks_only_at_segments_that_matter() {
     assert!(told.position >= 4 * MIB && copied.contains(&told.copied_bytes), "{told:?}");
     assert!(told.stalled.is_some());
 }
+
+/// `redo` leads nowhere without an anchor before it: one is taken in time, or nothing could ever go.
+#[test]
+fn redo_expires_by_time_without_anchors_of_its_own() {
+    let site = site();
+    let settings = CdpSettings { encoding: Encoding::Redo, anchors: AnchorPolicy::Never, ..settings() };
+    site.pool.set_cdp("v", Some(settings)).unwrap();
+    let first = fill(&site, 1);
+    let mut most = 0;
+    for byte in 2..40 {
+        fill(&site, byte);
+        site.clock.advance(SECOND / 5);
+        site.idle();
+        most = most.max(info(&site).stored);
+    }
+    assert!(
+        most < 14 * (SIZE + SIZE / 4),
+        "{most} bytes of history are kept for a second, in which there are five rounds"
+    );
+    assert_eq!(moment(&site, Moment::Lsn(first)), Err(ErrorKind::NotFound));
+    let last = site.pool.stats().sequenced_lsn;
+    assert_eq!(moment(&site, Moment::Lsn(last)), Ok(39));
+    site.reopen();
+}
+
+/// A name whose moment is gone is free again.
+#[test]
+fn marks_expire_with_their_moments() {
+    let site = site();
+    site.pool.set_cdp("v", Some(settings())).unwrap();
+    fill(&site, 1);
+    site.pool.mark("v", "old").unwrap();
+    site.pool.mark("v", "older").unwrap();
+    fill(&site, 2);
+    let names = |site: &Site| -> Vec<String> {
+        site.pool.history("v", 0).unwrap().marks.into_iter().map(|mark| mark.name).collect()
+    };
+    site.idle();
+    assert_eq!(names(&site), ["old", "older"]);
+    // Somebody looks at it.
+    let view = site.pool.open_moment("v", &Moment::Mark("old".into())).unwrap();
+    pass(&site);
+    fill(&site, 3);
+    pass(&site);
+    assert_eq!(names(&site), ["old", "older"]);
+    drop(view);
+    fill(&site, 4);
+    site.pool.mark("v", "new").unwrap();
+    fill(&site, 5);
+    site.idle();
+    assert_eq!(names(&site), ["new"]);
+    site.pool.create_snapshots(&[("v", "old")]).unwrap();
+    let site = site.reopen();
+    site.idle();
+    assert_eq!(names(&site), ["new"]);
+    site.pool.set_cdp("v", None).unwrap();
+    pass(&site);
+    assert_all_gone(&site);
+    assert_eq!(names(&site), [] as [&str; 0]);
+    site.pool.mark("v", "new").unwrap_err();
+    site.reopen();
+}

@@ -611,3 +611,23 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     drop(site.volume("v", MIB, 16 * KIB));
     assert_eq!(lsns(&site), [] as [u64; 0]);
 }
+
+/// A client that goes on writing, and so little that nothing is destaged, does not keep them from being stored.
+#[test]
+fn flush_points_are_stored_in_time() {
+    let site = Site::new(32);
+    site.clock.advance(1_000_000_000);
+    let volume = site.volume("v", MIB, 16 * KIB);
+    site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+    common::idle(&site.pool);
+    write(&volume, 0, 1, 512);
+    volume.flush().unwrap();
+    let flushed = site.pool.stats().sequenced_lsn;
+    site.clock.advance(1_100_000_000);
+    write(&volume, 0, 2, 512);
+    site.pool.maintain().unwrap();
+    drop(volume);
+    let site = site.reopen();
+    let last = site.pool.resolve("v", &Moment::FlushBefore(site.clock.now())).unwrap();
+    assert_eq!(last.lsn, flushed);
+}

@@ -3,10 +3,10 @@
 use super::{Rig, keep, percentile};
 use crate::database::{Database, Random, sum_of};
 use crate::figures::{Figures, Goal};
-use crate::fio::{self, Amount, Job};
+use crate::fio::{self, Amount, Flush, Job};
 use anyhow::{Result, ensure};
 use serde_json::json;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SECTION: &str = "views";
 const VOLUME: &str = "views";
@@ -14,6 +14,8 @@ const VOLUME: &str = "views";
 const BLOCK: usize = 512;
 /// Views opened by each kind of address.
 const OPENED: usize = 500;
+/// Of the client beside whom the newest moments are opened.
+const WRITES_A_SECOND: u64 = 5000;
 /// Moments whose whole content is compared.
 const PARTS: u64 = 4;
 
@@ -33,7 +35,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
         ensure!(found == sum, "{VOLUME}@{name} is not what was written");
     }
     read(rig, figures)?;
-    Ok(())
+    open_newest(rig, figures)
 }
 
 struct History {
@@ -110,6 +112,28 @@ fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
             add("99th percentile", 0.99, goal);
             add("longest", 1.0, Goal::None);
         }
+    }
+    Ok(())
+}
+
+/// Opens views of what was written just now, while a client goes on: that has to be recorded first.
+fn open_newest(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
+    let seconds = if rig.args.quick { 4 } else { 30 };
+    let (amount, rate) = (Amount::Seconds(seconds), Some(WRITES_A_SECOND));
+    let job = Job { amount, rate, flush: Flush::Never, ..Job::writes("randwrite", 4 << 10, 32, 0, 9) };
+    let client = fio::spawn(&job, &rig.hindcast.export(VOLUME), &rig.dir())?;
+    let (start, mut random, mut opening) = (Instant::now(), Random(4), Vec::new());
+    while start.elapsed() + Duration::from_secs(1) < Duration::from_secs(seconds) {
+        std::thread::sleep(Duration::from_millis(100));
+        let moment = format!("-{:.3}s", 5.0 * random.share());
+        let now = Instant::now();
+        drop(rig.connect(&format!("{VOLUME}@{moment}"))?);
+        opening.push(now.elapsed().as_secs_f64() * 1000.0);
+    }
+    client.wait(Duration::from_millis(20), || Ok(()))?;
+    for (name, share) in [("median", 0.5), ("99th percentile", 0.99), ("longest", 1.0)] {
+        let what = format!("opening a view of the last 5 s beside {WRITES_A_SECOND} writes a second: {name}");
+        figures.add(SECTION, what, percentile(&mut opening, share), "ms", Goal::None);
     }
     Ok(())
 }

@@ -464,6 +464,13 @@ mod tests {
     fn the_papers_figures_come_out() {
         let twelve = planned(&format!("{FIGURE_9} --beta 1000 --m-max 1000000"));
         assert_eq!(twelve.sub_log.d, 77);
+        // Figures 10 and 11: C = 50, and decoding takes 0.0072 and 0.0028 of the time that reading a block takes.
+        for (rest, d) in [
+            ("--block-size 16K --record-size 328 --decode-time 331us --xor-time 110us", 86),
+            ("--block-size 64K --record-size 1311 --decode-time 515us --xor-time 171us", 94),
+        ] {
+            assert_eq!(planned(&format!("{rest} --io-rate 267163")).sub_log.d, d);
+        }
         // The flags take whole bytes: within a thousandth.
         let near = |m: u64, paper: f64| (m as f64 / paper - 1.0).abs() < 1e-3;
         assert!(near(twelve.interval.m, 227_629.0), "{}", twelve.interval.m);

@@ -93,7 +93,7 @@ impl Pool {
             let Some(settings) = cdp.wanted() else { return false };
             let since = now.saturating_sub(cdp.anchored.load(Ordering::Relaxed));
             let by_time = matches!(settings.anchors, AnchorPolicy::Interval(ns) if since >= ns);
-            cdp.writes.load(Ordering::Relaxed) > 0 && (by_time || cdp.needs_anchor_to_forget())
+            cdp.writes.load(Ordering::Relaxed) > 0 && (by_time || cdp.needs_anchor_to_forget(now))
         };
         let due = self.names.read().by_name.values().find(is_due).cloned();
         let Some(due) = due else { return Ok(false) };

@@ -53,9 +53,10 @@ impl Flushes {
         of.begun = true;
     }
 
-    /// Is there any that no commit has taken along?
-    pub(crate) fn any_waiting(&self) -> bool {
-        self.0.lock().values().any(|of| !of.waiting.is_empty())
+    /// The time of the oldest that no commit has taken along.
+    pub(crate) fn oldest_waiting(&self) -> Option<u64> {
+        let all = self.0.lock();
+        all.values().filter_map(|of| of.waiting.first()).map(|(_, time)| *time).min()
     }
 
     /// Puts those that wait into a transaction; with what is returned [`Flushes::stored`] lets go of them.

@@ -11,7 +11,6 @@ use crate::volume::Volume;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them again.
 const CACHED_BYTES: usize = 1 << 20;
@@ -114,11 +113,10 @@ impl Pool {
         let id = self.names.read().volume(volume)?.id;
         let by = self.wanted(volume, id, moment)?;
         // What was sequenced by then is carried out first: it is recorded there.
-        let last = match by {
-            By::Lsn(lsn) => lsn,
-            By::Time(time) => self.last_until(time),
-        };
-        self.record_until(last)?;
+        match by {
+            By::Lsn(lsn) => self.record_until(lsn)?,
+            By::Time(time) => self.record_until_time(time)?,
+        }
         let (branch, found, time) = self.look_up(volume, id, by)?;
         let lsn = if let By::Lsn(lsn) = by { lsn } else { found };
         let log = branch.cdp.log.read();
@@ -201,16 +199,6 @@ impl Pool {
         let line = lines.get(&id).and_then(|of_volume| of_volume.get(&lsn));
         let left = matches!(line, Some(LineRecord::Branch { branch: to, .. }) if *to != branch.id);
         Ok(if left { lsn - 1 } else { lsn })
-    }
-
-    /// An LSN that no record not later than `time` is behind.
-    fn last_until(&self, time: u64) -> u64 {
-        let settled = self.positions.settled.load(Ordering::Acquire);
-        if time < self.positions.settled_time.load(Ordering::Acquire) {
-            settled
-        } else {
-            self.journal.last().0
-        }
     }
 
     /// The branch that a volume wrote to at a moment, and the last thing recorded there by then: (LSN, time).

@@ -128,6 +128,23 @@ impl Pool {
         self.destage_to(lsn)
     }
 
+    /// The same for what is not later than a time, batch by batch: where a client goes on writing, that is less than all.
+    pub(super) fn record_until_time(&self, time: u64) -> Result<()> {
+        let last = self.journal.last().0;
+        let is_recorded = || {
+            // Times grow with LSNs.
+            time < self.positions.settled_time.load(Ordering::Acquire)
+                || last <= self.positions.settled.load(Ordering::Acquire)
+        };
+        while !is_recorded() {
+            self.journal.write_out(last)?;
+            if !self.destage_once(last)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn marks(&self, volume: u64) -> Vec<Mark> {
         let lines = self.lines.read();
         let of_volume = lines.get(&volume).into_iter().flatten();

@@ -5,11 +5,12 @@
 
 use super::record::SegmentHead;
 use super::{CdpInfo, Encoding, Retention};
-use crate::catalog::{Event, LineRecord, SegmentRecord};
+use crate::catalog::{Control, Event, LineRecord, SegmentRecord};
 use crate::disk::Dir;
 use crate::error::Result;
 use crate::pool::line::{Branch, VolumeState};
 use crate::pool::{Maintenance, Pool};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -112,6 +113,34 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Forgets one mark of a moment that has expired: its name is free again. False when there is none.
+    pub(crate) fn forget_mark(&self) -> Result<bool> {
+        if !std::mem::take(&mut self.maintenance.lock().marks_expire) {
+            return Ok(false);
+        }
+        let Some((volume, lsn)) = self.expired_mark() else { return Ok(false) };
+        // There may be more.
+        self.maintenance.lock().marks_expire = true;
+        self.submit(|_| Ok(Control::Unmark { volume, lsn }))?;
+        Ok(true)
+    }
+
+    /// A mark before all that is kept of its volume's past: (volume, LSN).
+    fn expired_mark(&self) -> Option<(u64, u64)> {
+        let marks: BTreeSet<(u64, u64)> =
+            self.names.read().marks.iter().map(|((volume, _), lsn)| (*volume, *lsn)).collect();
+        // What comes later may lie in a history of which nothing is carried out yet.
+        let settled = self.positions.settled.load(Ordering::Acquire);
+        let (mut of, mut begins) = (None, None);
+        marks.into_iter().filter(|(_, lsn)| *lsn <= settled).find(|(volume, lsn)| {
+            if of.replace(*volume) != Some(*volume) {
+                let oldest = self.stretches(*volume).into_iter().next();
+                begins = oldest.and_then(|stretch| stretch.branch.cdp.log.read().begins());
+            }
+            begins.is_none_or(|(begins, _)| *lsn < begins)
+        })
     }
 
     /// The stretches of a volume's past of which something is there, oldest first.
@@ -218,6 +247,7 @@ impl Pool {
         self.commit_aside(m, txn, &[])?;
         self.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
         branch.cdp.change(|log| log.clear());
+        m.marks_expire = true;
         self.let_go(m, branch, anchors, segments.iter().map(|(seq, record, _)| (*seq, *record)))
     }
 
@@ -242,6 +272,7 @@ impl Pool {
             events.iter().for_each(|at| log.remove_event(*at));
             log.put_event(0, floor);
         });
+        m.marks_expire = true;
         self.let_go(m, branch, anchors, segments.into_iter().map(|(seq, record, _)| (seq, record)))
     }
 
@@ -264,9 +295,8 @@ impl Pool {
                 m.deleted.insert(id);
             }
         }
-        let names = self.names.read();
-        let is_left = !names.by_name.values().any(|v| v.line.branch.id == branch.id);
-        if is_left {
+        // As carried out: a deletion that is only sequenced may be lost yet, and writes to the volume come before it.
+        if self.catalog.branch(branch.id)?.is_some_and(|b| b.dead) {
             // It may have been trimmed before: what its anchors kept has to be looked at again.
             m.dead.entry(branch.id).or_insert(0);
         }
@@ -313,12 +343,11 @@ impl Pool {
 }
 
 impl super::log::BranchCdp {
-    /// Has half of the bytes that there may be come since the last anchor, where history can begin at anchors only? Then the
-    /// older half can go when the limit is reached.
-    pub(super) fn needs_anchor_to_forget(&self) -> bool {
+    /// Has half of the bytes that there may be come since the last anchor, or half of the time gone by, where history can begin at
+    /// anchors only? Then the older half can go when the limit is reached.
+    pub(super) fn needs_anchor_to_forget(&self, now: u64) -> bool {
         let log = self.log.read();
         let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };
-        let Some(most) = settings.retention.bytes else { return false };
         let anchor = |(at, event): (&u64, &Event)| match event {
             Event::Anchor { time, .. } => Some((*at, *time)),
             _ => None,
@@ -326,8 +355,10 @@ impl super::log::BranchCdp {
         let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
         // One may be sequenced that is yet to be carried out.
         let is_last = self.anchored.load(Ordering::Relaxed) <= time;
-        let since = log.segment_records().filter(|r| r.lsns.0 > last).map(|r| r.end).sum::<u64>();
-        is_last && since > most / 2
+        let since = || log.segment_records().filter(|r| r.lsns.0 > last).map(|r| r.end).sum::<u64>();
+        let Retention { time: longest, bytes } = settings.retention;
+        let is_old = longest.is_some_and(|longest| now.saturating_sub(time) > longest / 2);
+        is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))
     }
 
     /// Where history should begin instead, as (LSN, time): at the newest anchor before `cutoff`, or at the end of a segment

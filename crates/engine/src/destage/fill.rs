@@ -153,10 +153,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes one chunk of a volume its own, as a step on the way would, before a part of it is written: `content` is what it shows,
-    /// which destage must not look for, and which is too long to be brought into the journal in one record. Who writes to the
+    /// Makes one chunk of a volume its own, as a step on the way would, before a part of it is written: `content` is what it shows
+    /// (none: zeros), which destage must not look for, and which is too long to be brought into the journal in one record. Who writes to the
     /// volume is held off meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
-    pub(crate) fn fill_chunk(&self, volume: &VolumeState, chunk: u64, content: &[u8]) -> Result<()> {
+    pub(crate) fn fill_chunk(&self, volume: &VolumeState, chunk: u64, content: Option<&[u8]>) -> Result<()> {
         let branch = &volume.line.branch;
         for carried_out in [false, true] {
             {
@@ -181,7 +181,7 @@ impl Pool {
         m: &mut Maintenance,
         branch: &Arc<Branch>,
         chunk: u64,
-        content: &[u8],
+        content: Option<&[u8]>,
     ) -> Result<()> {
         let poison = |e| self.fault.poison(&e);
         let (number, at) = MapPage::locate(chunk);
@@ -194,7 +194,7 @@ impl Pool {
         let mut step = Step::new(branch.chunk_size());
         let mut slot = Slot::HOLE;
         // Zeros need an entry, too: what has none would be looked for below.
-        if content.iter().any(|b| *b != 0) {
+        if let Some(content) = content {
             match self.place_copy(m, branch, Content::Bytes(content), &mut step).map_err(poison)? {
                 Some(taken) => slot = taken,
                 None => return Err(step.stalled.unwrap_or_else(full)),

@@ -100,7 +100,8 @@ impl Pool {
     /// while the volume is filled from a stream: that says how long it is.
     pub fn resize_volume(self: &Arc<Self>, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
         let state = self.names.read().volume(name)?.clone();
-        if force && size < state.size.load(Ordering::Acquire) {
+        if force {
+            // Also where it seems to grow: it may have grown by then.
             Volume::internal(self.clone(), state.clone()).bring_in_around(size)?;
         }
         self.submit_with(|names| {
@@ -119,10 +120,12 @@ impl Pool {
     }
 
     /// Gives a volume that is filled from a stream the stream's size.
-    pub(crate) fn resize_for_import(&self, id: u64, size: u64) -> Result<()> {
+    pub(crate) fn resize_for_import(self: &Arc<Self>, state: &Arc<VolumeState>, size: u64) -> Result<()> {
+        let id = state.id;
         let gone = || crate::error::not_found("import: the volume was deleted");
         let now = || self.names.read().volume_by_id(id).map(|v| v.size.load(Ordering::Acquire));
         if now().ok_or_else(gone)? != size {
+            Volume::internal(self.clone(), state.clone()).bring_in_around(size)?;
             self.submit_with(|names| {
                 let volume = names.volume_by_id(id).ok_or_else(gone)?;
                 resized(names, volume, size, true, &*self.world.rng)

@@ -18,6 +18,8 @@ const MAX_STAGED_RECORDS: u64 = 512 << 10;
 /// Nothing new is promised while the catalog's file system has less than one part in so many of
 /// [`super::PoolOptions::backing_margin`]: every commit must fit.
 const CATALOG_PARTS: u64 = 4;
+/// Nanoseconds that a flush point waits for a commit to take it along, before one is made for it.
+const FLUSHES_WAIT: u64 = 1_000_000_000;
 /// Steps of freeing dead branches that a write without space waits for.
 const RECLAIM_STEPS: u32 = 64;
 
@@ -55,6 +57,8 @@ pub(crate) struct Maintenance {
     pub(crate) begun: BTreeMap<u64, u64>,
     /// Branches whose history has expired, and that something rests on.
     pub(crate) held_up: BTreeSet<u64>,
+    /// Marks may have expired.
+    pub(crate) marks_expire: bool,
     /// Where moving data off draining PVs goes on.
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
@@ -86,6 +90,7 @@ impl Maintenance {
             ended: BTreeSet::new(),
             begun: BTreeMap::new(),
             held_up: BTreeSet::new(),
+            marks_expire: true,
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),
@@ -119,6 +124,7 @@ impl Pool {
             || self.flatten_deepest()?
             || self.flatten_over_expired()?
             || self.anchor_by_time()?
+            || self.forget_mark()?
         {
             return Ok(Progress::Worked);
         }
@@ -136,7 +142,7 @@ impl Pool {
         {
             return Ok(Progress::Worked);
         }
-        if m.committed.destaged_lsn < m.destaged || self.is_quiet(m) && self.flushes.any_waiting() {
+        if m.committed.destaged_lsn < m.destaged || self.flushes_wait(m) {
             self.checkpoint(m)?;
             return Ok(Progress::Worked);
         }
@@ -159,6 +165,12 @@ impl Pool {
         // What is recorded ahead does not wait: it holds threads and buffers.
         let recorded = m.ahead.as_ref().is_some_and(Ahead::is_recorded);
         self.is_quiet(m) || recorded || self.is_pressed() || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+    }
+
+    /// Have flush points waited long enough for a commit to take them along?
+    fn flushes_wait(&self, m: &Maintenance) -> bool {
+        let waited = |since| self.is_quiet(m) || self.world.clock.now().saturating_sub(since) >= FLUSHES_WAIT;
+        self.flushes.oldest_waiting().is_some_and(waited)
     }
 
     /// Was nothing written since the last idle step?
@@ -189,14 +201,16 @@ impl Pool {
 
     /// Destages until the record with `lsn` is carried out.
     pub(crate) fn destage_to(&self, lsn: u64) -> Result<()> {
-        loop {
-            let m = &mut *self.maintenance.lock();
-            self.check_usable()?;
-            self.poll_retired(m)?;
-            if m.destaged >= lsn || !self.destage(m)? {
-                return Ok(());
-            }
-        }
+        while self.destage_once(lsn)? {}
+        Ok(())
+    }
+
+    /// Destages one batch, unless the record with `lsn` is carried out. False when that is so, or there is nothing to destage.
+    pub(crate) fn destage_once(&self, lsn: u64) -> Result<bool> {
+        let m = &mut *self.maintenance.lock();
+        self.check_usable()?;
+        self.poll_retired(m)?;
+        Ok(m.destaged < lsn && self.destage(m)?)
     }
 
     /// Commits the positions, if they have moved.
@@ -209,7 +223,7 @@ impl Pool {
         let now = (m.destaged, self.journal.synced(), self.journal.start_after(m.destaged).0);
         let then = &m.committed;
         let same = now == (then.destaged_lsn, then.synced_lsn, then.journal_seq);
-        if same && !self.flushes.any_waiting() {
+        if same && self.flushes.oldest_waiting().is_none() {
             return Ok(());
         }
         let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;

@@ -48,7 +48,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// An open pool. Lock order: `maintenance`, `names`, the journal's sequencing lock, then leaves.
+/// An open pool. Lock order: a branch's `bringing`, `maintenance`, `names`, the journal's sequencing lock, then leaves.
 pub struct Pool {
     pub(crate) uuid: [u8; 16],
     pub(crate) config: PoolConfig,

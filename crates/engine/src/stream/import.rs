@@ -182,7 +182,7 @@ impl Import {
                 wanted
             }
         };
-        self.pool.resize_for_import(state.id, header.size)?;
+        self.pool.resize_for_import(&state, header.size)?;
         let id = state.id;
         let volume = Arc::new(Volume::importer(self.pool.clone(), state));
         Ok(Target { id, header, volume, record, position, unkept: 0 })

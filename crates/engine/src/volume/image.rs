@@ -73,9 +73,10 @@ impl Volume {
         let mut content = vec![0; size as usize];
         // Here only those wait for it who write to this volume.
         below.read(&self.pool, &mut content, chunk * size)?;
+        let content = Some(&content[..]).filter(|content| content.iter().any(|b| *b != 0));
         let mut tries = 0;
         loop {
-            match self.pool.fill_chunk(&self.state, chunk, &content) {
+            match self.pool.fill_chunk(&self.state, chunk, content) {
                 Err(error) if error.kind() == ErrorKind::NoSpace && tries < RECLAIM_TRIES => {
                     tries += 1;
                     // What is pending may give some back.
@@ -163,7 +164,7 @@ mod tests {
         dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
         pool.create_volume_over(&new_volume(1 << 16), "image").unwrap();
         let volume = pool.open_volume("v", false).unwrap();
-        let fill = |chunk| pool.fill_chunk(&volume.state, chunk, &[7; 4096]);
+        let fill = |chunk| pool.fill_chunk(&volume.state, chunk, Some(&[7; 4096]));
         // The branch is in the journal only.
         fill(0).unwrap();
         let allocated = pool.volume("v").unwrap().allocated;

@@ -144,6 +144,9 @@ impl Volume {
             let start = chunk << branch.chunk_log2;
             let size = self.size();
             let len = size.saturating_sub(start).min(1 << branch.chunk_log2);
+            if len == 0 {
+                return Ok(());
+            }
             let mut data = vec![0; len as usize];
             foreign.read(&self.pool, &mut data, start)?;
             let request = self.request(start, len, Change::Data(&Bytes::from(data)))?;
