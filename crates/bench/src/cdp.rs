@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Size of the volumes of `cost`, fully written before the first run; the others use parts of it.
     #[arg(long, value_parser = units::parse_size)]
     size: Option<u64>,
-    /// Journal of Hindcast.
+    /// Journal of Hindcast; as large as a server makes it unless told otherwise.
     #[arg(long, value_parser = units::parse_size)]
     journal: Option<u64>,
     /// Records of the history whose views are opened.
@@ -78,7 +78,7 @@ impl Args {
     }
 
     fn journal(&self) -> u64 {
-        self.either(self.journal, 64 << 20, 512 << 20)
+        self.either(self.journal, 64 << 20, 1 << 30)
     }
 
     fn records(&self) -> u64 {
