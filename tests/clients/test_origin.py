@@ -2,7 +2,7 @@
 """Volumes over images outside of the pool: served at once, written to, made independent."""
 
 from harness import *
-from libnbd import connection
+from libnbd import connection, get, put
 import os
 
 
@@ -22,7 +22,13 @@ def an_image_is_served_written_to_and_let_go(t):
     before = sha256(image)
 
     server.cli("volume", "create", "vm", "--origin", image + ".none", code=NOT_FOUND)
-    server.cli("volume", "create", "vm", "--origin", image, "--chunk", "1M", code=USAGE)
+    # Chunks of any size.
+    server.cli("volume", "create", "large", "--origin", image, "--chunk", "1M")
+    whole = expected[:4 * MIB]
+    put(server, "large", b"!" * 512, MIB + 512)
+    whole[MIB + 512:MIB + 1024] = b"!" * 512
+    assert get(server, "large", 4 * MIB) == whole
+    server.cli("volume", "delete", "large")
     made = server.cli("volume", "create", "vm", "--origin", image)
     assert made["size"] == len(expected) and made["allocated"] == 0 and made["origin"] == image, made
 
