@@ -269,8 +269,8 @@ def a_window_that_is_too_short_is_an_alarm(t):
     status = server.cli("history", "db")["status"]
     assert status["stored"] < 64 << 20 and status["window_seconds"] < 3600, status
     health = server.cli("status")["health"]
-    assert health["state"] == "warning" and len(health["messages"]) == 1, health
-    assert "its limit in bytes is too low" in health["messages"][0], health
+    assert health["state"] == "warning" and len(health["problems"]) == 1, health
+    assert health["problems"][0]["code"] == "history-short", health
     text = run(binary(), "history", "db", env={**os.environ, "HINDCAST_SOCKET": str(server.api)})
     assert "--retain-size is too small" in text, text
     server.cli("volume", "set", "db", "--retain", "all")

@@ -255,7 +255,7 @@ def an_idle_history_is_no_alarm(t):
     wait_for("the oldest part to go", lambda: server.cli("history", "db")["status"]["from"] != begun)
     status = server.cli("history", "db")["status"]
     assert not status["short"] and status["window_seconds"] >= 2, status
-    assert server.cli("status")["health"] == {"state": "healthy", "messages": []}
+    assert server.cli("status")["health"] == {"state": "healthy", "problems": []}
 
 
 def bisecting(server, *args, **kwargs):

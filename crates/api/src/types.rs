@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 pub enum HealthState {
     /// All is well.
     Healthy,
-    /// Works, but somebody should look.
+    /// The pool works, but an operator should look.
     Warning,
     /// Writes are refused until the server is restarted.
     Poisoned,
@@ -33,8 +33,17 @@ impl HealthState {
 pub struct Health {
     /// Summary.
     pub state: HealthState,
-    /// One sentence for each thing that is not well.
-    pub messages: Vec<String>,
+    /// What is not well.
+    pub problems: Vec<Problem>,
+}
+
+/// One thing that is not well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What kind of thing it is: a word that never changes its meaning, listed in docs/OPERATIONS.md.
+    pub code: String,
+    /// One sentence with the names and numbers that matter.
+    pub message: String,
 }
 
 /// The server as it stands.

@@ -12,9 +12,9 @@ pub(crate) fn run(session: &Session) -> Result<(), Failure> {
 /// The state, and why.
 pub(crate) fn health(health: &Health) -> String {
     let mut text = health.state.name().to_owned();
-    for message in &health.messages {
+    for problem in &health.problems {
         text.push_str(if text == health.state.name() { ": " } else { "; " });
-        text.push_str(message);
+        text.push_str(&format!("{} [{}]", problem.message, problem.code));
     }
     text
 }

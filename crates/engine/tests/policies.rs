@@ -230,7 +230,7 @@ fn more_than_the_reserve_is_a_warning() {
     write(&pool, "v", 100 * KIB, 2, 4 * KIB).unwrap();
     idle(&pool);
     assert_eq!(pool.over_reserve(), [("v".to_owned(), 104 * KIB, MIB / 10)]);
-    assert!(matches!(pool.health(), Health::Warning(texts) if texts[0].contains("reserved")));
+    assert!(matches!(pool.health(), Health::Warning(texts) if texts[0].code == "reserve-exceeded"));
     assert_eq!(names(&pool, "v"), ["a"], "a warning only");
 }
 

@@ -159,10 +159,10 @@ fn summary(app: &App) -> String {
     let health = app.health();
     let mut text =
         format!("{}: {} volumes, {} available", health.state.name(), info.volumes, Size(info.available));
-    for message in &health.messages {
+    for problem in &health.problems {
         text.push_str("; ");
         // The protocol is one line a key.
-        text.extend(message.chars().map(|c| if c.is_control() { ' ' } else { c }));
+        text.extend(problem.message.chars().map(|c| if c.is_control() { ' ' } else { c }));
     }
     text
 }

@@ -9,6 +9,7 @@ mod cost;
 mod daemon;
 mod durable;
 pub mod freeze;
+mod health;
 mod http;
 mod iscsi;
 mod listen;

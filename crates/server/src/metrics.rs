@@ -46,6 +46,7 @@ impl Collector for ServerCollector {
         process(&mut out, app)?;
         let info = app.pool.info();
         space(&mut out, &info)?;
+        problems(&mut out, app)?;
         physical_volumes(&mut out, &app.pool.pvs())?;
         let stats = app.pool.stats();
         engine(&mut out, &stats)?;
@@ -116,6 +117,16 @@ fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// How many problems there are of each kind. A kind that is absent has none.
+fn problems(out: &mut Out<'_>, app: &App) -> fmt::Result {
+    let mut by_code: BTreeMap<String, u64> = BTreeMap::new();
+    for problem in app.health().problems {
+        *by_code.entry(problem.code).or_default() += 1;
+    }
+    let each = by_code.into_iter().map(|(code, count)| ([("code", code)], count));
+    out.gauges("hindcast_health_problems", "What is not well, by code (docs/OPERATIONS.md).", each)
 }
 
 fn space(out: &mut Out<'_>, info: &PoolInfo) -> fmt::Result {

@@ -138,7 +138,7 @@ fn a_damaged_page_is_named_never_served_and_keeps_its_space() {
     let error = volume.read(CHUNK, &mut [0; 512]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains(&format!("map page 0 of branch {branch}")), "{error}");
-    assert!(matches!(pool.health(), crate::pool::Health::Warning(w) if w[0].contains("map page 0")));
+    assert!(matches!(pool.health(), crate::pool::Health::Warning(w) if w[0].text.contains("map page 0")));
     volume.read(2 << 20, &mut [0; 512]).expect("an undamaged part is served");
     assert_eq!(pool.drain().unwrap_err().kind(), ErrorKind::Poisoned, "it must not be overwritten");
 }

@@ -1,5 +1,6 @@
 //! What the pool is asked for and what it tells: plain data, no behaviour. Sizes are bytes unless a name says else.
 
+use super::Health;
 use crate::disk::SyncPurpose;
 use std::collections::BTreeMap;
 
@@ -377,17 +378,6 @@ pub struct PvInfo {
     pub used: u64,
     /// New slots go elsewhere and data is being moved away.
     pub draining: bool,
-}
-
-/// Whether the pool can be trusted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
-    /// All is well.
-    Healthy,
-    /// Works, but somebody should look: low space, damaged metadata found.
-    Warning(Vec<String>),
-    /// I7: refuses writes until it is reopened; the reason.
-    Poisoned(String),
 }
 
 /// The pool as it stands.

@@ -5,6 +5,7 @@ mod allocator;
 mod control;
 mod counters;
 mod fill;
+mod health;
 pub(crate) mod image;
 mod info;
 pub(crate) mod label;
@@ -19,6 +20,7 @@ mod space;
 mod statistics;
 mod usage;
 
+pub use health::{Health, Warning, code};
 pub use info::*;
 
 pub(crate) use snapshots::{check_depth, record as snapshot_record};
@@ -124,27 +126,6 @@ impl Pool {
             volumes: names.by_name.len() as u64,
             health: self.health(),
         }
-    }
-
-    /// Whether the pool can be trusted, and what somebody should look at.
-    pub fn health(&self) -> Health {
-        if let Some(reason) = self.fault.reason() {
-            return Health::Poisoned(reason);
-        }
-        let mut warnings = self.fault.damages();
-        let totals = self.space.totals();
-        if self.is_low_on_space() {
-            warnings.push(format!(
-                "space is low: {} of {} bytes are available (less than {} %)",
-                totals.available, totals.capacity, self.options.low_space_percent
-            ));
-        }
-        for (volume, taken, reserve) in self.over_reserve() {
-            warnings.push(format!(
-                "the snapshots of {volume} take {taken} bytes, more than the {reserve} reserved"
-            ));
-        }
-        if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 
     /// Counters and positions.

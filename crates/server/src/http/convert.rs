@@ -5,7 +5,7 @@ use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::pool::{
     self, CachePolicy, Health, IndexSize, Method, Order, Placement, Pool, PoolInfo, PoolStats, PreserveStats,
-    PvInfo, SnapshotInfo, SnapshotSpace, VolumeInfo,
+    PvInfo, SnapshotInfo, SnapshotSpace, VolumeInfo, code,
 };
 use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -14,13 +14,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub(crate) fn health(health: &Health) -> api::Health {
+    let problem = |code: &str, message: &str| api::Problem { code: code.into(), message: message.into() };
     match health {
-        Health::Healthy => api::Health { state: api::HealthState::Healthy, messages: Vec::new() },
-        Health::Warning(messages) => {
-            api::Health { state: api::HealthState::Warning, messages: messages.clone() }
+        Health::Healthy => api::Health { state: api::HealthState::Healthy, problems: Vec::new() },
+        Health::Warning(warnings) => {
+            let problems = warnings.iter().map(|w| problem(w.code, &w.text)).collect();
+            api::Health { state: api::HealthState::Warning, problems }
         }
         Health::Poisoned(reason) => {
-            api::Health { state: api::HealthState::Poisoned, messages: vec![reason.clone()] }
+            let problems = vec![problem(code::POISONED, reason)];
+            api::Health { state: api::HealthState::Poisoned, problems }
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::priority;
 use crate::schedule::Schedules;
 use crate::snapshots::VolumeHooks;
 use error::ApiError;
-use hindcast_api::{Health, HealthState, Listeners, Status};
+use hindcast_api::{Listeners, Status};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -54,27 +54,6 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Health of the pool, and of the histories that it keeps.
-    pub(crate) fn health(&self) -> Health {
-        let mut health = convert::health(&self.pool.health());
-        for volume in self.pool.volumes() {
-            let Ok(info) = self.pool.cdp(&volume.name) else { continue };
-            let Some(wanted) = info.settings.filter(|_| info.short).and_then(|s| s.retention.time) else {
-                continue;
-            };
-            let (window, wanted) = (info.window / 1_000_000_000, wanted / 1_000_000_000);
-            health.messages.push(format!(
-                "the history of volume {} reaches back {window} s, less than the {wanted} s that it is to: \
-                 its limit in bytes is too low",
-                volume.name
-            ));
-            if health.state == HealthState::Healthy {
-                health.state = HealthState::Warning;
-            }
-        }
-        health
-    }
-
     fn status(&self) -> Status {
         let info = self.pool.info();
         Status {

@@ -105,7 +105,8 @@ async fn health(State(app): Shared) -> Result<Json<Health>, ApiError> {
     blocking(&app, |app| Ok(Json(app.health()))).await
 }
 
-/// For probes: 200 while the pool accepts writes, 503 when it does not.
+/// For probes: 200 while the pool accepts writes, 503 when it does not; the state and the codes of what is not well.
+/// Names and paths are left out: a probe has no token.
 #[utoipa::path(get, path = "/healthz", responses((status = OK, body = String), (status = SERVICE_UNAVAILABLE, body = String)))]
 async fn healthz(State(app): Shared) -> Result<Response, ApiError> {
     let health = blocking(&app, |app| Ok(app.health())).await?;
@@ -114,8 +115,8 @@ async fn healthz(State(app): Shared) -> Result<Response, ApiError> {
         HealthState::Poisoned => StatusCode::SERVICE_UNAVAILABLE,
     };
     let mut text = format!("{}\n", health.state.name());
-    for message in &health.messages {
-        text.push_str(message);
+    for problem in &health.problems {
+        text.push_str(&problem.code);
         text.push('\n');
     }
     Ok((code, text).into_response())

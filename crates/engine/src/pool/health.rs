@@ -1,0 +1,90 @@
+//! Health: whether the pool can be trusted, and what an operator should look at.
+//!
+//! A warning carries a code and a sentence. Codes never change their meaning, so alerts may rest on them; each has its
+//! cause and its cure in docs/OPERATIONS.md, which a test compares with this list.
+
+use super::Pool;
+
+/// Codes of warnings that the engine raises.
+pub mod code {
+    /// Writes are refused until the server is restarted.
+    pub const POISONED: &str = "poisoned";
+    /// The catalog, a map page or a version does not verify.
+    pub const CATALOG_DAMAGED: &str = "catalog-damaged";
+    /// Little space is left for new writes.
+    pub const SPACE_LOW: &str = "space-low";
+    /// Snapshots of a volume take more than the reserve configured for them.
+    pub const RESERVE_EXCEEDED: &str = "reserve-exceeded";
+}
+
+/// What an operator should look at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Warning {
+    /// One of [`code`], the same for every warning of one kind.
+    pub code: &'static str,
+    /// What is wrong, in one sentence, with the names and numbers that matter.
+    pub text: String,
+}
+
+impl Warning {
+    /// A warning with this code and text.
+    pub fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Warning { code, text: text.into() }
+    }
+}
+
+/// Whether the pool can be trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// All is well.
+    Healthy,
+    /// The pool works, but an operator should look at these.
+    Warning(Vec<Warning>),
+    /// The pool refuses writes until it is reopened (I7); the reason.
+    Poisoned(String),
+}
+
+impl Health {
+    /// Whether a warning with `code` is raised; [`code::POISONED`] counts as one.
+    pub fn has(&self, code: &str) -> bool {
+        match self {
+            Health::Healthy => false,
+            Health::Warning(warnings) => warnings.iter().any(|w| w.code == code),
+            Health::Poisoned(_) => code == code::POISONED,
+        }
+    }
+}
+
+impl Pool {
+    /// Whether the pool can be trusted, and what an operator should look at.
+    pub fn health(&self) -> Health {
+        if let Some(reason) = self.fault.reason() {
+            return Health::Poisoned(reason);
+        }
+        let mut warnings = Vec::new();
+        self.warn_of_damage(&mut warnings);
+        self.warn_of_space(&mut warnings);
+        if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
+    }
+
+    fn warn_of_damage(&self, warnings: &mut Vec<Warning>) {
+        let damages = self.fault.damages();
+        warnings.extend(damages.into_iter().map(|text| Warning::new(code::CATALOG_DAMAGED, text)));
+    }
+
+    fn warn_of_space(&self, warnings: &mut Vec<Warning>) {
+        let totals = self.space.totals();
+        if self.is_low_on_space() {
+            let text = format!(
+                "space is low: {} of {} bytes are available (less than {} %)",
+                totals.available, totals.capacity, self.options.low_space_percent
+            );
+            warnings.push(Warning::new(code::SPACE_LOW, text));
+        }
+        for (volume, taken, reserve) in self.over_reserve() {
+            let text =
+                format!("the snapshots of {volume} take {taken} bytes, more than the {reserve} reserved");
+            warnings.push(Warning::new(code::RESERVE_EXCEEDED, text));
+        }
+    }
+}

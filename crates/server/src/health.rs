@@ -1,0 +1,43 @@
+//! Health of the server: the pool's, and what only the server knows (histories' targets, schedules).
+
+use crate::http::{App, convert};
+use hindcast_api::{Health, HealthState, Problem};
+
+/// Codes of warnings that the server raises, beside the engine's (`hindcast_engine::pool::code`).
+pub(crate) mod code {
+    /// A history reaches back less far than its retention asks for.
+    pub(crate) const HISTORY_SHORT: &str = "history-short";
+}
+
+impl App {
+    /// Health of the pool, and of what the server does beside it.
+    pub(crate) fn health(&self) -> Health {
+        let mut health = convert::health(&self.pool.health());
+        self.warn_of_short_histories(&mut health);
+        health
+    }
+
+    fn warn_of_short_histories(&self, health: &mut Health) {
+        for volume in self.pool.volumes() {
+            let Ok(info) = self.pool.cdp(&volume.name) else { continue };
+            let Some(wanted) = info.settings.filter(|_| info.short).and_then(|s| s.retention.time) else {
+                continue;
+            };
+            let (window, wanted) = (info.window / 1_000_000_000, wanted / 1_000_000_000);
+            let message = format!(
+                "the history of volume {} reaches back {window} s, less than the {wanted} s that it is to: \
+                 its limit in bytes is too low",
+                volume.name
+            );
+            warn(health, code::HISTORY_SHORT, message);
+        }
+    }
+}
+
+/// Adds a problem. A healthy pool becomes one with a warning.
+fn warn(health: &mut Health, code: &str, message: String) {
+    health.problems.push(Problem { code: code.into(), message });
+    if health.state == HealthState::Healthy {
+        health.state = HealthState::Warning;
+    }
+}
