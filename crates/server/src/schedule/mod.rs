@@ -14,7 +14,7 @@ use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, 
 use hindcast_engine::disk::FileDir;
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,6 +29,8 @@ const MAX_NAME: usize = 64;
 const MAX_SCHEDULES: usize = 1000;
 /// Volumes of one schedule: what one operation can take snapshots of.
 const MAX_VOLUMES: usize = MAX_AT_ONCE;
+/// Seconds after now that a snapshot may be named by, where the clock was put back.
+const NAMES_TRIED: i64 = 1000;
 /// The wall clock may be set meanwhile.
 const LONGEST_NAP: Duration = Duration::from_secs(5);
 
@@ -50,7 +52,9 @@ struct Plan {
 /// What became of a schedule since the server was started.
 #[derive(Debug, Clone, Default)]
 struct Run {
-    tried: Option<Timestamp>,
+    /// The slot of the next run, computed when the one before was over. None: nothing was computed since the server was
+    /// started or the schedule was changed.
+    slot: Option<Timestamp>,
     done: Option<Timestamp>,
     error: Option<String>,
 }
@@ -122,8 +126,12 @@ impl Schedules {
         change(&mut next)?;
         self.file.save(&stored::encode(&next)?)?;
         let State { plans, runs, .. } = &mut *state;
-        *plans = next;
+        let before = std::mem::replace(plans, next);
         runs.retain(|name, _| plans.contains_key(name));
+        // The slot that was computed for a plan means nothing to another one.
+        for (_, run) in runs.iter_mut().filter(|(name, _)| before.get(*name) != plans.get(*name)) {
+            run.slot = None;
+        }
         drop(state);
         self.changed.notify_all();
         Ok(())
@@ -155,7 +163,7 @@ impl App {
         let (plan, run) = self.schedules.get(name)?;
         let volumes = self.volumes_of(&plan);
         let snapshots = self.snapshots_of(&plan, &volumes);
-        let next = when::due(last(&plan, &run, &snapshots), plan.every, Timestamp::now());
+        let next = when::due(run.slot, ran(&plan, &snapshots), plan.every, Timestamp::now());
         Ok(Schedule {
             name: name.to_owned(),
             prefix: plan.prefix.clone(),
@@ -259,9 +267,10 @@ impl App {
             }
             let volumes = self.volumes_of(&plan);
             let now = Timestamp::now();
-            let due = when::due(last(&plan, &run, &self.snapshots_of(&plan, &volumes)), plan.every, now);
-            if due > now {
-                let left = Duration::try_from(due.duration_since(now)).unwrap_or(LONGEST_NAP);
+            let slot = when::due(run.slot, ran(&plan, &self.snapshots_of(&plan, &volumes)), plan.every, now);
+            if slot > now {
+                self.schedules.state.lock().runs.entry(name).or_default().slot = Some(slot);
+                let left = Duration::try_from(slot.duration_since(now)).unwrap_or(LONGEST_NAP);
                 nap = nap.min(left);
                 continue;
             }
@@ -272,7 +281,8 @@ impl App {
             }
             let mut state = self.schedules.state.lock();
             let run = state.runs.entry(name).or_default();
-            run.tried = Some(now);
+            // A failure is not tried again before the next slot either.
+            run.slot = Some(when::next(now, plan.every));
             run.done = result.is_ok().then_some(now).or(run.done);
             run.error = result.err().map(|e| e.to_string());
         }
@@ -283,7 +293,7 @@ impl App {
         if volumes.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "take snapshots: its volumes were deleted"));
         }
-        let snapshot = format!("{}-{}", plan.prefix, time_name(now));
+        let snapshot = self.free_name(plan, volumes, now);
         let new = |v: &VolumeInfo| NewSnapshot { volume: v.name.clone(), name: Some(snapshot.clone()) };
         let snapshots = volumes.iter().map(new).collect();
         self.create_snapshots(&CreateSnapshots { snapshots, ..CreateSnapshots::default() })?;
@@ -291,6 +301,17 @@ impl App {
             self.prune(plan, &volume.name)?;
         }
         Ok(())
+    }
+
+    /// A name that is free in all volumes: the time now, or the next free second where the clock was put back and that time is
+    /// used up.
+    fn free_name(&self, plan: &Plan, volumes: &[VolumeInfo], now: Timestamp) -> String {
+        let is_taken =
+            |name: &str| volumes.iter().any(|v| self.pool.is_taken(&v.name, name).unwrap_or(false));
+        let later = |seconds| now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
+        let names = (0..NAMES_TRIED).map(|n| format!("{}-{}", plan.prefix, time_name(later(n))));
+        let mut names = names.skip_while(|name| is_taken(name));
+        names.next().unwrap_or_else(|| format!("{}-{}", plan.prefix, time_name(now)))
     }
 
     /// Deletes what is kept no more. What may not be deleted stays until it may.
@@ -316,10 +337,9 @@ impl App {
     }
 }
 
-/// When a schedule ran last, or was created; a failure counts too, and is not tried again before it is due.
-fn last(plan: &Plan, run: &Run, snapshots: &[SnapshotInfo]) -> Timestamp {
-    let newest = snapshots.iter().map(taken).max();
-    [newest, run.tried].into_iter().flatten().fold(plan.since, Timestamp::max)
+/// When a schedule ran, as its snapshots tell, and when it was created or resumed.
+fn ran(plan: &Plan, snapshots: &[SnapshotInfo]) -> impl Iterator<Item = Timestamp> {
+    snapshots.iter().map(taken).chain([plan.since])
 }
 
 /// The thread that runs schedules.

@@ -20,35 +20,49 @@ pub(super) fn next(after: Timestamp, every: u64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }
 
-/// When the next run is due, after the one at `last`. However many were missed: one. A `last` that has yet to come (the
-/// clock was put back) counts as now.
-pub(super) fn due(last: Timestamp, every: u64, now: Timestamp) -> Timestamp {
-    next(last.min(now), every)
+/// When a schedule runs next. `kept` is the slot that was computed before, and `ran` holds the times of earlier runs, in
+/// any order.
+///
+/// A kept slot stands, however the clock moves, until it has come or lies more than one interval ahead. The latter means that
+/// the clock was put back, so the next slot by the clock as it is now counts. Times later than now tell nothing about when
+/// the schedule ran. Where no other time is known, the schedule counts as never run. However many slots were missed, one run
+/// makes up for them.
+pub(super) fn due(
+    kept: Option<Timestamp>,
+    ran: impl Iterator<Item = Timestamp>,
+    every: u64,
+    now: Timestamp,
+) -> Timestamp {
+    let upcoming = next(now, every);
+    match kept {
+        Some(slot) => slot.min(upcoming),
+        None => ran.filter(|time| *time <= now).max().map_or(upcoming, |last| next(last, every)),
+    }
 }
 
-/// Which of the snapshots taken at `times`, in any order, are kept no more.
+/// Which of the snapshots taken at `times`, in the order in which they were taken, are kept no more.
+///
+/// The order decides which snapshot is newer, because the clock may have been set between two of them. So the newest one always
+/// stays, and one whose time lies ahead of the clock gives way as others are taken.
 pub(super) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
     if *keep == Retention::default() {
         return Vec::new();
     }
-    let mut newest_first: Vec<usize> = (0..times.len()).collect();
-    newest_first.sort_by_key(|i| std::cmp::Reverse((times[*i], *i)));
-    let mut kept = BTreeSet::new();
-    kept.extend(newest_first.iter().take(keep.last as usize));
+    let mut kept: BTreeSet<usize> = (0..times.len()).rev().take(keep.last as usize).collect();
     let kinds: [(u32, Period); 4] =
         [(keep.hourly, hour), (keep.daily, day), (keep.weekly, week), (keep.monthly, month)];
     for (count, period) in kinds {
         let mut periods = BTreeSet::new();
-        for i in &newest_first {
+        for (i, time) in times.iter().enumerate().rev() {
             if periods.len() >= count as usize {
                 break;
             }
-            if periods.insert(period(times[*i])) {
-                kept.insert(*i);
+            if periods.insert(period(*time)) {
+                kept.insert(i);
             }
         }
     }
-    newest_first.into_iter().rev().filter(|i| !kept.contains(i)).collect()
+    (0..times.len()).filter(|i| !kept.contains(i)).collect()
 }
 
 fn hour(at: Timestamp) -> i64 {
@@ -87,10 +101,31 @@ mod tests {
     #[test]
     fn after_a_long_night_there_is_one_run() {
         let (last, now) = (at("2026-11-22T03:00:00Z"), at("2026-11-22T09:30:00Z"));
-        assert!(due(last, 3600, now) <= now);
-        assert_eq!(due(now, 3600, now), at("2026-11-22T10:00:00Z"), "the next is in order again");
-        // A clock that was put back does not stop snapshots until it has caught up.
-        assert_eq!(due(at("2030-01-01T00:00:00Z"), 3600, now), at("2026-11-22T10:00:00Z"));
+        let ten = at("2026-11-22T10:00:00Z");
+        assert!(due(None, [last].into_iter(), 3600, now) <= now);
+        assert_eq!(due(None, [last, now].into_iter(), 3600, now), ten, "the next is in order again");
+    }
+
+    #[test]
+    fn times_ahead_of_the_clock_count_as_never() {
+        let (now, ten) = (at("2026-11-22T09:30:00Z"), at("2026-11-22T10:00:00Z"));
+        let ahead = at("2030-01-01T00:00:00Z");
+        assert_eq!(due(None, [ahead].into_iter(), 3600, now), ten);
+        assert_eq!(due(None, [ahead].into_iter(), 3600, ten), at("2026-11-22T11:00:00Z"));
+        // The slot that was computed stands, so it comes.
+        assert_eq!(due(Some(ten), [ahead].into_iter(), 3600, ten), ten);
+        // What was taken before the clock went wrong still counts.
+        assert!(due(None, [at("2026-11-22T08:00:00Z"), ahead].into_iter(), 3600, now) <= now);
+    }
+
+    #[test]
+    fn a_kept_slot_is_the_next_one_by_the_clock_as_it_is() {
+        let (now, ten) = (at("2026-11-22T09:30:00Z"), at("2026-11-22T10:00:00Z"));
+        let none = std::iter::empty;
+        assert_eq!(due(Some(ten), none(), 3600, now), ten);
+        assert_eq!(due(Some(at("2030-01-01T00:00:00Z")), none(), 3600, now), ten, "put back by years");
+        assert_eq!(due(Some(at("2026-11-22T11:00:00Z")), none(), 3600, now), ten, "put back by 35 minutes");
+        assert!(due(Some(at("2020-01-01T00:00:00Z")), none(), 3600, now) <= now, "put forward by years");
     }
 
     fn left(times: &[&str], keep: &Retention) -> Vec<String> {
@@ -120,7 +155,97 @@ mod tests {
         assert_eq!(left(&times, &keep(1, 0, 0, 0, 2)), [times[1], times[6]]);
     }
 
+    /// Once the clock is right again, what was taken while it was ahead does not push out what is taken now.
+    #[test]
+    fn snapshots_of_the_future_give_way() {
+        let ahead = ["2036-01-01T00:00:00Z", "2036-01-01T01:00:00Z", "2036-01-02T00:00:00Z"];
+        let right = ["2026-11-22T01:00:00Z", "2026-11-22T02:00:00Z", "2026-11-22T03:00:00Z"];
+        let times: Vec<&str> = ahead.into_iter().chain(right).collect();
+        let keep = |last, hourly| Retention { last, hourly, ..Retention::default() };
+        assert_eq!(left(&times[..4], &keep(3, 0)), times[1..4], "the one just taken stays");
+        assert_eq!(left(&times, &keep(3, 0)), right);
+        assert_eq!(left(&times, &keep(0, 3)), right);
+        assert_eq!(left(&times, &keep(0, 4)), times[2..]);
+    }
+
+    /// What a schedule remembers while the server runs.
+    struct Simulated {
+        every: i64,
+        /// The wall clock, and the time that really goes by.
+        clock: i64,
+        elapsed: i64,
+        slot: Option<Timestamp>,
+        ran: Vec<Timestamp>,
+        last_run: i64,
+    }
+
+    impl Simulated {
+        /// Looks whether a run is due, as the server does, and runs.
+        fn look(&mut self, every: u64) {
+            let now = Timestamp::from_second(self.clock).unwrap();
+            let slot = due(self.slot, self.ran.iter().copied(), every, now);
+            self.slot = Some(slot);
+            if slot <= now {
+                self.slot = Some(next(now, every));
+                self.ran.push(now);
+                self.last_run = self.elapsed;
+            }
+        }
+    }
+
     proptest! {
+        /// The clock jumps both ways, by seconds to years, and the server restarts: while the clock goes on for an interval,
+        /// there is a run. There are no more runs than slots and jumps.
+        #[test]
+        fn no_jump_of_the_clock_stops_a_schedule(
+            every in 10i64..5000,
+            jumps in prop::collection::vec((-40_000_000i64..40_000_000, 1i64..20_000, any::<bool>()), 1..20),
+        ) {
+            let begin = 1_790_000_000;
+            let since = Timestamp::from_second(begin).unwrap();
+            let mut it =
+                Simulated { every, clock: begin, elapsed: 0, slot: None, ran: vec![since], last_run: 0 };
+            for (jump, steady, restart) in jumps {
+                it.clock += jump;
+                if restart {
+                    it.slot = None;
+                }
+                let (set, before) = (it.elapsed, it.ran.len());
+                while it.elapsed < set + steady {
+                    // The server looks every five seconds at least.
+                    it.look(u64::try_from(every).unwrap());
+                    let quiet = it.elapsed - it.last_run.max(set);
+                    prop_assert!(quiet < it.every + 5, "no run for {quiet} s");
+                    it.elapsed += 5;
+                    it.clock += 5;
+                }
+                let runs = (it.ran.len() - before) as i64;
+                prop_assert!(runs <= (it.elapsed - set) / every + 2, "{runs} runs");
+            }
+        }
+
+        /// However the clock jumps, the newest snapshot stays, and there are no more than were asked for.
+        #[test]
+        fn retention_keeps_the_newest_whatever_the_clock_said(
+            jumps in prop::collection::vec(-40_000_000i64..40_000_000, 1..200),
+            last in 0u32..5, hourly in 0u32..5, daily in 0u32..5, weekly in 0u32..3, monthly in 0u32..3,
+        ) {
+            let keep = Retention { last, hourly, daily, weekly, monthly };
+            prop_assume!(keep != Retention::default());
+            let (mut second, mut kept) = (1_790_000_000, Vec::new());
+            for (n, jump) in jumps.into_iter().enumerate() {
+                second += jump;
+                kept.push((n, Timestamp::from_second(second).unwrap()));
+                let times: Vec<Timestamp> = kept.iter().map(|(_, time)| *time).collect();
+                let gone = expired(&times, &keep);
+                kept = (0..kept.len()).filter(|i| !gone.contains(i)).map(|i| kept[i]).collect();
+                prop_assert_eq!(kept.last().map(|(n, _)| *n), Some(n));
+                prop_assert!(kept.len() as u64 <= u64::from(last + hourly + daily + weekly + monthly));
+                let newest = kept.iter().rev().take(last as usize).map(|(n, _)| *n);
+                prop_assert!(newest.zip(0..).all(|(of, back)| of + back == n), "the last ones stay");
+            }
+        }
+
         /// Once a minute for long, with deletion after each: never more than was asked for, the newest always there, and
         /// what retention decided once is not missed later.
         #[test]
