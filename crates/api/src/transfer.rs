@@ -53,6 +53,9 @@ pub struct UnfinishedImport {
     pub from: Option<String>,
     /// Identity of the content that results.
     pub to: String,
+    /// A stream arrives for it now. A new one of the same content takes over: the one that arrives now is refused.
+    #[serde(default)]
+    pub running: bool,
 }
 
 /// A body that arrives piece by piece.

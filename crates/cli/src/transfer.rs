@@ -46,7 +46,10 @@ Examples:
 
 A whole stream needs a volume that is not there yet, or empty; a difference needs a volume that is exactly what its
 snapshot is: roll it back first if somebody wrote to it. While an import goes on, and after one that was cut short, the
-volume takes no other writes. The same stream again, or one that starts at the position that --status tells, goes on.";
+volume takes no other writes. The same stream again, or one that starts at the position that --status tells, goes on.
+
+One import at a time fills a volume. A newer one of the same stream takes over: the older one ends with exit code 4
+(conflict) and changes nothing more, however late its bytes arrive. --status tells whether one is running.";
 
 /// Show what differs between a snapshot or moment and a later one, or now
 #[derive(Debug, clap::Args)]
@@ -171,6 +174,10 @@ pub(crate) fn import(args: &Import, session: &Session) -> Result<(), Failure> {
     if args.status {
         let unfinished = client.unfinished_import(volume.unwrap_or_default())?;
         return output.show(&unfinished, |unfinished| match unfinished {
+            Some(i) if i.running => format!(
+                "{} is being filled now, up to byte {} durably; a new import of the same stream would take over",
+                i.volume, i.position
+            ),
             Some(i) => format!("{} has arrived up to byte {1}; go on with --start {1}", i.volume, i.position),
             None => "there is no unfinished import".into(),
         });

@@ -142,7 +142,7 @@ fn an_import_that_was_cut_short_goes_on() {
         drop(import);
         let b = b.reopen();
         let to = a.pool.snapshot("v", "one").unwrap().uuid;
-        let unfinished = Some(UnfinishedImport { from: None, to, position: came_to });
+        let unfinished = Some(UnfinishedImport { from: None, to, position: came_to, running: false });
         assert_eq!(b.pool.unfinished_import("v").unwrap(), unfinished);
         let v = b.pool.open_volume("v", false).unwrap();
         assert_eq!(kind(try_write(&v, 0, 9, 512)), ErrorKind::ReadOnly);
@@ -266,7 +266,7 @@ fn cancelling_gives_the_volume_back() {
     import.push(&two[..1000]).unwrap();
     b.pool.cancel_import("v").unwrap();
     assert_eq!(kind(import.keep()), ErrorKind::Conflict);
-    assert_eq!(kind(import.push(&two[1000..])), ErrorKind::ReadOnly);
+    assert_eq!(kind(import.push(&two[1000..])), ErrorKind::Conflict);
     drop(import);
     let mut import = b.pool.import(None);
     import.push(&two[..two.len() - 32]).unwrap();
@@ -335,4 +335,109 @@ fn the_stream_says_how_long_the_volume_is() {
     import.finish().unwrap();
     b.pool.resize_volume("v", 8 * MIB, false).unwrap();
     assert!(a.content("v", Some("one")) == b.content("v", Some("one")));
+}
+
+/// A stalled import of an older stream arrives while the next difference is taken in.
+#[test]
+fn what_a_stale_import_still_writes_is_refused() {
+    let (a, b) = (origin(), site(2));
+    let (one, two) = (a.export("v", "one", None, 0), a.export("v", "two", Some("one"), 0));
+    let mut stalled = b.pool.import(Some("w"));
+    stalled.push(&one[..MIB as usize]).unwrap();
+    b.import(Some("w"), &one).unwrap();
+    let mut next = b.pool.import(Some("w"));
+    next.push(&two).unwrap();
+    let late = stalled.push(&one[MIB as usize..]);
+    let info = next.finish().unwrap();
+    assert!(
+        a.content("v", Some("two")) == b.content("w", Some(&info.name)),
+        "the stale import wrote into it"
+    );
+    assert_eq!(kind(late), ErrorKind::Conflict);
+}
+
+#[test]
+fn a_newer_import_of_the_same_stream_takes_over() {
+    let (a, b) = (origin(), site(2));
+    let one = a.export("v", "one", None, 0);
+    let running = |b: &Site| b.pool.unfinished_import("w").unwrap().is_some_and(|i| i.running);
+    let mut older = b.pool.import(Some("w"));
+    older.push(&one[..MIB as usize]).unwrap();
+    older.keep().unwrap();
+    assert!(running(&b));
+    let mut newer = b.pool.import(Some("w"));
+    newer.push(&one[..1 << 19]).unwrap();
+    // Refused at its next write, and with everything else.
+    assert_eq!(kind(older.keep()), ErrorKind::Conflict);
+    assert_eq!(kind(older.push(&one[MIB as usize..])), ErrorKind::Conflict);
+    drop(older);
+    assert!(running(&b), "what was refused ends nothing");
+    newer.push(&one[1 << 19..]).unwrap();
+    // One that has all of the stream already is refused, too.
+    let mut complete = b.pool.import(Some("w"));
+    complete.push(&one).unwrap();
+    newer.keep().unwrap_err();
+    let mut last = b.pool.import(Some("w"));
+    last.push(&one[..1 << 19]).unwrap();
+    assert_eq!(kind(complete.finish()), ErrorKind::Conflict);
+    assert!(b.pool.snapshots("w").unwrap().is_empty());
+    last.push(&one[1 << 19..]).unwrap();
+    last.finish().unwrap();
+    assert!(a.content("v", Some("one")) == b.content("w", Some("one")));
+    assert!(!running(&b));
+}
+
+/// What comes between the header of a stale import and its next bytes, whatever it is.
+#[test]
+fn a_lease_does_not_outlive_what_it_was_given_for() {
+    let (a, b) = (origin(), site(2));
+    let (one, two) = (a.export("v", "one", None, 0), a.export("v", "two", Some("one"), 0));
+    b.import(Some("w"), &one).unwrap();
+    type Between = fn(&Site, &[u8]);
+    let betweens: [Between; 4] = [
+        |b, _| b.pool.cancel_import("w").unwrap(),
+        |b, two| {
+            // Cancelled, and begun again by another.
+            b.pool.cancel_import("w").unwrap();
+            b.pool.roll_back("w", "one", "u1", true).unwrap();
+            let mut other = b.pool.import(Some("w"));
+            other.push(&two[..1000]).unwrap();
+        },
+        |b, _| drop(b.pool.roll_back("w", "one", "u2", true).unwrap()),
+        |b, _| b.pool.delete_volume("w", true).unwrap(),
+    ];
+    for (n, between) in betweens.iter().enumerate() {
+        if b.pool.unfinished_import("w").unwrap().is_some() {
+            b.pool.cancel_import("w").unwrap();
+        }
+        if n > 0 {
+            b.pool.roll_back("w", "one", &format!("clean{n}"), true).unwrap();
+        }
+        let mut import = b.pool.import(Some("w"));
+        import.push(&two[..1000]).unwrap();
+        between(&b, &two);
+        let before = b.pool.volumes().iter().map(|v| b.content(&v.name, None)).collect::<Vec<_>>();
+        let late = kind(import.push(&two[1000..]));
+        assert!(matches!(late, ErrorKind::Conflict | ErrorKind::NotFound), "{n}: {late:?}");
+        assert!(matches!(kind(import.keep()), ErrorKind::Conflict | ErrorKind::NotFound), "{n}");
+        assert!(matches!(
+            kind(import.finish()),
+            ErrorKind::Conflict | ErrorKind::NotFound | ErrorKind::Corrupt
+        ));
+        let after = b.pool.volumes().iter().map(|v| b.content(&v.name, None)).collect::<Vec<_>>();
+        assert!(before == after, "{n}: the stale import wrote");
+    }
+}
+
+/// An import that is refused leaves the volume as it was: also for those who write to it meanwhile.
+#[test]
+fn a_refused_import_does_not_fence_writers_off() {
+    let (a, b) = (origin(), site(2));
+    b.import(Some("w"), &a.export("v", "one", None, 0)).unwrap();
+    let w = b.pool.open_volume("w", false).unwrap();
+    write(&w, 0, 7, 512);
+    assert_eq!(kind(b.import(Some("w"), &a.export("v", "two", Some("one"), 0))), ErrorKind::Conflict);
+    write(&w, 0, 8, 512);
+    assert!(!b.pool.volume("w").unwrap().importing);
+    assert_eq!(kind(b.pool.cancel_import("w")), ErrorKind::Conflict);
 }

@@ -111,6 +111,8 @@ pub(crate) struct Transfers {
     pub(crate) streams: Vec<(Option<SnapId>, SnapId)>,
     /// One is being taken in; has all of it arrived?
     pub(crate) arriving: Option<bool>,
+    /// Others that began before, and still may send.
+    pub(crate) stale: u64,
 }
 
 /// What a run is about.
@@ -279,7 +281,7 @@ impl Generator {
                 1 | 2 => Op::BadReads,
                 _ => Op::ClearFaults,
             },
-            of_snapshots => return self.draw_of_snapshots(of_snapshots, (vol, volume), state, transfers),
+            of_snapshots => return self.draw_of_snapshots(of_snapshots, vol, state, transfers),
         };
         Some(op)
     }
@@ -287,7 +289,7 @@ impl Generator {
     fn draw_of_snapshots(
         &mut self,
         kind: Kind,
-        (vol, volume): (VolId, &VolumeModel),
+        vol: VolId,
         state: &State,
         transfers: &Transfers,
     ) -> Option<Op> {
@@ -298,7 +300,7 @@ impl Generator {
             Kind::Relocate => Op::Relocate(vol),
             Kind::Policy => Op::Policy(vol, self.rand.pick(&[0, 1, 10, 100]), self.rand.percent(40)),
             Kind::Import => self.import(state, transfers)?,
-            Kind::Feed => self.feed(vol, volume, transfers)?,
+            Kind::Feed => self.feed(vol, state, transfers)?,
             Kind::Order => Op::Order(vol, self.rand.pick(&[Order::Independent, Order::Dependent])),
             Kind::ReleaseSnapshots => Op::ReleaseSnapshots,
             Kind::DeleteSnapshots => self.delete_snapshots(state)?,
@@ -471,10 +473,17 @@ impl Generator {
     }
 
     /// What happens to an import once it is under way.
-    fn feed(&mut self, vol: VolId, volume: &VolumeModel, transfers: &Transfers) -> Option<Op> {
+    fn feed(&mut self, vol: VolId, state: &State, transfers: &Transfers) -> Option<Op> {
+        if transfers.stale > 0 && self.rand.percent(20) {
+            return Some(Op::FeedStale(self.rand.below(transfers.stale)));
+        }
         let Some(complete) = transfers.arriving else {
-            return volume.import.filter(|_| self.rand.percent(20)).map(|_| Op::CancelImport(vol));
+            let unfinished = state.volumes.get(&vol)?.import;
+            return unfinished.filter(|_| self.rand.percent(20)).map(|_| Op::CancelImport(vol));
         };
+        if self.rand.percent(8) {
+            return self.import(state, transfers);
+        }
         Some(match self.rand.below(20) {
             0 => Op::BreakImport,
             1 => Op::CancelImport(vol),

@@ -132,6 +132,7 @@ impl Run {
             Op::Export { snap, from, start } => self.export(*snap, *from, *start),
             Op::Import { stream, name } => self.begin_import(*stream, name),
             Op::Feed(records) => self.feed(*records),
+            Op::FeedStale(which) => self.feed_stale(*which),
             Op::KeepImport => self.keep_import(),
             Op::EndImport => self.end_import(),
             Op::BreakImport => {

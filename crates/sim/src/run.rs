@@ -132,6 +132,10 @@ pub struct Run {
     /// Streams that were fetched, and the one that is being taken in.
     pub(crate) streams: Vec<Arc<Stream>>,
     pub(crate) arriving: Option<Arriving>,
+    /// Imports that others began after, oldest first: what they still send may arrive at any time.
+    pub(crate) stale: Vec<Arriving>,
+    /// By volume, the number of the import that may fill it now.
+    pub(crate) leases: BTreeMap<VolId, u64>,
 }
 
 /// The journal must cope with media that destroy the rest of a block in whose middle they are interrupted. In place,
@@ -169,6 +173,8 @@ impl Run {
             kept_history: false,
             streams: Vec::new(),
             arriving: None,
+            stale: Vec::new(),
+            leases: BTreeMap::new(),
             gone: Vec::new(),
             ids: BTreeMap::new(),
             unborn: None,

@@ -48,6 +48,7 @@ pub fn scripts() -> Vec<Script> {
         script("flatten", 4096, flatten()),
         script("policy", 4096, policy()),
         script("streams", 4096, streams()),
+        script("stale-imports", 4096, stale_imports()),
         script("history-of-a-group", 512, history_of_group()),
     ]
 }
@@ -557,4 +558,32 @@ fn streams() -> Vec<Op> {
         look(5, 100 * KIB),
         Op::Settle,
     ]
+}
+
+/// A newer import of a stream takes over, and the next difference comes in, while older ones still send.
+fn stale_imports() -> Vec<Op> {
+    let import = |stream, name: &str| Op::Import { stream, name: name.into() };
+    let stale = |count| (0..count).map(|_| Op::FeedStale(0));
+    let mut script = vec![
+        volume("a", 128 * KIB, 4 * KIB, 512),
+        write(0, 40 * KIB, false),
+        write(80 * KIB, 8 * KIB, false),
+        freeze(1, "s"),
+        Op::Export { snap: 1, from: None, start: 0 },
+        write(8 * KIB, 8 * KIB, false),
+        discard(84 * KIB, 30 * KIB),
+        freeze(1, "t"),
+        Op::Export { snap: 2, from: Some(1), start: 0 },
+        import(0, "b"),
+        Op::Feed(1),
+        import(0, "b"),
+    ];
+    script.extend(stale(1));
+    script.extend([Op::Feed(1), import(0, "b")]);
+    script.extend([Op::Feed(1000), Op::EndImport, import(1, "b"), Op::Feed(1)]);
+    script.extend(stale(2));
+    script.extend([Op::Feed(1000), Op::KeepImport, import(1, "b"), Op::CancelImport(2)]);
+    script.extend(stale(4));
+    script.extend([Op::Settle]);
+    script
 }

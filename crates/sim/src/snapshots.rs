@@ -31,6 +31,7 @@ impl Run {
         self.gone.clear();
         self.held.clear();
         self.arriving = None;
+        self.stale.clear();
     }
 
     /// Takes note of a snapshot that the pool has made.

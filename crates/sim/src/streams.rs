@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// Streams that a run keeps.
 const MAX_STREAMS: usize = 5;
+/// Imports that others have pushed aside.
+const MAX_STALE: usize = 3;
 /// Chunks of a snapshot that is exported: what is a hole is found chunk by chunk.
 const MAX_CHUNKS: u64 = 1 << 20;
 /// Bytes of a record's header, and of what comes before a header's body.
@@ -60,6 +62,8 @@ pub(crate) struct Arriving {
     vol: VolId,
     /// The line that it writes to.
     line: u32,
+    /// A number that no other import has.
+    lease: u64,
     position: u64,
 }
 
@@ -98,7 +102,8 @@ impl Run {
     pub(crate) fn transfers(&self) -> Transfers {
         let streams = self.streams.iter().map(|s| (s.from, s.to)).collect();
         let complete = |a: &Arriving| a.next == a.stream.records.len();
-        Transfers { streams, arriving: self.arriving.as_ref().map(complete) }
+        let stale = self.stale.len() as u64;
+        Transfers { streams, arriving: self.arriving.as_ref().map(complete), stale }
     }
 
     /// The import into a volume, as the pool tells it.
@@ -188,7 +193,11 @@ impl Run {
     }
 
     pub(crate) fn begin_import(&mut self, stream: u64, name: &str) -> Outcome<()> {
-        self.arriving = None;
+        // Whoever sends the one before may not know of this one.
+        self.stale.extend(self.arriving.take());
+        if self.stale.len() > MAX_STALE {
+            self.stale.remove(0);
+        }
         let new = self.next_vol;
         self.next_vol += 1;
         let Some(stream) = self.streams.get((stream % self.streams.len().max(1) as u64) as usize).cloned()
@@ -208,6 +217,10 @@ impl Run {
         let answer = self.sort(result, &may_refuse)?;
         let begins = effects.first().is_some_and(|e| matches!(e, Effect::Create(..)));
         if let Answer::Refused(_) = answer {
+            if self.pool()?.unfinished_import(name).is_ok_and(|i| i.is_some_and(|i| !i.running)) {
+                // It had taken over already.
+                self.leases.remove(&vol);
+            }
             // What came before the refusal stays.
             let records = self.pool()?.stats().journal_records - before;
             let kept = (records as usize).min(effects.len());
@@ -228,7 +241,9 @@ impl Run {
             (Answer::Done, Err(())) => Err(format!("a stream that does not fit {name} was taken")),
             (Answer::Done, Ok(_)) => {
                 let line = self.model(vol)?.line;
-                self.arriving = Some(Arriving { import, stream, next: 0, vol, line, position });
+                let lease = self.summary.ops;
+                self.leases.insert(vol, lease);
+                self.arriving = Some(Arriving { import, stream, next: 0, vol, line, lease, position });
                 Ok(())
             }
             _ => Ok(()),
@@ -238,16 +253,17 @@ impl Run {
     /// Has anybody a handle of the volume as it is now?
     pub(crate) fn in_use(&self, vol: VolId) -> bool {
         let line = self.oracle.state().volumes.get(&vol).map(|v| v.line);
-        let arrives = self.arriving.as_ref().is_some_and(|a| a.vol == vol && Some(a.line) == line);
-        arrives || self.handles.contains_key(&vol)
+        let mut arriving = self.arriving.iter().chain(&self.stale);
+        arriving.any(|a| a.vol == vol && Some(a.line) == line) || self.handles.contains_key(&vol)
     }
 
-    /// Is the import that is under way still the volume's?
+    /// May an import still fill its volume?
     fn is_current(&self, arriving: &Arriving) -> bool {
         let volume = self.oracle.state().volumes.get(&arriving.vol);
         let (from, to) = (arriving.stream.from, arriving.stream.to);
+        let holds = self.leases.get(&arriving.vol) == Some(&arriving.lease);
         volume.is_some_and(|v| {
-            v.line == arriving.line && v.import.is_some_and(|i| (i.from, i.to) == (from, to))
+            holds && v.line == arriving.line && v.import.is_some_and(|i| (i.from, i.to) == (from, to))
         })
     }
 
@@ -259,6 +275,23 @@ impl Run {
             if self.feed_record(&mut arriving)? {
                 self.arriving = Some(arriving);
             }
+        }
+        Ok(())
+    }
+
+    /// What an import that was pushed aside still sends arrives: the next record, or behind the last one the end.
+    pub(crate) fn feed_stale(&mut self, which: u64) -> Outcome<()> {
+        if self.stale.is_empty() {
+            self.next_snapshot += 1;
+            return Ok(());
+        }
+        let mut arriving = self.stale.remove(which as usize % self.stale.len());
+        if arriving.next == arriving.stream.records.len() {
+            return self.end(arriving);
+        }
+        self.next_snapshot += 1;
+        if self.feed_record(&mut arriving)? {
+            self.stale.push(arriving);
         }
         Ok(())
     }
@@ -291,7 +324,7 @@ impl Run {
         let result = arriving.import.push(&record.bytes);
         let may_refuse: &[ErrorKind] = match current {
             true => &[ErrorKind::NoSpace],
-            false => &[ErrorKind::ReadOnly, ErrorKind::NotFound, ErrorKind::OutOfRange],
+            false => &[ErrorKind::Conflict, ErrorKind::NotFound],
         };
         let answer = self.sort(result, may_refuse)?;
         if !current && !effects.is_empty() && matches!(answer, Answer::Done) {
@@ -305,8 +338,7 @@ impl Run {
     pub(crate) fn keep_import(&mut self) -> Outcome<()> {
         let Some(mut arriving) = self.arriving.take() else { return Ok(()) };
         let (from, to, position) = (arriving.stream.from, arriving.stream.to, arriving.position);
-        let current = self.oracle.state().volumes.get(&arriving.vol).and_then(|v| v.import);
-        let current = current.is_some_and(|i| (i.from, i.to) == (from, to));
+        let current = self.is_current(&arriving);
         let effect = Effect::Import(arriving.vol, Some(ImportModel { from, to, position }));
         let refusals: &[ErrorKind] = if current { &[] } else { &[ErrorKind::Conflict, ErrorKind::NotFound] };
         let answer = self.control(effect, refusals, |_| arriving.import.keep())?;
@@ -319,9 +351,19 @@ impl Run {
     }
 
     pub(crate) fn end_import(&mut self) -> Outcome<()> {
+        match self.arriving.take() {
+            Some(arriving) => self.end(arriving),
+            None => {
+                self.next_snapshot += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn end(&mut self, arriving: Arriving) -> Outcome<()> {
         let id = self.next_snapshot;
         self.next_snapshot += 1;
-        let Some(arriving) = self.arriving.take() else { return Ok(()) };
+        let current = self.is_current(&arriving);
         let Arriving { import, stream, next, vol, .. } = arriving;
         if next < stream.records.len() {
             // It is incomplete: the import stays where it is.
@@ -332,10 +374,9 @@ impl Run {
             };
         }
         let state = self.oracle.state();
-        let ready = state.volumes.get(&vol).and_then(|v| v.import).is_some_and(|i| i.to == stream.to);
         let taken = state.has_snapshot(vol, &stream.name);
         let refusals: &[ErrorKind] =
-            if ready && !taken { &[] } else { &[ErrorKind::Conflict, ErrorKind::NotFound] };
+            if current && !taken { &[] } else { &[ErrorKind::Conflict, ErrorKind::NotFound] };
         let effect = Effect::Imported(id, vol, stream.name.clone(), stream.to);
         let mut made = None;
         let answer = self.control(effect, refusals, |_| {
@@ -343,7 +384,7 @@ impl Run {
             Ok(())
         })?;
         match (answer, made) {
-            (Answer::Done, Some(info)) if ready && !taken => {
+            (Answer::Done, Some(info)) if current && !taken => {
                 self.made(&info, id)?;
                 self.summary.imports += 1;
                 if self.snapshot_ids.get(&info.content) != Some(&stream.to) {

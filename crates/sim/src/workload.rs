@@ -206,6 +206,8 @@ pub enum Op {
     },
     /// So many records of the stream arrive.
     Feed(u64),
+    /// A record of an import that a later one has pushed aside arrives (which: its number, oldest first), or its end does.
+    FeedStale(u64),
     /// The import's position is kept.
     KeepImport,
     /// The import ends: with a snapshot, if all has arrived.
@@ -309,7 +311,7 @@ impl Op {
             Op::Create(_) | Op::CreateOver(..) | Op::Clone(..) | Op::Import { .. } => (1, 0),
             Op::Snapshot(wanted) | Op::RollBackTo { vols: wanted, .. } => (0, wanted.len() as SnapId),
             Op::Recover(..) => (1, 0),
-            Op::RollBack { .. } | Op::EndImport => (0, 1),
+            Op::RollBack { .. } | Op::EndImport | Op::FeedStale(_) => (0, 1),
             _ => (0, 0),
         }
     }

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
 use crate::journal::Record;
 use crate::journal::Room;
 use crate::journal::record::{Kind, PieceCrcs};
+use crate::stream::Lease;
 use crate::volume::Volume;
 use crate::world::{Rng, uuid};
 use bytes::Bytes;
@@ -119,16 +120,14 @@ impl Pool {
         self.volume(name)
     }
 
-    /// Gives a volume that is filled from a stream the stream's size.
-    pub(crate) fn resize_for_import(self: &Arc<Self>, state: &Arc<VolumeState>, size: u64) -> Result<()> {
-        let id = state.id;
-        let gone = || crate::error::not_found("import: the volume was deleted");
-        let now = || self.names.read().volume_by_id(id).map(|v| v.size.load(Ordering::Acquire));
-        if now().ok_or_else(gone)? != size {
+    /// Gives the volume that a lease fills the stream's size.
+    pub(crate) fn resize_for_import(self: &Arc<Self>, lease: &Lease, size: u64) -> Result<()> {
+        let state = lease.state();
+        if state.size.load(Ordering::Acquire) != size {
             Volume::internal(self.clone(), state.clone()).bring_in_around(size)?;
             self.submit_with(|names| {
-                let volume = names.volume_by_id(id).ok_or_else(gone)?;
-                resized(names, volume, size, true, &*self.world.rng)
+                lease.check()?;
+                resized(names, state, size, true, &*self.world.rng)
             })?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::{Method, Order, Pool};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
 use crate::cdp::moment::At;
-use crate::error::{Result, not_found};
+use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
 use crate::staging::Staging;
 use parking_lot::RwLock;
@@ -281,8 +281,11 @@ pub(crate) struct VolumeState {
     pub(crate) handles: AtomicU64,
     pub(crate) policy: RwLock<SnapshotPolicy>,
     pub(crate) import: RwLock<Option<ImportRecord>>,
-    /// Is there an import? For the path of writes.
+    /// Does the volume take writes of an import alone? For the path of writes.
     pub(crate) importing: AtomicBool,
+    /// The number of the import that may write: see [`crate::stream::Lease`]. 0: none may. A new number is stored under
+    /// the sequencing lock.
+    pub(crate) lease: AtomicU64,
     pub(crate) counters: Arc<VolumeCounters>,
 }
 
@@ -304,6 +307,7 @@ impl VolumeState {
             policy: RwLock::default(),
             import: RwLock::default(),
             importing: AtomicBool::new(false),
+            lease: AtomicU64::new(0),
             counters: Arc::default(),
         }
     }
@@ -319,7 +323,21 @@ impl VolumeState {
     pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
         let mut held = self.import.write();
         self.importing.store(import.is_some(), Ordering::Release);
+        if import.is_none() {
+            self.lease.store(0, Ordering::Release);
+        }
         *held = import;
+    }
+
+    /// Fails for an import that is not the one that fills the volume now.
+    pub(crate) fn check_lease(&self, number: u64) -> Result<()> {
+        match self.lease.load(Ordering::Acquire) {
+            held if held == number => Ok(()),
+            0 => Err(conflict(
+                "go on with the import: it was cancelled, or a newer import of the stream has ended it",
+            )),
+            _ => Err(conflict("go on with the import: a newer import of the same stream has taken over")),
+        }
     }
 
     pub(crate) fn info(&self) -> VolumeInfo {

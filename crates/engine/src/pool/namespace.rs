@@ -62,6 +62,8 @@ pub(crate) struct Namespace {
     pub(crate) placement: Placement,
     pub(crate) next_id: u64,
     pub(crate) next_pv: u32,
+    /// Leases of imports that were given so far, since the pool was opened.
+    pub(crate) leases: u64,
 }
 
 impl Namespace {
@@ -82,6 +84,7 @@ impl Namespace {
             placement,
             next_id,
             next_pv,
+            leases: 0,
         }
     }
 
@@ -189,6 +192,7 @@ impl Namespace {
             policy: RwLock::new(record.policy),
             import: RwLock::new(record.import),
             importing: AtomicBool::new(record.import.is_some()),
+            lease: AtomicU64::new(0),
             counters,
         });
         if self.by_name.insert(record.name.clone(), state.clone()).is_some() {

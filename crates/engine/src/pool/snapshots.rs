@@ -5,6 +5,7 @@ use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
+use crate::stream::Lease;
 use crate::world::{Rng, uuid};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,24 +41,18 @@ impl Pool {
         wanted.iter().map(|(volume, name)| self.snapshot(volume, name)).collect()
     }
 
-    /// The snapshot that a stream has brought; with it the import is over.
+    /// The snapshot that a stream has brought into the volume of the lease; with it the import is over.
     pub(crate) fn create_imported_snapshot(
         &self,
-        id: u64,
+        lease: &Lease,
         name: &str,
         origin: [u8; 16],
         created: u64,
     ) -> Result<SnapshotInfo> {
         let identity = uuid(&*self.world.rng);
         self.submit(|names| {
-            let gone = || not_found("end the import: its volume was deleted");
-            let state = names.volume_by_id(id).ok_or_else(gone)?;
-            let arrived = state.import.read().is_some_and(|import| import.to == origin);
-            if !arrived {
-                let volume = state.name.read();
-                return Err(conflict(format!("end the import into {volume}: it was cancelled")));
-            }
-            let record = SnapshotRecord { origin, ..record(names, state, name, identity, created)? };
+            lease.check()?;
+            let record = SnapshotRecord { origin, ..record(names, lease.state(), name, identity, created)? };
             Ok(Control::CreateSnapshots { snapshots: vec![(names.next_id, record)] })
         })?;
         let names = self.names.read();

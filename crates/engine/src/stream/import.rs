@@ -1,6 +1,7 @@
 //! Taking a stream in.
 
 use super::codec::{Decoder, Item, StreamHeader};
+use super::lease::Lease;
 use crate::catalog::{Control, ImportRecord};
 use crate::device::{BlockDevice, WriteOp};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
@@ -22,11 +23,14 @@ pub struct UnfinishedImport {
     pub to: [u8; 16],
     /// The byte of the volume where an export that goes on has to begin.
     pub position: u64,
+    /// Does a stream arrive for it now? A new one would take over.
+    pub running: bool,
 }
 
 /// A stream being taken in. The volume takes no other writes from the header to the end, also when the import is dropped or
-/// the pool opened again: pushing the same stream, or one that begins at the position that was kept, goes on with it. Renaming
-/// the volume does not disturb it.
+/// the pool opened again: pushing the same stream, or one that begins at the position that was kept, goes on with it. An import
+/// that goes on takes over: the one before it is refused with [`ErrorKind::Conflict`] from then on. Renaming the volume does
+/// not disturb it.
 pub struct Import {
     pool: Arc<Pool>,
     /// As the caller wishes; else the stream's.
@@ -36,8 +40,7 @@ pub struct Import {
 }
 
 struct Target {
-    /// Whatever its name becomes meanwhile.
-    id: u64,
+    lease: Lease,
     header: StreamHeader,
     volume: Arc<Volume>,
     record: ImportRecord,
@@ -57,11 +60,14 @@ impl Pool {
 
     /// The import into a volume that was begun and did not end.
     pub fn unfinished_import(&self, volume: &str) -> Result<Option<UnfinishedImport>> {
-        let import = *self.names.read().volume(volume)?.import.read();
+        let names = self.names.read();
+        let state = names.volume(volume)?;
+        let import = *state.import.read();
         Ok(import.map(|i| UnfinishedImport {
             from: (i.from != [0; 16]).then_some(i.from),
             to: i.to,
             position: i.position,
+            running: state.lease.load(Ordering::Acquire) != 0,
         }))
     }
 
@@ -70,7 +76,7 @@ impl Pool {
     pub fn cancel_import(&self, volume: &str) -> Result<()> {
         self.submit(|names| {
             let state = names.volume(volume)?;
-            if !state.importing.load(Ordering::Acquire) {
+            if state.import.read().is_none() {
                 return Err(conflict(format!("cancel the import into {volume}: there is none")));
             }
             Ok(Control::SetImport { id: state.id, import: None })
@@ -135,7 +141,7 @@ impl Import {
             return Err(corrupt("end the import: the stream is not complete"));
         };
         let to = &target.header.to;
-        self.pool.create_imported_snapshot(target.id, &to.name, to.content, to.created)
+        self.pool.create_imported_snapshot(&target.lease, &to.name, to.content, to.created)
     }
 
     fn begin(&self, header: StreamHeader) -> Result<Target> {
@@ -148,17 +154,8 @@ impl Import {
         let found = self.pool.names.read().volume(&name).cloned();
         let unfinished = found.as_ref().ok().and_then(|state| *state.import.read());
         let position = unfinished.map_or(0, |record| record.position);
-        if unfinished.is_some_and(|record| (record.from, record.to) != (wanted.from, wanted.to)) {
-            return Err(conflict(format!(
-                "import into {name}: the import of another stream is unfinished; go on with that or cancel it"
-            )));
-        }
-        if header.start > position {
-            return Err(conflict(format!(
-                "import into {name}: the stream begins at byte {}, needed is byte {position}",
-                header.start
-            )));
-        }
+        check_same(&name, unfinished, wanted)?;
+        check_start(&name, &header, position)?;
         let state = match found {
             Ok(state) => state,
             Err(_) if header.from.is_none() => self.create(&name, &header)?,
@@ -169,23 +166,24 @@ impl Import {
                 "import into {name}: its logical blocks are larger than the stream's"
             )));
         }
+        if unfinished.is_none() {
+            self.check_fits(&state, &header)?;
+        }
+        let (lease, unfinished) = Lease::take(&self.pool, state.clone(), wanted)?;
         let record = match unfinished {
             Some(record) => record,
             None => {
+                // A client may have written since. From here on it can't.
+                self.pool.journal.write_out(self.pool.journal.last().0)?;
                 self.check_fits(&state, &header)?;
-                self.claim(state.id, wanted)?;
-                // Somebody may have written in between.
-                if let Err(error) = self.check_fits(&state, &header) {
-                    self.pool.submit(|_| Ok(Control::SetImport { id: state.id, import: None }))?;
-                    return Err(error);
-                }
+                self.claim(&lease, wanted)?;
                 wanted
             }
         };
-        self.pool.resize_for_import(&state, header.size)?;
-        let id = state.id;
-        let volume = Arc::new(Volume::importer(self.pool.clone(), state));
-        Ok(Target { id, header, volume, record, position, unkept: 0 })
+        check_start(&name, &header, record.position)?;
+        self.pool.resize_for_import(&lease, header.size)?;
+        let volume = Arc::new(Volume::importer(self.pool.clone(), state, lease.number()));
+        Ok(Target { lease, header, volume, record, position: record.position, unkept: 0 })
     }
 
     fn create(&self, name: &str, header: &StreamHeader) -> Result<Arc<VolumeState>> {
@@ -251,27 +249,42 @@ impl Import {
         )))
     }
 
-    /// From here on nobody else writes to the volume.
-    fn claim(&self, id: u64, wanted: ImportRecord) -> Result<()> {
+    /// Makes the import durable: from here on it is unfinished, whatever happens.
+    fn claim(&self, lease: &Lease, wanted: ImportRecord) -> Result<()> {
+        let state = lease.state();
         self.pool.submit(|names| {
-            let state = names.volume_by_id(id).ok_or_else(gone)?;
-            if names.snapshots_of(id).iter().any(|s| s.content() == wanted.to) {
+            lease.check()?;
+            if names.snapshots_of(state.id).iter().any(|s| s.content() == wanted.to) {
                 return Err(conflict(format!(
                     "import into {}: the snapshot is there already",
                     state.name.read()
                 )));
             }
-            if state.importing.load(Ordering::Acquire) {
-                return Err(conflict(format!("import into {}: another import has begun", state.name.read())));
-            }
-            Ok(Control::SetImport { id, import: Some(wanted) })
+            Ok(Control::SetImport { id: state.id, import: Some(wanted) })
         })?;
         Ok(())
     }
 }
 
-fn gone() -> Error {
-    crate::error::not_found("go on with the import: its volume was deleted")
+/// Refuses a stream that is not the one of an import that did not end.
+pub(super) fn check_same(name: &str, unfinished: Option<ImportRecord>, wanted: ImportRecord) -> Result<()> {
+    if unfinished.is_some_and(|record| (record.from, record.to) != (wanted.from, wanted.to)) {
+        return Err(conflict(format!(
+            "import into {name}: the import of another stream is unfinished; go on with that or cancel it"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a stream that leaves a gap behind what has arrived.
+fn check_start(name: &str, header: &StreamHeader, position: u64) -> Result<()> {
+    if header.start > position {
+        return Err(conflict(format!(
+            "import into {name}: the stream begins at byte {}, needed is byte {position}",
+            header.start
+        )));
+    }
+    Ok(())
 }
 
 impl Target {
@@ -284,15 +297,9 @@ impl Target {
     /// The record comes after the writes that it counts, so whatever a crash leaves of the journal, the position is true.
     fn keep(&mut self, pool: &Pool) -> Result<()> {
         let import = ImportRecord { position: self.position, ..self.record };
-        pool.submit(|names| {
-            let state = names.volume_by_id(self.id).ok_or_else(gone)?;
-            let held = *state.import.read();
-            match held {
-                Some(held) if (held.from, held.to) == (import.from, import.to) => {
-                    Ok(Control::SetImport { id: self.id, import: Some(import) })
-                }
-                _ => Err(conflict(format!("import into {}: it was cancelled", state.name.read()))),
-            }
+        pool.submit(|_| {
+            self.lease.check()?;
+            Ok(Control::SetImport { id: self.lease.state().id, import: Some(import) })
         })?;
         self.unkept = 0;
         Ok(())

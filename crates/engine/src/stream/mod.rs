@@ -9,6 +9,7 @@ mod codec;
 mod export;
 mod file;
 mod import;
+mod lease;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use codec::{Decoder, Item, fuzzed};
@@ -16,3 +17,4 @@ pub use codec::{StreamHeader, StreamState};
 pub use export::Export;
 pub use file::{StreamFile, StreamPart};
 pub use import::{Import, UnfinishedImport};
+pub(crate) use lease::Lease;

@@ -21,8 +21,8 @@ pub struct Volume {
     state: Arc<VolumeState>,
     read_only: bool,
     counted: bool,
-    /// Fills the volume from a stream, whoever else may not write.
-    importer: bool,
+    /// The lease of an import, which fills the volume from a stream.
+    lease: Option<u64>,
     /// Of the pool itself, which changes nothing that anybody reads.
     internal: bool,
     /// What is done with it appears in no statistics.
@@ -32,7 +32,7 @@ pub struct Volume {
 impl Volume {
     pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
         state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
-        Volume { pool, state, read_only, counted, importer: false, internal: false, quiet: false }
+        Volume { pool, state, read_only, counted, lease: None, internal: false, quiet: false }
     }
 
     /// A read-only handle that is on nobody's account.
@@ -42,10 +42,10 @@ impl Volume {
         volume
     }
 
-    /// The handle through which a stream fills the volume.
-    pub(crate) fn importer(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
+    /// The handle through which the import of this lease fills the volume.
+    pub(crate) fn importer(pool: Arc<Pool>, state: Arc<VolumeState>, lease: u64) -> Self {
         let mut volume = Volume::new(pool, state, false, true);
-        volume.importer = true;
+        volume.lease = Some(lease);
         volume
     }
 
@@ -97,10 +97,8 @@ impl Volume {
         if self.internal {
             return Ok(());
         }
-        let importing = self.state.importing.load(Ordering::Acquire);
-        if self.importer {
-            let over = || Error::new(ErrorKind::ReadOnly, "go on with the import: it was cancelled");
-            return if importing { Ok(()) } else { Err(over()) };
+        if let Some(lease) = self.lease {
+            return self.state.check_lease(lease);
         }
         if self.read_only || self.state.line.epoch != HEAD || self.state.read_only.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ReadOnly, "write to the volume: it is read-only"));

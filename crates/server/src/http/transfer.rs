@@ -256,6 +256,7 @@ async fn unfinished_import(
             position: i.position,
             from: i.from.as_ref().map(uuid_text),
             to: uuid_text(&i.to),
+            running: i.running,
         })))
     })
     .await
