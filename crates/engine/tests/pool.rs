@@ -347,6 +347,25 @@ fn physical_volumes_drain_and_leave() {
 }
 
 #[test]
+fn a_drain_without_space_elsewhere_is_a_warning_until_there_is_some() {
+    let f = Fixture::new(64);
+    let (v, other) = (f.volume("a", 2 * MIB, 16 * KIB), f.volume("b", 4 * MIB, 16 * KIB));
+    write(&v, 0, 1, 2 * MIB).unwrap();
+    f.idle();
+    f.pool.add_pv(&pv("pv-1.img", 64)).unwrap();
+    f.pool.drain_pv("pv-0.img", true).unwrap();
+    write(&other, 0, 2, 3 * MIB).unwrap();
+    f.idle();
+    assert!(f.pool.health().has("drain-stalled"), "{:?}", f.pool.health());
+    other.discard(0, 3 * MIB, false).unwrap();
+    f.idle();
+    f.idle();
+    assert!(!f.pool.health().has("drain-stalled"), "{:?}", f.pool.health());
+    assert_eq!(f.pool.pvs()[0].used, 0);
+    assert_bytes(&v, 0, 1, 2 * MIB);
+}
+
+#[test]
 fn one_process_at_a_time_and_no_second_pool() {
     let f = Fixture::new(4);
     let kind = |r: hindcast_engine::Result<Arc<Pool>>| r.map(|_| ()).map_err(|e| e.kind());

@@ -29,7 +29,6 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     let config = settings.resolve()?;
     logging::start(&config.log, config.log_format)?;
-    let pool = storage::open(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ADMIN_THREADS)
@@ -38,7 +37,12 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
         })
         .build()
         .map_err(|e| io_error("start the runtime", &e))?;
-    let result = runtime.block_on(run(&config, pool));
+    let hangup = {
+        let _inside = runtime.enter();
+        handle(SignalKind::hangup())?
+    };
+    let pool = storage::open(&config)?;
+    let result = runtime.block_on(run(&config, pool, hangup));
     // Whatever still blocks is waiting for a disk; nothing depends on it any more.
     runtime.shutdown_background();
     result
@@ -48,8 +52,9 @@ fn io_error(what: &str, error: &dyn std::fmt::Display) -> ErrorBody {
     ErrorBody { kind: ErrorKind::Io, message: format!("{what}: {error}") }
 }
 
-async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
+async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), ErrorBody> {
     let mut signals = Signals::new()?;
+    tokio::spawn(ignore(hangup));
     let mut listeners = Vec::new();
     for address in &config.api {
         listeners.push(Listener::bind(address).await?);
@@ -69,7 +74,7 @@ async fn run(config: &Config, pool: Arc<Pool>) -> Result<(), ErrorBody> {
         hooks: config.hooks.clone(),
         transfers: Arc::new(Semaphore::new(http::MAX_TRANSFERS)),
         changing_writable: Mutex::default(),
-        schedules: Schedules::open(&config.data).map_err(http::error_body)?,
+        schedules: Schedules::open(&config.data),
         prices: config.prices,
     });
     let scheduler =
@@ -174,10 +179,9 @@ struct Signals {
 
 impl Signals {
     fn new() -> Result<Self, ErrorBody> {
-        let handler = |kind| signal(kind).map_err(|e| io_error("handle signals", &e));
         Ok(Signals {
-            terminate: handler(SignalKind::terminate())?,
-            interrupt: handler(SignalKind::interrupt())?,
+            terminate: handle(SignalKind::terminate())?,
+            interrupt: handle(SignalKind::interrupt())?,
         })
     }
 
@@ -186,5 +190,16 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }
+    }
+}
+
+fn handle(kind: SignalKind) -> Result<Signal, ErrorBody> {
+    signal(kind).map_err(|e| io_error("handle signals", &e))
+}
+
+/// A hangup (a terminal that closes, a log rotation that signals every daemon) does not end the server.
+async fn ignore(mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        tracing::info!("SIGHUP is ignored: settings are read at the start only, and the log goes to stderr");
     }
 }

@@ -7,6 +7,10 @@ use hindcast_api::{Health, HealthState, Problem};
 pub(crate) mod code {
     /// A history reaches back less far than its retention asks for.
     pub(crate) const HISTORY_SHORT: &str = "history-short";
+    /// The file of schedules can't be read: no schedule runs.
+    pub(crate) const SCHEDULES_UNREADABLE: &str = "schedules-unreadable";
+    /// The last run of a schedule failed.
+    pub(crate) const SCHEDULE_FAILING: &str = "schedule-failing";
 }
 
 impl App {
@@ -14,7 +18,18 @@ impl App {
     pub(crate) fn health(&self) -> Health {
         let mut health = convert::health(&self.pool.health());
         self.warn_of_short_histories(&mut health);
+        self.warn_of_schedules(&mut health);
         health
+    }
+
+    fn warn_of_schedules(&self, health: &mut Health) {
+        if let Some(why) = self.schedules.unreadable() {
+            warn(health, code::SCHEDULES_UNREADABLE, format!("no schedule runs: {why}"));
+        }
+        for (name, why) in self.failing_schedules() {
+            let message = format!("schedule {name} failed the last time that it ran: {why}");
+            warn(health, code::SCHEDULE_FAILING, message);
+        }
     }
 
     fn warn_of_short_histories(&self, health: &mut Health) {

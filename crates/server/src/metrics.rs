@@ -290,7 +290,7 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
         "Snapshots deleted by the policy of their volume.",
         app.pool.stats().snapshots_auto_deleted,
     )?;
-    let schedules = app.list_schedules();
+    let schedules = app.list_schedules().unwrap_or_default();
     let last = schedules.iter().map(|s| {
         let at = s.last_run.map_or(0, |at| u64::try_from(at.as_second()).unwrap_or(0));
         ([("schedule", s.name.clone())], at)

@@ -5,6 +5,7 @@
 
 mod commands;
 mod daemon;
+mod faults;
 mod iscsi;
 mod server;
 mod stats;

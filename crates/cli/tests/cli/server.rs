@@ -77,10 +77,15 @@ impl Server {
         failure(self.run(args))
     }
 
-    /// Sends a signal, waits for the end, and tells the exit code.
-    pub(crate) fn stop(mut self, signal: &str) -> Option<i32> {
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: &str) {
         let kill = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(kill.success());
+    }
+
+    /// Sends a signal, waits for the end, and tells the exit code.
+    pub(crate) fn stop(mut self, signal: &str) -> Option<i32> {
+        self.signal(signal);
         self.child.wait().unwrap().code()
     }
 

@@ -21,6 +21,9 @@ impl Pool {
         let draining =
             |m: &Maintenance, pv: &u32| m.allocator.is_draining(*pv) && m.allocator.used_extents(*pv) > 0;
         let any = self.names.read().pvs.keys().any(|pv| draining(m, pv));
+        if !any {
+            self.positions.drain_stalled.store(false, Ordering::Relaxed);
+        }
         // Slots of the journal's last batch may still be on their way: nothing moves before they are in place.
         if !any || m.evacuated || m.committed.preserved_lsn > m.destaged {
             return Ok(false);
@@ -38,6 +41,7 @@ impl Pool {
         self.commit_moves(m, moves)?;
         m.evacuate_from = next.unwrap_or_default();
         m.evacuated = short || next.is_none();
+        self.positions.drain_stalled.store(short, Ordering::Relaxed);
         Ok(true)
     }
 

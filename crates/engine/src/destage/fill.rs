@@ -120,11 +120,13 @@ impl Pool {
         let now = self.world.clock.now();
         // A clock that was set back holds nobody up for long.
         let ready = |job: &Fill| now >= job.not_before || job.not_before - now > PATIENCE;
-        let Some(id) = m.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id) else {
-            return Ok(false);
-        };
-        self.fill_step(m, id, now).map_err(|e| self.fault.poison(&e))?;
-        Ok(true)
+        let found = m.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id);
+        if let Some(id) = found {
+            self.fill_step(m, id, now).map_err(|e| self.fault.poison(&e))?;
+        }
+        let stalled = m.filling.values().find_map(|job| job.stalled.clone());
+        *self.positions.completion_stalled.lock() = stalled;
+        Ok(found.is_some())
     }
 
     fn fill_step(&self, m: &mut Maintenance, id: u64, now: u64) -> Result<()> {

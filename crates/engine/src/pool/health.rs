@@ -4,6 +4,7 @@
 //! cause and its cure in docs/OPERATIONS.md, which a test compares with this list.
 
 use super::Pool;
+use std::sync::atomic::Ordering;
 
 /// Codes of warnings that the engine raises.
 pub mod code {
@@ -15,6 +16,10 @@ pub mod code {
     pub const SPACE_LOW: &str = "space-low";
     /// Snapshots of a volume take more than the reserve configured for them.
     pub const RESERVE_EXCEEDED: &str = "reserve-exceeded";
+    /// Data can't be moved off a draining physical volume for want of space elsewhere.
+    pub const DRAIN_STALLED: &str = "drain-stalled";
+    /// A volume that is being made complete (recovered, flattened) does not get on.
+    pub const COMPLETION_STALLED: &str = "completion-stalled";
 }
 
 /// What an operator should look at.
@@ -64,6 +69,7 @@ impl Pool {
         let mut warnings = Vec::new();
         self.warn_of_damage(&mut warnings);
         self.warn_of_space(&mut warnings);
+        self.warn_of_stalled_work(&mut warnings);
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 
@@ -85,6 +91,18 @@ impl Pool {
             let text =
                 format!("the snapshots of {volume} take {taken} bytes, more than the {reserve} reserved");
             warnings.push(Warning::new(code::RESERVE_EXCEEDED, text));
+        }
+    }
+
+    fn warn_of_stalled_work(&self, warnings: &mut Vec<Warning>) {
+        if self.positions.drain_stalled.load(Ordering::Relaxed) {
+            let text =
+                "draining a physical volume waits: the other physical volumes have no space for its data";
+            warnings.push(Warning::new(code::DRAIN_STALLED, text));
+        }
+        if let Some(why) = self.positions.completion_stalled.lock().as_ref() {
+            let text = format!("making a volume complete waits, and is tried again every second: {why}");
+            warnings.push(Warning::new(code::COMPLETION_STALLED, text));
         }
     }
 }

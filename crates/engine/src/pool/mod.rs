@@ -96,6 +96,10 @@ pub(crate) struct SharedPositions {
     pub(crate) compacted: AtomicU64,
     /// What preserving has cost.
     pub(crate) preserving: counters::PreserveCounters,
+    /// A draining physical volume waits for space elsewhere.
+    pub(crate) drain_stalled: AtomicBool,
+    /// Why a branch that is being made complete does not get on.
+    pub(crate) completion_stalled: Mutex<Option<String>>,
 }
 
 /// Wakes the maintenance thread.

@@ -21,7 +21,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 /// All schedules, by name.
 #[utoipa::path(get, path = "/schedules", responses((status = OK, body = Vec<Schedule>)))]
 async fn schedules(State(app): Shared) -> Result<Json<Vec<Schedule>>, ApiError> {
-    blocking(&app, |app| Ok(Json(app.list_schedules()))).await
+    blocking(&app, |app| Ok(Json(app.list_schedules()?))).await
 }
 
 /// Creates a schedule: snapshots are taken at fixed times, and deleted when they have served theirs.

@@ -16,6 +16,7 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -24,8 +25,9 @@ use utoipa_axum::routes;
 const MAX_RANGES: usize = 10_000;
 /// Pieces between a thread and its connection.
 const PIECES: usize = 4;
-/// Of a stream that was refused, so much is read before the client is told: one that still sends might not listen.
-const DRAINED: usize = 256 << 20;
+/// How long the rest of a refused stream is read and thrown away after the answer. A client that still sends reads the
+/// answer in that time; closing the connection earlier could take the answer with it.
+const DRAIN_TIME: Duration = Duration::from_secs(30);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -171,7 +173,7 @@ struct ImportQuery {
 async fn import(
     State(app): Shared,
     Query(query): Query<ImportQuery>,
-    mut body: Body,
+    body: Body,
 ) -> Result<(StatusCode, Json<Snapshot>), ApiError> {
     let permit = permit(&app)?;
     let (pieces, receiver) = mpsc::channel(PIECES);
@@ -181,38 +183,35 @@ async fn import(
         let _permit = permit;
         let _ = tell.send(take_in(&pool, query.name.as_deref(), receiver));
     })?;
-    let mut broke_off = None;
-    let mut drained = 0;
-    while let Some(frame) = body.frame().await {
-        match frame {
-            Ok(frame) => {
-                let Ok(data) = frame.into_data() else { continue };
-                let len = data.len();
-                if pieces.send(Some(data)).await.is_err() {
-                    drained += len;
-                    if drained > DRAINED {
-                        break;
-                    }
-                }
-            }
-            Err(error) => {
-                broke_off = Some(error);
-                break;
-            }
-        }
-    }
-    if broke_off.is_none() {
-        let _ = pieces.send(None).await;
-    }
-    drop(pieces);
-    let result = told.await.map_err(|_| ApiError::internal("the import ended by a defect"))?;
-    if let Some(error) = broke_off {
-        return Err(ApiError::new(ErrorKind::Io, format!("receive the stream: {error}")));
-    }
-    let snapshot = result?;
+    // Beside the answer: what is refused is answered at once, however much of the stream is still to come.
+    tokio::spawn(receive(body, pieces));
+    let snapshot = told.await.map_err(|_| ApiError::internal("the import ended by a defect"))??;
     tracing::info!(volume = snapshot.volume, name = snapshot.name, "imported");
     blocking(&app, move |app| Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).snapshot(&snapshot)))))
         .await
+}
+
+/// Passes a request's body on to the thread that takes it in, piece by piece, then `None`. A body that breaks off ends
+/// without it. When the thread has ended, the rest is read and thrown away for [`DRAIN_TIME`].
+async fn receive(mut body: Body, pieces: mpsc::Sender<Option<Bytes>>) {
+    loop {
+        match body.frame().await {
+            Some(Ok(frame)) => {
+                let Ok(data) = frame.into_data() else { continue };
+                if pieces.send(Some(data)).await.is_err() {
+                    break;
+                }
+            }
+            Some(Err(error)) => return tracing::debug!(%error, "a stream broke off"),
+            None => {
+                let _ = pieces.send(None).await;
+                return;
+            }
+        }
+    }
+    drop(pieces);
+    let drain = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIME, drain).await;
 }
 
 /// `None` ends a stream that came to its end; one that ends without it was cut short.

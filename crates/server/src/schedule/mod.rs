@@ -63,6 +63,8 @@ struct Run {
 struct State {
     plans: BTreeMap<String, Plan>,
     runs: BTreeMap<String, Run>,
+    /// Why the file of schedules could not be read. Nothing runs then, and the file stays as it is.
+    unreadable: Option<String>,
     stopping: bool,
 }
 
@@ -110,17 +112,38 @@ fn is_of(prefix: &str, snapshot: &str) -> bool {
 }
 
 impl Schedules {
-    /// Reads what was kept in the data directory.
-    pub(crate) fn open(data: &Path) -> Result<Schedules> {
+    /// Reads the file of schedules in the data directory. A file that can't be read does not keep the server from
+    /// starting: the volumes are served, no schedule runs, and health says so.
+    pub(crate) fn open(data: &Path) -> Schedules {
         let dir = Arc::new(FileDir::new(data));
         let file = DurableFile::new(dir, stored::FILE, stored::KIND, stored::VERSION);
-        let plans = file.load()?.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes))?;
-        let state = Mutex::new(State { plans, ..State::default() });
-        Ok(Schedules { file, state, changed: Condvar::new() })
+        let read = || file.load()?.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes));
+        let state = match read() {
+            Ok(plans) => State { plans, ..State::default() },
+            Err(error) => {
+                tracing::error!(%error, "no schedule runs");
+                State { unreadable: Some(error.to_string()), ..State::default() }
+            }
+        };
+        Schedules { file, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Why the schedules could not be read, if that is so.
+    pub(crate) fn unreadable(&self) -> Option<String> {
+        self.state.lock().unreadable.clone()
+    }
+
+    /// Fails when the schedules could not be read: none of them is known, and the file must not be replaced.
+    fn check_readable(&self) -> Result<()> {
+        self.unreadable().map_or(Ok(()), |why| {
+            let text = format!("use schedules: none is known, restart the server when that is mended: {why}");
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })
     }
 
     /// Changes them. The change counts, and survives power loss, when this returns.
     fn update(&self, change: impl FnOnce(&mut BTreeMap<String, Plan>) -> Result<()>) -> Result<()> {
+        self.check_readable()?;
         let mut state = self.state.lock();
         let mut next = state.plans.clone();
         change(&mut next)?;
@@ -138,6 +161,7 @@ impl Schedules {
     }
 
     fn get(&self, name: &str) -> Result<(Plan, Run)> {
+        self.check_readable()?;
         let state = self.state.lock();
         let plan = state.plans.get(name).cloned().ok_or_else(|| not_found(name))?;
         Ok((plan, state.runs.get(name).cloned().unwrap_or_default()))
@@ -154,8 +178,16 @@ fn not_found(name: &str) -> Error {
 
 impl App {
     /// All schedules, by name.
-    pub(crate) fn list_schedules(&self) -> Vec<Schedule> {
-        self.schedules.names().iter().filter_map(|name| self.schedule(name).ok()).collect()
+    pub(crate) fn list_schedules(&self) -> Result<Vec<Schedule>> {
+        self.schedules.check_readable()?;
+        Ok(self.schedules.names().iter().filter_map(|name| self.schedule(name).ok()).collect())
+    }
+
+    /// The schedules whose last run failed since the server was started, and why.
+    pub(crate) fn failing_schedules(&self) -> Vec<(String, String)> {
+        let state = self.schedules.state.lock();
+        let failing = state.runs.iter().filter_map(|(name, run)| Some((name.clone(), run.error.clone()?)));
+        failing.collect()
     }
 
     /// One schedule.
