@@ -32,3 +32,23 @@ fn links_resolve() {
             .collect()
     });
 }
+
+#[test]
+fn every_health_code_is_explained_to_the_operator() {
+    let tree = Tree::load();
+    let text = |path: &str| {
+        let file = tree.files.iter().find(|f| f.path == path);
+        file.unwrap_or_else(|| panic!("{path} is missing")).text.clone()
+    };
+    let page = text("docs/OPERATIONS.md");
+    let mut codes = 0;
+    for path in ["crates/engine/src/pool/health.rs", "crates/server/src/health.rs"] {
+        let text = text(path);
+        for line in text.lines().filter(|l| l.contains("const ") && l.contains(": &str = \"")) {
+            let code = line.split('"').nth(1).unwrap_or_default();
+            assert!(page.contains(&format!("### `{code}`\n")), "{path}: {code} has no section");
+            codes += 1;
+        }
+    }
+    assert!(codes > 5, "only {codes} codes were found");
+}
