@@ -1,7 +1,7 @@
 //! Continuous data protection: settings, history, moments, recovery.
 
 use crate::client::{Client, ClientError, segment};
-use crate::{RolledBack, Volume};
+use crate::{ClockChange, RolledBack, Volume};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -264,6 +264,10 @@ pub struct History {
     pub flushes: Vec<Position>,
     /// Change over time.
     pub buckets: Vec<HistoryBucket>,
+    /// Where the server's clock was set, oldest first. Times are what the clock said, so they may
+    /// go back there.
+    #[serde(default)]
+    pub clock: Vec<ClockChange>,
 }
 
 /// A write that changed a range, as far as it lies in one chunk.

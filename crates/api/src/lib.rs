@@ -6,6 +6,7 @@
 
 mod cdp;
 mod client;
+mod clock;
 mod error;
 mod flatten;
 mod moment;
@@ -20,6 +21,7 @@ mod types;
 
 pub use cdp::*;
 pub use client::{Client, ClientError, Endpoint};
+pub use clock::*;
 pub use error::{ErrorBody, ErrorKind};
 pub use flatten::*;
 pub use moment::{Moment, ParseMomentError};

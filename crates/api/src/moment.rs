@@ -79,18 +79,6 @@ impl fmt::Display for Moment {
     }
 }
 
-/// The time that a moment says by itself, if it does.
-impl Moment {
-    /// `now` is what the clock says; `None` for those that have to be looked up.
-    pub fn time(&self, now: Timestamp) -> Option<Timestamp> {
-        match self {
-            Moment::Time(at) => Some(*at),
-            Moment::Ago(ago) => Some(now.checked_sub(*ago).unwrap_or(Timestamp::MIN)),
-            Moment::Lsn(_) | Moment::Name(_) => None,
-        }
-    }
-}
-
 fn is_name(text: &str) -> bool {
     let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     first && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
@@ -166,9 +154,6 @@ mod tests {
         ] {
             assert_eq!(ago(text), nanos, "{text}");
         }
-        let now: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
-        assert_eq!(parse("-90s").time(now).unwrap().to_string(), "2026-11-21T09:58:30Z");
-        assert_eq!(parse("-999999999w").time(now), Some(Timestamp::MIN), "before all history, not an error");
     }
 
     #[test]

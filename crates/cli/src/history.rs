@@ -3,6 +3,7 @@
 use crate::cdp::curve::grouped;
 use crate::failure::Failure;
 use crate::output::{list, properties};
+use crate::pool::clock_changes;
 use crate::session::Session;
 use clap::Args;
 use hindcast_api::{
@@ -202,6 +203,9 @@ impl Whole {
                 text.push_str(&places(heading, rows, all));
             }
         }
+        if !h.clock.is_empty() {
+            text.push_str(&format!("\n\n{}", clock_changes(&h.clock)));
+        }
         text
     }
 }
@@ -233,7 +237,13 @@ fn sparkline(buckets: &[HistoryBucket]) -> Option<String> {
     let line: String = buckets.iter().map(level).collect();
     let (first, last) = (buckets.first()?, buckets.last()?);
     let part = match buckets {
-        [a, b, ..] => format!("each {}, ", time(seconds_between(a.from, b.from))),
+        [_, _, ..] => {
+            // All are of one length; between two of them the clock may have been set.
+            let mut lengths: Vec<f64> =
+                buckets.windows(2).map(|pair| seconds_between(pair[0].from, pair[1].from)).collect();
+            lengths.sort_by(f64::total_cmp);
+            format!("each {}, ", time(lengths[lengths.len() / 2].max(0.0)))
+        }
         _ => String::new(),
     };
     let heading = format!("{} to {}, {part}at most {} written", first.from, last.from, Size(most));

@@ -5,7 +5,10 @@ use crate::output::{list, percent, properties, yes_no};
 use crate::session::Session;
 use crate::status::health;
 use clap::Subcommand;
-use hindcast_api::{AddPv, ErrorBody, ErrorKind, HealthState, PatchPool, PatchPv, Placement, Pool, Pv, Size};
+use hindcast_api::{
+    AddPv, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, PatchPool, PatchPv, Placement, Pool, Pv,
+    Size,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
@@ -22,6 +25,15 @@ const DRAIN_EXAMPLES: &str = "\
 Examples:
   hindcast pool drain /dev/vdb --wait && hindcast pool remove /dev/vdb
   hindcast pool drain 1 --cancel";
+
+const CLOCK_EXAMPLES: &str = "\
+Histories age by a clock that nobody sets. When the server's clock is set by more than a minute, or the machine was off for
+more than three days, nothing is forgotten by time until the clock agrees again, or is confirmed here. After a start behind
+more than a minute without power, forgetting waits ten minutes.
+
+Examples:
+  hindcast pool clock
+  date; hindcast pool clock --confirm            the clock was wrong before, and is right now";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -58,6 +70,13 @@ pub(crate) enum Command {
         /// Path, UUID or number
         pv: String,
     },
+    /// Whether the server's clock is trusted, and where it was set
+    #[command(after_help = CLOCK_EXAMPLES)]
+    Clock {
+        /// The clock is right as it is: what is kept for a time expires again
+        #[arg(long)]
+        confirm: bool,
+    },
     /// Change the pool's policies
     Set {
         /// Where new data goes: anywhere or contiguous
@@ -90,11 +109,44 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             client.remove_pv(&pv)?;
             output.done(format_args!("removed {pv}"))
         }
+        Command::Clock { confirm } => {
+            let clock = if confirm { client.confirm_clock()? } else { client.clock()? };
+            output.show(&clock, clock_table)
+        }
         Command::Set { placement } => {
             let pool = client.patch_pool(&PatchPool { placement: Some(placement) })?;
             output.show(&pool, |pool| format!("placement is {}", pool.placement.name()))
         }
     }
+}
+
+fn clock_table(clock: &Clock) -> String {
+    let state = match clock.jumped_seconds {
+        None => "trusted".into(),
+        Some(by) if by < 0.0 => format!("{:.0} s behind what it should say; --confirm if it is right", -by),
+        Some(by) => format!("{by:.0} s ahead of what it should say; --confirm if it is right"),
+    };
+    let forgetting = if clock.suspended { "suspended" } else { "goes on" };
+    let ahead = match clock.ahead_seconds {
+        ahead if ahead > 0.0 => format!("{ahead:.0} s ahead of the clock"),
+        _ => "not ahead of the clock".into(),
+    };
+    let mut text = properties([
+        ("now", clock.now.to_string()),
+        ("clock", state),
+        ("forgetting by time", forgetting.into()),
+        ("newest time", ahead),
+    ]);
+    if !clock.changes.is_empty() {
+        text.push_str(&format!("\n\n{}", clock_changes(&clock.changes)));
+    }
+    text
+}
+
+/// A table of where the clock was set.
+pub(crate) fn clock_changes(changes: &[ClockChange]) -> String {
+    let row = |c: &ClockChange| vec![c.before.to_string(), c.after.to_string(), format!("lsn:{}", c.lsn)];
+    list(&["CLOCK SET AT", "TO", "AFTER"], &[], changes.iter().map(row))
 }
 
 fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {

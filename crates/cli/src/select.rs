@@ -69,24 +69,48 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// The snapshots that are meant; or the first exact name that nothing has. What is protected is meant only by name.
+/// When each of these snapshots was taken, as far as the clock can be believed. They come by
+/// volume, in the order in which they were taken: none is older than one before it, whatever the
+/// clock said. A time that lies ahead of `now` tells nothing; the next snapshot's counts.
+fn believed(all: &[Snapshot], now: Timestamp) -> Vec<Timestamp> {
+    let of_volume = |snapshots: &[Snapshot]| {
+        let mut next = now;
+        let mut times: Vec<Timestamp> = Vec::new();
+        for snapshot in snapshots.iter().rev() {
+            next = if snapshot.created <= now { snapshot.created } else { next };
+            times.push(next);
+        }
+        let mut newest = Timestamp::MIN;
+        let mut raise = |time: Timestamp| {
+            newest = newest.max(time);
+            newest
+        };
+        times.into_iter().rev().map(&mut raise).collect::<Vec<_>>()
+    };
+    all.chunk_by(|a, b| a.volume == b.volume).flat_map(of_volume).collect()
+}
+
+/// The snapshots that are meant; or the first exact name that nothing has. What is protected is
+/// meant only by name. An age is one at `now`.
 pub(crate) fn choose<'a>(
     all: &'a [Snapshot],
     patterns: &[Pattern],
-    older_than: Option<Duration>,
+    older_than: Option<(Duration, Timestamp)>,
 ) -> Result<Vec<&'a Snapshot>, String> {
     for pattern in patterns.iter().filter(|p| p.is_exact()) {
         if !all.iter().any(|s| pattern.matches(s)) {
             return Err(format!("{}@{}", pattern.volume, pattern.name));
         }
     }
-    let now = Timestamp::now();
-    let old = |s: &Snapshot| {
+    let times = older_than.map(|(_, now)| believed(all, now));
+    let is_old = |n: usize| {
+        let age = |now: Timestamp, times: &[Timestamp]| Duration::try_from(now.duration_since(times[n]));
         older_than
-            .is_none_or(|age| Duration::try_from(now.duration_since(s.created)).is_ok_and(|its| its >= age))
+            .zip(times.as_deref())
+            .is_none_or(|((least, now), times)| age(now, times).is_ok_and(|its| its >= least))
     };
     let meant = |s: &Snapshot| patterns.iter().any(|p| p.matches(s) && (p.is_exact() || !s.protected));
-    Ok(all.iter().filter(|s| meant(s) && old(s)).collect())
+    Ok(all.iter().enumerate().filter(|(n, s)| meant(s) && is_old(*n)).map(|(_, s)| s).collect())
 }
 
 /// A line of the tree.
@@ -226,9 +250,9 @@ mod tests {
     fn names_must_exist_and_patterns_spare_the_protected() {
         let mut all = [snapshot("db@a", None), snapshot("db@b", None), snapshot("log@a", None)];
         all[1].protected = true;
-        let chosen = |patterns: &[&str], age| {
+        let chosen = |patterns: &[&str], age: Option<Duration>| {
             let patterns: Vec<Pattern> = patterns.iter().map(|p| Pattern::parse(p).unwrap()).collect();
-            let chosen = choose(&all, &patterns, age)?;
+            let chosen = choose(&all, &patterns, age.map(|age| (age, Timestamp::now())))?;
             Ok::<_, String>(chosen.iter().map(|s| s.address()).collect::<Vec<_>>())
         };
         assert_eq!(chosen(&["db@*"], None).unwrap(), ["db@a"]);
@@ -240,6 +264,27 @@ mod tests {
         let young = snapshot("db@a", None);
         let young = [Snapshot { created: Timestamp::now(), ..young }];
         let pattern = [Pattern::parse("db@a").unwrap()];
-        assert!(choose(&young, &pattern, Some(Duration::from_secs(3600))).unwrap().is_empty());
+        let hour = Duration::from_secs(3600);
+        assert!(choose(&young, &pattern, Some((hour, Timestamp::now()))).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_age_goes_by_the_order_where_the_clock_was_set() {
+        let at = |day: i64| Timestamp::from_second(day * 86_400).unwrap();
+        // The clock was ahead for a moment, and in 1970 for another.
+        let days = [100, 101, 9000, 102, 0, 110, 9000];
+        let taken =
+            |(n, day): (usize, &i64)| Snapshot { created: at(*day), ..snapshot(&format!("db@{n}"), None) };
+        let all: Vec<Snapshot> = days.iter().enumerate().map(taken).collect();
+        let believed: Vec<i64> = believed(&all, at(111)).iter().map(|t| t.as_second() / 86_400).collect();
+        assert_eq!(believed, [100, 101, 102, 102, 102, 110, 111]);
+        let older = |days: u64| {
+            let age = (Duration::from_secs(days * 86_400), at(111));
+            let chosen = choose(&all, &[Pattern::parse("db@*").unwrap()], Some(age)).unwrap();
+            chosen.iter().map(|s| s.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(older(10), ["0", "1"]);
+        assert_eq!(older(9), ["0", "1", "2", "3", "4"]);
+        assert_eq!(older(0).len(), 7);
     }
 }

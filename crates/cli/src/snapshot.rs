@@ -6,10 +6,11 @@ use crate::select::{self, Pattern};
 use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{
-    CreateSnapshots, DeleteSnapshots, NewSnapshot, PatchSnapshot, RollBack, Size, Snapshot, Volume,
-    split_address,
+    CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, NewSnapshot, PatchSnapshot, RollBack, Size,
+    Snapshot, Volume, split_address,
 };
 use hindcast_server::freeze::{DEFAULT_TIMEOUT, FreezeError, Hooks, frozen};
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -144,7 +145,8 @@ pub(crate) enum Command {
         /// VOLUME@NAME, or patterns in either part
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = Pattern::parse)]
         snapshots: Vec<Pattern>,
-        /// Only those older than so long: 90s, 30m, 12h, 7d, 4w
+        /// Only those older than so long: 90s, 30m, 12h, 7d, 4w. By the server's clock, unless that
+        /// is in doubt, and by the order in which they were taken
         #[arg(long, value_name = "AGE", value_parser = select::duration)]
         older_than: Option<Duration>,
         /// Also those that are LUNs of targets
@@ -323,16 +325,28 @@ fn protect(session: &Session, snapshots: &[Address], protected: bool) -> Result<
     session.output.show(&changed, |changed| format!("{verb} {}", addresses(changed)))
 }
 
+/// What the server's clock says, unless it is in doubt: by a clock that is a year ahead everything
+/// is old.
+fn trusted_now(session: &Session) -> Result<Timestamp, Failure> {
+    let clock = session.client.clock()?;
+    let Some(by) = clock.jumped_seconds else { return Ok(clock.now) };
+    let message = format!(
+        "delete snapshots by age: the server's clock differs by {by:.0} s from what it should say; see hindcast pool clock"
+    );
+    Err(ErrorBody { kind: ErrorKind::Conflict, message }.into())
+}
+
 fn delete(
     session: &Session,
     patterns: &[Pattern],
     older_than: Option<Duration>,
     (force, dry_run): (bool, bool),
 ) -> Result<(), Failure> {
+    let now = older_than.map(|_| trusted_now(session)).transpose()?;
     let all = session.client.snapshots(None)?;
-    let chosen = select::choose(&all, patterns, older_than).map_err(|missing| {
+    let chosen = select::choose(&all, patterns, older_than.zip(now)).map_err(|missing| {
         let message = format!("find snapshot {missing}: there is none");
-        Failure::from(hindcast_api::ErrorBody { kind: hindcast_api::ErrorKind::NotFound, message })
+        Failure::from(ErrorBody { kind: ErrorKind::NotFound, message })
     })?;
     if !dry_run {
         let mut by_volume: BTreeMap<&str, Vec<String>> = BTreeMap::new();

@@ -11,6 +11,7 @@
 mod catalog;
 pub mod cdp;
 pub mod check;
+mod clock;
 mod codec;
 mod destage;
 pub mod device;

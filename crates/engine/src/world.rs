@@ -3,10 +3,19 @@
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Wall-clock time in nanoseconds since the Unix epoch. May stand still or step; the sequencer makes it grow.
+/// The clocks of a machine.
 pub trait Clock: Send + Sync {
-    /// Nanoseconds since 1970-01-01T00:00:00Z.
+    /// The wall clock: nanoseconds since 1970-01-01T00:00:00Z. Anybody may set it, in both
+    /// directions.
     fn now(&self) -> u64;
+
+    /// The monotonic clock: nanoseconds since some instant of this boot. Never goes back, nobody
+    /// sets it, and it goes on while the machine sleeps.
+    fn monotonic(&self) -> u64;
+
+    /// The boot that the monotonic clock counts from: two readings of one boot can be compared.
+    /// Zeros where that is not known.
+    fn boot(&self) -> [u8; 16];
 }
 
 /// Random bits for identities (UUIDs). Not for secrets.
@@ -15,24 +24,49 @@ pub trait Rng: Send + Sync {
     fn next(&self) -> u64;
 }
 
-/// A clock that moves only when told, for tests and the simulator.
+/// Clocks that move only by calls, for tests and the simulator.
 #[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
+pub struct ManualClock {
+    wall: AtomicU64,
+    monotonic: AtomicU64,
+    /// 0: not known.
+    boot: AtomicU64,
+}
 
 impl ManualClock {
-    /// Starts at `ns`.
+    /// A wall clock that says `ns`, on a machine that does not tell its boots apart.
     pub fn new(ns: u64) -> Self {
-        ManualClock(AtomicU64::new(ns))
+        ManualClock { wall: AtomicU64::new(ns), ..ManualClock::default() }
     }
-    /// Moves forward by `ns`.
+    /// Lets `ns` go by: both clocks move.
     pub fn advance(&self, ns: u64) {
-        self.0.fetch_add(ns, Ordering::Relaxed);
+        self.wall.fetch_add(ns, Ordering::Relaxed);
+        self.monotonic.fetch_add(ns, Ordering::Relaxed);
+    }
+    /// Sets the wall clock.
+    pub fn set(&self, ns: u64) {
+        self.wall.store(ns, Ordering::Relaxed);
+    }
+    /// The machine boots after `ns` without power. Only the wall clock goes on meanwhile. From the
+    /// first call on boots are told apart.
+    pub fn boot_after(&self, ns: u64) {
+        self.wall.fetch_add(ns, Ordering::Relaxed);
+        self.monotonic.store(0, Ordering::Relaxed);
+        self.boot.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.wall.load(Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> u64 {
+        self.monotonic.load(Ordering::Relaxed)
+    }
+
+    fn boot(&self) -> [u8; 16] {
+        u128::from(self.boot.load(Ordering::Relaxed)).to_le_bytes()
     }
 }
 

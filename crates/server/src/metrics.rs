@@ -46,6 +46,7 @@ impl Collector for ServerCollector {
         process(&mut out, app)?;
         let info = app.pool.info();
         space(&mut out, &info)?;
+        clock(&mut out, app)?;
         problems(&mut out, app)?;
         physical_volumes(&mut out, &app.pool.pvs())?;
         let stats = app.pool.stats();
@@ -127,6 +128,26 @@ fn problems(out: &mut Out<'_>, app: &App) -> fmt::Result {
     }
     let each = by_code.into_iter().map(|(code, count)| ([("code", code)], count));
     out.gauges("hindcast_health_problems", "What is not well, by code (docs/OPERATIONS.md).", each)
+}
+
+fn clock(out: &mut Out<'_>, app: &App) -> fmt::Result {
+    const SECOND: f64 = 1e9;
+    let clock = app.pool.clock();
+    out.gauge_f64(
+        "hindcast_clock_jump_seconds",
+        "By how much the wall clock is ahead of what it should say (negative: behind), while nobody confirmed it; else 0.",
+        clock.jumped.map_or(0.0, |by| by as f64 / SECOND),
+    )?;
+    out.gauge(
+        "hindcast_forgetting_suspended",
+        "1 while nothing is forgotten by time, because the clock is in doubt.",
+        u64::from(clock.suspended),
+    )?;
+    out.gauge_f64(
+        "hindcast_times_ahead_seconds",
+        "By how much the newest time of a history or snapshot lies ahead of the clock.",
+        clock.ahead as f64 / SECOND,
+    )
 }
 
 fn space(out: &mut Out<'_>, info: &PoolInfo) -> fmt::Result {
@@ -273,7 +294,9 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
     for snapshot in app.pool.all_snapshots() {
         let (count, handles, newest) = of.entry(snapshot.volume).or_default();
         (*count, *handles) = (*count + 1, *handles + snapshot.handles);
-        *newest = (*newest).max(snapshot.created / 1_000_000_000);
+        // They come in the order in which they were taken: a clock that was ahead makes none of
+        // them the newest for ever.
+        *newest = snapshot.created / 1_000_000_000;
     }
     let each = |value: fn(&(u64, u64, u64)) -> u64| {
         of.iter().map(move |(name, counts)| ([("volume", name.clone())], value(counts)))

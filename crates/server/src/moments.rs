@@ -31,9 +31,11 @@ pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
             Err(error) => Err(error),
         },
         Moment::Lsn(lsn) => Ok(Past::Moment(cdp::Moment::Lsn(*lsn))),
-        Moment::Time(_) | Moment::Ago(_) => {
-            let time = moment.time(Timestamp::now()).unwrap_or(Timestamp::MIN);
-            Ok(Past::Moment(cdp::Moment::Time(nanos(time))))
+        Moment::Time(time) => Ok(Past::Moment(cdp::Moment::Time(nanos(*time)))),
+        // The clock may have been set since.
+        Moment::Ago(ago) => {
+            let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
+            Ok(Past::Moment(cdp::Moment::PoolTime(pool.ago(ago))))
         }
     }
 }
@@ -51,6 +53,7 @@ pub(crate) fn moment(pool: &Pool, volume: &str, text: &str) -> Result<cdp::Momen
 pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: cdp::Moment) -> Result<cdp::Moment> {
     Ok(match moment {
         cdp::Moment::Time(time) => cdp::Moment::FlushBefore(time),
+        cdp::Moment::PoolTime(time) => cdp::Moment::FlushBeforePoolTime(time),
         cdp::Moment::Lsn(lsn) => cdp::Moment::FlushUpTo(lsn),
         moment => cdp::Moment::FlushUpTo(pool.resolve(volume, &moment)?.lsn),
     })
@@ -153,6 +156,22 @@ mod tests {
             assert_eq!(at(&pool, text, true).unwrap(), 2, "{text}");
         }
         assert_eq!(at(&pool, "1970-01-01T00:01:00Z", true).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn so_long_ago_is_by_true_time() {
+        let (pool, clock) = pool();
+        for byte in 1..4 {
+            clock.advance(10 * SECOND);
+            write(&pool, byte);
+            pool.open_volume("v", false).unwrap().flush().unwrap();
+        }
+        clock.set(40_000_000 * SECOND);
+        clock.advance(SECOND);
+        for (text, byte) in [("-0.5s", 3), ("-2s", 2), ("-10.5s", 2), ("-12s", 1)] {
+            let (write, flush) = (at(&pool, text, false).unwrap(), at(&pool, text, true).unwrap());
+            assert_eq!((write, flush), (byte, byte), "{text}");
+        }
     }
 
     #[test]

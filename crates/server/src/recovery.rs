@@ -32,7 +32,7 @@ impl App {
         };
         Ok(Some(match moment {
             // The last write by then of each volume is another one.
-            cdp::Moment::Time(_) | cdp::Moment::Lsn(_) => moment,
+            cdp::Moment::Time(_) | cdp::Moment::PoolTime(_) | cdp::Moment::Lsn(_) => moment,
             // These are the first volume's, and mean a place in the one order of all writes.
             _ => cdp::Moment::Lsn(self.pool.resolve(first, &moment)?.lsn),
         }))

@@ -4,13 +4,44 @@ use hindcast_engine::world::{Clock, Rng, World};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-struct SystemClock;
+/// The kernel's name of the boot, a UUID that is drawn anew with each.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+struct SystemClock {
+    boot: [u8; 16],
+}
+
+impl SystemClock {
+    fn new() -> SystemClock {
+        // Where the kernel does not tell, each start counts as one after a boot.
+        let text = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+        SystemClock { boot: identity(&text).unwrap_or_default() }
+    }
+}
+
+/// The bytes of a UUID.
+fn identity(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let id = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
+    id.map(u128::to_be_bytes)
+}
 
 impl Clock for SystemClock {
     fn now(&self) -> u64 {
-        // A clock before 1970 or after 2554 is wrong anyway; the sequencer makes time grow whatever this says.
+        // A clock before 1970 or after 2554 is wrong anyway: the pool finds that it jumped.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn monotonic(&self) -> u64 {
+        // It goes on while the machine sleeps, as histories go on to age.
+        let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(since.tv_sec).unwrap_or(0);
+        seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(since.tv_nsec).unwrap_or(0))
+    }
+
+    fn boot(&self) -> [u8; 16] {
+        self.boot
     }
 }
 
@@ -33,7 +64,7 @@ impl Rng for KernelRng {
 
 /// The world as it is.
 pub(crate) fn real() -> World {
-    World { clock: Arc::new(SystemClock), rng: Arc::new(KernelRng) }
+    World { clock: Arc::new(SystemClock::new()), rng: Arc::new(KernelRng) }
 }
 
 /// A random UUID, for identities that the engine does not give out.
@@ -49,6 +80,19 @@ mod tests {
     fn time_is_now_and_bits_differ() {
         let world = real();
         assert!(world.clock.now() > 1_700_000_000_000_000_000);
+        let before = world.clock.monotonic();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(world.clock.monotonic() >= before + 2_000_000);
         assert_ne!(world.rng.next(), world.rng.next());
+    }
+
+    #[test]
+    fn a_boot_has_a_name() {
+        assert_eq!(real().clock.boot(), real().clock.boot());
+        let text = "00112233-4455-6677-8899-aabbccddeeff\n";
+        assert_eq!(identity(text), Some(std::array::from_fn(|i| u8::try_from(i * 17).unwrap())));
+        for wrong in ["", "x", "00112233-4455-6677-8899-aabbccddeef"] {
+            assert_eq!(identity(wrong), None, "{wrong}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 mod backend;
 mod cdp;
+mod clock;
 mod control;
 mod flushes;
 mod holes;
@@ -15,6 +16,7 @@ mod values;
 mod versions;
 
 pub(crate) use cdp::{Event, GroupRecord, LineRecord, SegmentRecord};
+pub(crate) use clock::{ClockRecord, Stretch};
 pub(crate) use control::Control;
 pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;

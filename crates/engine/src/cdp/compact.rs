@@ -23,7 +23,7 @@ const SAMPLE: usize = 64;
 /// For each nanosecond of it so many others: nobody waits for it, and the processor has better things to do.
 const REST: u64 = 3;
 /// The longest rest, in nanoseconds.
-const PATIENCE: u64 = 60_000_000_000;
+const LONGEST_REST: u64 = 60_000_000_000;
 
 /// What came of compressing a segment harder.
 enum Outcome {
@@ -44,7 +44,7 @@ impl Pool {
         if !self.options.recompress_history {
             return Ok(false);
         }
-        let began = self.world.clock.now();
+        let began = self.world.clock.monotonic();
         let Some((branch, old)) = self.next_to_compact(&mut self.maintenance.lock(), began) else {
             return Ok(false);
         };
@@ -63,8 +63,9 @@ impl Pool {
         let head = old.file.head;
         // What can't be read, or written now, stays as it is: that takes space, and nothing else.
         let outcome = self.compacted(branch, old);
-        let now = self.world.clock.now();
-        self.maintenance.lock().compact_from = now.saturating_add(REST * now.saturating_sub(began));
+        let now = self.world.clock.monotonic();
+        let rest = (REST * now.saturating_sub(began)).min(LONGEST_REST);
+        self.maintenance.lock().compact_from = now.saturating_add(rest);
         if !matches!(outcome, Ok(Outcome::Smaller(_))) {
             let _ = self.dir.remove(&next_edition(&head).file_name());
         }
@@ -88,8 +89,7 @@ impl Pool {
 
     /// The oldest segment of any branch that was not tried since the pool was opened.
     fn next_to_compact(&self, m: &mut Maintenance, now: u64) -> Option<(Arc<Branch>, Arc<Sealed>)> {
-        // A clock that was set back holds nobody up for long.
-        if now < m.compact_from && m.compact_from - now < PATIENCE {
+        if now < m.compact_from {
             return None;
         }
         let names = self.names.read();

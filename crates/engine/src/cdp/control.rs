@@ -87,7 +87,7 @@ impl Pool {
 
     /// Sequences one anchor that time, or a limit in bytes, asks for. False when none is due.
     pub(crate) fn anchor_by_time(&self) -> Result<bool> {
-        let now = self.world.clock.now();
+        let now = self.clock.now();
         let is_due = |state: &&Arc<VolumeState>| {
             let cdp = &state.line.branch.cdp;
             let Some(settings) = cdp.wanted() else { return false };
@@ -136,7 +136,7 @@ impl Pool {
             }
             Ok((vec![Control::Mark { volume: state.id, name: name.to_owned() }], None))
         })?;
-        Ok(Mark { name: name.to_owned(), lsn, time })
+        Ok(Mark { name: name.to_owned(), lsn, time: self.clock.wall(time) })
     }
 
     /// Forgets a mark; the moment stays.
@@ -257,13 +257,13 @@ impl Pool {
         moment: &Moment,
     ) -> Result<Vec<(Arc<VolumeState>, Line, Point)>> {
         let mut held: Vec<(Arc<VolumeState>, Line, Point)> = Vec::new();
+        // One time for all of them, should the clock be set meanwhile.
+        let moment = self.by_pool_time(moment)?;
         for volume in volumes {
             // The first one's moment is everybody's: there is one order of writes.
-            let moment = match (held.first(), moment) {
-                (Some((.., first)), Moment::Mark(_) | Moment::FlushBefore(_) | Moment::FlushUpTo(_)) => {
-                    Moment::Lsn(first.lsn)
-                }
-                _ => moment.clone(),
+            let moment = match (held.first(), &moment) {
+                (None, _) | (_, Moment::Lsn(_) | Moment::Time(_) | Moment::PoolTime(_)) => moment.clone(),
+                (Some((.., first)), _) => Moment::Lsn(first.lsn),
             };
             held.push(self.hold(volume, &moment)?);
         }

@@ -27,6 +27,7 @@ pub(crate) use codec::unpack;
 pub use codec::{Compression, Encoding};
 pub use sample::CdpSample;
 
+use crate::clock::ClockChange;
 use crate::error::{Result, invalid};
 
 /// A discard of more bytes than this is not recorded: it comes right behind an anchor.
@@ -101,7 +102,8 @@ impl CdpSettings {
 pub enum Moment {
     /// After the record with this LSN: 0 and LSNs of other volumes' records are moments too.
     Lsn(u64),
-    /// After the last write not later than this: nanoseconds since the Unix epoch.
+    /// After the last write not later than this by the wall clock: nanoseconds since the Unix
+    /// epoch. Where the clock was put back and said this more than once, the newest time counts.
     Time(u64),
     /// A mark.
     Mark(String),
@@ -109,6 +111,11 @@ pub enum Moment {
     FlushBefore(u64),
     /// The last flush that covers nothing after the record with this LSN.
     FlushUpTo(u64),
+    /// After the last write not later than this by the pool's own time: see
+    /// [`crate::pool::Pool::ago`].
+    PoolTime(u64),
+    /// The last flush not later than this by the pool's own time.
+    FlushBeforePoolTime(u64),
 }
 
 /// A moment that was found: fixed, whatever is written afterwards.
@@ -183,6 +190,9 @@ pub struct History {
     pub flushes: Vec<(u64, u64)>,
     /// Change over time, in buckets of equal length from the first moment to the last.
     pub buckets: Vec<Bucket>,
+    /// Where the clock was set, oldest first. All times here are what it said, so they may go back
+    /// there.
+    pub clock: Vec<ClockChange>,
 }
 
 /// One change of a range: the part of a record that lies in one chunk.

@@ -90,7 +90,11 @@ impl Drop for At {
     }
 }
 
-/// How a moment is looked for.
+fn yet_to_come(of: std::fmt::Arguments<'_>) -> crate::Error {
+    invalid(format!("go to a moment{of}: it is yet to come"))
+}
+
+/// How a moment is looked for: a time is pool time.
 #[derive(Clone, Copy)]
 enum By {
     Lsn(u64),
@@ -129,7 +133,7 @@ impl Pool {
         if log.recording_since(lsn).is_none() {
             return Err(not_found(format!("go back to LSN {lsn} of volume {volume}: CDP was not on then")));
         }
-        Ok(Point { lsn, time, branch: branch.id, size: log.size_at(lsn) })
+        Ok(Point { lsn, time: self.clock.wall(time), branch: branch.id, size: log.size_at(lsn) })
     }
 
     /// The first map page in `first..=last` in which a moment may show anything.
@@ -146,7 +150,11 @@ impl Pool {
     fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
         let by = match moment {
             Moment::Lsn(lsn) | Moment::FlushUpTo(lsn) => By::Lsn(*lsn),
-            Moment::Time(time) | Moment::FlushBefore(time) => By::Time(*time),
+            Moment::PoolTime(time) | Moment::FlushBeforePoolTime(time) => By::Time(*time),
+            Moment::Time(wall) | Moment::FlushBefore(wall) => {
+                let time = self.pool_time(*wall);
+                By::Time(time.ok_or_else(|| yet_to_come(format_args!(" of volume {volume}")))?)
+            }
             Moment::Mark(name) => {
                 let lsn = self.names.read().marks.get(&(id, name.clone())).copied();
                 By::Lsn(lsn.ok_or_else(|| {
@@ -154,16 +162,15 @@ impl Pool {
                 })?)
             }
         };
-        let (last, last_time) = self.journal.last();
         let future = match by {
-            By::Lsn(lsn) => lsn > last,
-            By::Time(time) => time > self.world.clock.now().max(last_time),
+            By::Lsn(lsn) => lsn > self.journal.last().0,
+            By::Time(time) => time > self.now(),
         };
         if future {
-            return Err(invalid(format!("go to a moment of volume {volume}: it is yet to come")));
+            return Err(yet_to_come(format_args!(" of volume {volume}")));
         }
         match moment {
-            Moment::FlushBefore(_) | Moment::FlushUpTo(_) => {
+            Moment::FlushBefore(_) | Moment::FlushUpTo(_) | Moment::FlushBeforePoolTime(_) => {
                 let flush = self.last_flush(id, |(lsn, time)| by.reaches(*lsn, *time))?;
                 Ok(By::Lsn(flush.map(|(lsn, _)| lsn).ok_or_else(|| {
                     not_found(format!("find a flush of volume {volume} by that moment: none is known"))
@@ -171,6 +178,16 @@ impl Pool {
             }
             _ => Ok(by),
         }
+    }
+
+    /// A moment as it is, but a time on the wall as pool time.
+    pub(super) fn by_pool_time(&self, moment: &Moment) -> Result<Moment> {
+        let find = |wall| self.pool_time(wall).ok_or_else(|| yet_to_come(format_args!("")));
+        Ok(match moment {
+            Moment::Time(wall) => Moment::PoolTime(find(*wall)?),
+            Moment::FlushBefore(wall) => Moment::FlushBeforePoolTime(find(*wall)?),
+            moment => moment.clone(),
+        })
     }
 
     /// The moment of a snapshot, as LSN. [`crate::ErrorKind::NotFound`] where the volume's history does not have it: CDP was
@@ -238,7 +255,7 @@ impl Pool {
         let volume = began.and_then(|(.., volume)| name(volume)).unwrap_or_default();
         let recorded = at.branch.last_recorded(By::Lsn(lsn));
         let time = recorded.ok().map(|found| found.max(began.map(|(from, time, _)| (from, time))));
-        Origin::Moment { volume, lsn, time: time.flatten().map(|(_, time)| time) }
+        Origin::Moment { volume, lsn, time: time.flatten().map(|(_, time)| self.clock.wall(time)) }
     }
 
     /// The branches that rest on a moment, with the name of the volume whose history it is, as far as that is there still,

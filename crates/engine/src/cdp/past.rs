@@ -26,6 +26,7 @@ impl Pool {
         let state = self.names.read().volume(volume)?.clone();
         self.record_until(self.journal.last().0)?;
         let mut history = History { marks: self.marks(state.id), ..History::default() };
+        self.look_at_clock();
         history.flushes = self.newest_flushes(state.id)?;
         let stretches = self.stretches(state.id);
         for Stretch { branch, until, .. } in &stretches {
@@ -39,7 +40,22 @@ impl Pool {
         }
         history.anchors.sort_by_key(|anchor| anchor.lsn);
         history.buckets = self.buckets(&history.spans, &stretches, buckets);
+        if let Some(first) = history.spans.iter().map(|span| span.from.1).min() {
+            history.clock = self.clock.changes(first);
+        }
+        self.by_the_wall(&mut history);
         Ok(history)
+    }
+
+    /// Turns pool times into what the wall clock said.
+    fn by_the_wall(&self, history: &mut History) {
+        let History { spans, anchors, marks, flushes, buckets, clock: _ } = history;
+        let of_spans = spans.iter_mut().flat_map(|span| [Some(&mut span.from), span.to.as_mut()]).flatten();
+        let times = of_spans.chain(flushes).map(|(_, time)| time);
+        let times = times.chain(anchors.iter_mut().map(|anchor| &mut anchor.time));
+        let times = times.chain(marks.iter_mut().map(|mark| &mut mark.time));
+        let times = times.chain(buckets.iter_mut().map(|bucket| &mut bucket.from));
+        times.for_each(|time| *time = self.clock.wall(*time));
     }
 
     /// When a range of bytes changed, with LSNs in a range: the oldest `limit` changes, oldest first.
@@ -52,7 +68,9 @@ impl Pool {
     ) -> Result<Vec<Change>> {
         let id = self.names.read().volume(volume)?.id;
         self.record_until((*lsns.end()).min(self.journal.last().0))?;
-        self.recorded(id, &bytes, &lsns, limit)
+        let mut found = self.recorded(id, &bytes, &lsns, limit)?;
+        found.iter_mut().for_each(|change| change.time = self.clock.wall(change.time));
+        Ok(found)
     }
 
     /// The distinct chunks that were written between the last two anchors, or if none were, in all that is kept; of so many

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A volume's past on one branch.
-pub(super) struct Stretch {
-    pub(super) branch: Arc<Branch>,
+pub(crate) struct Stretch {
+    pub(crate) branch: Arc<Branch>,
     /// (LSN, time) from which on nothing was recorded there any more: CDP was switched off, or the volume went over to another
     /// branch. `None` while it goes on.
     pub(super) until: Option<(u64, u64)>,
@@ -144,7 +144,7 @@ impl Pool {
     }
 
     /// The stretches of a volume's past of which something is there, oldest first.
-    pub(super) fn stretches(&self, volume: u64) -> Vec<Stretch> {
+    pub(crate) fn stretches(&self, volume: u64) -> Vec<Stretch> {
         let lines = self.lines.read();
         let names = self.names.read();
         let of_volume = lines.get(&volume).into_iter().flatten();
@@ -189,6 +189,8 @@ impl Pool {
         // Where CDP is off now, the newest that was said counts.
         let settings = stretches.iter().rev().find_map(|s| s.branch.cdp.log.read().last_settings());
         let Retention { time, bytes } = settings.map(|s| s.retention).unwrap_or_default();
+        // Ages are pool time. While the clock is in doubt nothing is old.
+        let time = time.filter(|_| !self.clock.is_suspended());
         let cutoff = time.map(|time| self.now().saturating_sub(time));
         let stored = || stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum::<u64>();
         let too_large = bytes.is_some_and(|most| stored() > most);
@@ -334,6 +336,7 @@ impl Pool {
             info.anchors += log.anchors().count() as u64;
         }
         info.window = info.from.map_or(0, |(_, from)| self.now().saturating_sub(from));
+        info.from = info.from.map(|(lsn, from)| (lsn, self.clock.wall(from)));
         let wanted = cdp.wanted().map(|s| s.retention).filter(|r| r.bytes.is_some()).and_then(|r| r.time);
         let began = stretches.first().map_or(0, |s| s.branch.cdp.log.read().floor());
         // Where nothing was forgotten yet, history is as long as it can be.

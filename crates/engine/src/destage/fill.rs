@@ -117,9 +117,8 @@ impl Pool {
         if m.filling.is_empty() || m.committed.preserved_lsn > m.destaged {
             return Ok(false);
         }
-        let now = self.world.clock.now();
-        // A clock that was set back holds nobody up for long.
-        let ready = |job: &Fill| now >= job.not_before || job.not_before - now > PATIENCE;
+        let now = self.world.clock.monotonic();
+        let ready = |job: &Fill| now >= job.not_before;
         let found = m.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id);
         if let Some(id) = found {
             self.fill_step(m, id, now).map_err(|e| self.fault.poison(&e))?;

@@ -107,9 +107,8 @@ impl Pool {
         if m.relocating.is_empty() || m.committed.preserved_lsn > m.destaged {
             return Ok(false);
         }
-        let now = self.world.clock.now();
-        // A clock that was set back holds nobody up for long.
-        let ready = |job: &Relocation| now >= job.not_before || job.not_before - now > NANOSECOND;
+        let now = self.world.clock.monotonic();
+        let ready = |job: &Relocation| now >= job.not_before;
         let Some(id) = m.relocating.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id) else {
             return Ok(false);
         };

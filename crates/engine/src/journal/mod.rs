@@ -25,11 +25,11 @@ pub(crate) use segment::SegmentReader;
 pub(crate) use tail::{Owner, keep_room as keep_tail_room, restore as restore_tail};
 
 use crate::cdp::room::Place;
+use crate::clock::PoolClock;
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::staging::Staging;
-use crate::world::Clock;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use record::{Header, Kind, PieceCrcs};
@@ -50,7 +50,7 @@ pub(crate) struct JournalConfig {
 pub(crate) struct Journal {
     config: JournalConfig,
     dir: Arc<dyn Dir>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<PoolClock>,
     fault: Arc<Fault>,
     state: Mutex<State>,
     /// Something that a waiter waits for has changed: `written`, the leader, the syncer, or room.
@@ -157,7 +157,7 @@ impl Journal {
     pub(crate) fn new(
         config: JournalConfig,
         dir: Arc<dyn Dir>,
-        clock: Arc<dyn Clock>,
+        clock: Arc<PoolClock>,
         fault: Arc<Fault>,
         scanned: Scanned,
     ) -> Self {
@@ -214,7 +214,7 @@ impl Journal {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// Last LSN and time given out.
+    /// Last LSN and pool time given out.
     pub(crate) fn last(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.last_lsn, state.last_time)
@@ -370,7 +370,7 @@ impl Sequencing<'_> {
         self.state.last_lsn
     }
 
-    /// The time of the last LSN given out.
+    /// The pool time of the last LSN given out.
     pub(crate) fn last_time(&self) -> u64 {
         self.state.last_time
     }
@@ -396,12 +396,12 @@ impl Sequencing<'_> {
         };
         let state = &mut *self.state;
         state.pad = false;
+        state.last_time = self.journal.clock.stamp(state.last_lsn, state.last_time);
         state.last_lsn = lsn;
         state.next_lsn = lsn + 1;
         if matches!(record.kind, Kind::Discard | Kind::Control) {
             state.last_unmapping = lsn;
         }
-        state.last_time = self.journal.clock.now().max(state.last_time + 1);
         let header = Header {
             incarnation: self.journal.config.incarnation,
             lsn,

@@ -20,6 +20,11 @@ pub mod code {
     pub const DRAIN_STALLED: &str = "drain-stalled";
     /// A volume that is being made complete (recovered, flattened) does not get on.
     pub const COMPLETION_STALLED: &str = "completion-stalled";
+    /// The wall clock was set, and nothing is forgotten by time until it agrees again or is
+    /// confirmed.
+    pub const CLOCK_JUMPED: &str = "clock-jumped";
+    /// The newest time of a history or a snapshot lies ahead of the clock.
+    pub const TIMES_AHEAD: &str = "times-ahead";
 }
 
 /// What an operator should look at.
@@ -70,6 +75,7 @@ impl Pool {
         self.warn_of_damage(&mut warnings);
         self.warn_of_space(&mut warnings);
         self.warn_of_stalled_work(&mut warnings);
+        self.warn_of_clock(&mut warnings);
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 

@@ -69,7 +69,7 @@ pub(crate) struct Maintenance {
     pub(crate) filling: BTreeMap<u64, Fill>,
     /// By branch, the last segment of its history that was to be compressed harder.
     pub(crate) compacted: BTreeMap<u64, u64>,
-    /// When that may go on.
+    /// When that may go on, by the monotonic clock.
     pub(crate) compact_from: u64,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
@@ -120,6 +120,7 @@ impl Pool {
     }
 
     fn step(&self) -> Result<Progress> {
+        self.look_at_clock();
         if self.enforce_snapshot_policies()?
             || self.flatten_deepest()?
             || self.flatten_over_expired()?
@@ -142,7 +143,7 @@ impl Pool {
         {
             return Ok(Progress::Worked);
         }
-        if m.committed.destaged_lsn < m.destaged || self.flushes_wait(m) {
+        if m.committed.destaged_lsn < m.destaged || self.flushes_wait(m) || self.clock.wants_commit() {
             self.checkpoint(m)?;
             return Ok(Progress::Worked);
         }
@@ -169,7 +170,7 @@ impl Pool {
 
     /// Have flush points waited long enough for a commit to take them along?
     fn flushes_wait(&self, m: &Maintenance) -> bool {
-        let waited = |since| self.is_quiet(m) || self.world.clock.now().saturating_sub(since) >= FLUSHES_WAIT;
+        let waited = |since| self.is_quiet(m) || self.clock.now().saturating_sub(since) >= FLUSHES_WAIT;
         self.flushes.oldest_waiting().is_some_and(waited)
     }
 
@@ -223,7 +224,7 @@ impl Pool {
         let now = (m.destaged, self.journal.synced(), self.journal.start_after(m.destaged).0);
         let then = &m.committed;
         let same = now == (then.destaged_lsn, then.synced_lsn, then.journal_seq);
-        if same && self.flushes.oldest_waiting().is_none() {
+        if same && self.flushes.oldest_waiting().is_none() && !self.clock.wants_commit() {
             return Ok(());
         }
         let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;
@@ -263,13 +264,16 @@ impl Pool {
             time: self.journal.last().1,
             ..m.committed
         };
+        let (clock, stretches) = self.clock.to_store();
         let kept = txn.kept_change();
         m.allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
+            .and_then(|()| txn.put_clock(&clock, stretches.as_deref()))
             .and_then(|()| txn.commit())
             .map_err(|e| self.fault.poison(&e))?;
         self.flushes.stored(flushes);
+        self.clock.stored(&clock, stretches.as_deref());
         let names = self.names.read();
         for (id, change) in kept {
             if let Some(branch) = names.branches.get(&id) {

@@ -2,6 +2,7 @@
 //! control operations, and decides which background step comes next.
 
 mod allocator;
+mod clock;
 mod control;
 mod counters;
 mod fill;
@@ -20,6 +21,7 @@ mod space;
 mod statistics;
 mod usage;
 
+pub use crate::clock::{ClockChange, ClockInfo};
 pub use health::{Health, Warning, code};
 pub use info::*;
 
@@ -33,6 +35,7 @@ pub(crate) use space::Space;
 
 use crate::catalog::{Catalog, LineRecord};
 use crate::cdp::flushes::Flushes;
+use crate::clock::PoolClock;
 use crate::disk::{CountingDir, SyncPurpose};
 
 use crate::error::{ErrorKind, Result};
@@ -57,6 +60,7 @@ pub struct Pool {
     pub(crate) options: PoolOptions,
     pub(crate) dir: Arc<CountingDir>,
     pub(crate) world: World,
+    pub(crate) clock: Arc<PoolClock>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) journal: Journal,
     pub(crate) fault: Arc<Fault>,
@@ -116,6 +120,8 @@ impl Pool {
     /// The pool as it stands.
     pub fn info(&self) -> PoolInfo {
         let totals = self.space.totals();
+        // Before the names are held, which it looks at by itself.
+        let health = self.health();
         let names = self.names.read();
         PoolInfo {
             uuid: self.uuid,
@@ -128,7 +134,7 @@ impl Pool {
             reserved_history: self.space.log(),
             provisioned: names.by_name.values().map(|v| v.size.load(Ordering::Relaxed)).sum(),
             volumes: names.by_name.len() as u64,
-            health: self.health(),
+            health,
         }
     }
 
@@ -223,9 +229,9 @@ impl Pool {
         crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)
     }
 
-    /// The time, as the next record would have it at least.
+    /// Pool time, as the next record would have it at least.
     pub(crate) fn now(&self) -> u64 {
-        self.world.clock.now().max(self.journal.last().1)
+        self.clock.now().max(self.journal.last().1)
     }
 
     /// Tells the maintenance thread that there is work.

@@ -13,6 +13,7 @@ use crate::catalog::{
 use crate::cdp::flushes::Flushes;
 use crate::cdp::log::load_segments;
 use crate::cdp::room::{self, Place};
+use crate::clock::PoolClock;
 use crate::destage::Fill;
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
@@ -123,15 +124,11 @@ impl Pool {
         keep_tail_room(&*dir, superblock.segment_size)?;
         let cursor = scanned.cursor;
         scanned.max_time = committed.time;
+        let clock = resume_clock(&world, &catalog, &scanned)?;
 
         let fault = Arc::new(Fault::default());
-        let journal = Journal::new(
-            journal_config(&superblock, committed.incarnation),
-            dir.clone(),
-            world.clock.clone(),
-            fault.clone(),
-            scanned,
-        );
+        let of_journal = journal_config(&superblock, committed.incarnation);
+        let journal = Journal::new(of_journal, dir.clone(), clock.clone(), fault.clone(), scanned);
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         load_segments(&*dir, &catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
         let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
@@ -147,6 +144,7 @@ impl Pool {
             options,
             dir,
             world,
+            clock,
             catalog,
             journal,
             fault,
@@ -163,8 +161,16 @@ impl Pool {
         });
         pool.finish_interrupted_batch()?;
         pool.make_up_anchors()?;
+        pool.store_clock()?;
         Ok(pool)
     }
+}
+
+/// The pool's clock, from where it was stored, or from the last record.
+fn resume_clock(world: &World, catalog: &Catalog, scanned: &Scanned) -> Result<Arc<PoolClock>> {
+    let (stored, stretches) = catalog.clock()?;
+    let last = (scanned.tail_lsn, scanned.max_time);
+    Ok(Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last)))
 }
 
 /// Takes note of the background work that the catalog knows of; and tells the lines of all volumes' histories.

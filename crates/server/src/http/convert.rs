@@ -407,5 +407,20 @@ pub(super) fn history(volume: String, found: &cdp::History) -> api::History {
         marks: found.marks.iter().map(mark).collect(),
         flushes: found.flushes.iter().copied().map(position).collect(),
         buckets: found.buckets.iter().map(bucket).collect(),
+        clock: found.clock.iter().map(clock_change).collect(),
+    }
+}
+
+fn clock_change(change: &pool::ClockChange) -> api::ClockChange {
+    api::ClockChange { lsn: change.lsn, before: time(change.before), after: time(change.after) }
+}
+
+pub(super) fn clock(clock: &pool::ClockInfo) -> api::Clock {
+    api::Clock {
+        now: time(clock.now),
+        jumped_seconds: clock.jumped.map(|by| by as f64 / SECOND as f64),
+        suspended: clock.suspended,
+        ahead_seconds: clock.ahead as f64 / SECOND as f64,
+        changes: clock.changes.iter().map(clock_change).collect(),
     }
 }

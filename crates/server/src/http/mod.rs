@@ -1,6 +1,7 @@
 //! The admin API over HTTP: routes, credentials, and the loops that serve connections.
 
 mod cdp;
+mod clock;
 pub(crate) mod convert;
 mod error;
 mod flatten;

@@ -2,7 +2,9 @@
 
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
-use super::{App, blocking, cdp, convert, flatten, relocation, schedules, snapshots, targets, transfer};
+use super::{
+    App, blocking, cdp, clock, convert, flatten, relocation, schedules, snapshots, targets, transfer,
+};
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -48,6 +50,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(transfer::router())
+        .merge(clock::router())
         .merge(relocation::router())
         .merge(flatten::router())
         .merge(schedules::router())

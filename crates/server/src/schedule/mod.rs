@@ -346,8 +346,12 @@ impl App {
         names.next().unwrap_or_else(|| format!("{}-{}", plan.prefix, time_name(now)))
     }
 
-    /// Deletes what is kept no more. What may not be deleted stays until it may.
+    /// Deletes what is kept no more. What may not be deleted stays until it may; while the clock is
+    /// in doubt, so does everything that goes by hours and days.
     fn prune(&self, plan: &Plan, volume: &str) -> Result<()> {
+        if self.pool.is_forgetting_suspended() && when::goes_by_time(&plan.keep) {
+            return Ok(());
+        }
         let mut theirs = self.pool.snapshots(volume)?;
         theirs.retain(|s| is_of(&plan.prefix, &s.name));
         let times: Vec<Timestamp> = theirs.iter().map(taken).collect();

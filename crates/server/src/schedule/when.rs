@@ -65,6 +65,11 @@ pub(super) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
     (0..times.len()).filter(|i| !kept.contains(i)).collect()
 }
 
+/// Whether it matters when snapshots were taken.
+pub(super) fn goes_by_time(keep: &Retention) -> bool {
+    *keep != Retention { last: keep.last, ..Retention::default() }
+}
+
 fn hour(at: Timestamp) -> i64 {
     at.as_second().div_euclid(HOUR)
 }

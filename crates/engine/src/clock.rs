@@ -1,0 +1,385 @@
+//! The pool's own time, and what the wall clock said beside it.
+//!
+//! Records, flush points and histories carry *pool time*: nanoseconds that grow with the monotonic
+//! clock and with the order of records, whatever becomes of the wall clock. Ages are differences of
+//! pool times. While nobody sets the clock, pool time is the wall clock's time. Where the clock was
+//! set, a new [`Stretch`] of pool time begins: it notes how far the wall clock is ahead of pool
+//! time from there on. So a time on the wall is a pool time in some stretch, or in several where
+//! the clock was put back; the newest one counts.
+//!
+//! A clock that is set by more than [`JUMP`] suspends forgetting by time until it agrees again, or
+//! an operator confirms it.
+
+use crate::catalog::{ClockRecord, Stretch};
+use crate::world::Clock;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const SECOND: u64 = 1_000_000_000;
+const HOUR: u64 = 3600 * SECOND;
+/// Nanoseconds by which the clock may be set without a warning: time services do that.
+pub(crate) const JUMP: u64 = 60 * SECOND;
+/// Nanoseconds by which the clock may be set without the beginning of a stretch.
+const STEP: u64 = SECOND / 20;
+/// Nanoseconds between two comparisons with the wall clock while records are stamped.
+const COMPARE_EVERY: u64 = SECOND / 100;
+/// Nanoseconds that reading both clocks may take: they belong together.
+const READING: u64 = SECOND / 1000;
+/// Nanoseconds that a machine may plausibly have been off.
+const LONGEST_GAP: u64 = 72 * HOUR;
+/// Nanoseconds after a boot in which nothing is forgotten for the time that the machine was off: a
+/// time service may put the clock right.
+const SETTLING: u64 = 600 * SECOND;
+/// Nanoseconds after which the clocks are stored though nothing else is.
+const STORE_EVERY: u64 = 6 * HOUR;
+/// Stretches that are kept at most.
+const MOST_STRETCHES: usize = 256;
+
+/// The pool's clock. Its lock is a leaf, taken where the clocks are compared and not where a record
+/// is stamped.
+pub(crate) struct PoolClock {
+    clock: Arc<dyn Clock>,
+    /// Pool time is the monotonic clock's reading plus this, modulo 2^64.
+    base: AtomicU64,
+    /// The monotonic reading at the last comparison with the wall clock.
+    compared: AtomicU64,
+    /// Nothing is forgotten by time.
+    suspended: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// By pool time, never empty. The first one holds for everything before it, too.
+    stretches: Vec<Stretch>,
+    /// How far the wall clock is ahead of pool time where it is trusted, in nanoseconds.
+    agreed: i64,
+    /// So many nanoseconds more it may be ahead, once: the machine was off, for a time that only
+    /// the wall clock knows.
+    slack: u64,
+    /// Nothing is forgotten by time before the monotonic clock reads this.
+    settled_at: u64,
+    /// The wall clock is not what it should be.
+    jumped: bool,
+    /// The stretches, or what is trusted, changed since they were stored.
+    changed: bool,
+    /// The monotonic reading when the clocks were stored last.
+    stored: u64,
+    /// The monotonic reading when stretches without a history were dropped last.
+    pruned: u64,
+}
+
+/// Where the clock was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockChange {
+    /// The last record before it.
+    pub lsn: u64,
+    /// What the clock would have said, in nanoseconds since the Unix epoch.
+    pub before: u64,
+    /// What it said.
+    pub after: u64,
+}
+
+/// How the wall clock stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClockInfo {
+    /// What it says, in nanoseconds since the Unix epoch.
+    pub now: u64,
+    /// How far it is ahead of what it should say, in nanoseconds, where that is a jump that nobody
+    /// confirmed.
+    pub jumped: Option<i64>,
+    /// Nothing is forgotten by time now.
+    pub suspended: bool,
+    /// Nanoseconds by which the newest time of a history or snapshot lies ahead of the clock.
+    pub ahead: u64,
+    /// Where it was set, oldest first, as far back as any history goes.
+    pub changes: Vec<ClockChange>,
+}
+
+/// `a` minus `b`; what does not fit is the largest or the smallest number.
+fn minus(a: u64, b: u64) -> i64 {
+    let difference = i128::from(a) - i128::from(b);
+    i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
+}
+
+impl PoolClock {
+    /// Goes on where the stored clocks ended: with the last time that was given out, and the last
+    /// record's number. `None`: the pool is new, or of a build that stored none.
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        stored: Option<ClockRecord>,
+        stretches: Vec<Stretch>,
+        last: (u64, u64),
+    ) -> PoolClock {
+        let (boot, monotonic) = (clock.boot(), clock.monotonic());
+        let (last_lsn, last_time) = last;
+        let same_boot = stored.filter(|s| s.boot == boot && boot != [0; 16] && monotonic >= s.monotonic);
+        let unknown = minus(clock.now(), last_time);
+        let mut agreed = stored.map_or(0, |s| s.agreed);
+        let (base, slack, settled_at) = match (&same_boot, &stored) {
+            (Some(s), _) => (s.time.wrapping_sub(s.monotonic), s.slack, s.settled_at),
+            // How long the machine was off is not known but by the wall clock.
+            (None, Some(s)) => (s.time.max(last_time).wrapping_sub(monotonic), LONGEST_GAP, 0),
+            (None, None) if last_time > 0 && unknown > LONGEST_GAP.cast_signed() => {
+                // A build that stored no clocks let idle pools rest for as long as they were idle.
+                // That is no age.
+                agreed = unknown;
+                (last_time.wrapping_sub(monotonic), 0, 0)
+            }
+            (None, None) if last_time > 0 => (last_time.wrapping_sub(monotonic), LONGEST_GAP, 0),
+            (None, None) => (clock.now().wrapping_sub(monotonic), 0, 0),
+        };
+        let first = Stretch { from: 0, lsn: 0, offset: 0 };
+        let pool = PoolClock {
+            clock,
+            base: AtomicU64::new(base),
+            compared: AtomicU64::new(monotonic),
+            suspended: AtomicBool::new(false),
+            state: Mutex::new(State {
+                stretches: if stretches.is_empty() { vec![first] } else { stretches },
+                agreed,
+                slack,
+                settled_at,
+                jumped: false,
+                changed: stored.is_none(),
+                stored: monotonic,
+                pruned: monotonic,
+            }),
+        };
+        pool.compare(last_lsn, last_time);
+        pool
+    }
+
+    /// Pool time now.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.monotonic().wrapping_add(self.base.load(Ordering::Relaxed))
+    }
+
+    /// Pool time for a record that follows the one with this number and time. Compares the clocks
+    /// where that was not done lately, so that few records belong to the wrong stretch.
+    pub(crate) fn stamp(&self, last_lsn: u64, last_time: u64) -> u64 {
+        let monotonic = self.clock.monotonic();
+        if monotonic.wrapping_sub(self.compared.load(Ordering::Relaxed)) >= COMPARE_EVERY {
+            self.compare(last_lsn, last_time);
+        }
+        monotonic.wrapping_add(self.base.load(Ordering::Relaxed)).max(last_time.saturating_add(1))
+    }
+
+    /// The wall clock and the monotonic clock at one instant. `None` where the thread was held up
+    /// in between.
+    fn read(&self) -> Option<(u64, u64)> {
+        (0..3).find_map(|_| {
+            let before = self.clock.monotonic();
+            let wall = self.clock.now();
+            let after = self.clock.monotonic();
+            (after.saturating_sub(before) <= READING).then_some((wall, after))
+        })
+    }
+
+    /// Looks at the wall clock. What follows the record with this number and time belongs to the
+    /// stretch that it is in now.
+    pub(crate) fn compare(&self, last_lsn: u64, last_time: u64) {
+        let Some((wall, monotonic)) = self.read() else { return };
+        self.compared.store(monotonic, Ordering::Relaxed);
+        let state = &mut *self.state.lock();
+        let mut now = monotonic.wrapping_add(self.base.load(Ordering::Relaxed));
+        let ahead = minus(wall, now).saturating_sub(state.agreed);
+        // The time that the machine was off counts as age.
+        let gap = u64::try_from(ahead).unwrap_or(0);
+        let was_off = gap > 0 && gap <= state.slack;
+        if was_off {
+            now = now.saturating_add(gap);
+            self.base.fetch_add(gap, Ordering::Relaxed);
+            if gap > JUMP {
+                state.settled_at = monotonic.saturating_add(SETTLING);
+            }
+        }
+        let offset = minus(wall, now);
+        state.jumped = !was_off && ahead.unsigned_abs() > JUMP;
+        if !state.jumped {
+            state.changed |= state.slack > 0;
+            state.slack = 0;
+            if offset.abs_diff(state.agreed) > STEP {
+                state.agreed = offset;
+                state.changed = true;
+            }
+        }
+        if state.offset().abs_diff(offset) > STEP {
+            state.begin(Stretch { from: now.max(last_time.saturating_add(1)), lsn: last_lsn, offset });
+        }
+        self.suspended.store(state.jumped || monotonic < state.settled_at, Ordering::Release);
+    }
+
+    /// May nothing be forgotten by time?
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Acquire)
+    }
+
+    /// How far the wall clock is ahead of what it should say, if that is a jump.
+    pub(crate) fn jumped(&self) -> Option<i64> {
+        let state = self.state.lock();
+        state.jumped.then(|| state.offset().saturating_sub(state.agreed))
+    }
+
+    /// The wall clock is right as it is.
+    pub(crate) fn confirm(&self) {
+        let state = &mut *self.state.lock();
+        (state.agreed, state.slack, state.settled_at) = (state.offset(), 0, 0);
+        (state.jumped, state.changed) = (false, true);
+        self.suspended.store(false, Ordering::Release);
+    }
+
+    /// What the wall clock said at a pool time.
+    pub(crate) fn wall(&self, time: u64) -> u64 {
+        let state = self.state.lock();
+        let after = state.stretches.partition_point(|stretch| stretch.from <= time);
+        time.saturating_add_signed(state.stretches[after.saturating_sub(1)].offset)
+    }
+
+    /// The pool time of a time on the wall: in the newest stretch that has it. One that no stretch
+    /// has is the end of the newest stretch that began by then. `None`: it is yet to come. `now` is
+    /// the pool time now, or of the last record if that is later.
+    pub(crate) fn at(&self, wall: u64, now: u64) -> Option<u64> {
+        let state = self.state.lock();
+        if let Some(found) = state.spans(now).find(|span| (span.begins()..=span.ends()).contains(&wall)) {
+            return Some(wall.saturating_add_signed(found.offset.saturating_neg()));
+        }
+        if wall > now.saturating_add_signed(state.offset()) {
+            return None;
+        }
+        let before = state.spans(now).find(|span| span.begins() <= wall);
+        Some(before.map_or(0, |span| span.last))
+    }
+
+    /// Where the clock was set after a pool time.
+    pub(crate) fn changes(&self, after: u64) -> Vec<ClockChange> {
+        let state = self.state.lock();
+        let pairs = state.stretches.windows(2).filter(|pair| pair[1].from >= after);
+        let change = |pair: &[Stretch]| ClockChange {
+            lsn: pair[1].lsn,
+            before: pair[1].from.saturating_add_signed(pair[0].offset),
+            after: pair[1].from.saturating_add_signed(pair[1].offset),
+        };
+        pairs.map(change).collect()
+    }
+
+    /// The latest time on the wall of any stretch that ends after a pool time, but the one that
+    /// goes on.
+    pub(crate) fn latest(&self, after: u64) -> u64 {
+        let state = self.state.lock();
+        let ended = state.spans(u64::MAX).skip(1).filter(|span| span.last >= after);
+        ended.map(|span| span.ends()).max().unwrap_or(0)
+    }
+
+    /// Whether the clocks should be stored though nothing else is.
+    pub(crate) fn wants_commit(&self) -> bool {
+        let monotonic = self.clock.monotonic();
+        let state = self.state.lock();
+        state.changed || monotonic.saturating_sub(state.stored) >= STORE_EVERY
+    }
+
+    /// Whether to look for stretches that no history reaches. Yes once a minute, if there may be
+    /// any.
+    pub(crate) fn wants_pruning(&self) -> bool {
+        let monotonic = self.clock.monotonic();
+        let state = &mut *self.state.lock();
+        let due = state.stretches.len() > 1 && monotonic.saturating_sub(state.pruned) >= JUMP;
+        if due {
+            state.pruned = monotonic;
+        }
+        due
+    }
+
+    /// Drops the stretches before the one that a pool time is in.
+    pub(crate) fn prune(&self, oldest: u64) {
+        let state = &mut *self.state.lock();
+        let after = state.stretches.partition_point(|stretch| stretch.from <= oldest);
+        if after > 1 {
+            state.stretches.drain(..after - 1);
+            state.changed = true;
+        }
+    }
+
+    /// What a commit stores: the clocks, and the stretches if they changed.
+    pub(crate) fn to_store(&self) -> (ClockRecord, Option<Vec<Stretch>>) {
+        let state = self.state.lock();
+        let monotonic = self.clock.monotonic();
+        let record = ClockRecord {
+            time: monotonic.wrapping_add(self.base.load(Ordering::Relaxed)),
+            monotonic,
+            boot: self.clock.boot(),
+            agreed: state.agreed,
+            slack: state.slack,
+            settled_at: state.settled_at,
+        };
+        (record, state.changed.then(|| state.stretches.clone()))
+    }
+
+    /// The commit that stores these succeeded.
+    pub(crate) fn stored(&self, record: &ClockRecord, stretches: Option<&[Stretch]>) {
+        let state = &mut *self.state.lock();
+        state.stored = record.monotonic;
+        // Something may have changed meanwhile.
+        let same = (record.agreed, record.slack) == (state.agreed, state.slack);
+        if same && stretches.is_some_and(|stored| stored == state.stretches) {
+            state.changed = false;
+        }
+    }
+}
+
+/// A stretch with its end.
+struct Span {
+    from: u64,
+    /// The last pool time that belongs to it.
+    last: u64,
+    offset: i64,
+}
+
+impl Span {
+    fn begins(&self) -> u64 {
+        self.from.saturating_add_signed(self.offset)
+    }
+
+    fn ends(&self) -> u64 {
+        self.last.saturating_add_signed(self.offset)
+    }
+}
+
+impl State {
+    /// How far the wall clock was ahead of pool time when it was looked at last.
+    fn offset(&self) -> i64 {
+        self.stretches.last().map_or(0, |stretch| stretch.offset)
+    }
+
+    /// The stretches, newest first; the newest ends `now`.
+    fn spans(&self, now: u64) -> impl Iterator<Item = Span> {
+        let mut end = now;
+        let count = self.stretches.len();
+        self.stretches.iter().enumerate().rev().map(move |(n, stretch)| {
+            let last = if n + 1 == count { end.max(stretch.from) } else { end.saturating_sub(1) };
+            // Everything before the first one is in it.
+            let from = if n == 0 { 0 } else { stretch.from };
+            end = stretch.from;
+            Span { from, last, offset: stretch.offset }
+        })
+    }
+
+    fn begin(&mut self, stretch: Stretch) {
+        self.changed = true;
+        match self.stretches.last_mut() {
+            // Nothing lies between: the clock was set twice.
+            Some(last) if last.from >= stretch.from => *last = Stretch { from: last.from, ..stretch },
+            _ => self.stretches.push(stretch),
+        }
+        if self.stretches.len() > MOST_STRETCHES {
+            let length = |n: &usize| self.stretches[n + 1].from - self.stretches[*n].from;
+            // What the shortest one held is told by the time of the one before it.
+            if let Some(shortest) = (1..self.stretches.len() - 1).min_by_key(length) {
+                self.stretches.remove(shortest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! The routes of the clock.
+
+use super::error::{ApiError, Json};
+use super::routes::Shared;
+use super::{App, blocking, convert};
+use axum::extract::State;
+use hindcast_api::{Clock, ErrorBody};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(clock)).routes(routes!(confirm_clock))
+}
+
+/// How the server's clock stands, and where it was set.
+#[utoipa::path(get, path = "/pool/clock", responses((status = OK, body = Clock)))]
+async fn clock(State(app): Shared) -> Result<Json<Clock>, ApiError> {
+    blocking(&app, |app| Ok(Json(convert::clock(&app.pool.clock())))).await
+}
+
+/// Confirms that the clock is right as it is, after it was set: what is kept for a time expires
+/// again.
+#[utoipa::path(post, path = "/pool/clock/confirmation", responses((status = OK, body = Clock), (status = "default", body = ErrorBody)))]
+async fn confirm_clock(State(app): Shared) -> Result<Json<Clock>, ApiError> {
+    blocking(&app, |app| {
+        app.pool.confirm_clock()?;
+        tracing::info!("the clock was confirmed");
+        Ok(Json(convert::clock(&app.pool.clock())))
+    })
+    .await
+}
