@@ -1,9 +1,10 @@
 //! Drawing operations from a seed, one after another, to fit the state that the last ones left.
 
+use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 use crate::rand::Rand;
-use crate::workload::{Crash, KIB, MIB, Op, Plan};
+use crate::workload::{ClockMove, Crash, KIB, MIB, Op, Plan};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Method, Order};
@@ -56,12 +57,13 @@ const SNAPSHOT_KINDS: [(Kind, u64); 15] = [
 const IMAGE_KINDS: [(Kind, u64); 3] = [(Kind::CreateOver, 3), (Kind::Flatten, 4), (Kind::LoseImages, 1)];
 
 /// The same for histories.
-const HISTORY_KINDS: [(Kind, u64); 4] =
-    [(Kind::Cdp, 4), (Kind::ReadMoment, 8), (Kind::Recover, 1), (Kind::RollBackTo, 1)];
+const HISTORY_KINDS: [(Kind, u64); 5] =
+    [(Kind::Cdp, 4), (Kind::ReadMoment, 8), (Kind::Recover, 1), (Kind::RollBackTo, 1), (Kind::Clock, 3)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Cdp,
+    Clock,
     ReadMoment,
     Recover,
     RollBackTo,
@@ -262,7 +264,7 @@ impl Generator {
             Kind::Create if state.volumes.len() as u64 >= self.max_volumes => return None,
             Kind::Create => self.create(state),
             Kind::CreateOver | Kind::Flatten | Kind::LoseImages => self.of_image(kind, vol, state)?,
-            Kind::Cdp | Kind::ReadMoment | Kind::Recover | Kind::RollBackTo => {
+            Kind::Cdp | Kind::Clock | Kind::ReadMoment | Kind::Recover | Kind::RollBackTo => {
                 self.of_history(kind, vol, state)?
             }
             Kind::Resize => self.resize(vol, volume),
@@ -317,6 +319,7 @@ impl Generator {
         let pick = self.rand.bits();
         Some(match kind {
             Kind::Cdp => Op::Cdp(vol, self.cdp_settings()),
+            Kind::Clock => Op::Clock(ClockMove::random(&mut self.rand)),
             Kind::Recover if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
             Kind::Recover => Op::Recover(vol, pick, self.volume_name(state)),
             Kind::RollBackTo => {
@@ -345,6 +348,8 @@ impl Generator {
             _ => AnchorPolicy::Every(rand.between(1, 30)),
         };
         let time = rand.percent(20).then(|| rand.between(1, 60_000_000));
+        // What no run outlasts expires in no run, whatever the clock says.
+        let time = time.map(|time| if time.is_multiple_of(3) { FOR_EVER } else { time });
         let bytes = rand.percent(20).then(|| rand.between(1, 2 << 20));
         let retention = Retention { time, bytes };
         let max_distance = rand.percent(10).then(|| rand.between(1, 60));

@@ -3,6 +3,7 @@
 //! After each operation everything that was sequenced is known, so what a volume holds then is what it held at the last
 //! LSN for ever; and so is what it held between the writes of one request. After a crash the moments behind the end of what was recovered have never been.
 
+use crate::clock::{When, expires};
 use crate::oracle::{Content, Effect, Manner, SnapId, Taken, VolId, VolumeModel, check_content};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
@@ -41,6 +42,8 @@ pub(crate) struct Past {
     expires: bool,
     /// By LSN: what it held, and its size.
     moments: BTreeMap<u64, (Content, u64)>,
+    /// When that was, of those of this boot.
+    pub(crate) times: BTreeMap<u64, When>,
     /// By LSN: flushes that succeeded with CDP on, and whether they must be known: no kill and no crash came since, or it was
     /// found after that.
     flushes: BTreeMap<u64, bool>,
@@ -49,8 +52,11 @@ pub(crate) struct Past {
 impl Run {
     /// Takes note of what volumes with CDP hold now.
     pub(crate) fn note_moments(&mut self) -> Outcome<()> {
+        // The clock stood still, and each record is a nanosecond later than the one before: now all
+        // of them are past.
+        self.pass(1_000_000);
         let pool = self.pool()?;
-        let lsn = pool.stats().sequenced_lsn;
+        let (lsn, when) = (pool.stats().sequenced_lsn, self.when()?);
         let state = self.oracle.state();
         self.past.retain(|vol, _| state.volumes.contains_key(vol));
         if self.oracle.doubtful() || self.faults || self.dir.crashed() || self.poisoned() {
@@ -63,13 +69,14 @@ impl Run {
             }
             let past = self.past.entry(*vol).or_default();
             past.on = info.cdp.is_some();
-            past.expires |= info.cdp.is_some_and(|settings| settings.retention != Retention::default());
+            past.expires |= info.cdp.is_some_and(|settings| expires(&settings.retention));
             let held = || (model.content.clone(), model.size);
             let same = past.moments.values().next_back().is_some_and(|(content, size)| {
                 *size == model.size && content.zones().eq(model.content.zones())
             });
             if past.on && (!same || lsn.is_multiple_of(8)) {
                 past.moments.insert(lsn, held());
+                past.times.insert(lsn, when);
             }
         }
         Ok(())
@@ -151,6 +158,7 @@ impl Run {
         self.past.retain(|vol, _| state.volumes.contains_key(vol));
         for past in self.past.values_mut() {
             drop(past.moments.split_off(&end));
+            drop(past.times.split_off(&end));
             past.flushes.values_mut().for_each(|sure| *sure = false);
         }
         // Not always: a moment is destaged when it is opened, and what is staged is to be met by other things too.
@@ -170,7 +178,7 @@ impl Run {
         let name = self.volume_name(vol)?;
         self.kept_history = true;
         self.brought = EXTRA;
-        if settings.is_some_and(|settings| settings.retention != Retention::default()) {
+        if settings.is_some_and(|settings| expires(&settings.retention)) {
             // Also where a crash leaves it open whether that happened.
             self.past.entry(vol).or_default().expires = true;
         }
@@ -251,8 +259,10 @@ impl Run {
     fn check_moment(&mut self, vol: VolId, lsn: u64, content: &Content, size: u64) -> Outcome<()> {
         let name = self.volume_name(vol)?;
         let pool = self.pool()?;
+        let names = self.names_of(vol, lsn);
+        let moment = names[self.rand.below(names.len() as u64) as usize].clone();
         let result = (|| {
-            let view = pool.open_moment(&name, &Moment::Lsn(lsn))?;
+            let view = pool.open_moment(&name, &moment)?;
             let mut ranges = self.oracle.interesting(vol, size);
             let rand = &mut self.rand;
             let all = ranges.len() as u64;
@@ -265,7 +275,7 @@ impl Run {
             }
             Ok::<_, hindcast_engine::Error>((view.info().size, read))
         })();
-        let what = format!("volume {vol} at LSN {lsn}");
+        let what = format!("volume {vol} at LSN {lsn}, as {moment:?}");
         match result {
             Ok((found, read)) => {
                 if found != size {
@@ -317,6 +327,7 @@ impl Run {
             return Ok(());
         }
         self.drop_handles();
+        self.trust_clock()?;
         let volumes: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in volumes {
             let name = self.volume_name(vol)?;
@@ -331,7 +342,7 @@ impl Run {
         }
         for _ in 0..EXPIRY {
             // What is copied by itself takes a rest after each second's worth.
-            self.clock.advance(1_000_000_000);
+            self.pass(1_000_000_000);
             self.step(&Op::Settle)?;
         }
         // Where the pool is full they rest on it still.

@@ -8,6 +8,7 @@
 //! purpose and demands that somebody notices.
 #![forbid(unsafe_code)]
 
+mod clock;
 mod damage;
 mod differences;
 mod disk;
@@ -37,7 +38,7 @@ pub use oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 pub use rand::Rand;
 pub use run::{Outcome, Run, Summary, Trace};
 pub use scripts::{Script, scripts};
-pub use workload::{Crash, Op, Plan};
+pub use workload::{ClockMove, Crash, Op, Plan};
 
 use hindcast_engine::disk::SyncPurpose;
 

@@ -201,6 +201,7 @@ impl Run {
         self.pool = None;
         self.summary.crashes += 1;
         let how = self.planned.take().unwrap_or(Crash::Kill);
+        self.note_process_end();
         self.say(|| format!("crash: {how:?} after {:?}", self.dir.counts()));
         match how {
             Crash::Kill => {
@@ -209,6 +210,7 @@ impl Run {
             }
             Crash::Power(loss) => {
                 self.dir.lose_power(loss);
+                self.boot();
                 Promise::Durable
             }
         }
@@ -227,6 +229,7 @@ impl Run {
         let Some(pool) = self.pool.take() else {
             return Ok(false);
         };
+        self.note_process_end();
         let closed = pool.close();
         self.summary.records += pool.stats().journal_records;
         drop(pool);
@@ -243,6 +246,7 @@ impl Run {
         if self.close()? {
             if let Some(loss) = loss {
                 self.dir.lose_power(loss);
+                self.boot();
             }
             return self.open(Promise::Acknowledged);
         }

@@ -102,6 +102,7 @@ impl Run {
             Op::Clone(snap, name) => self.clone_volume(*snap, name),
             Op::RollBack { snap, undo, force } => self.roll_back(*snap, undo, *force),
             Op::Cdp(vol, settings) => self.set_cdp(*vol, *settings),
+            Op::Clock(change) => self.move_clock(*change),
             Op::ReadMoment(vol, pick) => self.read_moment(*vol, *pick),
             Op::Recover(vol, pick, name) => self.recover(*vol, *pick, name),
             Op::RollBackTo { vols, pick, force } => self.roll_back_to(vols, *pick, *force),

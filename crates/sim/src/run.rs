@@ -1,5 +1,6 @@
 //! One run: a machine, a pool on it, an oracle beside it, and what is done to them step by step.
 
+use crate::clock::Clocks;
 use crate::disk::{CrashPoint, SimDir};
 use crate::fate::TearModel;
 use crate::generate::{Generator, Theme};
@@ -81,6 +82,7 @@ pub struct Run {
     pub(crate) plan: Plan,
     pub(crate) dir: SimDir,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) clocks: Clocks,
     rng: Arc<dyn Rng>,
     pub(crate) rand: Rand,
     pub(crate) oracle: Oracle,
@@ -158,10 +160,13 @@ impl Run {
         let dir = SimDir::new(rand.bits());
         dir.set_backing(plan.backing);
         dir.set_tear_model(if plan.config.atomic_unit == 4096 { tear_4096 } else { tear_512 });
+        let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
+        clock.boot_after(0);
         Run {
             plan,
             dir,
-            clock: Arc::new(ManualClock::new(1_800_000_000_000_000_000)),
+            clock,
+            clocks: Clocks::default(),
             rng: Arc::new(SplitMix::new(rand.bits())),
             oracle: Oracle::default(),
             pool: None,
@@ -247,7 +252,8 @@ impl Run {
     pub fn step(&mut self, op: &Op) -> Outcome<()> {
         self.summary.ops += 1;
         self.say(|| format!("{op:?}"));
-        self.clock.advance(self.rand.clone().below(1_000_000));
+        // Never not at all: what an operation sequences is later than all before it.
+        self.pass(1 + self.rand.clone().below(1_000_000));
         self.emptied += self.empties(op);
         self.perform(op).map_err(|e| format!("{op:?}: {e}"))?;
         if self.dir.crashed() {

@@ -1,9 +1,10 @@
 //! The scripts that are cut everywhere: small histories, each of which leads through one part of the engine.
 
+use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, VolId, VolumeModel};
-use crate::workload::{Crash, Op};
-use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding};
+use crate::workload::{ClockMove, Crash, Op};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Retention};
 use hindcast_engine::pool::{Method, Placement};
 
 /// A short history with a name.
@@ -50,6 +51,7 @@ pub fn scripts() -> Vec<Script> {
         script("streams", 4096, streams()),
         script("stale-imports", 4096, stale_imports()),
         script("history-of-a-group", 512, history_of_group()),
+        script("clock", 4096, clock()),
     ]
 }
 
@@ -96,6 +98,23 @@ fn history() -> Vec<Op> {
         write(0, 4 * KIB, true),
         Op::Settle,
     ]
+}
+
+/// The clock is a year ahead for a while, then a year behind, then right.
+fn clock() -> Vec<Op> {
+    const YEAR: i64 = 365 * 24 * 3600 * 1_000_000_000;
+    let retention = Retention { time: Some(FOR_EVER), bytes: None };
+    let anchors = AnchorPolicy::Interval(5_000_000_000);
+    let mut ops = vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        Op::Cdp(1, Some(CdpSettings { anchors, retention, ..CdpSettings::default() })),
+        write(0, 8 * KIB, true),
+    ];
+    for change in [ClockMove::Set(YEAR), ClockMove::Set(-2 * YEAR), ClockMove::Right] {
+        ops.extend([Op::Clock(change), write(1024, 6 * KIB, false), Op::Maintain(2)]);
+    }
+    ops.extend([Op::Clock(ClockMove::Confirm), Op::Drain, Op::ReadMoment(1, 0), Op::ReadMoment(1, 2)]);
+    ops
 }
 
 /// Two volumes with histories go back to one moment, twice.

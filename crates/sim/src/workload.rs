@@ -26,6 +26,19 @@ impl Crash {
     }
 }
 
+/// What happens to the machine's clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockMove {
+    /// So many nanoseconds go by.
+    Pass(u64),
+    /// The wall clock is set by so many nanoseconds.
+    Set(i64),
+    /// The wall clock is put right.
+    Right,
+    /// The wall clock is confirmed as it is.
+    Confirm,
+}
+
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
@@ -169,6 +182,8 @@ pub enum Op {
     ReleaseSnapshots,
     /// CDP on, done otherwise, or off.
     Cdp(VolId, Option<CdpSettings>),
+    /// Something happens to the clock.
+    Clock(ClockMove),
     /// A look at a moment (by position among those that are known), compared with the model.
     ReadMoment(VolId, u64),
     /// A volume of a moment.

@@ -1,0 +1,172 @@
+//! The machine's clocks: time that goes by, a wall clock that is set in both directions, boots; and
+//! what the pool makes of them.
+//!
+//! Retention by time is drawn either so short that anything may be gone, or longer than any run
+//! takes. Of the latter nothing may be gone, whatever the wall clock said.
+
+use crate::oracle::VolId;
+use crate::rand::Rand;
+use crate::run::{Outcome, Run};
+use crate::survive;
+use crate::workload::{ClockMove, Op};
+use hindcast_engine::cdp::{Moment, Retention};
+use hindcast_engine::pool::code;
+use hindcast_engine::world::Clock;
+
+const SECOND: u64 = 1_000_000_000;
+const HOUR: u64 = 3600 * SECOND;
+const DAY: u64 = 24 * HOUR;
+const YEAR: u64 = 365 * DAY;
+
+/// Retention that no run reaches: boots may add three days each to ages, see DURABILITY.md.
+pub(crate) const FOR_EVER: u64 = 4 * YEAR;
+/// Time goes by in a run for less than this.
+const LONGEST_RUN: u64 = YEAR;
+
+/// What the machine's clocks did.
+#[derive(Default)]
+pub(crate) struct Clocks {
+    /// By how much the wall clock is ahead of the true time.
+    wrong: i64,
+    /// True time that went by with the machine on or off, in nanoseconds.
+    elapsed: u64,
+    /// Changes whenever the clock is set, and when a process ends: it may not have stored where the
+    /// clock was set.
+    era: u64,
+}
+
+/// When the pool was at an LSN.
+#[derive(Clone, Copy)]
+pub(crate) struct When {
+    pool_time: u64,
+    wall: u64,
+    era: u64,
+}
+
+impl ClockMove {
+    /// Any.
+    pub(crate) fn random(rand: &mut Rand) -> ClockMove {
+        let far = |rand: &mut Rand| match rand.below(4) {
+            0 => rand.between(1, 60),
+            1 => rand.between(1, 2 * HOUR / SECOND),
+            2 => rand.between(1, 5 * DAY / SECOND),
+            _ => rand.between(1, YEAR / SECOND),
+        };
+        match rand.below(10) {
+            0..4 => {
+                // By whole seconds: of what is set by less than a twentieth of one the pool takes
+                // no note.
+                let by = (far(rand) * SECOND).cast_signed();
+                ClockMove::Set(if rand.percent(50) { by } else { -by })
+            }
+            4..7 => ClockMove::Right,
+            7 => ClockMove::Confirm,
+            8 => ClockMove::Pass(rand.between(1, 10 * SECOND)),
+            _ => ClockMove::Pass(rand.between(1, 2 * HOUR)),
+        }
+    }
+}
+
+/// Whether moments may be gone under a retention.
+pub(crate) fn expires(retention: &Retention) -> bool {
+    retention.bytes.is_some() || retention.time.is_some_and(|time| time < FOR_EVER)
+}
+
+impl Run {
+    /// True time goes by.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.clock.advance(ns);
+        self.clocks.elapsed += ns;
+    }
+
+    /// The machine boots, after some time without power.
+    pub(crate) fn boot(&mut self) {
+        let off = match self.rand.below(10) {
+            _ if !self.wild => SECOND,
+            0 => self.rand.between(1, 10 * DAY),
+            _ => self.rand.between(1, 600 * SECOND),
+        };
+        self.clock.boot_after(off);
+        self.clocks.elapsed += off;
+        // Pool time goes on from the last record: what was later than that may come again.
+        self.past.values_mut().for_each(|past| past.times.clear());
+        if self.wild && self.rand.percent(20) {
+            // The clock of the machine has no battery, or a wrong year.
+            let years = self.rand.between(1, 20);
+            self.set_wrong(-(years * YEAR).cast_signed());
+        }
+    }
+
+    fn set_wrong(&mut self, wrong: i64) {
+        let right = self.clock.now().saturating_add_signed(-self.clocks.wrong);
+        self.clock.set(right.saturating_add_signed(wrong));
+        (self.clocks.wrong, self.clocks.era) = (wrong, self.clocks.era + 1);
+    }
+
+    /// The pool's process ended.
+    pub(crate) fn note_process_end(&mut self) {
+        self.clocks.era += 1;
+    }
+
+    /// Something happens to the clock.
+    pub(crate) fn move_clock(&mut self, change: ClockMove) -> Outcome<()> {
+        match change {
+            ClockMove::Pass(ns) if self.clocks.elapsed < LONGEST_RUN => self.pass(ns),
+            ClockMove::Pass(_) => {}
+            ClockMove::Set(by) => {
+                let year = YEAR.cast_signed();
+                self.set_wrong((self.clocks.wrong + by).clamp(-20 * year, year));
+            }
+            ClockMove::Right => self.set_wrong(0),
+            ClockMove::Confirm => return self.confirm_clock(),
+        }
+        // The pool looks in the next background step; here, before anything is sequenced.
+        let pool = self.pool()?;
+        let before = pool.ago(0);
+        let info = pool.clock();
+        if pool.ago(0) != before && info.jumped.is_some() {
+            return Err(format!("time went on by itself, from {before}: {info:?}"));
+        }
+        if info.jumped.is_some() != pool.health().has(code::CLOCK_JUMPED) && !self.poisoned() {
+            return Err(format!("the clock is {info:?}, and health says {:?}", pool.health()));
+        }
+        Ok(())
+    }
+
+    fn confirm_clock(&mut self) -> Outcome<()> {
+        let pool = self.pool()?;
+        match survive(|| pool.confirm_clock()) {
+            Ok(()) if pool.is_forgetting_suspended() => Err("a confirmed clock is in doubt".into()),
+            Ok(()) => Ok(()),
+            Err(_) if self.dir.crashed() || self.faults => Ok(()),
+            Err(e) => Err(format!("confirm the clock: {e:?}")),
+        }
+    }
+
+    /// The clock is trusted: what is to be forgotten by time is forgotten from here on.
+    pub(crate) fn trust_clock(&mut self) -> Outcome<()> {
+        let heals = self.rand.percent(50);
+        self.step(&Op::Clock(if heals { ClockMove::Right } else { ClockMove::Confirm }))?;
+        // Also where the machine has just booted: nothing waits for a time service then.
+        self.step(&Op::Clock(ClockMove::Confirm))
+    }
+
+    /// When this is.
+    pub(crate) fn when(&self) -> Outcome<When> {
+        let wall = self.clock.now();
+        Ok(When { pool_time: self.pool()?.ago(0), wall, era: self.clocks.era })
+    }
+
+    /// Ways to name a moment that was noted: by pool time for ever, by the wall clock while nobody
+    /// set it.
+    pub(crate) fn names_of(&self, vol: VolId, lsn: u64) -> Vec<Moment> {
+        let mut names = vec![Moment::Lsn(lsn)];
+        if let Some(when) = self.past.get(&vol).and_then(|past| past.times.get(&lsn)).copied() {
+            names.push(Moment::PoolTime(when.pool_time));
+            if when.era == self.clocks.era {
+                names.push(Moment::Time(when.wall));
+            }
+        }
+        names
+    }
+}
