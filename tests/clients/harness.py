@@ -121,11 +121,13 @@ class Daemon:
         self.dir.mkdir(parents=True, exist_ok=True)
         self.log = self.dir.parent / (self.dir.name + ".log")
         self.process = None
+        self.env = {}
 
     def spawn(self, command):
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [str(c) for c in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [str(c) for c in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **self.env},
             )
 
     def ended(self):
