@@ -246,7 +246,8 @@ impl Run {
     fn write(&mut self, vol: VolId, parts: &[(u64, u64)], fua: bool) -> Outcome<Option<ErrorKind>> {
         // Where a part may fail before it is sequenced, a crash would leave open which of several came to something.
         let line = self.model(vol)?.line;
-        let alone = self.faults && self.oracle.state().lines.over_image(line);
+        let watch = self.watch_policies()?;
+        let alone = watch.is_some() || self.faults && self.oracle.state().lines.over_image(line);
         let parts = if alone { &parts[..parts.len().min(1)] } else { parts };
         let bytes: u64 = parts.iter().map(|p| p.1 + 8192).sum();
         self.make_room(bytes)?;
@@ -294,8 +295,8 @@ impl Run {
             self.filled |= self.brought > 0;
         }
         self.oracle.forget(all.len());
-        self.oracle.attempt(&tried);
-        self.settle_with_oracle(&answer, &tried, fua && !tried.is_empty())?;
+        let deleted = self.deleted_for_space(watch.as_ref())?;
+        self.attempt_and_settle(&answer, deleted, &tried, fua && !tried.is_empty())?;
         if let (Answer::Done, Some(before)) = (answer, before) {
             self.note_steps(vol, before, &tried);
         }
@@ -341,6 +342,7 @@ impl Run {
         };
         let read_only = self.model(vol)?.refuses_writes();
         let effects = zero_effects(vol, offset, len, unmap);
+        let watch = self.watch_policies()?;
         self.may_bring_in(vol, 2)?;
         self.oracle.attempt(&effects);
         let result = if discard {
@@ -353,7 +355,9 @@ impl Run {
         if read_only && matches!(answer, Answer::Done) {
             return Err("a read-only volume was zeroed".into());
         }
-        self.settle_with_oracle(&answer, &effects, fua)
+        self.oracle.forget(effects.len());
+        let deleted = self.deleted_for_space(watch.as_ref())?;
+        self.attempt_and_settle(&answer, deleted, &effects, fua)
     }
 
     fn status(&mut self, vol: VolId, offset: u64, len: u64, max_runs: usize) -> Outcome<()> {

@@ -5,7 +5,7 @@ use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::pool::SnapshotPolicy;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Labels that a snapshot may have, and the longest value.
 const MAX_LABELS: usize = 16;
@@ -15,6 +15,9 @@ const MAX_VALUE: usize = 255;
 pub(crate) struct Watch {
     /// The oldest snapshot that can go, of each volume that lets it go.
     oldest: BTreeMap<VolId, SnapId>,
+    /// Snapshots of those volumes that something rests on, and nothing else keeps. They can go as soon as what rests on them
+    /// has gone in the background, which a request without space waits for.
+    pinned: BTreeSet<(SnapId, VolId)>,
     /// Volumes whose snapshots take more than they should.
     over: Vec<VolId>,
     low: bool,
@@ -76,8 +79,11 @@ impl Run {
         }
         let pool = self.pool()?;
         let mut oldest = BTreeMap::new();
+        let mut pinned = BTreeSet::new();
         for vol in willing {
             let infos = pool.snapshots(&self.volume_name(vol)?).map_err(|e| format!("{e:?}"))?;
+            let kept = infos.iter().filter(|i| i.pinned && !i.protected && i.handles == 0);
+            pinned.extend(kept.filter_map(|i| Some((*self.snapshot_ids.get(&i.uuid)?, vol))));
             let free = infos.iter().find(|i| !i.protected && !i.pinned && i.handles == 0);
             if let Some(id) = free.and_then(|info| self.snapshot_ids.get(&info.uuid)) {
                 oldest.insert(vol, *id);
@@ -87,8 +93,8 @@ impl Run {
         let over = state.volumes.iter().filter(|(_, v)| names.contains(&v.name)).map(|(id, _)| *id).collect();
         let info = pool.info();
         let share = u64::from(self.plan.options.low_space_percent);
-        let low = info.available < info.capacity / 100 * share;
-        Ok(Some(Watch { oldest, over, low, deleted: pool.stats().snapshots_auto_deleted }))
+        let low = info.own_available < info.capacity / 100 * share;
+        Ok(Some(Watch { oldest, pinned, over, low, deleted: pool.stats().snapshots_auto_deleted }))
     }
 
     /// Takes note of what a step has deleted; `failed`: nobody knows whether it is done.
@@ -98,12 +104,7 @@ impl Run {
         if stats.snapshots_auto_deleted == watch.deleted && !failed {
             return Ok(());
         }
-        let mut gone = Vec::new();
-        for (id, snapshot) in &self.oracle.state().snapshots {
-            if pool.snapshot(&self.volume_name(snapshot.volume)?, &snapshot.name).is_err() {
-                gone.push((*id, snapshot.volume));
-            }
-        }
+        let gone = self.gone_snapshots()?;
         let (snap, vol) = match (gone[..].first(), gone.len()) {
             (None, _) if failed => return Ok(()),
             (Some(one), 1) => *one,
@@ -126,6 +127,61 @@ impl Run {
         self.oracle.acknowledge(&[effect], stats.sequenced_lsn)?;
         self.oracle.all_durable();
         Ok(())
+    }
+
+    /// Snapshots that the model has, and the pool has not.
+    fn gone_snapshots(&self) -> Outcome<Vec<(SnapId, VolId)>> {
+        let pool = self.pool()?;
+        let mut gone = Vec::new();
+        for (id, snapshot) in &self.oracle.state().snapshots {
+            if pool.snapshot(&self.volume_name(snapshot.volume)?, &snapshot.name).is_err() {
+                gone.push((*id, snapshot.volume));
+            }
+        }
+        Ok(gone)
+    }
+
+    /// What policies have deleted for a request that found no space: before anything of it was sequenced, and of each volume
+    /// the oldest first, but for those that had to stay.
+    pub(crate) fn deleted_for_space(&mut self, watch: Option<&Watch>) -> Outcome<Vec<Effect>> {
+        let Some(watch) = watch else { return Ok(Vec::new()) };
+        let gone = self.gone_snapshots()?;
+        for (snap, vol) in &gone {
+            // A younger one goes only after the oldest one.
+            let after_oldest = |oldest: &SnapId| oldest == snap || gone.contains(&(*oldest, *vol));
+            let may_go =
+                watch.pinned.contains(&(*snap, *vol)) || watch.oldest.get(vol).is_some_and(after_oldest);
+            if !may_go || self.oracle.state().snapshots.get(snap).is_some_and(|s| s.protected) {
+                return Err(format!(
+                    "snapshot {snap} of volume {vol} was deleted for a write, and had to stay"
+                ));
+            }
+        }
+        self.say(|| format!("  deleted for space: {gone:?}"));
+        self.summary.auto_deleted += gone.len() as u64;
+        Ok(gone.into_iter().map(|(snap, _)| Effect::DeleteSnapshots(vec![snap])).collect())
+    }
+
+    /// Settles what a request did, and before it what was deleted to make room for it: that stays also where the request was
+    /// refused, and is durable.
+    pub(crate) fn attempt_and_settle(
+        &mut self,
+        answer: &Answer,
+        deleted: Vec<Effect>,
+        effects: &[Effect],
+        durable: bool,
+    ) -> Outcome<()> {
+        if deleted.is_empty() {
+            self.oracle.attempt(effects);
+            return self.settle_with_oracle(answer, effects, durable);
+        }
+        let mut all = deleted;
+        if !matches!(answer, Answer::Refused(_)) {
+            all.extend_from_slice(effects);
+        }
+        self.oracle.attempt(&all);
+        let answer = if let Answer::Unknown = answer { Answer::Unknown } else { Answer::Done };
+        self.settle_with_oracle(&answer, &all, durable)
     }
 
     /// When nothing is left to do, every policy is kept, as far as there is anything to delete.

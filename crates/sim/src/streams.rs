@@ -319,6 +319,7 @@ impl Run {
             }
             Does::End => Vec::new(),
         };
+        let watch = self.watch_policies()?;
         self.may_anchor(vol);
         self.oracle.attempt(&effects);
         let result = arriving.import.push(&record.bytes);
@@ -330,7 +331,9 @@ impl Run {
         if !current && !effects.is_empty() && matches!(answer, Answer::Done) {
             return Err("an import that is over goes on writing".into());
         }
-        self.settle_with_oracle(&answer, &effects, false)?;
+        self.oracle.forget(effects.len());
+        let deleted = self.deleted_for_space(watch.as_ref())?;
+        self.attempt_and_settle(&answer, deleted, &effects, false)?;
         arriving.position = arriving.position.max(record.does.end());
         Ok(matches!(answer, Answer::Done))
     }

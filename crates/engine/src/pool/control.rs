@@ -1,10 +1,10 @@
 //! Control operations: validated, sequenced like any write, durable when they return.
 
-use super::full;
 use super::label::{Label, wipe};
 use super::line::{Branch, VolumeState};
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
+use super::shortage::{Shortage, full};
 use super::snapshots::check_deletable;
 use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, SnapshotPolicy, VolumeInfo};
 use crate::catalog::Control;
@@ -53,6 +53,7 @@ impl Pool {
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
         mut behind: impl FnMut(&Namespace) -> Result<Option<Record>>,
     ) -> Result<(u64, u64)> {
+        let mut shortage = Shortage::default();
         loop {
             self.check_usable()?;
             let mut names = self.names.write();
@@ -73,7 +74,14 @@ impl Pool {
             if let Some(branch) = &slot_of
                 && !self.space.try_reserve(branch.slot_log2, 1)
             {
-                return Err(full());
+                let sequenced = sequencing.last_lsn();
+                drop(sequencing);
+                drop(names);
+                self.journal.write_out(sequenced)?;
+                if !self.relieve(&mut shortage, 0, 0)? {
+                    return Err(full());
+                }
+                continue;
             }
             let mut last = 0;
             let count = controls.len();

@@ -14,6 +14,8 @@ pub mod code {
     pub const CATALOG_DAMAGED: &str = "catalog-damaged";
     /// Little space is left for new writes.
     pub const SPACE_LOW: &str = "space-low";
+    /// The file system below the pool has little room left; the pool itself has more.
+    pub const HOST_FULL: &str = "host-full";
     /// Snapshots of a volume take more than the reserve configured for them.
     pub const RESERVE_EXCEEDED: &str = "reserve-exceeded";
     /// Data can't be moved off a draining physical volume for want of space elsewhere.
@@ -86,12 +88,19 @@ impl Pool {
 
     fn warn_of_space(&self, warnings: &mut Vec<Warning>) {
         let totals = self.space.totals();
-        if self.is_low_on_space() {
+        if self.lacks_own_space() {
             let text = format!(
                 "space is low: {} of {} bytes are available (less than {} %)",
                 totals.available, totals.capacity, self.options.low_space_percent
             );
             warnings.push(Warning::new(code::SPACE_LOW, text));
+        }
+        if self.is_low_on_space() && totals.available < totals.own {
+            let text = format!(
+                "the file system below the pool is full: the pool has {} bytes free, of which {} can be used",
+                totals.own, totals.available
+            );
+            warnings.push(Warning::new(code::HOST_FULL, text));
         }
         for (volume, taken, reserve) in self.over_reserve() {
             let text =

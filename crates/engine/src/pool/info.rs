@@ -395,6 +395,8 @@ pub struct PoolInfo {
     pub used: u64,
     /// Bytes that could still be promised to new writes.
     pub available: u64,
+    /// As `available`, if the file systems below the pool had room for everything.
+    pub own_available: u64,
     /// Bytes reserved for writes that are in the journal but not yet in place.
     pub reserved: u64,
     /// Bytes of the data directory's file system reserved for the histories of such writes, and to close what is open of them.

@@ -5,7 +5,7 @@ use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
 use crate::destage::{Ahead, Fill, Relocation};
-use crate::error::{Result, no_space};
+use crate::error::Result;
 use crate::grace::Retired;
 use crate::journal::{Cursor, Room, SegmentFile};
 use crate::map::page::PageKey;
@@ -20,8 +20,10 @@ const MAX_STAGED_RECORDS: u64 = 512 << 10;
 const CATALOG_PARTS: u64 = 4;
 /// Nanoseconds that a flush point waits for a commit to take it along, before one is made for it.
 const FLUSHES_WAIT: u64 = 1_000_000_000;
-/// Steps of freeing dead branches that a write without space waits for.
-const RECLAIM_STEPS: u32 = 64;
+/// Freeing is owed in parts of a step: so many make one.
+const STEP: u32 = 16;
+/// Steps of freeing that a writer which helps to destage takes at most with one batch.
+const STEPS_OF_HELP: u32 = 16;
 
 /// A place in a pass over everything that has slots: first the current maps, then the versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +61,10 @@ pub(crate) struct Maintenance {
     pub(crate) held_up: BTreeSet<u64>,
     /// Marks may have expired.
     pub(crate) marks_expire: bool,
+    /// Parts of steps of freeing that are owed for batches that were destaged: see [`Pool::owe_freeing`].
+    owed: u32,
+    /// Moving data off draining PVs and freeing take turns.
+    moves_next: bool,
     /// Where moving data off draining PVs goes on.
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
@@ -91,6 +97,8 @@ impl Maintenance {
             begun: BTreeMap::new(),
             held_up: BTreeSet::new(),
             marks_expire: true,
+            owed: 0,
+            moves_next: false,
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
             relocating: BTreeMap::new(),
@@ -132,15 +140,14 @@ impl Pool {
         let m = &mut *self.maintenance.lock();
         self.check_usable()?;
         self.poll_retired(m)?;
-        if self.wants_destage(m) && self.destage(m)? {
+        if self.pay_freeing(m, true)? {
             return Ok(Progress::Worked);
         }
-        if self.forget_history(m)?
-            || self.reclaim(m)?
-            || self.evacuate(m)?
-            || self.relocate(m)?
-            || self.fill_branches(m)?
-        {
+        if self.wants_destage(m) && self.destage(m)? {
+            self.owe_freeing(m);
+            return Ok(Progress::Worked);
+        }
+        if self.free_or_move(m)? || self.relocate(m)? || self.fill_branches(m)? {
             return Ok(Progress::Worked);
         }
         if m.committed.destaged_lsn < m.destaged || self.flushes_wait(m) || self.clock.wants_commit() {
@@ -153,6 +160,45 @@ impl Pool {
             return Ok(Progress::Worked);
         }
         Ok(Progress::Idle)
+    }
+
+    /// Freeing keeps pace with destaging: each batch owes a part of a step, or several steps, the more the less space there is.
+    fn owe_freeing(&self, m: &mut Maintenance) {
+        let totals = self.space.totals();
+        let percent = totals.available.saturating_mul(100) / totals.capacity.max(1);
+        m.owed += match percent {
+            50.. => 1,
+            25.. => STEP / 4,
+            10.. => STEP * 4,
+            _ => STEP * 16,
+        };
+    }
+
+    /// Takes a step of freeing, or with `moves` also of moving data off draining PVs, if one is owed. False when none is, or
+    /// when there is nothing to free.
+    fn pay_freeing(&self, m: &mut Maintenance, moves: bool) -> Result<bool> {
+        if m.owed < STEP {
+            return Ok(false);
+        }
+        m.owed -= STEP;
+        let worked = if moves { self.free_or_move(m)? } else { self.free(m)? };
+        if !worked {
+            m.owed = 0;
+        }
+        Ok(worked)
+    }
+
+    fn free_or_move(&self, m: &mut Maintenance) -> Result<bool> {
+        m.moves_next = !m.moves_next;
+        if m.moves_next && self.evacuate(m)? {
+            return Ok(true);
+        }
+        Ok(self.free(m)? || self.evacuate(m)?)
+    }
+
+    /// Takes a step of freeing what nothing needs any more. False when there is nothing that can be freed now.
+    pub(super) fn free(&self, m: &mut Maintenance) -> Result<bool> {
+        Ok(self.forget_history(m)? || self.reclaim(m)?)
     }
 
     /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the bound on staged
@@ -300,13 +346,14 @@ impl Pool {
         self.positions.destaged.store(destaged, Ordering::Relaxed);
         // What was retired here may still be in the map cache and in staging: nothing is polled before the caller has
         // published and unstaged, and so turned away every new reader.
-        self.refresh_reclaimable(m);
         Ok(())
     }
 
-    fn refresh_reclaimable(&self, m: &Maintenance) {
-        let waiting = (m.dead.len() + m.deleted.len()) as u64 + u64::from(!m.retired_slots.is_empty());
-        self.positions.reclaimable.store(waiting, Ordering::Relaxed);
+    /// Is space on its way that was freed, and that readers or steps of freeing still keep from being given out?
+    pub(super) fn is_returning(&self, m: &Maintenance) -> bool {
+        let names = self.names.read();
+        let pinned = |id: &u64| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());
+        !m.retired_slots.is_empty() || m.dead.keys().any(|id| !pinned(id))
     }
 
     /// Reuses what no reader can hold any more, and measures the backing space.
@@ -322,7 +369,7 @@ impl Pool {
         if !slots.is_empty() {
             let change = m.allocator.reuse(&slots).map_err(|e| self.fault.poison(&e))?;
             self.space.settle(&change, &[]);
-            self.refresh_reclaimable(m);
+            self.positions.returned.fetch_add(change.bytes(self.config.extent_size), Ordering::Relaxed);
             // What could not be moved for want of space may move now.
             m.evacuated = false;
         }
@@ -369,7 +416,13 @@ impl Pool {
                     let m = &mut *m;
                     self.poll_retired(m)?;
                     progress = self.destage(m)?;
-                    if !progress {
+                    if progress {
+                        self.owe_freeing(m);
+                        let mut steps = 0;
+                        while steps < STEPS_OF_HELP && self.pay_freeing(m, false)? {
+                            steps += 1;
+                        }
+                    } else {
                         self.checkpoint(m)?;
                     }
                     progress |= self.poll_retired(m)?;
@@ -385,32 +438,6 @@ impl Pool {
     /// Is staging's memory at its bound?
     pub(crate) fn staging_full(&self, last_lsn: u64) -> bool {
         last_lsn.saturating_sub(self.positions.destaged.load(Ordering::Relaxed)) > MAX_STAGED_RECORDS
-    }
-
-    /// Tries to bring space back before a write is refused: carries out what is pending. False when nothing was.
-    pub(crate) fn reclaim_now(&self) -> Result<bool> {
-        let pending = {
-            let m = self.maintenance.lock();
-            self.journal.last().0 > m.destaged
-                || !m.dead.is_empty()
-                || !m.deleted.is_empty()
-                || !m.ended.is_empty()
-                || !m.retired_slots.is_empty()
-        };
-        if pending {
-            self.destage_to(self.journal.last().0)?;
-        }
-        let m = &mut *self.maintenance.lock();
-        let mut steps = 0;
-        while steps < RECLAIM_STEPS && (self.forget_history(m)? || self.reclaim(m)?) {
-            steps += 1;
-        }
-        if pending || steps > 0 {
-            self.checkpoint(m)?;
-            self.poll_retired(m)?;
-            self.poll_retired(m)?;
-        }
-        Ok(pending || steps > 0)
     }
 
     /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the other PVs alone.
@@ -432,9 +459,4 @@ impl Pool {
         }
         fits
     }
-}
-
-/// What a write is told when nothing can be promised.
-pub(crate) fn full() -> crate::error::Error {
-    no_space("promise space for the write: the pool is full; free some or add a physical volume")
 }

@@ -16,6 +16,7 @@ pub(crate) mod namespace;
 mod open;
 mod placement;
 pub(crate) mod pv;
+mod shortage;
 mod snapshots;
 mod space;
 mod statistics;
@@ -28,9 +29,9 @@ pub use info::*;
 pub(crate) use snapshots::{check_depth, record as snapshot_record};
 
 pub(crate) use allocator::{Allocator, FreedSlot};
-pub(crate) use maintain::full;
 pub(crate) use maintain::{EvacuateFrom, Maintenance};
 pub(crate) use open::{decode_control, lock};
+pub(crate) use shortage::{Shortage, full};
 pub(crate) use space::Space;
 
 use crate::catalog::{Catalog, LineRecord};
@@ -71,6 +72,7 @@ pub struct Pool {
     pub(crate) names: RwLock<Namespace>,
     pub(crate) maintenance: Mutex<Maintenance>,
     pub(crate) positions: SharedPositions,
+    pub(crate) deletions: Mutex<usage::Deletions>,
     /// What happened to volumes: volume, LSN.
     pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
     pub(crate) flushes: Flushes,
@@ -92,10 +94,10 @@ pub(crate) struct SharedPositions {
     pub(crate) batches: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) allocated: AtomicU64,
-    /// Slots and branches whose space is still to come back.
-    pub(crate) reclaimable: AtomicU64,
     /// Snapshots deleted by policy.
     pub(crate) auto_deleted: AtomicU64,
+    /// Bytes of slots that were freed and can be given out again, since the pool was opened.
+    pub(crate) returned: AtomicU64,
     /// Bytes that histories have lost by being compressed harder.
     pub(crate) compacted: AtomicU64,
     /// What preserving has cost.
@@ -130,6 +132,7 @@ impl Pool {
             capacity: totals.capacity,
             used: totals.used,
             available: totals.available,
+            own_available: totals.own,
             reserved: totals.reserved,
             reserved_history: self.space.log(),
             provisioned: names.by_name.values().map(|v| v.size.load(Ordering::Relaxed)).sum(),

@@ -155,6 +155,7 @@ impl Pool {
             names: RwLock::new(names),
             maintenance: Mutex::new(maintenance),
             positions: SharedPositions::default(),
+            deletions: Mutex::default(),
             pv_operations: Mutex::new(()),
             work: Work::default(),
             _lock: lock,

@@ -93,10 +93,18 @@ pub(crate) struct Totals {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
     pub(crate) available: u64,
+    /// As `available`, if the file systems below the pool had room for everything.
+    pub(crate) own: u64,
     pub(crate) reserved: u64,
 }
 
 impl Change {
+    /// What becomes free, in bytes.
+    pub(crate) fn bytes(&self, extent_size: u64) -> u64 {
+        let slots: i64 = self.free_slots.iter().enumerate().map(|(log2, n)| n << log2).sum();
+        (self.free_extents * extent_size as i64 + slots).max(0) as u64
+    }
+
     /// The opposite change.
     pub(crate) fn negated(&self) -> Change {
         Change {
@@ -136,6 +144,14 @@ impl Space {
     /// which count exactly find room until the larger ones are given back.
     pub(crate) fn try_reserve_amply(&self, slot_log2: u8, slots: u64) -> bool {
         self.reserve_within(slot_log2, slots, |usable| usable / 2)
+    }
+
+    /// Could so many slots be promised, if the file systems below the pool had room for everything?
+    pub(crate) fn has_own_room(&self, slot_log2: u8, slots: u64) -> bool {
+        let mut next = self.inner.lock().clone();
+        next.classes[slot_log2 as usize].reserved += slots;
+        next.recount(self.extent_log2, slot_log2);
+        next.needed <= next.free_extents + next.aside
     }
 
     fn reserve_within(&self, slot_log2: u8, slots: u64, limit: impl Fn(u64) -> u64) -> bool {
@@ -302,6 +318,7 @@ impl Space {
             capacity: bytes(inner.total_extents),
             used: bytes(inner.total_extents.saturating_sub(unused)).saturating_sub(free_slots),
             available: free.saturating_sub(reserved),
+            own: (bytes(unused) + free_slots).saturating_sub(reserved),
             reserved,
         }
     }

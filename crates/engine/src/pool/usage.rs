@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Nanoseconds between two deletions for want of space that no request waits for.
+const DELETION_INTERVAL: u64 = 1_000_000_000;
+
 impl Pool {
     /// The space of a volume and of each of its snapshots in sight, oldest first, as of the last destage: found by counts,
     /// whatever the volume's size.
@@ -58,16 +61,37 @@ impl Pool {
     }
 
     /// Deletes one snapshot, if a volume's policy says so: the oldest that can go, where snapshots take more than their reserve
-    /// or the pool is low on space. The next follows only when its space has come back. False when nothing is to be done.
+    /// or the pool's own space is low. The next follows only when its space has come back. False when nothing is to be done.
+    ///
+    /// A full file system below the pool is no reason: a deletion does not cure it. For want of space one snapshot is deleted
+    /// at a time, at most one a second, and none more after one that should have given something back and did not.
     pub fn enforce_snapshot_policies(&self) -> Result<bool> {
-        let Some(id) = self.snapshot_to_delete(&self.names.read()) else { return Ok(false) };
-        let deleted = self.submit(|names| match self.snapshot_to_delete(names) {
+        self.delete_by_policy(false)
+    }
+
+    /// The same; `short`: a request waits for space, so that space is low whatever the limit, and each deletion is needed at
+    /// once.
+    pub(crate) fn delete_by_policy(&self, short: bool) -> Result<bool> {
+        if !self.names.read().by_name.values().any(|state| state.policy.read().auto_delete) {
+            return Ok(false);
+        }
+        let low = self.deletion_helps(short);
+        let Some(id) = self.snapshot_to_delete(&self.names.read(), low) else { return Ok(false) };
+        let last = LastDeletion {
+            at: self.world.clock.monotonic(),
+            returned: self.positions.returned.load(Ordering::Relaxed),
+            expected: self.unique_bytes(id)?,
+        };
+        let deleted = self.submit(|names| match self.snapshot_to_delete(names, low) {
             Some(again) if again == id => Ok(Control::DeleteSnapshots { ids: vec![id] }),
             _ => Err(conflict("delete a snapshot by policy: it is not needed any more")),
         });
         match deleted {
             Ok(_) => {
                 self.positions.auto_deleted.fetch_add(1, Ordering::Relaxed);
+                if low {
+                    self.deletions.lock().last = Some(last);
+                }
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
@@ -75,11 +99,45 @@ impl Pool {
         }
     }
 
-    fn snapshot_to_delete(&self, names: &Namespace) -> Option<u64> {
+    /// Is space so low that a snapshot should go, and did the last that went give something back?
+    fn deletion_helps(&self, short: bool) -> bool {
+        if !short && !self.lacks_own_space() {
+            *self.deletions.lock() = Deletions::default();
+            return false;
+        }
+        if self.is_returning(&self.maintenance.lock()) {
+            return false;
+        }
+        let returned = self.positions.returned.load(Ordering::Relaxed);
+        let deletions = &mut *self.deletions.lock();
+        if let Some(last) =
+            deletions.last.take_if(|last| short || !last.is_recent(self.world.clock.monotonic()))
+        {
+            // Of what it alone needed nothing has come back, so the next will hardly give more.
+            deletions.futile = (last.expected > 0 && returned == last.returned).then_some(returned);
+        }
+        deletions.last.is_none() && deletions.futile != Some(returned)
+    }
+
+    /// Bytes that only this snapshot needs, as of the last destage.
+    fn unique_bytes(&self, id: u64) -> Result<u64> {
+        let (line, is_live) = {
+            let names = self.names.read();
+            let Some(snapshot) = names.snapshots.get(&id) else { return Ok(0) };
+            let line = snapshot.state.line.clone();
+            let live =
+                names.volume_by_id(snapshot.volume).is_some_and(|v| v.line.branch.id == line.branch.id);
+            (line, live)
+        };
+        let epochs: Vec<u32> = line.branch.frozen.read().iter().copied().collect();
+        let tally = Tally::new(epochs, &self.catalog.usage(line.branch.id)?, is_live);
+        let at = tally.epochs.binary_search(&line.epoch).ok();
+        Ok(at.map_or(0, |at| tally.unique[at] << line.branch.slot_log2))
+    }
+
+    fn snapshot_to_delete(&self, names: &Namespace, low: bool) -> Option<u64> {
         let willing = |state: &&Arc<VolumeState>| state.policy.read().auto_delete;
-        let mut volumes = names.by_name.values().filter(willing).peekable();
-        volumes.peek()?;
-        let low = self.is_low_on_space();
+        let volumes = names.by_name.values().filter(willing);
         let needy = volumes.filter(|state| {
             let taken = taken(names, state);
             taken > 0 && (low || is_over(state, taken))
@@ -97,6 +155,35 @@ impl Pool {
     pub(super) fn is_low_on_space(&self) -> bool {
         let totals = self.space.totals();
         totals.available < totals.capacity / 100 * self.options.low_space_percent as u64
+    }
+
+    /// Is the pool's own space low, whatever the file systems below have?
+    pub(super) fn lacks_own_space(&self) -> bool {
+        let totals = self.space.totals();
+        totals.own < totals.capacity / 100 * self.options.low_space_percent as u64
+    }
+}
+
+/// What deleting snapshots for want of space has come to.
+#[derive(Default)]
+pub(crate) struct Deletions {
+    last: Option<LastDeletion>,
+    /// A deletion gave nothing back: no more until something has come back beyond this, of [`super::SharedPositions::returned`].
+    futile: Option<u64>,
+}
+
+struct LastDeletion {
+    /// When, by the monotonic clock, in nanoseconds.
+    at: u64,
+    /// What had come back before.
+    returned: u64,
+    /// What should come back.
+    expected: u64,
+}
+
+impl LastDeletion {
+    fn is_recent(&self, now: u64) -> bool {
+        now.saturating_sub(self.at) < DELETION_INTERVAL
     }
 }
 

@@ -8,13 +8,10 @@ use crate::error::{ErrorKind, Result};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
 use crate::journal::{Record, Room, Sequencing};
 use crate::map::page::{Entry, MapPage, Slot};
-use crate::pool::full;
+use crate::pool::{Shortage, full};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-
-/// Times that a write without space waits for what is pending to be carried out, before it is refused.
-pub(super) const RECLAIM_TRIES: u32 = 3;
 
 /// Chunks of a request whose need is decided exactly: that takes time under the sequencing lock.
 const MAX_EXACT: u64 = 64 << 10;
@@ -105,9 +102,9 @@ impl Volume {
             // After the anchor what had a slot of its own may need another.
             for record in &mut request.records {
                 let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
-                if !self.pool.space.try_reserve(branch.slot_log2, more.into()) {
+                if let Err(error) = self.promise_more(more.into()) {
                     self.pool.space.adjust_reserved(branch.slot_log2, -i64::from(record.slots));
-                    return Err(full());
+                    return Err(error);
                 }
                 record.slots += more;
             }
@@ -261,7 +258,11 @@ impl Volume {
                     // A snapshot came in while the lock was let go of: what had a slot of its own may need another.
                     let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
                     if !self.pool.space.try_reserve(branch.slot_log2, more.into()) {
-                        return Err(full());
+                        *held = None;
+                        self.promise_more(more.into())?;
+                        record.slots += more;
+                        unsequenced += more as u64;
+                        continue;
                     }
                     record.slots += more;
                     unsequenced += more as u64;
@@ -303,7 +304,8 @@ impl Volume {
         records: &[Record],
     ) -> Result<HistoryRoom<'a>> {
         let journal = &self.pool.journal;
-        for tries in 0.. {
+        let mut shortage = Shortage::default();
+        loop {
             self.pool.check_usable()?;
             if let Some(room) = HistoryRoom::promise(&self.pool, self.branch(), records) {
                 return Ok(room);
@@ -311,11 +313,10 @@ impl Volume {
             *held = None;
             // What is pending mostly takes less than it was promised.
             journal.write_out(journal.last().0)?;
-            if tries == RECLAIM_TRIES || !self.pool.reclaim_now()? {
-                break;
+            if !self.pool.relieve(&mut shortage, 0, 0)? {
+                return Err(no_room());
             }
         }
-        Err(no_room())
     }
 
     /// Promises the slots that a request could come to need (I6), or refuses it as a whole.
@@ -334,12 +335,12 @@ impl Volume {
             return Ok(None);
         }
         if wanted > MAX_EXACT {
-            let fits = self.pool.space.try_reserve(slot_log2, wanted);
-            return if fits { Ok(None) } else { Err(full()) };
+            *held = None;
+            return self.promise_more(wanted).map(|()| None);
         }
         let journal = &self.pool.journal;
-        let mut tries = 0;
         let mut quiet = false;
+        let mut shortage = Shortage::default();
         loop {
             self.pool.check_usable()?;
             let sequencing = held.get_or_insert_with(|| journal.sequence());
@@ -352,7 +353,8 @@ impl Volume {
                 continue;
             }
             let exact = self.exact_need(request)?;
-            if self.pool.space.try_reserve(slot_log2, exact.iter().map(|n| *n as u64).sum()) {
+            let slots = exact.iter().map(|n| *n as u64).sum();
+            if self.pool.space.try_reserve(slot_log2, slots) {
                 for (record, slots) in request.records.iter_mut().zip(exact) {
                     record.slots = slots;
                 }
@@ -362,11 +364,28 @@ impl Volume {
                 continue;
             }
             *held = None;
-            if tries == RECLAIM_TRIES || !self.pool.reclaim_now()? {
+            if !self.pool.relieve(&mut shortage, slot_log2, self.asked_for(slots))? {
                 return Err(full());
             }
-            tries += 1;
         }
+    }
+
+    /// Promises so many slots, bringing space back if need be. The sequencing lock is not held.
+    fn promise_more(&self, slots: u64) -> Result<()> {
+        let slot_log2 = self.branch().slot_log2;
+        let mut shortage = Shortage::default();
+        while !self.pool.space.try_reserve(slot_log2, slots) {
+            self.pool.journal.write_out(self.pool.journal.last().0)?;
+            if !self.pool.relieve(&mut shortage, slot_log2, self.asked_for(slots))? {
+                return Err(full());
+            }
+        }
+        Ok(())
+    }
+
+    /// The slots for which snapshots may go: what the pool writes itself is no reason.
+    fn asked_for(&self, slots: u64) -> u64 {
+        if self.internal { 0 } else { slots }
     }
 
     /// The slots that each record of a request needs, given the map and staging as they are. A chunk with a slot that no

@@ -1,0 +1,318 @@
+//! Pools that run out of space: what waits to be freed comes back in time, policies delete where that helps, and nowhere else.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use bytes::Bytes;
+use common::{KIB, MIB, Site, idle};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Retention};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::pool::{
+    NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotPolicy,
+};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::{ErrorKind, Result, Volume};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A directory in memory, on a file system with so many bytes available.
+#[derive(Clone)]
+struct Host {
+    inner: MemDir,
+    available: Arc<AtomicU64>,
+}
+
+struct HostDisk(Arc<dyn Disk>, Arc<AtomicU64>);
+
+impl Dir for Host {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(HostDisk(self.inner.open(name, mode)?, self.available.clone())))
+    }
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.inner.lock(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.inner.list()
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.inner.sync(purpose)
+    }
+}
+
+impl Disk for HostDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.0.try_read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.0.write_vectored_at(bufs, offset)
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.0.sync(purpose)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.allocate(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.punch(offset, len)
+    }
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
+        Ok(Some(Backing { file_system: 1, available: self.1.load(Ordering::Relaxed) }))
+    }
+    fn advise_random(&self) {}
+    fn is_block_device(&self) -> bool {
+        false
+    }
+}
+
+fn config() -> PoolConfig {
+    PoolConfig { extent_size: 64 * KIB, journal_size: 4 * MIB, segment_size: 512 * KIB, atomic_unit: 4096 }
+}
+
+fn policy(pool: &Pool, volume: &str) {
+    let policy = SnapshotPolicy { reserve_percent: 200, auto_delete: true };
+    pool.set_snapshot_policy(volume, policy).unwrap();
+}
+
+fn try_write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<()> {
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result
+}
+
+fn count(pool: &Pool) -> usize {
+    pool.snapshots("v").unwrap().len()
+}
+
+/// Snapshots of `v` that each need 64 KiB alone, and a policy that may delete them.
+fn some_snapshots(site: &Site, count: u8) -> Arc<Volume> {
+    let v = site.volume("v", MIB, 4 * KIB);
+    policy(&site.pool, "v");
+    for n in 0..=count {
+        try_write(&v, 0, n, 64 * KIB).unwrap();
+        if n < count {
+            site.snap("v", &format!("s{n}"));
+        }
+    }
+    site.idle();
+    v
+}
+
+#[test]
+fn a_full_host_file_system_is_a_warning_and_no_reason_to_delete() {
+    let host = Host { inner: MemDir::new(), available: Arc::new(AtomicU64::new(1 << 50)) };
+    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+    let dir: Arc<dyn Dir> = Arc::new(host.clone());
+    let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 * MIB), force: false };
+    Pool::create(dir.clone(), &world, &config(), Placement::Anywhere, &[pv]).unwrap();
+    let pool = Pool::open(dir, world, PoolOptions::default()).unwrap();
+    let new =
+        NewVolume { name: "v".into(), size: 4 * MIB, chunk_size: 4 * KIB, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    policy(&pool, "v");
+    let v = pool.open_volume("v", false).unwrap();
+    for n in 0..10u8 {
+        try_write(&v, 0, n, 256 * KIB).unwrap();
+        pool.create_snapshots(&[("v", &format!("s{n}"))]).unwrap();
+    }
+    try_write(&v, 0, 99, 256 * KIB).unwrap();
+    idle(&pool);
+    for available in [0, MIB, 70 * MIB] {
+        // Another program fills the file system for a while: below the margin, or down to a few extents.
+        host.available.store(available, Ordering::Relaxed);
+        for _ in 0..100 {
+            pool.maintain().unwrap();
+        }
+        assert_eq!(count(&pool), 10, "{available}");
+        if available < MIB * 64 {
+            assert!(pool.health().has("host-full") && !pool.health().has("space-low"), "{:?}", pool.health());
+            // Nor does a writer that finds no room change that.
+            assert_eq!(try_write(&v, 3 * MIB, 1, 64 * KIB).unwrap_err().kind(), ErrorKind::NoSpace);
+            assert_eq!(count(&pool), 10, "{available}");
+        }
+    }
+    host.available.store(1 << 50, Ordering::Relaxed);
+    idle(&pool);
+    assert!(!pool.health().has("host-full"));
+    try_write(&v, 3 * MIB, 1, 64 * KIB).unwrap();
+}
+
+#[test]
+fn policies_delete_one_after_another_and_not_all_at_once() {
+    let site = Site::new(8);
+    let _v = some_snapshots(&site, 8);
+    let w = site.volume("w", 8 * MIB, 4 * KIB);
+    // Space is low, by what a few of the snapshots have to give.
+    let low = site.pool.info().capacity / 10;
+    let most = site.pool.info().available - low + 200 * KIB;
+    try_write(&w, 0, 1, most - most % (64 * KIB)).unwrap();
+    let mut left = count(&site.pool);
+    assert_eq!(left, 8);
+    for second in 0..6 {
+        site.idle();
+        let now = count(&site.pool);
+        assert!(now + 1 >= left, "second {second}: {left} snapshots before, {now} after");
+        left = now;
+        site.clock.advance(1_000_000_000);
+    }
+    assert!((2..=5).contains(&left), "{left}: as many as were needed");
+    assert!(!site.pool.health().has("space-low"));
+}
+
+#[test]
+fn a_deletion_that_gives_nothing_back_is_the_last() {
+    let site = Site::new(8);
+    let _v = some_snapshots(&site, 6);
+    let pv = PvSpec { path: "pv-1.img".into(), size: Some(4 * MIB), force: false };
+    site.pool.add_pv(&pv).unwrap();
+    site.idle();
+    // What the snapshots hold lies on a physical volume that takes no data any more, and the other one is full.
+    site.pool.drain_pv("pv-0.img", true).unwrap();
+    let w = site.volume("w", 8 * MIB, 4 * KIB);
+    let left = site.pool.info().available;
+    try_write(&w, 0, 1, left - left % (64 * KIB)).unwrap();
+    for _ in 0..20 {
+        site.idle();
+        site.clock.advance(10_000_000_000);
+    }
+    assert_eq!(count(&site.pool), 5, "one was tried");
+}
+
+/// No background work comes in between: the writers themselves ask.
+#[test]
+fn a_write_without_space_asks_the_policies_before_it_is_refused() {
+    let site = Site::new(8);
+    let v = some_snapshots(&site, 16);
+    let w = site.volume("w", 8 * MIB, 4 * KIB);
+    let mut written = 0;
+    while count(&site.pool) > 0 {
+        try_write(&w, written, 7, 64 * KIB).unwrap();
+        written += 64 * KIB;
+        assert!(written <= 8 * MIB);
+    }
+    // As many as were needed went, the oldest first; without any the pool is full.
+    let (mut refused, mut content) = (false, vec![0; MIB as usize]);
+    for at in (written..8 * MIB).step_by(64 << 10) {
+        refused |= try_write(&w, at, 7, 64 * KIB).is_err();
+    }
+    assert!(refused);
+    v.read(0, &mut content).unwrap();
+    assert!(content[..64 << 10].iter().all(|b| *b == 16));
+    // A protected one stays.
+    let site = Site::new(8);
+    let _v = some_snapshots(&site, 3);
+    site.pool.protect_snapshot("v", "s1", true).unwrap();
+    let w = site.volume("w", 16 * MIB, 4 * KIB);
+    while try_write(&w, 0, 7, 64 * KIB).is_ok() && site.pool.info().available > 0 {
+        for at in (0..16 * MIB).step_by(64 << 10) {
+            let _ = try_write(&w, at, 7, 64 * KIB);
+        }
+    }
+    let left: Vec<String> = site.pool.snapshots("v").unwrap().into_iter().map(|s| s.name).collect();
+    assert_eq!(left, ["s1"]);
+}
+
+/// Much was deleted, little each: a write helps until it has its space.
+#[test]
+fn a_write_frees_as_much_as_it_needs() {
+    let site = Site::new(8);
+    let v = site.volume("v", MIB, 4 * KIB);
+    let names: Vec<String> = (0..400).map(|n| format!("s{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        try_write(&v, 0, n as u8, 4 * KIB).unwrap();
+        site.snap("v", name);
+    }
+    try_write(&v, 0, 0, 4 * KIB).unwrap();
+    site.idle();
+    let w = site.volume("w", 16 * MIB, 4 * KIB);
+    let left = site.pool.info().available;
+    try_write(&w, 0, 1, left - left % (4 * KIB)).unwrap();
+    site.pool.drain().unwrap();
+    assert_eq!(try_write(&w, 8 * MIB, 1, MIB).unwrap_err().kind(), ErrorKind::NoSpace);
+    for some in names.chunks(100) {
+        let some: Vec<&str> = some.iter().map(String::as_str).collect();
+        site.pool.delete_snapshots("v", &some).unwrap();
+    }
+    // No background work comes in between.
+    try_write(&w, 8 * MIB, 1, MIB + 256 * KIB).unwrap();
+}
+
+/// The destager always has something to do; still what was deleted is freed.
+#[test]
+fn freeing_keeps_pace_with_destaging() {
+    let site = Site::new(48).reopen_with(PoolOptions { destage_start_percent: 0, ..PoolOptions::default() });
+    let v = site.volume("v", 8 * MIB, 64 * KIB);
+    let mut most = 0;
+    for round in 0..200u64 {
+        for at in 0..8 {
+            try_write(&v, at * MIB, round as u8, MIB).unwrap();
+            site.pool.maintain().unwrap();
+        }
+        site.snap("v", &format!("s{round}"));
+        if round > 0 {
+            site.pool.delete_snapshots("v", &[&format!("s{}", round - 1)]).unwrap();
+        }
+        most = most.max(site.pool.info().used);
+    }
+    // The volume, a snapshot, and what is on its way.
+    assert!(most < 40 * MIB, "{} MiB were in use at most", most / MIB);
+}
+
+/// Writers that never stop, with a history whose anchors come and go: nearly all of the pool waits to be freed.
+#[test]
+fn saturating_writers_are_not_refused_while_space_is_on_its_way() {
+    let site = Site::new(48);
+    let v = site.volume("v", 8 * MIB, 64 * KIB);
+    let retention = Retention { time: None, bytes: Some(4 * MIB) };
+    let settings = CdpSettings { anchors: AnchorPolicy::Every(64), retention, ..CdpSettings::default() };
+    site.pool.set_cdp("v", Some(settings)).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let background = {
+        let (pool, over) = (site.pool.clone(), over.clone());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if pool.maintain().unwrap() == Progress::Idle {
+                    std::thread::yield_now();
+                }
+            }
+        })
+    };
+    let writers: Vec<_> = (0..4u64)
+        .map(|writer| {
+            let v = v.clone();
+            std::thread::spawn(move || {
+                for n in 0..1500u64 {
+                    let at = (n * 7 + writer * 31) % 128 * 64 * KIB;
+                    try_write(&v, at, n as u8, 64 * KIB)?;
+                }
+                Ok(())
+            })
+        })
+        .collect();
+    let results: Vec<Result<()>> = writers.into_iter().map(|w| w.join().unwrap()).collect();
+    over.store(true, Ordering::Relaxed);
+    background.join().unwrap();
+    for result in results {
+        result.unwrap();
+    }
+}
