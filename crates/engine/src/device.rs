@@ -50,6 +50,14 @@ pub struct StatusRun {
     pub zero: bool,
 }
 
+/// The most bytes that [`BlockDevice::compare_and_write`] compares: what a journal record holds.
+pub const MAX_COMPARED: u64 = 128 << 10;
+
+/// The first byte where two slices of one length differ.
+pub fn first_difference(one: &[u8], other: &[u8]) -> Option<u64> {
+    if one == other { None } else { one.iter().zip(other).position(|(a, b)| a != b).map(|at| at as u64) }
+}
+
 /// A block device as the targets see it. Every method may be called from any thread at any time.
 ///
 /// What an acknowledgement promises is I4: `write` returning means that the write survives the death of the process;
@@ -69,6 +77,31 @@ pub trait BlockDevice: Send + Sync {
     /// Writes a batch, in order, as one journal group; each operation gets its own result. With `fua` all of them are
     /// on stable storage before it returns. May block: on the journal's disk, and on backpressure.
     fn write(&self, ops: &mut [WriteOp], fua: bool);
+
+    /// Writes `new` where the device holds `expected`, of the same length; the inner result is the first byte, from the start
+    /// of the range, where it does not.
+    ///
+    /// Of a volume it is atomic among all requests of all protocols: no other write to the range comes between the comparison
+    /// and the write, and a crash leaves all of `new` or nothing; at most [`MAX_COMPARED`] bytes. [`crate::ErrorKind::Busy`]
+    /// when others write to the range all the time. This default reads, compares and writes, for devices that only one target
+    /// writes to: the target keeps its own writes out meanwhile.
+    fn compare_and_write(
+        &self,
+        offset: u64,
+        expected: &[u8],
+        new: Bytes,
+        fua: bool,
+    ) -> Result<std::result::Result<(), u64>> {
+        let mut found = vec![0; expected.len()];
+        self.read(offset, &mut found)?;
+        if let Some(at) = first_difference(&found, expected) {
+            return Ok(Err(at));
+        }
+        let mut ops = [WriteOp::new(offset, new)];
+        self.write(&mut ops, fua);
+        let [op] = ops;
+        op.result.map(Ok)
+    }
 
     /// Makes every acknowledged write durable.
     fn flush(&self) -> Result<()>;

@@ -385,6 +385,9 @@ impl Sequencing<'_> {
         self.journal.fault.check()?;
         let lsn = self.state.next_lsn;
         let data_len = record.data.len() as u64;
+        if let Some(staging) = &record.staging {
+            staging.disturb(record.offset, record.offset + record.length);
+        }
         let mut opens = None;
         let fitting = self.state.open.then(|| self.fits(data_len)).flatten();
         let at = match fitting {

@@ -501,6 +501,7 @@ fn resize(volume: &VolumeState, size: u64, lsn: u64) {
     if size < old {
         // Should it grow again before the tail is discarded, the tail reads as zeros already.
         let branch = &volume.line.branch;
+        branch.staging.disturb(size, old);
         let end = old.next_multiple_of(1 << branch.chunk_log2);
         let range = Range { start: size, end, lsn, keeps_space: false };
         branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);

@@ -8,6 +8,7 @@
 //! insertion. Data is not held: a piece names its place in the journal and the sum to verify it with.
 
 mod ranges;
+mod watch;
 
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::cache::Mix;
@@ -17,9 +18,11 @@ pub(crate) use ranges::union;
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use ranges::Range;
+pub(crate) use watch::Watch;
 
 /// Sectors of a block.
 pub(crate) const SECTORS: usize = (BLOCK / SECTOR) as usize;
@@ -90,6 +93,9 @@ pub(crate) struct Staging {
     ranges: RwLock<BTreeMap<u32, RangeMap>>,
     range_count: AtomicUsize,
     pieces: AtomicU64,
+    /// Ranges that are compared now, and whether there are any: for the path of writes.
+    watches: Mutex<Vec<Arc<watch::Spot>>>,
+    watched: AtomicBool,
 }
 
 impl Staging {
@@ -99,6 +105,8 @@ impl Staging {
             ranges: RwLock::new(BTreeMap::new()),
             range_count: AtomicUsize::new(0),
             pieces: AtomicU64::new(0),
+            watches: Mutex::default(),
+            watched: AtomicBool::new(false),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, VolumeState};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -161,6 +162,23 @@ impl BlockDevice for Volume {
 
     fn write(&self, ops: &mut [WriteOp], fua: bool) {
         self.write_batch(ops, fua);
+    }
+
+    fn compare_and_write(
+        &self,
+        offset: u64,
+        expected: &[u8],
+        new: Bytes,
+        fua: bool,
+    ) -> Result<std::result::Result<(), u64>> {
+        let done = self.counted(self.compare_then_write(offset, expected, &new, fua))?;
+        self.count_read(offset, expected.len());
+        if done.is_ok() {
+            self.count(&self.state.counters.writes, 1);
+            self.count(&self.state.counters.write_bytes, new.len() as u64);
+            self.count_place_of_write(offset, new.len() as u64);
+        }
+        Ok(done)
     }
 
     fn flush(&self) -> Result<()> {

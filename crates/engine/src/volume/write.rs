@@ -3,12 +3,13 @@
 use super::Volume;
 use crate::cdp::LONG_DISCARD;
 use crate::cdp::room::{Room as HistoryRoom, no_room};
-use crate::device::WriteOp;
-use crate::error::{ErrorKind, Result};
+use crate::device::{WriteOp, first_difference};
+use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
 use crate::journal::{Record, Room, Sequencing};
 use crate::map::page::{Entry, MapPage, Slot};
 use crate::pool::{Shortage, full};
+use crate::staging::Watch;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,14 @@ enum Change<'a> {
     Zeros,
 }
 
+/// Comparisons of a COMPARE AND WRITE that others disturb, before it is refused.
+const MAX_COMPARISONS: u32 = 256;
+
+/// What a COMPARE AND WRITE that others disturb is told.
+fn busy() -> Error {
+    Error::new(ErrorKind::Busy, "compare and write: others write to the range all the time; try again")
+}
+
 /// Is a record so long a discard that, with CDP, it is not recorded but comes behind an anchor?
 fn needs_anchor(record: &Record) -> bool {
     record.kind == Kind::Discard && record.length > LONG_DISCARD
@@ -34,6 +43,8 @@ struct Request {
     offset: u64,
     len: u64,
     records: Vec<Record>,
+    /// The request is only right as long as nothing else was sequenced here.
+    watch: Option<Watch>,
 }
 
 impl Volume {
@@ -93,6 +104,51 @@ impl Volume {
                 return self.finish(last, fua);
             }
         }
+    }
+
+    /// Compares and writes, as one: what is read counts if nothing else was sequenced in the range until the write is.
+    pub(super) fn compare_then_write(
+        &self,
+        offset: u64,
+        expected: &[u8],
+        new: &Bytes,
+        fua: bool,
+    ) -> Result<std::result::Result<(), u64>> {
+        let len = expected.len() as u64;
+        if new.len() as u64 != len || len > self.pool.max_record_bytes() {
+            let most = self.pool.max_record_bytes();
+            return Err(invalid(format!(
+                "compare and write {len} bytes: at most {most}, and as many new ones"
+            )));
+        }
+        let change = Change::Data(new);
+        let mut found = vec![0; expected.len()];
+        for _ in 0..MAX_COMPARISONS {
+            let mut request = self.request(offset, len, change)?;
+            // A look that changes nothing: what differs at any instant differs.
+            self.read_into(offset, &mut found, true)?;
+            if let Some(at) = first_difference(&found, expected) {
+                return Ok(Err(at));
+            }
+            let _writing = self.writing_after(|| self.bring_in(offset, len, self.most(change), true))?;
+            let sequencing = self.pool.journal.sequence();
+            let (watch, before) =
+                (Watch::begin(&self.branch().staging, offset..offset + len), sequencing.last_lsn());
+            drop(sequencing);
+            self.pool.journal.write_out(before)?;
+            self.read_into(offset, &mut found, true)?;
+            if let Some(at) = first_difference(&found, expected) {
+                return Ok(Err(at));
+            }
+            request.watch = Some(watch);
+            // Let go of the sequencing lock before anything is written.
+            let sequenced = self.sequence(&mut None, request);
+            match sequenced {
+                Err(error) if error.kind() == ErrorKind::Busy => {}
+                sequenced => return self.finish(sequenced?, fua).map(Ok),
+            }
+        }
+        Err(busy())
     }
 
     /// Sequences a discard that is not recorded as such, behind an anchor that keeps what was there. It is one record.
@@ -213,7 +269,7 @@ impl Volume {
             });
             at = next;
         }
-        Ok(Request { offset, len, records })
+        Ok(Request { offset, len, records, watch: None })
     }
 
     /// The slots that a record could come to need: one for each chunk that may get content. A discard gives content only to
@@ -252,6 +308,9 @@ impl Volume {
                     // The size, and whether the volume may be written to at all, count at this instant.
                     self.check_writable()?;
                     self.check_range(request.offset, request.len)?;
+                    if request.watch.as_ref().is_some_and(Watch::is_disturbed) {
+                        return Err(busy());
+                    }
                     checked = true;
                 }
                 if exact_in.is_some_and(|epoch| epoch != branch.epoch.load(Ordering::Acquire)) {

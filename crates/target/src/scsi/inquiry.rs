@@ -189,7 +189,7 @@ fn block_limits(lu: &LogicalUnit) -> Vec<u8> {
     let granularity = u64::from(lu.info().preferred_size);
     let mut data = vec![0; 60];
     data[0] = 0x01; // WSNZ
-    data[1] = verify::MAX_COMPARE_AND_WRITE;
+    data[1] = verify::max_compare_and_write(lu.info().block_size);
     data[2..4].copy_from_slice(&blocks(granularity.min(1 << 20))[2..]);
     data[4..8].copy_from_slice(&blocks(MAX_TRANSFER_BYTES));
     data[8..12].copy_from_slice(&blocks(OPTIMAL_TRANSFER_BYTES));

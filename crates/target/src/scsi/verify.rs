@@ -5,10 +5,16 @@ use super::command::{Ending, Reply, Task};
 use super::medium::{STEP, is_durable, miscompare, range, reading, whole_blocks, write_one, writing};
 use super::sense::Sense;
 use bytes::Bytes;
-use hindcast_engine::device::WriteOp;
+use hindcast_engine::device::{MAX_COMPARED, first_difference};
+use hindcast_engine::{Error, ErrorKind};
 
-/// MAXIMUM COMPARE AND WRITE LENGTH: what the one byte can say.
-pub(crate) const MAX_COMPARE_AND_WRITE: u8 = 255;
+/// Tries of an ORWRITE that another protocol disturbs.
+const MAX_TRIES: u32 = 64;
+
+/// MAXIMUM COMPARE AND WRITE LENGTH, in blocks: what the device compares, and what the one byte can say.
+pub(crate) fn max_compare_and_write(block_size: u32) -> u8 {
+    u8::try_from(MAX_COMPARED / u64::from(block_size)).unwrap_or(u8::MAX)
+}
 
 /// BYTCHK.
 fn byte_check(cdb: &Cdb) -> u8 {
@@ -75,13 +81,8 @@ fn compare(task: &Task, offset: u64, data: &[u8]) -> Result<(), Ending> {
     each_step(task, offset, data.len() as u64, |at, buf| {
         let start = (at - offset) as usize;
         let sent = &data[start..start + buf.len()];
-        difference(buf, sent).map_or(Ok(()), |n| Err(miscompare(start + n)))
+        first_difference(buf, sent).map_or(Ok(()), |n| Err(miscompare(start + n as usize)))
     })
-}
-
-/// Where two slices of one length differ first.
-fn difference(a: &[u8], b: &[u8]) -> Option<usize> {
-    if a == b { None } else { a.iter().zip(b).position(|(a, b)| a != b) }
 }
 
 /// WRITE AND VERIFY (SBC-3 5.37): writes, makes it durable, and reads it back; with BYTCHK 01b it compares too.
@@ -109,17 +110,21 @@ pub(crate) fn compare_and_write(task: &Task, data: &Bytes) -> Reply {
     let blocks = Blocks { lba: task.cdb.u64(2), count: u64::from(task.cdb.u8(13)) };
     let (offset, len) = blocks.on(info.size, info.block_size)?;
     let len = len as usize;
-    if data.len() != 2 * len {
+    if data.len() != 2 * len || len as u64 > MAX_COMPARED {
         return Err(Sense::cdb_field(13).into());
     }
     if len == 0 {
         return Ok(Vec::new());
     }
     let (expected, new) = (data.slice(..len), data.slice(len..));
-    read_change_write(task, offset, len, |current| match difference(current, &expected) {
-        Some(n) => Err(miscompare(n)),
-        None => Ok(new),
-    })
+    let lu = task.lu();
+    let compared = lu.alone(|| {
+        task.go_on()?;
+        lu.not_sanitizing().map_err(writing)?;
+        lu.device().compare_and_write(offset, &expected, new, false).map_err(writing)
+    })?;
+    compared.map_err(|at| miscompare(at as usize))?;
+    make_durable(task)
 }
 
 /// ORWRITE(16) (SBC-3 5.6): sets the bits that are set in the data.
@@ -129,34 +134,38 @@ pub(crate) fn or_write(task: &Task, data: &Bytes) -> Reply {
     if data.is_empty() {
         return Ok(Vec::new());
     }
-    read_change_write(task, offset, data.len(), |current| {
-        current.iter_mut().zip(&data[..]).for_each(|(a, b)| *a |= b);
-        Ok(Bytes::from(std::mem::take(current)))
-    })
-}
-
-/// Reads, decides and writes while nobody else writes. What has to be durable is made so afterwards, so that others
-/// wait for no disk.
-fn read_change_write(
-    task: &Task,
-    offset: u64,
-    len: usize,
-    change: impl FnOnce(&mut Vec<u8>) -> Result<Bytes, Ending>,
-) -> Reply {
     let lu = task.lu();
     lu.alone(|| {
         task.go_on()?;
         lu.not_sanitizing().map_err(writing)?;
-        let mut current = vec![0; len];
-        lu.read(offset, &mut current).map_err(reading)?;
-        let new = change(&mut current)?;
-        let mut ops = [WriteOp::new(offset, new)];
-        lu.device().write(&mut ops, false);
-        let [op] = ops;
-        op.result.map_err(writing)
+        let piece = MAX_COMPARED as usize;
+        (0..data.len()).step_by(piece).try_for_each(|at| {
+            let piece = &data[at..data.len().min(at + piece)];
+            set_bits(task, offset + at as u64, piece)
+        })
     })?;
+    make_durable(task)
+}
+
+/// Sets bits, in as many tries as it takes until no other protocol writes there meanwhile.
+fn set_bits(task: &Task, offset: u64, bits: &[u8]) -> Result<(), Ending> {
+    let lu = task.lu();
+    let mut current = vec![0; bits.len()];
+    for _ in 0..MAX_TRIES {
+        lu.read(offset, &mut current).map_err(reading)?;
+        let new: Vec<u8> = current.iter().zip(bits).map(|(a, b)| a | b).collect();
+        if lu.device().compare_and_write(offset, &current, Bytes::from(new), false).map_err(writing)?.is_ok()
+        {
+            return Ok(());
+        }
+    }
+    Err(writing(Error::new(ErrorKind::Busy, "set bits: others write there all the time")))
+}
+
+/// What has to be durable is made so after others may write again: they wait for no disk.
+fn make_durable(task: &Task) -> Reply {
     if is_durable(task) {
-        lu.device().flush().map_err(writing)?;
+        task.lu().device().flush().map_err(writing)?;
     }
     Ok(Vec::new())
 }

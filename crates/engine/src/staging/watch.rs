@@ -1,0 +1,57 @@
+//! Watches: who compares a range before it is written learns whether anything else was sequenced there meanwhile.
+
+use super::Staging;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A range of bytes that is compared now. Goes when it is dropped.
+pub(crate) struct Watch {
+    staging: Arc<Staging>,
+    spot: Arc<Spot>,
+}
+
+/// What staging knows of a watch.
+pub(crate) struct Spot {
+    range: Range<u64>,
+    disturbed: AtomicBool,
+}
+
+impl Watch {
+    /// Begins to watch. Called under the sequencing lock: everything that is sequenced later is noticed.
+    pub(crate) fn begin(staging: &Arc<Staging>, range: Range<u64>) -> Watch {
+        let spot = Arc::new(Spot { range, disturbed: AtomicBool::new(false) });
+        let mut watches = staging.watches.lock();
+        watches.push(spot.clone());
+        staging.watched.store(true, Ordering::Release);
+        drop(watches);
+        Watch { staging: staging.clone(), spot }
+    }
+
+    /// Was anything sequenced in the range since? Certain under the sequencing lock.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.spot.disturbed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut watches = self.staging.watches.lock();
+        watches.retain(|spot| !Arc::ptr_eq(spot, &self.spot));
+        self.staging.watched.store(!watches.is_empty(), Ordering::Release);
+    }
+}
+
+impl Staging {
+    /// Something that changes these bytes is sequenced. Called under the sequencing lock.
+    pub(crate) fn disturb(&self, start: u64, end: u64) {
+        if !self.watched.load(Ordering::Acquire) {
+            return;
+        }
+        for spot in self.watches.lock().iter() {
+            if start < spot.range.end && spot.range.start < end {
+                spot.disturbed.store(true, Ordering::Release);
+            }
+        }
+    }
+}

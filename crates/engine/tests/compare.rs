@@ -1,0 +1,267 @@
+//! Compare and write: nothing of any protocol comes between.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use bytes::Bytes;
+use common::{KIB, MIB, Site, content, write};
+use hindcast_engine::device::{BlockDevice, MAX_COMPARED, WriteOp};
+use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::{ErrorKind, Volume};
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A block that says who wrote it last, and how often it was counted up since.
+fn block(tag: u64, count: u64) -> Bytes {
+    let mut block = vec![0; 512];
+    block[..8].copy_from_slice(&tag.to_le_bytes());
+    block[504..].copy_from_slice(&count.to_le_bytes());
+    block.into()
+}
+
+fn read(volume: &Volume, at: u64) -> (u64, u64) {
+    let mut block = [0; 512];
+    volume.read(at, &mut block).unwrap();
+    let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
+    (number(0), number(504))
+}
+
+const AT: u64 = 8 * KIB + 512;
+
+#[test]
+fn no_write_comes_between_comparison_and_write() {
+    let site = Site::new(64);
+    let v = site.volume("v", 4 * MIB, 16 * KIB);
+    v.write(&mut [WriteOp::new(AT, block(0, 0))], false);
+    let over = Arc::new(AtomicBool::new(false));
+    // Successes, by tag.
+    let counted: Arc<Vec<AtomicU64>> = Arc::new((0..=3000).map(|_| AtomicU64::new(0)).collect());
+    let counters: Vec<_> = (0..2)
+        .map(|_| {
+            let (v, over, counted) = (v.clone(), over.clone(), counted.clone());
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let (tag, count) = read(&v, AT);
+                    match v.compare_and_write(AT, &block(tag, count), block(tag, count + 1), false) {
+                        Ok(Ok(())) => drop(counted[tag as usize].fetch_add(1, Ordering::Relaxed)),
+                        Ok(Err(_)) => {}
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Busy),
+                    }
+                }
+            })
+        })
+        .collect();
+    let background = {
+        let (pool, over) = (site.pool.clone(), over.clone());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                pool.maintain().unwrap();
+            }
+        })
+    };
+    // What knows nothing of comparisons, as a client of another protocol.
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        for tag in 1..=3000 {
+            v.write(&mut [WriteOp::new(AT, block(tag, 0))], false);
+            assert_eq!(read(&v, AT).0, tag, "a write was lost");
+        }
+    }));
+    over.store(true, Ordering::Relaxed);
+    counters.into_iter().for_each(|t| t.join().unwrap());
+    background.join().unwrap();
+    result.unwrap();
+    let total: u64 = counted.iter().map(|c| c.load(Ordering::Relaxed)).sum();
+    assert!(total > 0, "some were counted");
+    let (tag, count) = read(&v, AT);
+    assert_eq!((tag, count), (3000, counted[3000].load(Ordering::Relaxed)), "one count was lost");
+}
+
+type Then = Option<(u32, Box<dyn FnOnce() + Send>)>;
+
+/// A directory in memory that does something right after a read of a physical volume.
+#[derive(Clone)]
+struct Interrupting {
+    inner: MemDir,
+    /// After how many more reads, and what.
+    then: Arc<Mutex<Then>>,
+}
+
+struct InterruptingDisk(Arc<dyn Disk>, Option<Interrupting>);
+
+impl Dir for Interrupting {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let of = name.starts_with("pv").then(|| self.clone());
+        Ok(Arc::new(InterruptingDisk(self.inner.open(name, mode)?, of)))
+    }
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.inner.lock(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.inner.list()
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.inner.sync(purpose)
+    }
+}
+
+impl Disk for InterruptingDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buf, offset)?;
+        let Some(of) = &self.1 else { return Ok(()) };
+        let mut then = of.then.lock().unwrap();
+        if let Some((reads, _)) = &mut *then {
+            *reads -= 1;
+        }
+        let due = then.take_if(|(reads, _)| *reads == 0);
+        drop(then);
+        if let Some((_, run)) = due {
+            run();
+        }
+        Ok(())
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.read_at(buf, offset).map(|()| true)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.0.write_vectored_at(bufs, offset)
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.0.sync(purpose)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.allocate(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.punch(offset, len)
+    }
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
+        self.0.backing_available()
+    }
+    fn advise_random(&self) {}
+    fn is_block_device(&self) -> bool {
+        false
+    }
+}
+
+/// Another request comes right behind each read of the comparison, when nothing has been written yet.
+#[test]
+fn what_comes_behind_the_comparison_is_not_lost() {
+    type Change = fn(&Arc<Pool>, &Volume);
+    let changes: [(Change, u64); 6] = [
+        (|_, v| write(v, 0, 2, 16 * KIB), 2),
+        (|_, v| write(v, AT, 2, 512), 2),
+        (|_, v| v.discard(0, 2 * MIB, false).unwrap(), 0),
+        (|_, v| v.write_zeroes(AT, 512, false, false).unwrap(), 0),
+        (
+            |pool, _| {
+                pool.resize_volume("v", 8 * KIB, true).unwrap();
+                pool.resize_volume("v", 4 * MIB, false).unwrap();
+            },
+            0,
+        ),
+        // Beside it: that disturbs nothing.
+        (|_, v| write(v, AT + 512, 2, 512), 3),
+    ];
+    for (n, (change, left)) in changes.into_iter().enumerate() {
+        for reads in 1..=2 {
+            let dir = Interrupting { inner: MemDir::new(), then: Arc::default() };
+            let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+            let shared: Arc<dyn Dir> = Arc::new(dir.clone());
+            let pv = PvSpec { path: "pv-0.img".into(), size: Some(16 * MIB), force: false };
+            let config = PoolConfig {
+                extent_size: 64 * KIB,
+                journal_size: 8 * MIB,
+                segment_size: 512 * KIB,
+                atomic_unit: 4096,
+            };
+            Pool::create(shared.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
+            let pool = Pool::open(shared, world, PoolOptions::default()).unwrap();
+            let (name, chunk_size) = ("v".to_owned(), 16 * KIB);
+            let new = NewVolume { name, size: 4 * MIB, chunk_size, block_size: 512, read_only: false };
+            pool.create_volume(&new).unwrap();
+            let v = pool.open_volume("v", false).unwrap();
+            write(&v, 0, 1, 64 * KIB);
+            pool.drain().unwrap();
+            let (of_pool, of_v) = (pool.clone(), v.clone());
+            *dir.then.lock().unwrap() = Some((reads, Box::new(move || change(&of_pool, &of_v))));
+            let compared = v.compare_and_write(AT, &[1; 512], vec![3; 512].into(), false).unwrap();
+            assert!(dir.then.lock().unwrap().is_none(), "{n}: nothing came in between");
+            assert_eq!(compared, if left == 3 { Ok(()) } else { Err(0) }, "change {n} behind read {reads}");
+            let mut block = [9; 512];
+            v.read(AT, &mut block).unwrap();
+            assert!(block.iter().all(|b| u64::from(*b) == left), "change {n} behind read {reads} was lost");
+        }
+    }
+}
+
+#[test]
+fn it_tells_where_it_differs() {
+    let site = Site::new(64);
+    let v = site.volume("v", 4 * MIB, 16 * KIB);
+    write(&v, 0, 1, MIB);
+    for staged in [true, false] {
+        let before = content(&v);
+        let mut expected = before[4096..12288].to_vec();
+        expected[5000] ^= 1;
+        expected[7000] ^= 1;
+        assert_eq!(v.compare_and_write(4096, &expected, vec![2; 8192].into(), false).unwrap(), Err(5000));
+        assert!(content(&v) == before, "nothing was written");
+        assert_eq!(
+            v.compare_and_write(4096, &before[4096..12288], vec![2; 8192].into(), true).unwrap(),
+            Ok(())
+        );
+        assert!(content(&v)[4096..12288].iter().all(|b| *b == 2), "{staged}");
+        write(&v, 4096, 1, 8192);
+        site.idle();
+    }
+    // The largest, and what is refused.
+    let most = vec![0; MAX_COMPARED as usize];
+    assert_eq!(v.compare_and_write(2 * MIB, &most, vec![3; most.len()].into(), false).unwrap(), Ok(()));
+    let kind = |expected: &[u8], new: usize, at: u64| {
+        v.compare_and_write(at, expected, vec![3; new].into(), false).unwrap_err().kind()
+    };
+    let more = vec![0; MAX_COMPARED as usize + 512];
+    assert_eq!(kind(&more, more.len(), 0), ErrorKind::Invalid);
+    assert_eq!(kind(&most, 512, 0), ErrorKind::Invalid);
+    assert_eq!(kind(&most, most.len(), 1), ErrorKind::Invalid);
+    assert_eq!(kind(&most, most.len(), 4 * MIB - 512), ErrorKind::OutOfRange);
+    site.pool.set_read_only("v", true).unwrap();
+    assert_eq!(kind(&most, most.len(), 3 * MIB), ErrorKind::ReadOnly);
+}
+
+/// Of a clone, with a history, and of what was discarded.
+#[test]
+fn what_lies_below_is_compared_too() {
+    let site = Site::new(64);
+    let v = site.volume("v", 4 * MIB, 16 * KIB);
+    write(&v, 0, 1, MIB);
+    site.snap("v", "s");
+    site.pool.clone_volume("v", "s", "c").unwrap();
+    let c = site.pool.open_volume("c", false).unwrap();
+    site.pool.set_cdp("c", Some(Default::default())).unwrap();
+    assert_eq!(c.compare_and_write(512, &[1; 512], vec![2; 512].into(), false).unwrap(), Ok(()));
+    c.discard(0, MIB, false).unwrap();
+    assert_eq!(c.compare_and_write(512, &[1; 512], vec![2; 512].into(), false).unwrap(), Err(0));
+    assert_eq!(c.compare_and_write(512, &[0; 512], vec![3; 512].into(), false).unwrap(), Ok(()));
+    let all = content(&c);
+    assert!(all[512..1024].iter().all(|b| *b == 3) && all[1024..MIB as usize].iter().all(|b| *b == 0));
+    assert!(content(&v)[..MIB as usize].iter().all(|b| *b == 1));
+}
