@@ -418,6 +418,7 @@ impl Plan {
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
+            renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
@@ -448,6 +449,7 @@ impl Plan {
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
+            renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
         }
     }

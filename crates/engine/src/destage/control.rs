@@ -165,6 +165,12 @@ impl Pool {
 
     fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
         match operation {
+            Control::RollBack { undo_id, undo, .. } => {
+                // A snapshot that nobody sees goes when nothing rests on it, unless a history has it.
+                if undo.deleted && !self.anchors().contains(undo_id) {
+                    m.deleted.insert(*undo_id);
+                }
+            }
             Control::ResizeVolume { id, .. } => {
                 // The discarded tail leaves staging only now that the map is without it.
                 if let Some(volume) = self.catalog.volume(*id)?
@@ -211,7 +217,6 @@ impl Pool {
             | Control::SetReadOnly { .. }
             | Control::RenameSnapshot { .. }
             | Control::CloneVolume { .. }
-            | Control::RollBack { .. }
             | Control::SetMethod { .. }
             | Control::SetOrder { .. }
             | Control::SetLabels { .. }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 /// Branches that one operation names: it has to fit a journal record.
 const MAX_BRANCHES: usize = 1000;
 /// Bytes a second that flattening by itself copies.
-const QUIET_RATE: u64 = 64 << 20;
+pub(super) const QUIET_RATE: u64 = 64 << 20;
 
 impl Pool {
     /// Creates a volume that shows an image outside of the pool, a raw file or block device that must not change from now

@@ -16,6 +16,8 @@ pub mod code {
     pub const SPACE_LOW: &str = "space-low";
     /// The file system below the pool has little room left; the pool itself has more.
     pub const HOST_FULL: &str = "host-full";
+    /// A volume has used more than half of the epochs of its branch.
+    pub const EPOCHS_LOW: &str = "epochs-low";
     /// Snapshots of a volume take more than the reserve configured for them.
     pub const RESERVE_EXCEEDED: &str = "reserve-exceeded";
     /// Data can't be moved off a draining physical volume for want of space elsewhere.
@@ -101,6 +103,13 @@ impl Pool {
                 totals.own, totals.available
             );
             warnings.push(Warning::new(code::HOST_FULL, text));
+        }
+        for (volume, used) in self.low_on_epochs() {
+            let text = format!(
+                "{volume} has used {used} epochs; at {} it is given a new branch",
+                self.options.renew_at_epoch
+            );
+            warnings.push(Warning::new(code::EPOCHS_LOW, text));
         }
         for (volume, taken, reserve) in self.over_reserve() {
             let text =

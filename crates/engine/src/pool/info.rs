@@ -44,6 +44,8 @@ pub struct PoolOptions {
     pub flatten_depth: u32,
     /// Old history is compressed harder in the background.
     pub recompress_history: bool,
+    /// A volume whose branch has come to this epoch goes on with a new branch, without its clients noticing.
+    pub renew_at_epoch: u32,
     /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
     pub backing_margin: u64,
 }
@@ -67,6 +69,7 @@ impl Default for PoolOptions {
             low_space_percent: 10,
             flatten_depth: 32,
             recompress_history: true,
+            renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: 64 << 20,
         }
     }

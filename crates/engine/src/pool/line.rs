@@ -12,8 +12,8 @@ use crate::generation::Generation;
 use crate::staging::Staging;
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The epoch at which a volume reads its branch: everything.
 pub(crate) const HEAD: u32 = u32::MAX;
@@ -278,7 +278,10 @@ pub(crate) struct VolumeState {
     pub(crate) read_only: AtomicBool,
     /// Deleted, or rolled back: handles of what it was are refused.
     pub(crate) deleted: AtomicBool,
-    pub(crate) handles: AtomicU64,
+    /// Goes on when the volume is given a new branch.
+    pub(crate) handles: Arc<AtomicU64>,
+    /// What the volume became when it was given a new branch: its handles go on with that.
+    pub(crate) successor: OnceLock<Arc<VolumeState>>,
     pub(crate) policy: RwLock<SnapshotPolicy>,
     pub(crate) import: RwLock<Option<ImportRecord>>,
     /// Does the volume take writes of an import alone? For the path of writes.
@@ -303,7 +306,8 @@ impl VolumeState {
             size: AtomicU64::new(size),
             read_only: AtomicBool::new(true),
             deleted: AtomicBool::new(false),
-            handles: AtomicU64::new(0),
+            handles: Arc::default(),
+            successor: OnceLock::new(),
             policy: RwLock::default(),
             import: RwLock::default(),
             importing: AtomicBool::new(false),

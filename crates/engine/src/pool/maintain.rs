@@ -130,6 +130,7 @@ impl Pool {
     fn step(&self) -> Result<Progress> {
         self.look_at_clock();
         if self.enforce_snapshot_policies()?
+            || self.renew_branch()?
             || self.flatten_deepest()?
             || self.flatten_over_expired()?
             || self.anchor_by_time()?

@@ -17,8 +17,8 @@ use crate::staging::Range;
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::ops;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A snapshot: its state reads a line at an epoch.
 pub(crate) struct Snapshot {
@@ -173,10 +173,16 @@ impl Namespace {
     }
 
     pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
-        self.add_volume(id, record, Arc::default())
+        self.add_volume(id, record, Arc::default(), Arc::default())
     }
 
-    fn add_volume(&mut self, id: u64, record: VolumeRecord, counters: Arc<VolumeCounters>) -> Result<()> {
+    fn add_volume(
+        &mut self,
+        id: u64,
+        record: VolumeRecord,
+        counters: Arc<VolumeCounters>,
+        handles: Arc<AtomicU64>,
+    ) -> Result<()> {
         let line = self.line(Frozen { branch: record.branch, epoch: HEAD })?;
         let state = Arc::new(VolumeState {
             id,
@@ -188,7 +194,8 @@ impl Namespace {
             size: AtomicU64::new(record.size),
             read_only: AtomicBool::new(record.read_only),
             deleted: AtomicBool::new(false),
-            handles: AtomicU64::new(0),
+            handles,
+            successor: OnceLock::new(),
             policy: RwLock::new(record.policy),
             import: RwLock::new(record.import),
             importing: AtomicBool::new(record.import.is_some()),
@@ -420,8 +427,6 @@ impl Namespace {
         new.cdp.model.store(was.cdp.model.load(Ordering::Relaxed), Ordering::Relaxed);
         new.cdp.anchored(time);
         self.next_id = self.next_id.max(branch + 1);
-        // Handles of what it was find it deleted: data never changes under a client without its knowledge.
-        old.deleted.store(true, Ordering::Release);
         let name = old.name.read().clone();
         self.by_name.remove(&name);
         let record = VolumeRecord {
@@ -435,7 +440,15 @@ impl Namespace {
             policy: *old.policy.read(),
             import: None,
         };
-        self.add_volume(id, record, old.counters.clone())?;
+        // A new branch with the same content is no rollback for clients.
+        let renewed = undo.deleted;
+        let handles = if renewed { old.handles.clone() } else { Arc::default() };
+        self.add_volume(id, record, old.counters.clone(), handles)?;
+        if let Some(new) = self.by_id.get(&id).filter(|_| renewed) {
+            let _ = old.successor.set(new.clone());
+        }
+        // Handles of what it was find it deleted: data never changes under a client without its knowledge.
+        old.deleted.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
 
+use super::fill::QUIET_RATE;
 use super::line::{Base, Branch, HEAD, Line, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
@@ -233,6 +234,51 @@ impl Pool {
         self.snapshot(volume, undo)
     }
 
+    /// Gives one volume whose epochs run out a new branch that rests on what it is now: a rollback to the present, with its
+    /// place in the histories, but its handles go on. What it rests on is a snapshot that nobody sees; it goes when the new
+    /// branch has a copy of everything. False when no volume needs it.
+    pub(crate) fn renew_branch(&self) -> Result<bool> {
+        let limit = self.options.renew_at_epoch;
+        let needy = |state: &&Arc<VolumeState>| {
+            state.line.branch.epoch.load(Ordering::Acquire) >= limit
+                && !state.importing.load(Ordering::Acquire)
+                && check_depth(&state.line).is_ok()
+        };
+        let Some(id) = self.names.read().by_name.values().find(needy).map(|state| state.id) else {
+            return Ok(false);
+        };
+        let fill = !self.is_low_on_space();
+        let renewed = self.submit_with(|names| {
+            let Some(state) = names.volume_by_id(id).filter(needy) else {
+                return Err(conflict("give the volume a new branch: it needs none any more"));
+            };
+            let undo =
+                SnapshotRecord { deleted: true, ..frozen_now(state, RENEWED, uuid(&*self.world.rng), 0)? };
+            let branch = names.next_id + 1;
+            let size = state.size.load(Ordering::Acquire);
+            let renewal =
+                Control::RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
+            let anchor = names.anchor_after(&renewal, &*self.world.rng);
+            // What it rests on keeps the space of what is overwritten.
+            let fill = fill.then(|| Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) });
+            Ok(([renewal].into_iter().chain(anchor).chain(fill).collect(), None))
+        });
+        match renewed {
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            renewed => renewed.map(|_| true),
+        }
+    }
+
+    /// Volumes that have used more than half of their epochs, with how many.
+    pub(crate) fn low_on_epochs(&self) -> Vec<(String, u32)> {
+        let names = self.names.read();
+        let used = names
+            .by_name
+            .iter()
+            .map(|(name, state)| (name.clone(), state.line.branch.epoch.load(Ordering::Relaxed)));
+        used.filter(|(_, epoch)| *epoch > self.options.renew_at_epoch / 2).collect()
+    }
+
     /// Chooses whether a volume's snapshots share what is preserved, from now on.
     pub fn set_order(&self, volume: &str, order: Order) -> Result<VolumeInfo> {
         self.submit(|names| Ok(Control::SetOrder { id: names.volume(volume)?.id, order }))?;
@@ -300,6 +346,9 @@ const FIRST_EPOCH: u32 = 1;
 
 /// The name of anchors; it is in nobody's way.
 const ANCHOR: &str = "anchor";
+
+/// The name of what a volume was when it was given a new branch; nobody sees it.
+const RENEWED: &str = "renewed";
 
 /// The record of a snapshot of `volume` as it is now.
 pub(crate) fn record(

@@ -60,6 +60,7 @@ impl Difference {
     /// differ in what was written to the clone; states without a common history differ wherever either has anything.
     /// [`ErrorKind::Unsupported`] where one is a moment, and not all between them is known: here, or later.
     pub fn new(from: Arc<Volume>, to: Arc<Volume>) -> Result<Difference> {
+        let to = Volume::newest_of(to);
         let (line, other) = (&from.state.line, &to.state.line);
         if line.epoch == HEAD {
             return Err(invalid(

@@ -11,8 +11,8 @@ use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, VolumeState};
 use bytes::Bytes;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 pub use difference::{ChangeRun, Difference};
 
@@ -28,12 +28,23 @@ pub struct Volume {
     internal: bool,
     /// What is done with it appears in no statistics.
     quiet: bool,
+    /// The same handle, of what the volume became when it was given a new branch.
+    next: OnceLock<Arc<Volume>>,
 }
 
 impl Volume {
     pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
         state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
-        Volume { pool, state, read_only, counted, lease: None, internal: false, quiet: false }
+        Volume {
+            pool,
+            state,
+            read_only,
+            counted,
+            lease: None,
+            internal: false,
+            quiet: false,
+            next: OnceLock::new(),
+        }
     }
 
     /// A read-only handle that is on nobody's account.
@@ -59,7 +70,58 @@ impl Volume {
 
     /// The volume's name now.
     pub fn name(&self) -> String {
-        self.state.name.read().clone()
+        self.newest().state.name.read().clone()
+    }
+
+    /// The handle of what the volume became, if it was given a new branch.
+    fn successor(&self) -> Option<&Arc<Volume>> {
+        if !self.state.deleted.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = self.state.successor.get()?;
+        Some(self.next.get_or_init(|| {
+            let (pool, state) = (self.pool.clone(), state.clone());
+            let next = OnceLock::new();
+            Arc::new(Volume {
+                pool,
+                state,
+                read_only: self.read_only,
+                counted: false,
+                lease: None,
+                internal: self.internal,
+                quiet: self.quiet,
+                next,
+            })
+        }))
+    }
+
+    /// The same handle, of what the volume is now.
+    fn newest_of(mut volume: Arc<Volume>) -> Arc<Volume> {
+        while let Some(next) = volume.successor().cloned() {
+            volume = next;
+        }
+        volume
+    }
+
+    /// The handle of what the volume is now.
+    fn newest(&self) -> &Volume {
+        let mut newest = self;
+        while let Some(next) = newest.successor() {
+            newest = next;
+        }
+        newest
+    }
+
+    /// Runs a request on what the volume is now; once more if it was given a new branch meanwhile.
+    fn following<T>(&self, mut run: impl FnMut(&Volume) -> Result<T>) -> Result<T> {
+        let mut volume = self.newest();
+        loop {
+            let done = run(volume);
+            match volume.successor() {
+                Some(next) if done.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) => volume = next,
+                _ => return done,
+            }
+        }
     }
 
     pub(crate) fn chunk_size(&self) -> u64 {
@@ -137,31 +199,45 @@ impl Drop for Volume {
 
 impl BlockDevice for Volume {
     fn info(&self) -> DeviceInfo {
+        let volume = self.newest();
         DeviceInfo {
-            size: self.size(),
-            block_size: self.state.block_size,
-            preferred_size: (1u32 << self.branch().chunk_log2.min(22)).max(4096),
-            read_only: self.read_only || self.state.read_only.load(Ordering::Acquire),
-            uuid: self.state.uuid,
+            size: volume.size(),
+            block_size: volume.state.block_size,
+            preferred_size: (1u32 << volume.branch().chunk_log2.min(22)).max(4096),
+            read_only: volume.read_only || volume.state.read_only.load(Ordering::Acquire),
+            uuid: volume.state.uuid,
         }
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        let done = self.counted(self.read_into(offset, buf, false))?;
-        if done {
-            self.count_read(offset, buf.len());
-        }
-        Ok(done)
+        self.following(|volume| {
+            let done = volume.counted(volume.read_into(offset, buf, false))?;
+            if done {
+                volume.count_read(offset, buf.len());
+            }
+            Ok(done)
+        })
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.counted(self.read_into(offset, buf, true))?;
-        self.count_read(offset, buf.len());
-        Ok(())
+        self.following(|volume| {
+            volume.counted(volume.read_into(offset, buf, true))?;
+            volume.count_read(offset, buf.len());
+            Ok(())
+        })
     }
 
     fn write(&self, ops: &mut [WriteOp], fua: bool) {
-        self.write_batch(ops, fua);
+        let mut volume = self.newest();
+        volume.write_batch(ops, fua);
+        while let Some(next) = volume.successor() {
+            volume = next;
+            let missed =
+                |op: &&mut WriteOp| op.result.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+            for op in ops.iter_mut().filter(missed) {
+                volume.write_batch(std::slice::from_mut(op), fua);
+            }
+        }
     }
 
     fn compare_and_write(
@@ -171,17 +247,45 @@ impl BlockDevice for Volume {
         new: Bytes,
         fua: bool,
     ) -> Result<std::result::Result<(), u64>> {
-        let done = self.counted(self.compare_then_write(offset, expected, &new, fua))?;
-        self.count_read(offset, expected.len());
-        if done.is_ok() {
-            self.count(&self.state.counters.writes, 1);
-            self.count(&self.state.counters.write_bytes, new.len() as u64);
-            self.count_place_of_write(offset, new.len() as u64);
-        }
-        Ok(done)
+        self.following(|volume| volume.compare_counted(offset, expected, &new, fua))
     }
 
     fn flush(&self) -> Result<()> {
+        self.newest().flush_here()
+    }
+
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.following(|volume| {
+            volume.count(&volume.state.counters.discards, 1);
+            volume.count(&volume.state.counters.discard_bytes, len);
+            volume.counted(volume.zero_range(offset, len, true, fua))
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
+        self.following(|volume| {
+            volume.count(&volume.state.counters.writes, 1);
+            volume.count(&volume.state.counters.write_bytes, len);
+            volume.counted(volume.zero_range(offset, len, may_unmap, fua))?;
+            volume.count_place_of_write(offset, len);
+            Ok(())
+        })
+    }
+
+    fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
+        self.following(|volume| volume.counted(volume.status_runs(offset, len, max_runs)))
+    }
+
+    fn cache(&self, offset: u64, len: u64) -> Result<()> {
+        self.following(|volume| {
+            volume.check_range(offset, len)?;
+            volume.counted(volume.load_range(offset, len))
+        })
+    }
+}
+
+impl Volume {
+    fn flush_here(&self) -> Result<()> {
         self.count(&self.state.counters.flushes, 1);
         let flushed = self.pool.check_usable().and_then(|()| {
             let cdp = &self.branch().cdp;
@@ -200,31 +304,23 @@ impl BlockDevice for Volume {
         self.counted(flushed)
     }
 
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.count(&self.state.counters.discards, 1);
-        self.count(&self.state.counters.discard_bytes, len);
-        self.counted(self.zero_range(offset, len, true, fua))
+    fn compare_counted(
+        &self,
+        offset: u64,
+        expected: &[u8],
+        new: &Bytes,
+        fua: bool,
+    ) -> Result<std::result::Result<(), u64>> {
+        let done = self.counted(self.compare_then_write(offset, expected, new, fua))?;
+        self.count_read(offset, expected.len());
+        if done.is_ok() {
+            self.count(&self.state.counters.writes, 1);
+            self.count(&self.state.counters.write_bytes, new.len() as u64);
+            self.count_place_of_write(offset, new.len() as u64);
+        }
+        Ok(done)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
-        self.count(&self.state.counters.writes, 1);
-        self.count(&self.state.counters.write_bytes, len);
-        self.counted(self.zero_range(offset, len, may_unmap, fua))?;
-        self.count_place_of_write(offset, len);
-        Ok(())
-    }
-
-    fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
-        self.counted(self.status_runs(offset, len, max_runs))
-    }
-
-    fn cache(&self, offset: u64, len: u64) -> Result<()> {
-        self.check_range(offset, len)?;
-        self.counted(self.load_range(offset, len))
-    }
-}
-
-impl Volume {
     fn count_read(&self, offset: u64, bytes: usize) {
         self.count(&self.state.counters.reads, 1);
         self.count(&self.state.counters.read_bytes, bytes as u64);
