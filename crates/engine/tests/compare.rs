@@ -3,81 +3,16 @@
 
 mod common;
 
-use bytes::Bytes;
 use common::{KIB, MIB, Site, content, write};
-use hindcast_engine::device::{BlockDevice, MAX_COMPARED, WriteOp};
+use hindcast_engine::device::{BlockDevice, MAX_COMPARED};
 use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
 use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A block that says who wrote it last, and how often it was counted up since.
-fn block(tag: u64, count: u64) -> Bytes {
-    let mut block = vec![0; 512];
-    block[..8].copy_from_slice(&tag.to_le_bytes());
-    block[504..].copy_from_slice(&count.to_le_bytes());
-    block.into()
-}
-
-fn read(volume: &Volume, at: u64) -> (u64, u64) {
-    let mut block = [0; 512];
-    volume.read(at, &mut block).unwrap();
-    let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
-    (number(0), number(504))
-}
-
 const AT: u64 = 8 * KIB + 512;
-
-#[test]
-fn no_write_comes_between_comparison_and_write() {
-    let site = Site::new(64);
-    let v = site.volume("v", 4 * MIB, 16 * KIB);
-    v.write(&mut [WriteOp::new(AT, block(0, 0))], false);
-    let over = Arc::new(AtomicBool::new(false));
-    // Successes, by tag.
-    let counted: Arc<Vec<AtomicU64>> = Arc::new((0..=3000).map(|_| AtomicU64::new(0)).collect());
-    let counters: Vec<_> = (0..2)
-        .map(|_| {
-            let (v, over, counted) = (v.clone(), over.clone(), counted.clone());
-            std::thread::spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    let (tag, count) = read(&v, AT);
-                    match v.compare_and_write(AT, &block(tag, count), block(tag, count + 1), false) {
-                        Ok(Ok(())) => drop(counted[tag as usize].fetch_add(1, Ordering::Relaxed)),
-                        Ok(Err(_)) => {}
-                        Err(error) => assert_eq!(error.kind(), ErrorKind::Busy),
-                    }
-                }
-            })
-        })
-        .collect();
-    let background = {
-        let (pool, over) = (site.pool.clone(), over.clone());
-        std::thread::spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                pool.maintain().unwrap();
-            }
-        })
-    };
-    // What knows nothing of comparisons, as a client of another protocol.
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        for tag in 1..=3000 {
-            v.write(&mut [WriteOp::new(AT, block(tag, 0))], false);
-            assert_eq!(read(&v, AT).0, tag, "a write was lost");
-        }
-    }));
-    over.store(true, Ordering::Relaxed);
-    counters.into_iter().for_each(|t| t.join().unwrap());
-    background.join().unwrap();
-    result.unwrap();
-    let total: u64 = counted.iter().map(|c| c.load(Ordering::Relaxed)).sum();
-    assert!(total > 0, "some were counted");
-    let (tag, count) = read(&v, AT);
-    assert_eq!((tag, count), (3000, counted[3000].load(Ordering::Relaxed)), "one count was lost");
-}
 
 type Then = Option<(u32, Box<dyn FnOnce() + Send>)>;
 
