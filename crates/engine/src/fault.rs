@@ -1,15 +1,18 @@
 //! Whether the pool may still trust itself (I7).
 
 use crate::error::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::any::Any;
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// At most this many different damages are remembered by name.
 const MAX_DAMAGES: usize = 64;
 
-/// Set once, for the life of an open pool: after a failed write or sync of the journal, a failed commit, or damage met
-/// by the destager, nothing new is accepted.
+/// Set once, for the life of an open pool: after a failed write or sync of the journal, a failed commit, a panic with
+/// state in hand, or damage met by the destager, nothing new is accepted.
 #[derive(Default)]
 pub(crate) struct Fault {
     poisoned: AtomicBool,
@@ -28,6 +31,27 @@ impl Fault {
         self.reason.lock().get_or_insert_with(|| cause.to_string());
         self.poisoned.store(true, Ordering::Release);
         self.error()
+    }
+
+    /// Poisons the pool if the thread panics before the alarm is dropped. `work` completes "a panic while …".
+    pub(crate) fn alarm(&self, work: &'static str) -> Alarm<'_> {
+        Alarm { fault: self, work, unwinding: std::thread::panicking() }
+    }
+
+    /// Poisons the pool because of a panic: see [`Fault::alarm`].
+    pub(crate) fn panicked(&self, work: &str) {
+        let cause = format!("a panic while {work} (the log has its message)");
+        let _ = self.poison(&Error::new(ErrorKind::Poisoned, cause));
+    }
+
+    /// Poisons the pool; `reason` is told beside an earlier cause.
+    pub(crate) fn give_up(&self, reason: &str) {
+        let mut told = self.reason.lock();
+        match &mut *told {
+            Some(first) => first.extend(["; ", reason]),
+            none => *none = Some(reason.to_owned()),
+        }
+        self.poisoned.store(true, Ordering::Release);
     }
 
     /// The first cause, if the pool is poisoned.
@@ -54,4 +78,98 @@ impl Fault {
     pub(crate) fn damages(&self) -> Vec<String> {
         self.damages.lock().iter().cloned().collect()
     }
+}
+
+/// Poisons the pool when a panic drops it: what its holder was changing may be half changed, and the next commit
+/// would make that durable.
+pub(crate) struct Alarm<'a> {
+    fault: &'a Fault,
+    work: &'static str,
+    /// The thread was unwinding before: that panic is not the holder's.
+    unwinding: bool,
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.unwinding {
+            self.fault.panicked(self.work);
+        }
+    }
+}
+
+/// A lock together with an alarm. The alarm goes first: whoever gets the lock next finds the pool poisoned.
+pub(crate) struct Held<'a, G> {
+    _alarm: Alarm<'a>,
+    guard: G,
+}
+
+impl<G: Deref> Deref for Held<'_, G> {
+    type Target = G::Target;
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Held<'_, G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+/// A mutex whose holder poisons the pool by a panic.
+pub(crate) struct AlarmedMutex<T> {
+    fault: Arc<Fault>,
+    work: &'static str,
+    inner: Mutex<T>,
+}
+
+impl<T> AlarmedMutex<T> {
+    /// `work` is what holders do: see [`Fault::alarm`].
+    pub(crate) fn new(fault: Arc<Fault>, work: &'static str, inner: T) -> Self {
+        AlarmedMutex { fault, work, inner: Mutex::new(inner) }
+    }
+
+    pub(crate) fn lock(&self) -> Held<'_, MutexGuard<'_, T>> {
+        let guard = self.inner.lock();
+        Held { _alarm: self.fault.alarm(self.work), guard }
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<Held<'_, MutexGuard<'_, T>>> {
+        let guard = self.inner.try_lock()?;
+        Some(Held { _alarm: self.fault.alarm(self.work), guard })
+    }
+}
+
+/// A reader-writer lock whose writer poisons the pool by a panic.
+pub(crate) struct AlarmedRwLock<T> {
+    fault: Arc<Fault>,
+    work: &'static str,
+    inner: RwLock<T>,
+}
+
+impl<T> AlarmedRwLock<T> {
+    /// `work` is what writers do: see [`Fault::alarm`].
+    pub(crate) fn new(fault: Arc<Fault>, work: &'static str, inner: T) -> Self {
+        AlarmedRwLock { fault, work, inner: RwLock::new(inner) }
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.inner.read()
+    }
+
+    pub(crate) fn write(&self) -> Held<'_, RwLockWriteGuard<'_, T>> {
+        let guard = self.inner.write();
+        Held { _alarm: self.fault.alarm(self.work), guard }
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
+}
+
+/// The error for a borrowed thread that panicked. It poisons the pool wherever it ends up.
+pub(crate) fn died(work: &str, payload: &(dyn Any + Send)) -> Error {
+    Error::new(ErrorKind::Poisoned, format!("{work}: its thread panicked: {}", panic_text(payload)))
 }

@@ -3,6 +3,7 @@
 use crate::priority;
 use hindcast_engine::pool::{Health, Pool, Progress};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -25,8 +26,9 @@ impl Maintenance {
     pub(crate) fn start(pool: Arc<Pool>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let start = |name: &str, run: fn(&Pool, &AtomicBool)| {
-            let (pool, stop) = (pool.clone(), stop.clone());
-            std::thread::Builder::new().name(name.into()).spawn(move || run(&pool, &stop))
+            let (pool, stop, of) = (pool.clone(), stop.clone(), name.to_owned());
+            let work = move || guarded(&of, &pool, || run(&pool, &stop));
+            std::thread::Builder::new().name(name.into()).spawn(work)
         };
         let threads = [start("maintenance", maintain)?, start("write-back", write_back)?];
         Ok(Maintenance { stop, threads })
@@ -46,6 +48,16 @@ impl Maintenance {
                 tracing::error!("the {name} thread had ended by a defect");
             }
         }
+    }
+}
+
+/// Runs a thread's work. A panic of it poisons the pool: without the thread the journal fills up and clients hang.
+fn guarded(name: &str, pool: &Pool, work: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
+        tracing::error!(thread = name, panic = text, "a thread that the pool depends on panicked");
+        pool.poison(&format!("the {name} thread panicked: {text}"));
     }
 }
 

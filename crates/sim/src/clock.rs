@@ -7,6 +7,7 @@
 use crate::oracle::VolId;
 use crate::rand::Rand;
 use crate::run::{Outcome, Run};
+use crate::survive;
 use crate::workload::{ClockMove, Op};
 use hindcast_engine::cdp::{Moment, Retention};
 use hindcast_engine::pool::code;
@@ -134,7 +135,7 @@ impl Run {
 
     fn confirm_clock(&mut self) -> Outcome<()> {
         let pool = self.pool()?;
-        match pool.confirm_clock() {
+        match survive(|| pool.confirm_clock()) {
             Ok(()) if pool.is_forgetting_suspended() => Err("a confirmed clock is in doubt".into()),
             Ok(()) => Ok(()),
             Err(_) if self.dir.crashed() || self.faults => Ok(()),

@@ -4,6 +4,7 @@
 use crate::oracle::{SECTOR, SnapId, View, VolId};
 use crate::rand::Rand;
 use crate::run::{Outcome, Run};
+use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::cdp::Moment;
 use hindcast_engine::device::BlockDevice;
@@ -128,7 +129,7 @@ impl Run {
         let opened = match compared {
             Compared::View(View::Snapshot(id)) => pool.open_snapshot(&name, &self.snapshot_model(id)?.name),
             Compared::View(View::Volume(_)) => pool.open_volume(&name, true),
-            Compared::Moment(_, lsn) => match pool.open_moment(&name, &Moment::Lsn(lsn)) {
+            Compared::Moment(_, lsn) => match survive(|| pool.open_moment(&name, &Moment::Lsn(lsn))) {
                 Err(e) if self.expires(owner) && e.kind() == ErrorKind::NotFound => return Ok(None),
                 Err(_) if self.dir.crashed() => return Ok(None),
                 opened => opened,

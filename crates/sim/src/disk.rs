@@ -30,6 +30,9 @@ pub enum CrashPoint {
     Sync(u64),
 }
 
+/// What a planned panic says.
+pub(crate) const PANIC: &str = "a planned panic of a disk";
+
 /// What has been done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -61,6 +64,8 @@ impl SimDir {
             dead: false,
             counts: Counts::default(),
             crash_at: None,
+            panic_at: None,
+            panicked: None,
             stakes: None,
             clock: 0,
             files: BTreeMap::new(),
@@ -201,6 +206,23 @@ impl SimDir {
         self.0.lock().crash_at = point;
     }
 
+    /// Plans a panic of the operation at this point, which does nothing. The machine goes on. None: no panic.
+    pub fn panic_at(&self, point: Option<CrashPoint>) {
+        let mut machine = self.0.lock();
+        (machine.panic_at, machine.panicked) = (point, None);
+    }
+
+    /// The planned panic has happened.
+    pub fn panicked(&self) -> bool {
+        self.0.lock().panicked.is_some()
+    }
+
+    /// The planned panic has happened in an operation on the file of this name.
+    pub fn panicked_in(&self, name: &str) -> bool {
+        let machine = self.0.lock();
+        machine.panicked.is_some_and(|id| machine.names.get(name) == Some(&id))
+    }
+
     /// The planned crash has happened.
     pub fn crashed(&self) -> bool {
         self.0.lock().dead
@@ -230,7 +252,7 @@ impl Dir for SimDir {
             (None, OpenMode::Existing | OpenMode::ReadOnly) => return Err(io::ErrorKind::NotFound.into()),
             (Some(id), _) => id,
             (None, _) => {
-                if !machine.begin_whole(life, false)? {
+                if !machine.begin_whole(life, 0, false)? {
                     return Err(crashed());
                 }
                 let tear = (machine.tear_model)(name);
@@ -261,7 +283,7 @@ impl Dir for SimDir {
         if !machine.names.contains_key(name) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if machine.begin_whole(life, false)? {
+        if machine.begin_whole(life, 0, false)? {
             machine.set_name(name, None);
         }
         machine.end()
@@ -272,7 +294,7 @@ impl Dir for SimDir {
         let life = machine.life;
         machine.alive(life)?;
         let id = machine.names.get(from).copied().ok_or(io::ErrorKind::NotFound)?;
-        if machine.begin_whole(life, false)? {
+        if machine.begin_whole(life, 0, false)? {
             machine.rename(from, to, id);
         }
         machine.end()
@@ -287,7 +309,7 @@ impl Dir for SimDir {
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         let mut machine = self.0.lock();
         let life = machine.life;
-        let going_on = machine.begin_whole(life, true)?;
+        let going_on = machine.begin_whole(life, 0, true)?;
         if machine.fail_sync == Some(purpose) {
             machine.fail_sync = None;
             return Err(eio());
@@ -343,7 +365,7 @@ impl SimDisk {
         {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        if machine.begin(self.life, false)? == Go::Crash {
+        if machine.begin(self.life, self.id, false)? == Go::Crash {
             // Nobody knows how much of the call had been done.
             let done = match machine.rand.below(4) {
                 0 => 0,
@@ -402,7 +424,7 @@ impl Disk for SimDisk {
 
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         let mut machine = self.machine()?;
-        let going_on = machine.begin_whole(self.life, true)?;
+        let going_on = machine.begin_whole(self.life, self.id, true)?;
         let failing = machine.fail_sync == Some(purpose);
         let dropped = machine.dropped[index(purpose)];
         if failing {
@@ -425,7 +447,7 @@ impl Disk for SimDisk {
         if machine.files.get(&self.id).is_some_and(|f| f.block) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        if machine.begin_whole(self.life, false)? {
+        if machine.begin_whole(self.life, self.id, false)? {
             machine.change(self.id, Change::SetLen(len))?;
         }
         machine.end()
@@ -437,7 +459,7 @@ impl Disk for SimDisk {
         if machine.files.get(&self.id).is_some_and(|f| f.block) {
             return Ok(());
         }
-        if machine.begin_whole(self.life, false)? {
+        if machine.begin_whole(self.life, self.id, false)? {
             machine.back(self.id, offset, len)?;
             machine.change(self.id, Change::Extend(end))?;
         }
@@ -446,7 +468,7 @@ impl Disk for SimDisk {
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut machine = self.for_writing()?;
-        let going_on = machine.begin_whole(self.life, false)?;
+        let going_on = machine.begin_whole(self.life, self.id, false)?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;
         let len = len.min(file.now.len().saturating_sub(offset));
         // The content is undefined afterwards: the old one, zeros, or (for a range that is not too long) anything.

@@ -71,7 +71,7 @@ pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
 /// The ways to crash in the middle of one operation that can end differently: where little is at stake, many are one.
 fn cuts_at(stake: &Stake, syncs_next: bool) -> Vec<Cut> {
     let at_stake = stake.changes + u64::from(!stake.sync);
-    let mut ways = vec![(Crash::Kill, 1)];
+    let mut ways = vec![(Crash::Kill, 1), (Crash::Panic, 1)];
     // Between two syncs losing everything always leaves the same; the end is where most was promised.
     if stake.sync || syncs_next {
         ways.push((Crash::Power(PowerLoss::LoseAll), 1));

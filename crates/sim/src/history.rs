@@ -7,6 +7,7 @@ use crate::clock::{When, expires};
 use crate::oracle::{Content, Effect, Manner, SnapId, Taken, VolId, VolumeModel, check_content};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
+use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::Volume;
@@ -131,7 +132,7 @@ impl Run {
     /// The last flush up to a moment is known, or one before it that was known by the last start.
     fn check_last_flush(&mut self, vol: VolId, lsn: u64) -> Outcome<()> {
         let (pool, name) = (self.pool()?, self.volume_name(vol)?);
-        let found = pool.resolve(&name, &Moment::FlushUpTo(lsn));
+        let found = survive(|| pool.resolve(&name, &Moment::FlushUpTo(lsn)));
         let (crashed, refusals) = (self.dir.crashed(), self.moment_refusals(vol));
         let flushes = &mut self.past.entry(vol).or_default().flushes;
         let sure = flushes.range(..=lsn).rev().find(|(_, sure)| **sure).map(|(lsn, _)| *lsn);
@@ -230,7 +231,8 @@ impl Run {
     fn hold_moment(&mut self, vol: VolId, lsn: u64, content: Content, size: u64) -> Outcome<()> {
         let name = self.volume_name(vol)?;
         let what = format!("volume {vol}, held at LSN {lsn}");
-        match self.pool()?.open_moment(&name, &Moment::Lsn(lsn)) {
+        let pool = self.pool()?;
+        match survive(|| pool.open_moment(&name, &Moment::Lsn(lsn))) {
             Ok(view) => {
                 let ranges = self.oracle.interesting(vol, size);
                 self.held.push(Held { view, content, what, ranges });
@@ -262,7 +264,7 @@ impl Run {
         let names = self.names_of(vol, lsn);
         let moment = names[self.rand.below(names.len() as u64) as usize].clone();
         let result = (|| {
-            let view = pool.open_moment(&name, &moment)?;
+            let view = survive(|| pool.open_moment(&name, &moment))?;
             let mut ranges = self.oracle.interesting(vol, size);
             let rand = &mut self.rand;
             let all = ranges.len() as u64;

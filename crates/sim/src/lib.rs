@@ -41,6 +41,7 @@ pub use scripts::{Script, scripts};
 pub use workload::{ClockMove, Crash, Op, Plan};
 
 use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::{Error, ErrorKind};
 
 /// Operations of a random run, unless told otherwise.
 pub const DEFAULT_OPS: u64 = 120;
@@ -89,6 +90,16 @@ fn any_run(
         }
         run.random(ops, theme)?;
         Ok(run.summary())
+    })
+}
+
+/// Makes the panic that a disk was told to raise an error: who called the engine knows nothing of what became of it.
+pub(crate) fn survive<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        if panic.downcast_ref::<String>().is_none_or(|text| text != disk::PANIC) {
+            std::panic::resume_unwind(panic);
+        }
+        Err(Error::new(ErrorKind::Poisoned, disk::PANIC))
     })
 }
 

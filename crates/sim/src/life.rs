@@ -6,6 +6,7 @@ use crate::fate::PowerLoss;
 use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
 use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run};
+use crate::survive;
 use crate::workload::{Crash, Op, Plan};
 use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
@@ -27,14 +28,17 @@ impl Run {
         let mut cut_short = false;
         loop {
             let there = Pool::exists(&self.dir).map_err(|e| format!("look for a pool: {e:?}"))?;
-            let result = if there {
-                Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
-            } else {
-                Pool::create(self.dyn_dir(), &self.world(), &self.plan.config, self.plan.placement, &specs)
-            };
+            let result = survive(|| {
+                if there {
+                    Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
+                } else {
+                    let plan = &self.plan;
+                    Pool::create(self.dyn_dir(), &self.world(), &plan.config, plan.placement, &specs)
+                }
+            });
             match result {
                 Ok(()) => break,
-                Err(_) if self.dir.crashed() => {
+                Err(_) if self.dir.crashed() || self.dir.panicked() => {
                     self.end_process();
                     cut_short = true;
                     // A label that a power loss tore holds something.
@@ -62,8 +66,9 @@ impl Run {
         }
         for attempt in 0.. {
             let failing = self.disturb_recovery(attempt);
-            let opened = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone());
+            let opened = survive(|| Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()));
             let failed = failing && !self.dir.sync_failure_pending();
+            let panicked = self.dir.panicked();
             match opened {
                 Ok(_) if failed && !self.dir.crashed() => {
                     return Err("opened in spite of a failed sync".into());
@@ -72,7 +77,9 @@ impl Run {
                     self.pool = Some(pool);
                     break;
                 }
-                Err(e) if !failed && !self.dir.crashed() => return Err(format!("open the pool: {e:?}")),
+                Err(e) if !failed && !panicked && !self.dir.crashed() => {
+                    return Err(format!("open the pool: {e:?}"));
+                }
                 _ => {}
             }
             if failed {
@@ -84,7 +91,9 @@ impl Run {
         }
         self.dir.clear_faults();
         self.dir.crash_at(None);
+        self.dir.panic_at(None);
         self.planned = None;
+        self.faults = false;
         let first_lost = self.compare(promise)?;
         self.forget_lost_moments(first_lost)?;
         self.note_moments()
@@ -204,7 +213,7 @@ impl Run {
         self.note_process_end();
         self.say(|| format!("crash: {how:?} after {:?}", self.dir.counts()));
         match how {
-            Crash::Kill => {
+            Crash::Kill | Crash::Panic => {
                 self.dir.kill();
                 Promise::Acknowledged
             }
@@ -230,7 +239,7 @@ impl Run {
             return Ok(false);
         };
         self.note_process_end();
-        let closed = pool.close();
+        let closed = survive(|| pool.close());
         self.summary.records += pool.stats().journal_records;
         drop(pool);
         if self.dir.crashed() || self.faults {
@@ -254,7 +263,8 @@ impl Run {
     }
 
     fn reopen_unclean(&mut self) -> Outcome<()> {
-        if self.faults {
+        // After a panic the page cache is right.
+        if self.faults && !(self.dir.panicked() && self.rand.percent(50)) {
             // After a failed sync the page cache proves nothing.
             self.planned = Some(self.any_power_loss());
         }
@@ -287,6 +297,27 @@ impl Run {
         self.dir.set_backing(None);
         (self.plan.backing, self.faults) = (None, true);
         true
+    }
+
+    /// A panic of a disk with state in hand has poisoned the pool, if there was one; a panic while the catalog was read stops
+    /// its commits.
+    pub(crate) fn leave_panicked(&mut self) -> Outcome<()> {
+        if self.pool.is_none() {
+            let promise = self.end_process();
+            return self.open(promise);
+        }
+        if !self.poisoned() {
+            if !self.dir.panicked_in("catalog.redb") {
+                return Err("the pool has survived it".into());
+            }
+            // The store has caught it in a read. What the pool has in hand is whole, and can't be committed any more.
+            let drained = self.pool()?.drain();
+            self.say(|| format!("  after a panic in the store: {drained:?}"));
+            if !self.poisoned() {
+                return self.reopen_unclean();
+            }
+        }
+        self.leave_poisoned()
     }
 
     /// I7: a poisoned pool refuses writes, serves reads, and is left by recovery only.

@@ -102,8 +102,9 @@ fn purpose(name: &str) -> Result<SyncPurpose, String> {
     found.ok_or_else(|| format!("{name:?} is none of {}", names.join(", ")))
 }
 
-const CRASHES: [(&str, Crash); 8] = [
+const CRASHES: [(&str, Crash); 9] = [
     ("kill", Crash::Kill),
+    ("panic", Crash::Panic),
     ("lose-all", Crash::Power(PowerLoss::LoseAll)),
     ("keep-all", Crash::Power(PowerLoss::KeepAll)),
     ("subset", Crash::Power(PowerLoss::Subset)),

@@ -3,6 +3,7 @@
 use crate::disk::CrashPoint;
 use crate::oracle::{Content, Effect, SECTOR, View, VolId, VolumeModel, fill_sector};
 use crate::run::{Outcome, Run, write_effects, zero_effects};
+use crate::survive;
 use crate::workload::Op;
 use bytes::Bytes;
 use hindcast_engine::device::{BlockDevice, StatusRun, WriteOp};
@@ -53,7 +54,7 @@ impl Run {
             Op::Placement(placement) => {
                 self.make_room(4096)?;
                 let pool = self.pool()?;
-                let result = pool.set_placement(*placement);
+                let result = survive(|| pool.set_placement(*placement));
                 self.durably(result, &[]).map(drop)
             }
             Op::Maintain(steps) => {
@@ -65,7 +66,7 @@ impl Run {
             Op::Settle => self.settle(),
             Op::Drain => {
                 let pool = self.pool()?;
-                let result = pool.drain();
+                let result = survive(|| pool.drain());
                 if let Answer::Done = self.durably(result, &[])? {
                     self.emptied = 0;
                 }
@@ -236,7 +237,7 @@ impl Run {
         self.make_room(4096)?;
         let pool = self.pool()?;
         self.oracle.attempt(std::slice::from_ref(&effect));
-        let result = run(&pool);
+        let result = survive(|| run(&pool));
         let answer = self.sort(result, may_refuse)?;
         self.settle_with_oracle(&answer, &[effect], true)?;
         Ok(answer)
@@ -272,7 +273,13 @@ impl Run {
         self.may_bring_in(vol, 2 * parts.len() as u64)?;
         self.oracle.attempt(&all);
         let before = self.before_steps(vol, all.len());
-        handle.write(&mut writes, fua);
+        let survived = survive(|| {
+            handle.write(&mut writes, fua);
+            Ok(())
+        });
+        if let Err(panic) = survived {
+            writes.iter_mut().for_each(|write| write.result = Err(panic.clone()));
+        }
         // In order, without those that certainly came to nothing.
         let mut tried = Vec::new();
         let mut refused = None;
@@ -323,7 +330,7 @@ impl Run {
         let Some(handle) = self.handle(vol)? else {
             return Ok(());
         };
-        let answer = self.durably(handle.flush(), &[])?;
+        let answer = self.durably(survive(|| handle.flush()), &[])?;
         if let Answer::Done = answer { self.note_flush(vol) } else { Ok(()) }
     }
 
@@ -345,11 +352,10 @@ impl Run {
         let watch = self.watch_policies()?;
         self.may_bring_in(vol, 2)?;
         self.oracle.attempt(&effects);
-        let result = if discard {
-            handle.discard(offset, len, fua)
-        } else {
-            handle.write_zeroes(offset, len, unmap, fua)
-        };
+        let result = survive(|| match discard {
+            true => handle.discard(offset, len, fua),
+            false => handle.write_zeroes(offset, len, unmap, fua),
+        });
         let may_refuse: &[ErrorKind] = if read_only { &[ErrorKind::ReadOnly] } else { &[ErrorKind::NoSpace] };
         let answer = self.sort(result, may_refuse)?;
         if read_only && matches!(answer, Answer::Done) {
@@ -523,7 +529,7 @@ impl Run {
         self.make_room(4096)?;
         let spec: PvSpec = self.new_pv(size, device);
         let pool = self.pool()?;
-        let result = pool.add_pv(&spec).map(drop);
+        let result = survive(|| pool.add_pv(&spec).map(drop));
         match self.durably(result, &[ErrorKind::NoSpace])? {
             Answer::Done => drop(self.pvs.insert(spec.path)),
             Answer::Unknown => drop(self.doubtful_pvs.insert(spec.path)),
@@ -542,7 +548,7 @@ impl Run {
         };
         self.make_room(4096)?;
         let pool: Arc<Pool> = self.pool()?;
-        let result = pool.drain_pv(&path, on);
+        let result = survive(|| pool.drain_pv(&path, on));
         self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict]).map(drop)
     }
 
@@ -552,7 +558,7 @@ impl Run {
         };
         self.make_room(4096)?;
         let pool = self.pool()?;
-        let result = pool.remove_pv(&path);
+        let result = survive(|| pool.remove_pv(&path));
         match self.durably(result, &[ErrorKind::Conflict, ErrorKind::NoSpace])? {
             Answer::Done => {
                 self.pvs.remove(&path);

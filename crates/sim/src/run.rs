@@ -8,6 +8,7 @@ use crate::history::{Held, Past};
 use crate::oracle::{Effect, Oracle, SECTOR, SnapId, SnapshotModel, View, VolId};
 use crate::rand::Rand;
 use crate::streams::{Arriving, Stream};
+use crate::survive;
 use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::Volume;
 use hindcast_engine::device::BlockDevice;
@@ -223,8 +224,13 @@ impl Run {
 
     /// Plans how the process ends, when it ends.
     pub fn plan_crash(&mut self, point: CrashPoint, how: Crash) {
-        self.dir.crash_at(Some(point));
         self.planned = Some(how);
+        if how == Crash::Panic {
+            self.faults = true;
+            self.dir.panic_at(Some(point));
+        } else {
+            self.dir.crash_at(Some(point));
+        }
     }
 
     pub(crate) fn world(&self) -> World {
@@ -259,6 +265,9 @@ impl Run {
         if self.dir.crashed() {
             let promise = self.end_process();
             return self.open(promise).map_err(|e| format!("after a crash in {op:?}: {e}"));
+        }
+        if self.dir.panicked() {
+            return self.leave_panicked().map_err(|e| format!("after a panic in {op:?}: {e}"));
         }
         self.check_positions()?;
         self.note_moments()?;
@@ -512,7 +521,7 @@ impl Run {
         let pool = self.pool()?;
         let before = pool.stats();
         let watch = self.watch_policies()?;
-        let result = pool.maintain();
+        let result = survive(|| pool.maintain());
         let after = pool.stats();
         // By itself a pool does nothing but delete by policy, and flatten.
         self.filled |= after.sequenced_lsn != before.sequenced_lsn

@@ -4,6 +4,7 @@ use crate::generate::Transfers;
 use crate::oracle::{Content, Effect, ImportModel, SECTOR, SnapId, State, VolId, VolumeModel, stamp_of};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run, cut};
+use crate::survive;
 use hindcast_engine::stream::Import;
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
@@ -140,7 +141,7 @@ impl Run {
             }
             Ok(all)
         };
-        let bytes = match fetch() {
+        let bytes = match survive(fetch) {
             Ok(bytes) => bytes,
             Err(e) => return self.sort(Err(e), &[]).map(drop),
         };
@@ -212,7 +213,7 @@ impl Run {
         self.may_anchor(vol);
         self.oracle.attempt(&effects);
         let before = self.pool()?.stats().journal_records;
-        let result = import.push(&stream.header);
+        let result = survive(|| import.push(&stream.header));
         let may_refuse = [ErrorKind::Conflict, ErrorKind::NotFound, ErrorKind::Invalid, ErrorKind::NoSpace];
         let answer = self.sort(result, &may_refuse)?;
         let begins = effects.first().is_some_and(|e| matches!(e, Effect::Create(..)));
@@ -322,7 +323,7 @@ impl Run {
         let watch = self.watch_policies()?;
         self.may_anchor(vol);
         self.oracle.attempt(&effects);
-        let result = arriving.import.push(&record.bytes);
+        let result = survive(|| arriving.import.push(&record.bytes));
         let may_refuse: &[ErrorKind] = match current {
             true => &[ErrorKind::NoSpace],
             false => &[ErrorKind::Conflict, ErrorKind::NotFound],
@@ -370,7 +371,7 @@ impl Run {
         let Arriving { import, stream, next, vol, .. } = arriving;
         if next < stream.records.len() {
             // It is incomplete: the import stays where it is.
-            let refused = import.finish().map(drop);
+            let refused = survive(|| import.finish().map(drop));
             return match self.around(refused, &[ErrorKind::Corrupt])? {
                 Answer::Done => Err("a stream that is not complete has made a snapshot".into()),
                 _ => Ok(()),

@@ -17,12 +17,18 @@ pub enum Crash {
     Kill,
     /// The machine loses power.
     Power(PowerLoss),
+    /// A disk operation panics. The process lives on, with a pool that is poisoned.
+    Panic,
 }
 
 impl Crash {
     /// Any.
     pub fn random(rand: &mut Rand) -> Self {
-        if rand.percent(35) { Crash::Kill } else { Crash::Power(rand.pick(&PowerLoss::ALL)) }
+        match rand.below(100) {
+            0..30 => Crash::Kill,
+            30..40 => Crash::Panic,
+            _ => Crash::Power(rand.pick(&PowerLoss::ALL)),
+        }
     }
 }
 

@@ -6,15 +6,43 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The catalog's disk. After a panic in it nothing is done any more: redb may have lost the page that it was about to
+/// write, and a commit without it would be durable.
 pub(super) struct DiskBackend {
     disk: Arc<dyn Disk>,
+    panicked: Arc<AtomicBool>,
+}
+
+/// Notes a panic of the operation that holds it.
+struct Running<'a>(&'a AtomicBool);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl DiskBackend {
     pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
         disk.advise_random();
-        DiskBackend { disk }
+        DiskBackend { disk, panicked: Arc::default() }
+    }
+
+    /// Set once the disk has panicked.
+    pub(super) fn panicked(&self) -> Arc<AtomicBool> {
+        self.panicked.clone()
+    }
+
+    fn run<T>(&self, f: impl FnOnce(&dyn Disk) -> io::Result<T>) -> io::Result<T> {
+        if self.panicked.load(Ordering::Acquire) {
+            return Err(io::Error::other("the catalog's disk has panicked before"));
+        }
+        let _running = Running(&self.panicked);
+        f(&*self.disk)
     }
 }
 
@@ -26,19 +54,19 @@ impl std::fmt::Debug for DiskBackend {
 
 impl redb::StorageBackend for DiskBackend {
     fn len(&self) -> io::Result<u64> {
-        self.disk.len()
+        self.run(|disk| disk.len())
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.disk.read_at(out, offset)
+        self.run(|disk| disk.read_at(out, offset))
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.set_len(len)
+        self.run(|disk| disk.set_len(len))
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.disk.sync(SyncPurpose::Catalog)
+        self.run(|disk| disk.sync(SyncPurpose::Catalog))
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.disk.write_at(data, offset)
+        self.run(|disk| disk.write_at(data, offset))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::disk::{Backing, Disk};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Catalogs up to this size, in bytes, are verified whole when they are opened.
@@ -20,6 +21,8 @@ const FALLBACK_CACHE: usize = 8 << 20;
 pub(super) struct Store {
     disk: Arc<dyn Disk>,
     db: Guarded<Database>,
+    /// The disk below `db` has panicked.
+    panicked: Arc<AtomicBool>,
     fallback: OnceLock<Guarded<Database>>,
 }
 
@@ -28,7 +31,10 @@ pub(super) fn fail(what: &str, error: redb::Error) -> Error {
     match error {
         redb::Error::Io(io) => Error::io(what, io),
         redb::Error::Corrupted(_) => Error::with_source(ErrorKind::Corrupt, what, error),
-        redb::Error::PreviousIo => Error::with_source(ErrorKind::Poisoned, what, error),
+        // After a panic over a page, or of a disk: nothing is to be had of this store any more.
+        redb::Error::PreviousIo | redb::Error::LockPoisoned(_) => {
+            Error::with_source(ErrorKind::Poisoned, what, error)
+        }
         error => Error::with_source(ErrorKind::Io, what, error),
     }
 }
@@ -73,15 +79,17 @@ impl<T> Drop for Guarded<T> {
 
 impl Store {
     pub(super) fn open(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
-        let db = Self::database("open the catalog", &disk, cache_bytes, DiskBackend::new(disk.clone()))?;
-        Ok(Store { disk, db, fallback: OnceLock::new() })
+        let backend = DiskBackend::new(disk.clone());
+        let panicked = backend.panicked();
+        let db = Self::database("open the catalog", &disk, cache_bytes, backend)?;
+        Ok(Store { disk, db, panicked, fallback: OnceLock::new() })
     }
 
     /// Opens without ever writing to `disk`.
     pub(super) fn open_untouched(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
         let overlay = Overlay::new(disk.clone()).map_err(|e| Error::io("open the catalog", e))?;
         let db = Self::database("open the catalog", &disk, cache_bytes, overlay)?;
-        Ok(Store { disk, db, fallback: OnceLock::new() })
+        Ok(Store { disk, db, panicked: Arc::default(), fallback: OnceLock::new() })
     }
 
     fn database(
@@ -101,11 +109,20 @@ impl Store {
     }
 
     pub(super) fn begin_write(&self) -> Result<WriteTransaction> {
+        self.check_current()?;
         guarded("begin a catalog transaction", || {
             let mut txn = db!("begin a catalog transaction", self.db.get()?.begin_write());
             txn.set_quick_repair(true);
             Ok(txn)
         })
+    }
+
+    /// Fails where reads are served from the last durable state already: what was committed now, they would not see.
+    pub(super) fn check_current(&self) -> Result<()> {
+        match self.fallback.get() {
+            None => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::Poisoned, "write to the catalog: it has failed before")),
+        }
     }
 
     /// Reads in one snapshot.
@@ -115,8 +132,22 @@ impl Store {
             return on(fallback);
         }
         match on(&self.db) {
-            Err(error) if error.kind() == ErrorKind::Poisoned => on(self.fall_back()?),
+            Err(error) if self.is_lost(&error) => on(self.fall_back()?),
             result => result,
+        }
+    }
+
+    /// Nothing is to be had of the store any more: not of the page alone that `error` speaks of.
+    fn is_lost(&self, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::Poisoned => true,
+            // A panic over damage, or one that has left the store's locks poisoned: then no transaction begins.
+            ErrorKind::Corrupt => {
+                let begin = || self.db.get().is_ok_and(|db| db.begin_read().is_ok());
+                !catch_unwind(AssertUnwindSafe(begin)).unwrap_or(false)
+            }
+            ErrorKind::Io => self.panicked.load(Ordering::Acquire),
+            _ => false,
         }
     }
 

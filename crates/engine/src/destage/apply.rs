@@ -2,6 +2,7 @@
 
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
+use crate::fault::died;
 use crate::map::page::Slot;
 use crate::pool::Pool;
 use std::collections::BTreeSet;
@@ -51,8 +52,7 @@ impl Placed {
 
 /// What a borrowed thread says in the end.
 pub(super) fn joined(worker: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
-    let died = |_| Err(Error::new(crate::ErrorKind::Io, "write a batch: a worker died"));
-    worker.join().unwrap_or_else(died)
+    worker.join().unwrap_or_else(|panic| Err(died("write a batch", &*panic)))
 }
 
 /// Contents that follow one another on a PV.

@@ -3,7 +3,7 @@
 use super::recording::Recorder;
 use crate::catalog::Control;
 use crate::cdp;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::journal::record::{BLOCK, Header, Kind};
 use crate::journal::{Cursor, Located};
 use crate::map::page::MapPage;
@@ -218,7 +218,14 @@ impl Pool {
         before: &Batch,
     ) -> Option<Ahead> {
         let (to, mut batch) = known.or_else(|| self.collect_whole(from))?;
-        batch.recorded = self.record_ahead(&batch, before).ok()?;
+        let recorded = self.record_ahead(&batch, before);
+        if let Err(error) = &recorded
+            && error.kind() == ErrorKind::Poisoned
+        {
+            // A thread that records has panicked: what it had in hand is lost.
+            let _ = self.fault.poison(error);
+        }
+        batch.recorded = recorded.ok()?;
         Some(Ahead { from, to, batch })
     }
 

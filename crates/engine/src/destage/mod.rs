@@ -26,6 +26,7 @@ use crate::catalog::Txn;
 use crate::cdp::append::Appended;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
+use crate::fault::died;
 use crate::journal::Cursor;
 use crate::map::page::{MapPage, PageKey};
 use crate::pool::line::Branch;
@@ -37,6 +38,7 @@ pub(crate) use fill::Fill;
 use plan::Plan;
 use recording::Recorder;
 pub(crate) use relocate::Relocation;
+use std::any::Any;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -136,7 +138,8 @@ impl Pool {
         std::thread::scope(|scope| {
             let helper = std::thread::Builder::new().spawn_scoped(scope, helper);
             let done = work();
-            (helper.ok().and_then(|helper| helper.join().ok().flatten()), done)
+            let died = |panic: Box<dyn Any + Send>| _ = self.fault.poison(&died("collect a batch", &*panic));
+            (helper.ok().and_then(|helper| helper.join().map_err(died).ok().flatten()), done)
         })
     }
 

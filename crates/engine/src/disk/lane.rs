@@ -1,6 +1,7 @@
 //! Work on disks that goes on beside the thread that prepares it.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::fault::died;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -58,8 +59,8 @@ impl Lane {
     pub(crate) fn join(&mut self) -> Result<()> {
         if let Some((jobs, thread)) = self.worker.take() {
             drop(jobs);
-            let died = |_| Err(Error::new(ErrorKind::Io, "write: the thread that does it died"));
-            self.failed = thread.join().unwrap_or_else(died).err();
+            let done = thread.join().unwrap_or_else(|panic| Err(died("write", &*panic)));
+            self.failed = done.err();
         }
         self.told()
     }
@@ -79,6 +80,7 @@ impl Drop for Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use parking_lot::Mutex;
     use std::sync::Arc;
 

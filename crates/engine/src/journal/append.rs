@@ -47,6 +47,7 @@ impl Journal {
     /// Writes all that is queued, as one group.
     fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
         state.leader = true;
+        let leading = Part::new(self, |state| &mut state.leader, "a group was written to the journal");
         let mut group = std::mem::take(&mut state.queue);
         drop(state);
         let outcome = self.write_group(&mut group);
@@ -57,8 +58,7 @@ impl Journal {
                 files.push(pending.file);
             }
         }
-        let mut state = self.state.lock();
-        state.leader = false;
+        let mut state = leading.end();
         if state.queue.capacity() == 0 {
             state.queue = group;
         }
@@ -140,14 +140,14 @@ impl Journal {
                 continue;
             }
             state.syncing = true;
+            let syncing = Part::new(self, |state| &mut state.syncing, "the journal was synced");
             // Everything sequenced so far; what is sequenced from now on starts at a fresh block.
             let target = state.last_lsn;
             state.pad = true;
             state.unsynced = 0;
             drop(state);
             let outcome = self.sync_prefix(target);
-            let mut state = self.state.lock();
-            state.syncing = false;
+            let mut state = syncing.end();
             if outcome.is_ok() {
                 self.synced.fetch_max(target, Ordering::AcqRel);
                 if state.last_lsn == target {
@@ -195,6 +195,39 @@ impl Journal {
     /// Makes everything sequenced so far durable.
     pub(crate) fn sync_all(&self) -> Result<()> {
         self.sync_to(self.last().0)
+    }
+}
+
+/// The part of the leader, or of the syncer, which one thread has at a time. A panic poisons the pool and gives the part
+/// back: those who wait for it wake up and fail.
+struct Part<'a> {
+    journal: &'a Journal,
+    taken: fn(&mut State) -> &mut bool,
+    work: &'static str,
+    ended: bool,
+}
+
+impl<'a> Part<'a> {
+    fn new(journal: &'a Journal, taken: fn(&mut State) -> &mut bool, work: &'static str) -> Part<'a> {
+        Part { journal, taken, work, ended: false }
+    }
+
+    /// Gives the part back, under the lock that is returned.
+    fn end(mut self) -> MutexGuard<'a, State> {
+        let mut state = self.journal.state.lock();
+        *(self.taken)(&mut state) = false;
+        self.ended = true;
+        state
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.journal.fault.panicked(self.work);
+            *(self.taken)(&mut self.journal.state.lock()) = false;
+            self.journal.changed.notify_all();
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::cdp::room::Place;
 use crate::clock::PoolClock;
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
-use crate::fault::Fault;
+use crate::fault::{Alarm, Fault};
 use crate::staging::Staging;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -148,6 +148,8 @@ pub(crate) enum Room {
 
 /// The sequencing lock, held.
 pub(crate) struct Sequencing<'a> {
+    /// First, so that it is dropped before the lock.
+    _alarm: Alarm<'a>,
     journal: &'a Journal,
     state: MutexGuard<'a, State>,
 }
@@ -227,7 +229,8 @@ impl Journal {
 
     /// Takes the sequencing lock.
     pub(crate) fn sequence(&self) -> Sequencing<'_> {
-        Sequencing { journal: self, state: self.state.lock() }
+        let state = self.state.lock();
+        Sequencing { _alarm: self.fault.alarm("a record was sequenced"), journal: self, state }
     }
 
     /// Bytes in use and in all.
@@ -250,6 +253,7 @@ impl Journal {
     /// loses nothing: the writer that needed the file gets the error.
     pub(crate) fn add_file(&self, prewrite: bool) -> Result<bool> {
         let _one_at_a_time = self.creating.lock();
+        let _alarm = self.fault.alarm("a journal file was made");
         let missing = self.files.iter().position(|f| f.get().is_none());
         let index = missing.map_or(self.config.max_files, |i| i as u32);
         if index >= self.config.max_files {

@@ -120,6 +120,7 @@ impl Maintenance {
 impl Pool {
     /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
+        let _alarm = self.fault.alarm("background work was under way");
         let progress = self.step()?;
         if progress == Progress::Idle && self.compact_history()? {
             return Ok(Progress::Worked);
@@ -274,6 +275,7 @@ impl Pool {
         if same && self.flushes.oldest_waiting().is_none() && !self.clock.wants_commit() {
             return Ok(());
         }
+        self.fault.check()?;
         let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;
         self.commit_aside(m, txn, &[])
     }
@@ -299,6 +301,8 @@ impl Pool {
         destaged: u64,
         released: &[(u8, u64)],
     ) -> Result<()> {
+        // Whoever had the allocator before may have panicked with half of a plan in it.
+        self.fault.check()?;
         let (journal_seq, journal_incarnation) = self.journal.start_after(destaged);
         // Before it is said what is durable, which is at least what they cover.
         let flushes = self.flushes.store(&mut txn).map_err(|e| self.fault.poison(&e))?;

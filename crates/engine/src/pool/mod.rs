@@ -40,7 +40,7 @@ use crate::clock::PoolClock;
 use crate::disk::{CountingDir, SyncPurpose};
 
 use crate::error::{ErrorKind, Result};
-use crate::fault::Fault;
+use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
 use crate::journal::Journal;
 use crate::map::Map;
@@ -69,15 +69,15 @@ pub struct Pool {
     pub(crate) space: Space,
     pub(crate) map: Map,
     pub(crate) pvs: PvTable,
-    pub(crate) names: RwLock<Namespace>,
-    pub(crate) maintenance: Mutex<Maintenance>,
+    pub(crate) names: AlarmedRwLock<Namespace>,
+    pub(crate) maintenance: AlarmedMutex<Maintenance>,
     pub(crate) positions: SharedPositions,
     pub(crate) deletions: Mutex<usage::Deletions>,
     /// What happened to volumes: volume, LSN.
     pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
     pub(crate) flushes: Flushes,
     /// Physical volumes are added, drained and removed one at a time.
-    pub(crate) pv_operations: Mutex<()>,
+    pub(crate) pv_operations: AlarmedMutex<()>,
     work: Work,
     _lock: Box<dyn Send + Sync>,
 }
@@ -265,6 +265,11 @@ impl Pool {
         self.check_usable()?;
         self.journal.sync_all()?;
         Ok(Progress::Worked)
+    }
+
+    /// Poisons the pool: its owner has lost a thread that it depends on. `reason` says which, and why.
+    pub fn poison(&self, reason: &str) {
+        self.fault.give_up(reason);
     }
 
     /// Refuses when the pool is closed or poisoned.

@@ -17,7 +17,7 @@ use crate::clock::PoolClock;
 use crate::destage::Fill;
 use crate::disk::{CountingDir, Dir, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
-use crate::fault::Fault;
+use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
@@ -147,17 +147,17 @@ impl Pool {
             clock,
             catalog,
             journal,
-            fault,
             readers: Readers::default(),
             space,
             map,
             pvs,
-            names: RwLock::new(names),
-            maintenance: Mutex::new(maintenance),
+            names: AlarmedRwLock::new(fault.clone(), "a control operation was applied", names),
+            maintenance: AlarmedMutex::new(fault.clone(), "background work was under way", maintenance),
             positions: SharedPositions::default(),
             deletions: Mutex::default(),
-            pv_operations: Mutex::new(()),
+            pv_operations: AlarmedMutex::new(fault.clone(), "a physical volume was added or removed", ()),
             work: Work::default(),
+            fault,
             _lock: lock,
         });
         pool.finish_interrupted_batch()?;

@@ -17,6 +17,9 @@ use std::sync::atomic::Ordering;
 /// Chunks of a request whose need is decided exactly: that takes time under the sequencing lock.
 const MAX_EXACT: u64 = 64 << 10;
 
+/// What a writer does whose panic would leave promises that nothing ends.
+const PROMISED: &str = "space was promised to a write";
+
 /// What a request does to a range, before it is cut into records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change<'a> {
@@ -153,6 +156,7 @@ impl Volume {
 
     /// Sequences a discard that is not recorded as such, behind an anchor that keeps what was there. It is one record.
     fn sequence_long_discard(&self, mut request: Request) -> Result<u64> {
+        let _alarm = self.pool.fault.alarm(PROMISED);
         let branch = self.branch();
         if self.reserve(&mut None, &mut request)?.is_some() {
             // After the anchor what had a slot of its own may need another.
@@ -287,6 +291,7 @@ impl Volume {
     /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go of only to wait for
     /// room. The LSN of the last record, which may still have to be written; 0 when it turned out to need an anchor.
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
+        let _alarm = self.pool.fault.alarm(PROMISED);
         let journal = &self.pool.journal;
         let branch = self.branch();
         let mut room = self.promise_room(held, &request.records)?;

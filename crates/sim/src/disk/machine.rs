@@ -1,6 +1,6 @@
 //! The machine behind the disks: its files, their two images, and what lies between.
 
-use super::{Counts, CrashPoint, Stake};
+use super::{Counts, CrashPoint, PANIC, Stake};
 use crate::fate::{Fates, PowerLoss, TearModel};
 use crate::rand::Rand;
 use hindcast_engine::disk::SyncPurpose;
@@ -16,6 +16,9 @@ pub(super) struct Machine {
     pub(super) dead: bool,
     pub(super) counts: Counts,
     pub(super) crash_at: Option<CrashPoint>,
+    pub(super) panic_at: Option<CrashPoint>,
+    /// The file whose operation has panicked; 0: a name's.
+    pub(super) panicked: Option<u64>,
     /// What is at stake at each operation, if somebody wants to know.
     pub(super) stakes: Option<Vec<Stake>>,
     /// Numbers all changes, so that a power loss can keep a prefix over all disks.
@@ -101,8 +104,8 @@ impl Machine {
         if self.dead || life != self.life { Err(crashed()) } else { Ok(()) }
     }
 
-    /// Counts an operation that changes something, and says whether the machine survives it.
-    pub(super) fn begin(&mut self, life: u64, is_sync: bool) -> io::Result<Go> {
+    /// Counts an operation that changes something of `file` (0: a name), and says whether the machine survives it.
+    pub(super) fn begin(&mut self, life: u64, file: u64, is_sync: bool) -> io::Result<Go> {
         self.alive(life)?;
         self.clock += 1;
         self.counts.ops += 1;
@@ -113,11 +116,17 @@ impl Machine {
             let changes = (changes + self.name_changes.len()) as u64;
             stakes.push(Stake { op: self.counts.ops, sync: is_sync, changes, disks });
         }
-        let now = match self.crash_at {
-            Some(CrashPoint::Op(n)) => self.counts.ops >= n,
-            Some(CrashPoint::Sync(n)) => is_sync && self.counts.syncs >= n,
+        let counts = self.counts;
+        let reached = |point: Option<CrashPoint>| match point {
+            Some(CrashPoint::Op(n)) => counts.ops >= n,
+            Some(CrashPoint::Sync(n)) => is_sync && counts.syncs >= n,
             None => false,
         };
+        if reached(self.panic_at) {
+            (self.panic_at, self.panicked) = (None, Some(file));
+            panic!("{PANIC}");
+        }
+        let now = reached(self.crash_at);
         if now {
             self.dead = true;
             self.crash_at = None;
@@ -126,8 +135,8 @@ impl Machine {
     }
 
     /// Begins an operation that a crash does wholly or not at all. `Ok(true)`: do it; then call [`Machine::end`].
-    pub(super) fn begin_whole(&mut self, life: u64, is_sync: bool) -> io::Result<bool> {
-        Ok(self.begin(life, is_sync)? == Go::On || self.rand.percent(50))
+    pub(super) fn begin_whole(&mut self, life: u64, file: u64, is_sync: bool) -> io::Result<bool> {
+        Ok(self.begin(life, file, is_sync)? == Go::On || self.rand.percent(50))
     }
 
     pub(super) fn end(&self) -> io::Result<()> {
@@ -138,6 +147,7 @@ impl Machine {
         self.life += 1;
         self.dead = false;
         self.crash_at = None;
+        (self.panic_at, self.panicked) = (None, None);
         self.locked.clear();
     }
 
