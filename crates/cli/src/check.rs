@@ -5,20 +5,29 @@ use crate::output::{Output, list, properties};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::check::{CheckOptions, CheckReport};
 use hindcast_engine::disk::{Dir, FileDir};
-use hindcast_server::error_body;
+use hindcast_server::{DamagedFile, error_body};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-The server has to be stopped. Without --repair nothing is written. The exit code is 0 when nothing is wrong (any more)
-and 1 when findings remain.
+The server has to be stopped. Without --repair nothing is written, and the pool can lie on a read-only file system. The
+exit code is 0 when nothing is wrong (any more) and 1 when findings remain.
+
+A repair makes marks of used space what the maps of the volumes show, as long as all of them can be read. While anything
+leaves a doubt about them it only adds marks: it never gives away space that may be in use. The label of a physical
+volume (its first 4 KiB) is written again from the catalog where what is left of it proves whose it is, or where
+--relabel names the path.
+
+Findings of code server-file are about the server's own files, like schedules.json: the storage does not need them.
+Restore such a file from a backup, or move it away and make its schedules or targets again.
 
 Examples:
   hindcast check --data /var/lib/hindcast
   hindcast check --data /var/lib/hindcast -o json | jq '.findings[] | select(.repairable | not)'
-  hindcast check --data /var/lib/hindcast --repair";
+  hindcast check --data /var/lib/hindcast --repair
+  hindcast check --data /var/lib/hindcast --repair --relabel /dev/vdb";
 
 /// Verify a pool offline: everything that its catalog claims, recomputed
 #[derive(Debug, clap::Args)]
@@ -31,6 +40,10 @@ pub(crate) struct Args {
     /// Repair what can be repaired without losing data
     #[arg(long)]
     repair: bool,
+
+    /// Write the label of this physical volume again, as the catalog has its path; it must be the right disk
+    #[arg(long, value_name = "PATH", requires = "repair")]
+    relabel: Vec<String>,
 }
 
 /// The machine-readable report.
@@ -38,6 +51,8 @@ pub(crate) struct Args {
 struct Report {
     /// Nothing is wrong, or everything that was has been repaired.
     clean: bool,
+    /// So it is with the storage itself: findings of code `server-file` are about files beside it.
+    storage_clean: bool,
     pool: String,
     pvs: u64,
     volumes: u64,
@@ -46,6 +61,12 @@ struct Report {
     extents: u64,
     slots: u64,
     journal_records: u64,
+    /// Findings beyond the first thousand.
+    unlisted: u64,
+    /// Why a repair takes no mark of used space away, if it does not.
+    doubt: Option<String>,
+    /// Why the pool could not be locked, if it could not.
+    unlocked: Option<String>,
     findings: Vec<Finding>,
 }
 
@@ -71,8 +92,10 @@ impl From<CheckReport> for Report {
                 repaired: f.repaired,
             })
             .collect();
+        let storage_clean = report.unlisted == 0 && findings.iter().all(|f| f.repaired);
         Report {
-            clean: findings.iter().all(|f| f.repaired),
+            storage_clean,
+            clean: storage_clean,
             pool: report.pool,
             pvs: report.pvs,
             volumes: report.volumes,
@@ -81,8 +104,25 @@ impl From<CheckReport> for Report {
             extents: report.extents,
             slots: report.slots,
             journal_records: report.journal_records,
+            unlisted: report.unlisted,
+            doubt: report.doubt.map(|doubt| doubt.why),
+            unlocked: report.unlocked,
             findings,
         }
+    }
+}
+
+impl Report {
+    /// Adds the server's own files that can't be used. A repair can't bring back what they said.
+    fn add_files(&mut self, damaged: Vec<DamagedFile>) {
+        self.clean &= damaged.is_empty();
+        self.findings.extend(damaged.into_iter().map(|file| Finding {
+            code: "server-file",
+            object: file.name,
+            detail: file.why,
+            repairable: false,
+            repaired: false,
+        }));
     }
 }
 
@@ -101,9 +141,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
         bar.set_length(total);
         bar.set_position(done);
     };
-    let result = hindcast_engine::check::check(dir, &CheckOptions { repair: args.repair }, &mut progress);
+    let options = CheckOptions { repair: args.repair, relabel: args.relabel.clone() };
+    let result = hindcast_engine::check::check(dir.clone(), &options, &mut progress);
     bar.finish_and_clear();
-    let report = Report::from(result.map_err(error_body)?);
+    let mut report = Report::from(result.map_err(error_body)?);
+    report.add_files(hindcast_server::check_files(&dir).map_err(error_body)?);
     output.show(&report, table)?;
     match verdict(&report) {
         None => Ok(()),
@@ -122,6 +164,10 @@ fn table(report: &Report) -> String {
         ("slots", report.slots.to_string()),
         ("journal records", report.journal_records.to_string()),
     ]);
+    let unlocked = report.unlocked.iter().map(|why| {
+        format!("\n\nnot locked ({why}): this is right only if no server had the pool open meanwhile")
+    });
+    let counts = counts + &unlocked.collect::<String>();
     if report.findings.is_empty() {
         return format!("{counts}\n\nnothing is wrong");
     }
@@ -133,12 +179,22 @@ fn table(report: &Report) -> String {
         };
         vec![f.code.to_owned(), f.object.clone(), repair.to_owned(), f.detail.clone()]
     });
-    format!("{counts}\n\n{}", list(&["CODE", "OBJECT", "REPAIR", "DETAIL"], &[], rows))
+    let findings = list(&["CODE", "OBJECT", "REPAIR", "DETAIL"], &[], rows);
+    let unlisted = match report.unlisted {
+        0 => String::new(),
+        n => format!("\n\n{n} more findings are not listed"),
+    };
+    let doubt = report
+        .doubt
+        .iter()
+        .map(|why| format!("\n\nno mark of used space is taken away, because of the finding: {why}"));
+    format!("{counts}\n\n{findings}{unlisted}{}", doubt.collect::<String>())
 }
 
 /// What remains, if anything does.
 fn verdict(report: &Report) -> Option<String> {
-    let remaining = report.findings.iter().filter(|f| !f.repaired).count();
+    let listed = report.findings.iter().filter(|f| !f.repaired).count();
+    let remaining = listed + report.unlisted as usize;
     let repairable = report.findings.iter().filter(|f| !f.repaired && f.repairable).count();
     match (remaining, repairable) {
         (0, _) => None,
@@ -172,5 +228,10 @@ mod tests {
         assert!(verdict(&report(&[(true, false), (false, false)])).unwrap().contains("1 of them"));
         assert!(!report(&[(true, false)]).clean);
         assert!(table(&report(&[(true, false)])).contains("possible"));
+        let mut beside = report(&[(true, true)]);
+        beside.add_files(vec![DamagedFile { name: "targets.json".into(), why: "damaged".into() }]);
+        assert!(beside.storage_clean && !beside.clean && verdict(&beside).unwrap().starts_with("1 findings"));
+        let unlisted = Report { unlisted: 3, clean: false, ..report(&[(true, true)]) };
+        assert!(verdict(&unlisted).unwrap().starts_with("3 findings"));
     }
 }

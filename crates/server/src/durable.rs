@@ -39,6 +39,11 @@ impl DurableFile {
     pub(crate) fn load(&self) -> Result<Option<Vec<u8>>> {
         // What a crash left of a replacement that nobody was told of.
         self.discard(&self.temporary())?;
+        self.read()
+    }
+
+    /// The content, like `load`; no file is changed.
+    pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
         let disk = match self.dir.open(&self.name, OpenMode::ReadOnly) {
             Ok(disk) => disk,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

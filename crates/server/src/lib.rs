@@ -8,6 +8,7 @@ mod config;
 mod cost;
 mod daemon;
 mod durable;
+mod files;
 pub mod freeze;
 mod health;
 mod http;
@@ -30,5 +31,6 @@ mod world;
 mod writable;
 
 pub use daemon::serve;
+pub use files::{DamagedFile, check_files};
 pub use http::error_body;
 pub use settings::Settings;

@@ -1,21 +1,165 @@
-//! Flipped bits in a closed pool: found and named, or harmless; never served as data.
+//! Damage to a closed pool: found and named, or harmless; never served as data, and never, after a repair and more
+//! writes, a reason to give space in use to another volume.
 
-use crate::oracle::{SECTOR, SnapId, SnapshotModel, View, VolId, check_content};
+use crate::disk::CrashPoint;
+use crate::oracle::{Promise, SECTOR, SnapId, SnapshotModel, View, VolId, check_content};
+use crate::rand::Rand;
 use crate::run::{Outcome, Run};
+use crate::workload::Crash;
+use bytes::Bytes;
 use hindcast_engine::Volume;
 use hindcast_engine::cdp::Moment;
-use hindcast_engine::check::{CheckOptions, check};
-use hindcast_engine::device::BlockDevice;
-use hindcast_engine::pool::Pool;
+use hindcast_engine::check::inject::{Injury, injure};
+use hindcast_engine::check::{CheckOptions, CheckReport, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::pool::{NewVolume, Pool};
 use std::sync::Arc;
 
 /// Moments that are looked at in a damaged pool.
 const MOMENTS: usize = 20;
+/// A volume that is made in a damaged pool, and takes the space that the pool calls free.
+const NEWCOMER: &str = "newcomer";
+/// Bytes of one write to it.
+const PIECE: u64 = 64 << 10;
+/// Writes to it, if the pool has room for so many.
+const PIECES: u64 = 128;
+/// Background steps in a damaged pool.
+const STEPS: usize = 40;
+/// After so many repairs nothing is left to repair: the first may doubt, and keep marks that the second takes away.
+const REPAIRS: usize = 2;
 
 impl Run {
-    /// Flips bits in the metadata of a cleanly closed pool, and looks at what opening, reading and checking make of
-    /// it. The end of a run: nothing can be expected of the pool afterwards.
+    /// Closes the pool, does damage that a repair can mend whole, repairs, and opens it again: all is as it was.
+    pub(crate) fn injure(&mut self, seed: u64) -> Outcome<()> {
+        if !self.close()? {
+            return self.reopen_unclean();
+        }
+        self.dir.crash_at(None);
+        let mut rand = Rand::new(seed);
+        let mut injured = false;
+        for _ in 0..rand.between(1, 3) {
+            let (injury, place) = (rand.pick(&Injury::MENDED), rand.bits());
+            let done = injure(&self.dir, injury, place).map_err(|e| format!("{injury:?}: {e:?}"))?;
+            self.say(|| format!("{injury:?}: {done}"));
+            injured |= done;
+        }
+        if injured && self.check(false)?.is_clean() {
+            return Err("check finds nothing of the damage to marks and counts".into());
+        }
+        if rand.percent(30) {
+            self.dir.crash_at(Some(CrashPoint::Op(self.dir.counts().ops + rand.between(1, 30))));
+            let repaired = check(
+                self.dyn_dir(),
+                &CheckOptions { repair: true, ..CheckOptions::default() },
+                &mut |_, _| {},
+            );
+            if self.dir.crashed() {
+                self.planned = Some(Crash::random(&mut rand));
+                self.end_process();
+            } else {
+                repaired.map_err(|e| format!("repair: {e:?}"))?;
+            }
+            self.dir.crash_at(None);
+        }
+        for _ in 0..REPAIRS {
+            self.check(true)?;
+        }
+        self.inspect()?;
+        self.open(Promise::Acknowledged)
+    }
+
+    fn check(&self, repair: bool) -> Outcome<CheckReport> {
+        check(self.dyn_dir(), &CheckOptions { repair, ..CheckOptions::default() }, &mut |_, _| {})
+            .map_err(|e| format!("check (repair: {repair}): {e:?}"))
+    }
+
+    /// Damages a cleanly closed pool, looks at what checking, opening and reading make of it, repairs it or not, and
+    /// goes on to use it. The end of a run: nothing can be expected of the pool afterwards, but never wrong data.
     pub(crate) fn damage(&mut self) -> Outcome<()> {
+        // The absence of a row has no checksum: nothing but a check could notice that one is gone.
+        let mut lost_rows = false;
+        if self.rand.percent(40) {
+            for _ in 0..self.rand.between(1, 3) {
+                let fatal = self.rand.percent(40);
+                let injury = if fatal { Injury::BadMapPage } else { self.rand.pick(&Injury::MENDED) };
+                let place = self.rand.bits();
+                let done = injure(&self.dir, injury, place).map_err(|e| format!("{injury:?}: {e:?}"))?;
+                self.say(|| format!("{injury:?}: {done}"));
+                lost_rows |= matches!(injury, Injury::LostExtent | Injury::LostExtentAndBitmap);
+            }
+        } else if !self.flip_bits() {
+            return Ok(());
+        }
+        let report =
+            check(self.dyn_dir(), &CheckOptions { repair: false, ..CheckOptions::default() }, &mut |_, _| {});
+        let noticed = report.is_err() || report.is_ok_and(|r| !r.findings.is_empty());
+        for _ in 0..self.rand.below(3).max(u64::from(lost_rows)) {
+            let repaired = check(
+                self.dyn_dir(),
+                &CheckOptions { repair: true, ..CheckOptions::default() },
+                &mut |_, _| {},
+            );
+            self.say(|| format!("repaired: {repaired:?}"));
+        }
+        match Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()) {
+            Ok(pool) => {
+                self.read_damaged(&pool, noticed)?;
+                self.go_on(pool)
+            }
+            Err(e) => {
+                self.say(|| format!("open: {e:?}"));
+                Ok(())
+            }
+        }
+    }
+
+    /// Uses a damaged pool: all space that it calls free is written to, and the background works. Nothing that it
+    /// serves is wrong then.
+    fn go_on(&mut self, pool: Arc<Pool>) -> Outcome<()> {
+        let written = self.fill_newcomer(&pool);
+        for _ in 0..STEPS {
+            // Damage stops it, or not: what is served counts.
+            let _ = pool.maintain();
+        }
+        self.read_damaged(&pool, true)?;
+        drop(pool);
+        let Ok(pool) = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()) else {
+            return Ok(());
+        };
+        self.read_damaged(&pool, true)?;
+        let Ok(handle) = pool.open_volume(NEWCOMER, true) else { return Ok(()) };
+        let mut data = vec![0; PIECE as usize];
+        for n in 0..written {
+            let right = handle.read(n * PIECE, &mut data).is_err() || data == piece(n);
+            if !right {
+                return Err(format!("served damage: what was written to the newcomer at {}", n * PIECE));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes to a new volume until the pool has no room; the number of pieces that were acknowledged.
+    fn fill_newcomer(&mut self, pool: &Arc<Pool>) -> u64 {
+        let chunks: Vec<u64> = self.oracle.state().volumes.values().map(|v| v.chunk_size).collect();
+        let chunk_size = if chunks.is_empty() { 4096 } else { self.rand.pick(&chunks) };
+        let size = PIECES * PIECE;
+        let new = NewVolume { name: NEWCOMER.into(), size, chunk_size, block_size: 512, read_only: false };
+        let Ok(handle) = pool.create_volume(&new).and_then(|_| pool.open_volume(NEWCOMER, false)) else {
+            return 0;
+        };
+        for n in 0..PIECES {
+            let mut ops = [WriteOp::new(n * PIECE, Bytes::from(piece(n)))];
+            handle.write(&mut ops, true);
+            if ops[0].result.is_err() || pool.drain().is_err() {
+                self.say(|| format!("the newcomer has {n} pieces: {:?}", ops[0].result));
+                return n;
+            }
+        }
+        PIECES
+    }
+
+    /// Flips bits in the metadata; false when there is no file to flip them in.
+    fn flip_bits(&mut self) -> bool {
         let files: Vec<(String, u64)> = self.dir.files().into_iter().filter(|f| f.1 > 0).collect();
         let recorded = files.iter().any(|(name, _)| name.starts_with("cdp-"));
         let kind = self.rand.below(if recorded { 5 } else { 3 });
@@ -27,7 +171,7 @@ impl Run {
         });
         let count = targets.clone().count() as u64;
         let Some((name, len)) = targets.nth(self.rand.below(count) as usize) else {
-            return Ok(());
+            return false;
         };
         // Of a physical volume only the label is metadata.
         let reach = if kind == 1 { 4096 } else { *len };
@@ -38,15 +182,7 @@ impl Run {
             self.dir.flip_bit(name, offset, bit);
         }
         self.say(|| format!("bits flipped in {name} at {start}"));
-        let report = check(self.dyn_dir(), &CheckOptions { repair: false }, &mut |_, _| {});
-        let noticed = report.is_err() || report.is_ok_and(|r| !r.findings.is_empty());
-        match Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()) {
-            Ok(pool) => self.read_damaged(&pool, noticed),
-            Err(e) => {
-                self.say(|| format!("open: {e:?}"));
-                Ok(())
-            }
-        }
+        true
     }
 
     fn read_damaged(&mut self, pool: &Arc<Pool>, noticed: bool) -> Outcome<()> {
@@ -116,5 +252,36 @@ impl Run {
             }
         }
         Ok(())
+    }
+}
+
+/// Content of a piece of the newcomer: of no write of the oracle's.
+fn piece(n: u64) -> Vec<u8> {
+    (0..PIECE / 8).flat_map(|word| (0xA5A5_0000_0000_0000 | n << 32 | word).to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::enumerate::run_script;
+    use crate::oracle::VolumeModel;
+    use crate::scripts::Script;
+    use crate::workload::{KIB, Op};
+
+    /// Damage to marks and counts, a repair, and writes that take the space that is free then.
+    #[test]
+    fn a_pool_goes_on_after_repairs() {
+        let write = |offset, len| Op::Write { vol: 1, parts: vec![(offset, len)], fua: false };
+        let mut ops = vec![
+            Op::Create(VolumeModel::new("a".into(), 256 * KIB, 4 * KIB, 512, false)),
+            write(0, 24 * KIB),
+            Op::Snapshot(vec![(1, "s".into())]),
+            write(0, 8 * KIB),
+            Op::Drain,
+        ];
+        for seed in 1..40 {
+            ops.extend([Op::Injure(seed), write(seed % 28 * 8 * KIB, 12 * KIB), Op::Drain]);
+        }
+        let script = Script { name: "repair", atomic_unit: 4096, from_creation: false, ops };
+        run_script(&script, None, None, None).map(drop).unwrap();
     }
 }

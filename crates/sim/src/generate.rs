@@ -275,7 +275,8 @@ impl Generator {
             Kind::Pv => self.pv(),
             Kind::Reopen if self.rand.percent(50) => Op::Reopen(None),
             Kind::Reopen => Op::Reopen(Some(self.rand.pick(&PowerLoss::ALL))),
-            Kind::Check => Op::Check,
+            Kind::Check if self.rand.percent(50) => Op::Check,
+            Kind::Check => Op::Injure(self.rand.bits()),
             Kind::Verify => Op::Verify,
             Kind::Fill => Op::Fill(vol),
             Kind::Fault => match self.rand.below(4) {

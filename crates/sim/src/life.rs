@@ -262,7 +262,7 @@ impl Run {
         self.reopen_unclean()
     }
 
-    fn reopen_unclean(&mut self) -> Outcome<()> {
+    pub(crate) fn reopen_unclean(&mut self) -> Outcome<()> {
         // After a panic the page cache is right.
         if self.faults && !(self.dir.panicked() && self.rand.percent(50)) {
             // After a failed sync the page cache proves nothing.
@@ -355,8 +355,8 @@ impl Run {
     }
 
     /// The offline check finds nothing.
-    fn inspect(&self) -> Outcome<()> {
-        let options = CheckOptions { repair: false };
+    pub(crate) fn inspect(&self) -> Outcome<()> {
+        let options = CheckOptions { repair: false, ..CheckOptions::default() };
         let report = match check(self.dyn_dir(), &options, &mut |_, _| {}) {
             Err(_) if self.dir.crashed() => return Ok(()),
             result => result.map_err(|e| format!("check: {e:?}"))?,

@@ -74,6 +74,7 @@ impl Run {
             }
             Op::Reopen(loss) => self.reopen(*loss),
             Op::Check => self.check_offline(),
+            Op::Injure(seed) => self.injure(*seed),
             Op::Verify => self.verify_unless_crashed(),
             Op::Fill(vol) => self.fill(*vol),
             Op::Crash(how) => self.crash(*how),

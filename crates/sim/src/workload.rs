@@ -260,6 +260,8 @@ pub enum Op {
     Reopen(Option<PowerLoss>),
     /// A close, an offline check, and an open.
     Check,
+    /// A close, damage to the catalog (drawn from this number), a repair, and an open.
+    Injure(u64),
     /// Reads everything.
     Verify,
     /// Writes until the pool is full.

@@ -3,6 +3,7 @@
 //! One crate, so that there is one link.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
+mod check;
 mod commands;
 mod daemon;
 mod faults;

@@ -10,6 +10,7 @@ mod clock;
 mod control;
 mod flushes;
 mod holes;
+mod raw;
 mod store;
 mod usage;
 mod values;
@@ -254,12 +255,25 @@ impl Catalog {
 
     /// Visits all extents in use, in order.
     pub(crate) fn extents(&self, visit: &mut dyn FnMut(u32, u32, ExtentRecord)) -> Result<()> {
+        let mut damaged = None;
+        self.visit_extents(&mut |(pv, extent), record| match record {
+            Ok(record) => visit(pv, extent, record),
+            Err(error) => drop(damaged.get_or_insert(error)),
+        })?;
+        damaged.map_or(Ok(()), Err)
+    }
+
+    /// Visits the rows of all extents in use, in order, damaged ones too.
+    pub(crate) fn visit_extents(
+        &self,
+        visit: &mut dyn FnMut((u32, u32), Result<ExtentRecord>),
+    ) -> Result<()> {
         self.store.read("read the catalog", |txn| {
             let table = db!("read the catalog", txn.open_table(EXTENTS));
             for row in db!("read the catalog", table.iter()) {
                 let (key, value) = db!("read the catalog", row);
                 let (pv, extent) = key.value();
-                visit(pv, extent, decode(format_args!("extent {extent} of PV {pv}"), value.value())?);
+                visit((pv, extent), decode(format_args!("extent {extent} of PV {pv}"), value.value()));
             }
             Ok(())
         })
@@ -397,12 +411,6 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Stores bytes as a map page, to see what happens to damaged ones.
-    #[cfg(test)]
-    pub(crate) fn put_raw_page(&mut self, key: PageKey, bytes: &[u8]) -> Result<()> {
-        self.put(MAP, key, bytes)
-    }
-
     fn put<K: redb::Key + 'static>(
         &mut self,
         table: TableDefinition<'static, K, Bytes>,
@@ -485,6 +493,16 @@ impl Txn<'_> {
         Ok(())
     }
 
+    /// Removes the bitmap pages of an extent from page `from` on.
+    pub(crate) fn cut_bitmap(&mut self, pv: u32, extent: u32, from: u32) -> Result<()> {
+        guarded("update the catalog", || {
+            let mut table = db!("update the catalog", self.txn.get()?.open_table(BITMAPS));
+            let keys = (pv, extent, from)..=(pv, extent, u32::MAX);
+            db!("update the catalog", table.retain_in(keys, |_, _| false));
+            Ok(())
+        })
+    }
+
     /// Stores map pages, removing the empty ones; they lie in no hole any more.
     pub(crate) fn put_pages<'p>(
         &mut self,
@@ -509,6 +527,7 @@ impl Txn<'_> {
 
     /// Makes the transaction durable.
     pub(crate) fn commit(mut self) -> Result<()> {
+        self.catalog.store.check_current()?;
         self.flush_usage()?;
         guarded("commit to the catalog", || {
             db!("commit to the catalog", self.txn.take()?.commit());

@@ -141,13 +141,38 @@ impl Catalog {
         })
     }
 
-    /// Visits the index by last epoch: (branch, last, chunk).
-    pub(crate) fn visit_by_last(&self, visit: &mut dyn FnMut(VersionKey)) -> Result<()> {
+    /// Which of `keys` the index by last epoch lacks.
+    pub(crate) fn not_indexed(&self, keys: &[VersionKey]) -> Result<Vec<VersionKey>> {
         self.store.read("read versions", |txn| {
-            let table = db!("read versions", txn.open_table(BY_LAST));
-            for row in db!("read versions", table.iter()) {
+            let index = db!("read versions", txn.open_table(BY_LAST));
+            let mut missing = Vec::new();
+            for key in keys {
+                if db!("read versions", index.get((key.0, key.2, key.1))).is_none() {
+                    missing.push(*key);
+                }
+            }
+            Ok(missing)
+        })
+    }
+
+    /// Number of entries of the index by last epoch.
+    pub(crate) fn index_count(&self) -> Result<u64> {
+        self.store.read("read versions", |txn| {
+            let index = db!("read versions", txn.open_table(BY_LAST));
+            Ok(db!("read versions", index.len()))
+        })
+    }
+
+    /// Visits entries of the index by last epoch for which there is no version.
+    pub(crate) fn visit_dangling(&self, visit: &mut dyn FnMut(VersionKey)) -> Result<()> {
+        self.store.read("read versions", |txn| {
+            let index = db!("read versions", txn.open_table(BY_LAST));
+            let table = db!("read versions", txn.open_table(VERSIONS));
+            for row in db!("read versions", index.iter()) {
                 let (branch, last, chunk) = db!("read versions", row).0.value();
-                visit((branch, chunk, last));
+                if db!("read versions", table.get((branch, chunk, last))).is_none() {
+                    visit((branch, chunk, last));
+                }
             }
             Ok(())
         })

@@ -1,25 +1,13 @@
 //! Maps against allocation: the core of the check.
 
-use super::{CheckReport, Marks, Tables, versions};
-use crate::catalog::{BITMAP_WORDS, BranchRecord, CURRENT, Catalog, UsageKey};
+use super::{CheckReport, Marks, Tables, marks, versions};
+use crate::catalog::{BranchRecord, CURRENT, Catalog, UsageKey};
 use crate::error::Result;
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
-use crate::pool::label::DATA_START;
 use std::collections::BTreeMap;
 
 /// Map pages read by one look at the catalog.
 const PAGES_PER_LOOK: usize = 1024;
-
-/// The slots of one extent in use.
-pub(super) struct SlotUse {
-    pub(super) slot_log2: u8,
-    /// What the extent's record counts.
-    pub(super) counted: u32,
-    /// Marked in the bitmap.
-    pub(super) marked: Vec<u64>,
-    /// Pointed to by a map or a version.
-    pub(super) seen: Vec<u64>,
-}
 
 /// What the maps were found to use, for the repair.
 pub(super) struct Used {
@@ -28,8 +16,6 @@ pub(super) struct Used {
     pub(super) slots: BTreeMap<u64, u64>,
     /// By birth and last epoch.
     pub(super) usage: BTreeMap<UsageKey, u64>,
-    /// A map page could not be read: marks without a map may be its chunks'.
-    pub(super) unreadable: bool,
 }
 
 pub(super) fn check_maps(
@@ -38,12 +24,8 @@ pub(super) fn check_maps(
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Used> {
-    let mut used = Used {
-        marks: load_marks(catalog, tables, report)?,
-        slots: BTreeMap::new(),
-        usage: BTreeMap::new(),
-        unreadable: false,
-    };
+    let mut used =
+        Used { marks: marks::load(catalog, tables, report)?, slots: BTreeMap::new(), usage: BTreeMap::new() };
     let total = catalog.page_count()?;
     let ends = ends(tables);
     let mut from = Some((0, 0));
@@ -54,8 +36,7 @@ pub(super) fn check_maps(
             match page {
                 Ok(page) => check_page(key, &page, tables, &ends, &mut used, report),
                 Err(error) => {
-                    used.unreadable = true;
-                    report.find("map-page", format!("branch {} page {}", key.0, key.1), error.to_string());
+                    report.find("map-page", format!("branch {} page {}", key.0, key.1), error.to_string())
                 }
             }
             Ok(())
@@ -64,25 +45,60 @@ pub(super) fn check_maps(
     progress(total, total);
     versions::check_holes(catalog, tables, report)?;
     versions::check_versions(catalog, tables, &mut used, report)?;
+    check_lost(catalog, tables, &used, report)?;
+    if report.maps_are_whole() {
+        check_counts(catalog, tables, &used, report)?;
+    }
+    marks::check_leaks(&used.marks, report);
+    if !report.maps_are_whole() {
+        marks::check_missing(&mut used.marks, tables, report);
+    }
+    Ok(used)
+}
+
+/// Where more slots are counted than the map has, rows of the map may be lost: the absence of a row has no checksum of its
+/// own. The count is merely wrong only if the marks say what the maps say, and the branch's two counts disagree.
+fn check_lost(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut CheckReport) -> Result<()> {
+    if !report.maps_are_whole() {
+        return Ok(());
+    }
+    let marks_agree = used.marks.values().all(|usage| usage.is_exact());
+    // By branch: slots by its usage, and how many of them were not found.
+    let mut counted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |key, slots| {
+        let found = used.usage.get(&key).copied().unwrap_or(0);
+        let (all, missing) = counted.entry(key.0).or_default();
+        (*all, *missing) = (*all + slots, *missing + slots.saturating_sub(found));
+    })?;
     for (id, branch) in &tables.branches {
         let found = used.slots.get(id).copied().unwrap_or(0);
-        if found != branch.slots && !used.unreadable {
+        let (by_usage, missing) = counted.get(id).copied().unwrap_or((0, 0));
+        let missing = missing.max(branch.slots.saturating_sub(found));
+        if missing > 0 && (!marks_agree || by_usage == branch.slots) {
+            let detail = format!(
+                "{missing} more slots are counted than its map and its versions have, and the marks do not say which \
+                 is right: rows of its map may be lost"
+            );
+            report.find("map-lost", format!("branch {id}"), detail);
+        }
+    }
+    Ok(())
+}
+
+/// Counts of branches, against maps that are whole.
+fn check_counts(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut CheckReport) -> Result<()> {
+    for (id, branch) in &tables.branches {
+        let found = used.slots.get(id).copied().unwrap_or(0);
+        if found != branch.slots {
             let detail = format!("{} slots are counted, its map and its versions have {found}", branch.slots);
             report.find_repairable("slot-count", format!("branch {id}"), detail);
         }
     }
-    if !used.unreadable {
-        for (key, (counted, found)) in used.wrong_usage(catalog)? {
-            let object = format!("branch {} epochs {} to {}", key.0, key.2, key.1);
-            report.find_repairable(
-                "usage",
-                object,
-                format!("{counted} slots are counted, {found} are there"),
-            );
-        }
+    for (key, (counted, found)) in used.wrong_usage(catalog)? {
+        let object = format!("branch {} epochs {} to {}", key.0, key.2, key.1);
+        report.find_repairable("usage", object, format!("{counted} slots are counted, {found} are there"));
     }
-    check_leaks(&used, report);
-    Ok(used)
+    Ok(())
 }
 
 /// The chunk behind the end of every branch that a volume writes to.
@@ -93,49 +109,6 @@ fn ends(tables: &Tables) -> BTreeMap<u64, u64> {
         .iter()
         .filter_map(|(_, v)| Some((v.branch, end(tables.branches.get(&v.branch)?, v.size))));
     known.collect()
-}
-
-fn load_marks(catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<Marks> {
-    let extent_size = tables.superblock.extent_size;
-    let mut marks = Marks::new();
-    let mut found = Vec::new();
-    catalog.extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
-    for ((pv, extent), record) in found {
-        report.extents += 1;
-        let object = format!("pv {pv} extent {extent}");
-        let slots = extent_size.checked_shr(record.slot_log2.into()).unwrap_or(0);
-        if tables.pvs.get(&pv).is_none_or(|p| extent >= p.extents) || record.slot_log2 < 9 || slots == 0 {
-            report.find(
-                "extent",
-                object,
-                "it is not on any physical volume, or its slot size makes no sense",
-            );
-            continue;
-        }
-        let words = (slots as usize).div_ceil(64);
-        let usage = SlotUse {
-            slot_log2: record.slot_log2,
-            counted: record.used,
-            marked: vec![0; words],
-            seen: vec![0; words],
-        };
-        marks.insert((pv, extent), usage);
-    }
-    catalog.visit_bitmaps(&mut |(pv, extent, page), bitmap| {
-        let object = format!("pv {pv} extent {extent} bitmap {page}");
-        let Some(usage) = marks.get_mut(&(pv, extent)) else {
-            return report.find("bitmap", object, "its extent is not in use");
-        };
-        let Some(bitmap) = bitmap else {
-            return report.find("bitmap", object, "its checksum is wrong");
-        };
-        let start = page as usize * BITMAP_WORDS;
-        match usage.marked.get_mut(start..start + bitmap.0.len()) {
-            Some(words) => words.copy_from_slice(&bitmap.0),
-            None => report.find("bitmap", object, "it is longer than the extent"),
-        }
-    })?;
-    Ok(marks)
 }
 
 fn check_page(
@@ -201,64 +174,8 @@ impl Used {
         *self.slots.entry(id).or_insert(0) += 1;
         *self.usage.entry((id, last, entry.born)).or_insert(0) += 1;
         report.slots += 1;
-        if let Err((code, detail)) = check_entry(entry, branch, tables, &mut self.marks) {
-            report.find(code, object(), detail);
-        }
-    }
-}
-
-/// Verifies one entry and notes its slot as seen.
-fn check_entry(
-    entry: &Entry,
-    branch: &BranchRecord,
-    tables: &Tables,
-    marks: &mut Marks,
-) -> std::result::Result<(), (&'static str, String)> {
-    let slot_log2 = branch.chunk_log2.max(tables.superblock.atomic_unit.trailing_zeros() as u8);
-    let (pv, offset) = (entry.slot.pv(), entry.slot.offset());
-    let place = format!("byte {offset} of pv {pv}");
-    let Some(inside) = offset.checked_sub(DATA_START).filter(|o| o % (1u64 << slot_log2) == 0) else {
-        return Err(("slot-address", format!("{place} is not the start of a slot of 2^{slot_log2} bytes")));
-    };
-    let extent = (inside / tables.superblock.extent_size) as u32;
-    let index = ((inside % tables.superblock.extent_size) >> slot_log2) as usize;
-    let Some(usage) = marks.get_mut(&(pv, extent)) else {
-        return Err(("slot-extent", format!("{place} lies in an extent that is not in use")));
-    };
-    if usage.slot_log2 != slot_log2 {
-        return Err((
-            "slot-size",
-            format!("{place} lies in an extent of slots of 2^{} bytes", usage.slot_log2),
-        ));
-    }
-    let (word, bit) = (index / 64, 1u64 << (index % 64));
-    if usage.seen[word] & bit != 0 {
-        return Err(("slot-shared", format!("{place} belongs to another chunk too")));
-    }
-    usage.seen[word] |= bit;
-    if usage.marked[word] & bit == 0 {
-        return Err(("slot-free", format!("{place} is marked free")));
-    }
-    Ok(())
-}
-
-fn check_leaks(used: &Used, report: &mut CheckReport) {
-    for ((pv, extent), usage) in &used.marks {
-        let object = format!("pv {pv} extent {extent}");
-        let count = |words: &[u64]| words.iter().map(|w| w.count_ones()).sum::<u32>();
-        let marked = count(&usage.marked);
-        if marked != usage.counted {
-            let detail = format!("{} slots are counted, {marked} are marked", usage.counted);
-            report.find_repairable("extent-count", &object, detail);
-        }
-        let leaked: u32 = usage.marked.iter().zip(&usage.seen).map(|(m, s)| (m & !s).count_ones()).sum();
-        if leaked > 0 {
-            let detail = format!("{leaked} slots are marked used, but nothing points to them");
-            if used.unreadable {
-                report.find("leaked-slot", object, format!("{detail} (a damaged map page may)"));
-            } else {
-                report.find_repairable("leaked-slot", object, detail);
-            }
+        if let Err((code, detail, repairable)) = marks::check_entry(entry, branch, tables, &mut self.marks) {
+            report.push(code, object(), detail, repairable);
         }
     }
 }

@@ -1,11 +1,18 @@
 //! Offline verification: recomputes from the outside everything that the catalog claims.
 //!
 //! Every slot that a map points to must be marked used, once, in an extent of its size, on a physical volume that is
-//! there; every mark must belong to a map; counts must agree; the journal must read to its end. What can be repaired
-//! without guessing about data (space nobody uses, wrong counts) is repaired on request only.
+//! there; every mark must belong to a map; counts must agree; the journal must read to its end.
+//!
+//! A repair happens on request only. The maps are the authority over the marks, as long as all of them could be read:
+//! then marks become what the maps show. While any finding leaves a doubt about the maps ([`Doubt`]), a repair only adds
+//! marks: a slot that is wrongly called used costs space, a slot that is wrongly called free costs data.
 
 mod history;
+#[doc(hidden)]
+pub mod inject;
+mod labels;
 mod maps;
+mod marks;
 mod repair;
 #[cfg(test)]
 mod tests;
@@ -14,13 +21,12 @@ mod versions;
 use crate::catalog::{
     BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
 };
-use crate::disk::{Dir, OpenMode};
+use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::{Owner, ScanStart, scan};
 use crate::pool::image::Image;
 use crate::pool::namespace::check_name;
-use crate::pool::pv::open_known;
-use maps::SlotUse;
+use marks::SlotUse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -30,10 +36,13 @@ const MAX_FINDINGS: usize = 1000;
 const CACHE: usize = 64 << 20;
 
 /// How to check.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Repair what can be repaired safely.
     pub repair: bool,
+    /// Paths of physical volumes whose labels a repair may write again although nothing on the disk proves that it is
+    /// the right one.
+    pub relabel: Vec<String>,
 }
 
 /// Something that is not as it must be.
@@ -50,6 +59,33 @@ pub struct Finding {
     /// It was mended.
     pub repaired: bool,
 }
+
+/// Why a repair takes no mark away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// The finding that leaves it, for people.
+    pub why: String,
+    /// Rows of maps may be unknown: what no bitmap accounts for counts as used. Otherwise only bitmaps or rows of
+    /// extents are damaged.
+    pub maps: bool,
+}
+
+/// Findings that say nothing about whether the maps are complete.
+const NO_DOUBT: [&str; 11] = [
+    "leaked-slot",
+    "extent-count",
+    "slot-free",
+    "slot-count",
+    "usage",
+    "pv",
+    "label",
+    "image",
+    "journal",
+    "volume-name",
+    "snapshot-name",
+];
+/// Findings about the marks themselves.
+const ABOUT_MARKS: [&str; 3] = ["bitmap", "extent", "slot-extent"];
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,12 +114,21 @@ pub struct CheckReport {
     pub slots: u64,
     /// Journal records that wait for their destage.
     pub journal_records: u64,
+    /// Why a repair takes no mark away, if it does not.
+    pub doubt: Option<Doubt>,
+    /// Why the pool could not be locked: what was read is right only if no other process had the pool open.
+    pub unlocked: Option<String>,
 }
 
 impl CheckReport {
     /// Nothing is wrong (any more).
     pub fn is_clean(&self) -> bool {
         self.unlisted == 0 && self.findings.iter().all(|f| f.repaired)
+    }
+
+    /// No finding leaves a doubt about the maps.
+    fn maps_are_whole(&self) -> bool {
+        self.doubt.as_ref().is_none_or(|doubt| !doubt.maps)
     }
 
     fn find(&mut self, code: &'static str, object: impl Into<String>, detail: impl Into<String>) {
@@ -95,6 +140,11 @@ impl CheckReport {
     }
 
     fn push(&mut self, code: &'static str, object: String, detail: String, repairable: bool) {
+        let maps = !ABOUT_MARKS.contains(&code);
+        let doubtful = !NO_DOUBT.contains(&code) && !code.starts_with("cdp-");
+        if doubtful && self.doubt.as_ref().is_none_or(|d| maps && !d.maps) {
+            self.doubt = Some(Doubt { why: format!("{code}, {object}: {detail}"), maps });
+        }
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(Finding { code, object, detail, repairable, repaired: false });
         } else {
@@ -115,14 +165,17 @@ struct Tables {
 
 /// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets (map pages done, all).
 ///
+/// On a file system that can't be written to, the check takes the lock that is there, or goes on without one
+/// ([`CheckReport::unlocked`]); a repair is refused ([`ErrorKind::ReadOnly`]).
+///
 /// An `Err` means that the check could not be made; what it finds is in the report.
 pub fn check(
     dir: Arc<dyn Dir>,
     options: &CheckOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<CheckReport> {
-    let _lock = crate::pool::lock(&*dir)?;
     let mut report = CheckReport::default();
+    let _lock = lock(&*dir, options.repair, &mut report)?;
     // A check that repairs nothing leaves every byte as it was.
     let open = if options.repair { Catalog::open } else { Catalog::open_untouched };
     let tables = match open(&*dir, CACHE).and_then(|c| Ok((read_tables(&c)?, c))) {
@@ -130,12 +183,13 @@ pub fn check(
             report.pool = crate::world::uuid_text(&tables.superblock.pool);
             check_tables(&tables, &mut report);
             versions::check_snapshots(&tables, &mut report);
-            check_pvs(&*dir, &tables, &mut report);
+            labels::check_pvs(&*dir, &tables, options, &mut report);
             check_images(&dir, &tables, &mut report);
             history::check_histories(&*dir, &catalog, &tables, &mut report)?;
             check_journal(&*dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &mut report, progress)?;
             if options.repair {
+                labels::repair(&*dir, &tables, &mut report)?;
                 repair::repair(&catalog, &tables, &used, &mut report)?;
             }
             return Ok(report);
@@ -145,6 +199,31 @@ pub fn check(
     };
     report.find("catalog", "catalog", tables.to_string());
     Ok(report)
+}
+
+/// Locks the pool, as far as that is possible without writing.
+fn lock(dir: &dyn Dir, repair: bool, report: &mut CheckReport) -> Result<Option<Box<dyn Send + Sync>>> {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, WouldBlock};
+    let name = crate::pool::LOCK_FILE;
+    let denied = match dir.lock(name) {
+        Err(e) if matches!(e.kind(), ReadOnlyFilesystem | PermissionDenied) => e,
+        result => return crate::pool::locked(result).map(Some),
+    };
+    if repair {
+        return Err(Error::with_source(
+            ErrorKind::ReadOnly,
+            "repair the pool: it can't be written to",
+            denied,
+        ));
+    }
+    match dir.lock_existing(name) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(e) if e.kind() == WouldBlock => crate::pool::locked(Err(e)).map(Some),
+        Err(e) => {
+            report.unlocked = Some(format!("lock the pool: {e}"));
+            Ok(None)
+        }
+    }
 }
 
 fn read_tables(catalog: &Catalog) -> Result<Tables> {
@@ -198,18 +277,6 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
     }
 }
 
-fn check_pvs(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
-    for (id, record) in &tables.pvs {
-        let (pool, extent_size) = (tables.superblock.pool, tables.superblock.extent_size);
-        if let Err(error) = open_known(dir, pool, extent_size, *id, record, OpenMode::ReadOnly) {
-            report.find("pv", format!("pv {id} ({})", record.path), error.to_string());
-        }
-        if *id >= tables.superblock.next_pv {
-            report.find("id", format!("pv {id}"), "its number was never given out");
-        }
-    }
-}
-
 /// Images are there, and are what they were: what a volume still shows of one can't be read otherwise.
 fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
     for (id, branch) in &tables.branches {
@@ -244,5 +311,5 @@ fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
     }
 }
 
-/// Slots marked used in the catalog that no map was seen to point to (yet), and what is known of the extents.
+/// What is known of the slots of extents, by (PV, extent).
 type Marks = BTreeMap<(u32, u32), SlotUse>;

@@ -1,8 +1,11 @@
-//! Repair without guessing: counts, and space that no map uses. One transaction.
+//! Repair without guessing: marks, and counts. One transaction.
+//!
+//! What the maps show decides, where they could be read. Where anything is in doubt, a mark is added and none is taken
+//! away, and counts of branches stay as they are.
 
 use super::maps::Used;
-use super::{CheckReport, Tables};
-use crate::catalog::{BranchRecord, Catalog, ExtentRecord};
+use super::{CheckReport, Tables, marks};
+use crate::catalog::{BranchRecord, Catalog};
 use crate::error::Result;
 
 /// Mends what is marked repairable in `report`.
@@ -16,17 +19,8 @@ pub(super) fn repair(
         return Ok(());
     }
     let mut txn = catalog.begin()?;
-    for ((pv, extent), usage) in &used.marks {
-        // With an unreadable map page nobody can say which marks are leaks: they stay.
-        let keep = |(marked, seen): (&u64, &u64)| if used.unreadable { *marked } else { marked & seen };
-        let words: Vec<u64> = usage.marked.iter().zip(&usage.seen).map(keep).collect();
-        let count = words.iter().map(|w| w.count_ones()).sum();
-        if words != usage.marked || count != usage.counted {
-            let record = ExtentRecord { slot_log2: usage.slot_log2, used: count };
-            txn.put_extent(*pv, *extent, &record, &words)?;
-        }
-    }
-    if !used.unreadable {
+    marks::mend(&mut txn, &used.marks, tables.superblock.extent_size, report)?;
+    if report.maps_are_whole() {
         for (id, branch) in &tables.branches {
             let slots = used.slots.get(id).copied().unwrap_or(0);
             if slots != branch.slots {

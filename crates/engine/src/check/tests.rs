@@ -3,8 +3,9 @@
 use super::*;
 use crate::catalog::{ExtentRecord, Txn};
 use crate::device::{BlockDevice, WriteOp};
-use crate::disk::MemDir;
+use crate::disk::{MemDir, OpenMode};
 use crate::map::page::{Entry, Slot};
+use crate::pool::label::Label;
 use crate::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
 use crate::testing::{new_volume, world};
 use bytes::Bytes;
@@ -29,7 +30,7 @@ fn pool() -> Arc<MemDir> {
 }
 
 fn run(dir: &Arc<MemDir>, repair: bool) -> CheckReport {
-    check(dir.clone(), &CheckOptions { repair }, &mut |_, _| {}).unwrap()
+    check(dir.clone(), &CheckOptions { repair, ..CheckOptions::default() }, &mut |_, _| {}).unwrap()
 }
 
 fn codes(report: &CheckReport) -> Vec<&'static str> {
@@ -86,6 +87,177 @@ fn leaks_and_counts_are_found_and_repaired() {
     assert!(repaired.is_clean() && repaired.findings.len() == 3);
     assert!(run(&dir, false).findings.is_empty());
     Pool::open(dir, world(), PoolOptions::default()).unwrap();
+}
+
+/// Fills all free space of the pool with another volume's data, and tells which chunks of `a` show it.
+fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
+    let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
+    pool.create_volume(&NewVolume { name: "b".into(), ..new_volume(4 << 20) }).unwrap();
+    let volume = pool.open_volume("b", false).unwrap();
+    for n in 0..64 {
+        volume.write(&mut [WriteOp::new(n * (32 << 10), Bytes::from(vec![9; 32 << 10]))], false);
+        // A damaged part may stop it: what was written by then counts.
+        let _ = pool.drain();
+    }
+    drop((volume, pool));
+    let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
+    let volume = pool.open_volume("a", false).unwrap();
+    let shows = |chunk: &u64| {
+        let mut buf = [0; CHUNK as usize];
+        volume.read(chunk * CHUNK, &mut buf).is_ok_and(|()| buf[512..].iter().any(|b| *b != 1))
+    };
+    (0..10).filter(shows).collect()
+}
+
+/// The fault that this guards: a repair made counts agree with lost marks, and the pool gave live slots to the next
+/// writer.
+#[test]
+fn a_repair_gives_no_slot_away() {
+    use inject::{Injury, injure};
+    for injury in Injury::MENDED {
+        let dir = pool();
+        assert!(injure(&*dir, injury, 7).unwrap(), "{injury:?}");
+        assert!(!run(&dir, false).is_clean(), "{injury:?} is found");
+        let first = run(&dir, true);
+        assert!(first.is_clean(), "{injury:?}: {first:?}");
+        assert!(run(&dir, false).findings.is_empty(), "{injury:?}");
+        assert_eq!(overwritten(&dir), [0; 0], "{injury:?}");
+    }
+}
+
+/// Several at once: a repair that doubts keeps leaks, and the next one, when nothing is in doubt any more, takes them.
+#[test]
+fn a_repair_that_doubts_only_adds_marks() {
+    use inject::{Injury, injure};
+    for (fatal, other) in Injury::FATAL.into_iter().flat_map(|f| Injury::MENDED.map(|m| (f, m))) {
+        let dir = pool();
+        assert!(injure(&*dir, other, 3).unwrap() && injure(&*dir, fatal, 3).unwrap());
+        let report = run(&dir, true);
+        assert!(!report.is_clean() && report.doubt.is_some(), "{fatal:?} {other:?}: {report:?}");
+        let again = run(&dir, true);
+        assert!(!again.is_clean() && again.doubt.is_some(), "{fatal:?} {other:?}: {again:?}");
+        let marked = marks_of(&dir);
+        assert!(marked >= 10, "{fatal:?} {other:?}: {marked} of ten slots in use are marked");
+        // A page that is gone reads as zeros, but no other volume's data are in its slots.
+        let shown = overwritten(&dir);
+        let nothing_of_b = |chunk: &u64| shows_only(&dir, *chunk, 0);
+        assert!(shown.iter().all(nothing_of_b), "{fatal:?} {other:?}: {shown:?}");
+        let disk = dir.open("pv-0.img", OpenMode::ReadOnly).unwrap();
+        let mut bytes = vec![0; 10 * CHUNK as usize];
+        disk.read_at(&mut bytes, crate::pool::label::DATA_START).unwrap();
+        assert!(bytes.iter().all(|b| matches!(b, 1 | 2)), "{fatal:?} {other:?}: the slots were given away");
+    }
+}
+
+fn marks_of(dir: &Arc<MemDir>) -> u32 {
+    let catalog = Catalog::open(&**dir, 1 << 20).unwrap();
+    let mut bytes = 0;
+    catalog.extents(&mut |_, _, record| bytes += (record.used as u64) << record.slot_log2).unwrap();
+    (bytes / CHUNK) as u32
+}
+
+fn shows_only(dir: &Arc<MemDir>, chunk: u64, byte: u8) -> bool {
+    let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
+    let mut buf = [0; CHUNK as usize];
+    pool.open_volume("a", false).unwrap().read(chunk * CHUNK, &mut buf).unwrap();
+    buf[512..].iter().all(|b| *b == byte)
+}
+
+fn overwrite_label(dir: &Arc<MemDir>, from: u64) {
+    let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
+    disk.write_at(&vec![7; (4096 - from) as usize], from).unwrap();
+}
+
+#[test]
+fn a_label_is_written_again_where_it_is_proved_or_named() {
+    let relabel = |dir: &Arc<MemDir>, paths: &[&str]| {
+        let relabel = paths.iter().map(|p| p.to_string()).collect();
+        check(dir.clone(), &CheckOptions { repair: true, relabel }, &mut |_, _| {}).unwrap()
+    };
+    // What is left of it proves whose it is.
+    let dir = pool();
+    overwrite_label(&dir, 48);
+    let found = run(&dir, false);
+    assert!(codes(&found) == ["label"] && found.findings[0].repairable && found.doubt.is_none());
+    assert!(Pool::open(dir.clone(), world(), PoolOptions::default()).is_err());
+    assert!(run(&dir, true).is_clean() && run(&dir, false).findings.is_empty());
+    // Nothing is left: it could be any disk.
+    overwrite_label(&dir, 0);
+    let found = run(&dir, true);
+    assert!(
+        codes(&found) == ["label"] && !found.is_clean() && found.findings[0].detail.contains("--relabel")
+    );
+    assert!(!relabel(&dir, &["pv-1.img"]).is_clean());
+    assert!(relabel(&dir, &["pv-0.img"]).is_clean() && run(&dir, false).findings.is_empty());
+    // Another pool's label is never overwritten.
+    let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
+    let foreign = Label { pool: [9; 16], pv_uuid: [9; 16], pv: 0, extents: 16, extent_size: 64 << 10 };
+    foreign.write(&*disk, "pv-0.img").unwrap();
+    let refused = relabel(&dir, &["pv-0.img"]);
+    assert!(codes(&refused) == ["pv"] && !refused.is_clean());
+    // Nor is a disk that is too small for it.
+    overwrite_label(&dir, 0);
+    disk.set_len(1 << 20).unwrap();
+    assert_eq!(codes(&relabel(&dir, &["pv-0.img"])), ["pv"]);
+}
+
+/// A directory on a file system that is mounted read-only.
+struct Mounted(MemDir);
+
+impl Dir for Mounted {
+    fn open(&self, name: &str, mode: OpenMode) -> std::io::Result<Arc<dyn crate::disk::Disk>> {
+        match mode {
+            OpenMode::ReadOnly => self.0.open(name, mode),
+            _ => Err(std::io::ErrorKind::ReadOnlyFilesystem.into()),
+        }
+    }
+    fn lock(&self, _name: &str) -> std::io::Result<Box<dyn Send + Sync>> {
+        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn lock_existing(&self, name: &str) -> std::io::Result<Box<dyn Send + Sync>> {
+        self.0.lock_existing(name)
+    }
+    fn remove(&self, _name: &str) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn rename(&self, _from: &str, _to: &str) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn list(&self) -> std::io::Result<Vec<String>> {
+        self.0.list()
+    }
+    fn sync(&self, _purpose: crate::disk::SyncPurpose) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
+#[test]
+fn a_pool_on_a_read_only_file_system_is_checked_and_not_repaired() {
+    let dir = pool();
+    let mounted = || Arc::new(Mounted((*dir).clone()));
+    let report = check(mounted(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(report.is_clean() && report.unlocked.is_none(), "{report:?}");
+    let held = dir.lock(crate::pool::LOCK_FILE).unwrap();
+    let busy = check(mounted(), &CheckOptions::default(), &mut |_, _| {}).unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Busy);
+    drop(held);
+    let options = CheckOptions { repair: true, ..CheckOptions::default() };
+    let refused = check(mounted(), &options, &mut |_, _| {}).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    dir.remove(crate::pool::LOCK_FILE).unwrap();
+    let report = check(mounted(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(report.is_clean() && report.unlocked.is_some_and(|why| why.starts_with("lock the pool")));
+}
+
+#[test]
+fn rows_of_a_map_that_are_gone_are_noticed_by_what_was_counted() {
+    let dir = pool();
+    assert!(inject::injure(&*dir, inject::Injury::LostMapPage, 0).unwrap());
+    let report = run(&dir, true);
+    assert_eq!(codes(&report), ["map-lost", "leaked-slot"]);
+    assert!(report.findings.iter().all(|f| !f.repairable && !f.repaired));
+    assert!(report.doubt.unwrap().why.starts_with("map-lost, branch"));
+    assert_eq!(marks_of(&dir), 10);
 }
 
 #[test]
@@ -154,7 +326,7 @@ fn damaged_journals_labels_and_catalogs_are_found() {
     segment.read_at(&mut bytes, 0).unwrap();
     let at = bytes.windows(512).rposition(|w| w.iter().all(|b| *b == 2)).unwrap();
     segment.write_at(&[3], at as u64).unwrap();
-    assert_eq!(codes(&run(&dir, false)), ["pv", "journal"]);
+    assert_eq!(codes(&run(&dir, false)), ["label", "journal"]);
     let refused = Pool::open(dir.clone(), world(), PoolOptions::default()).map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
     let catalog = dir.open(crate::catalog::FILE, OpenMode::Existing).unwrap();

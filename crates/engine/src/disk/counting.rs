@@ -44,6 +44,9 @@ impl Dir for CountingDir {
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)
     }
+    fn lock_existing(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.inner.lock_existing(name)
+    }
     fn remove(&self, name: &str) -> io::Result<()> {
         self.inner.remove(name)
     }

@@ -143,6 +143,12 @@ impl Dir for FileDir {
         Ok(Box::new(file))
     }
 
+    fn lock_existing(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        let file = File::open(self.path.join(name))?;
+        retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))?;
+        Ok(Box::new(file))
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         let path = self.path.join(name);
         fs::remove_file(&path)?;

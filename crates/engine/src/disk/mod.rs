@@ -167,6 +167,12 @@ pub trait Dir: Send + Sync {
     /// another process holds it.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>>;
 
+    /// Locks `name` exclusively like `lock`, but writes nothing: `NotFound` when it is not there.
+    fn lock_existing(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.open(name, OpenMode::ReadOnly)?;
+        self.lock(name)
+    }
+
     /// Removes a name. Durable after `sync`.
     fn remove(&self, name: &str) -> io::Result<()>;
 
@@ -249,7 +255,12 @@ mod tests {
     }
 
     pub(super) fn locks(dir: &dyn Dir) {
+        assert_eq!(kind(dir.lock_existing("lock")), io::ErrorKind::NotFound);
         let held = dir.lock("lock").unwrap();
+        assert_eq!(kind(dir.lock("lock")), io::ErrorKind::WouldBlock);
+        assert_eq!(kind(dir.lock_existing("lock")), io::ErrorKind::WouldBlock);
+        drop(held);
+        let held = dir.lock_existing("lock").unwrap();
         assert_eq!(kind(dir.lock("lock")), io::ErrorKind::WouldBlock);
         drop(held);
         let _again = dir.lock("lock").unwrap();

@@ -30,7 +30,7 @@ pub(crate) use snapshots::{check_depth, record as snapshot_record};
 
 pub(crate) use allocator::{Allocator, FreedSlot};
 pub(crate) use maintain::{EvacuateFrom, Maintenance};
-pub(crate) use open::{decode_control, lock};
+pub(crate) use open::{LOCK_FILE, decode_control, locked};
 pub(crate) use shortage::{Shortage, full};
 pub(crate) use space::Space;
 

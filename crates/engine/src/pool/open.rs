@@ -196,7 +196,12 @@ fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) ->
 }
 
 pub(crate) fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
-    dir.lock(LOCK_FILE).map_err(|e| match e.kind() {
+    locked(dir.lock(LOCK_FILE))
+}
+
+/// What came of locking the pool, as an error of the engine's.
+pub(crate) fn locked(result: std::io::Result<Box<dyn Send + Sync>>) -> Result<Box<dyn Send + Sync>> {
+    result.map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => {
             Error::new(ErrorKind::Busy, "lock the pool: another process has it open")
         }

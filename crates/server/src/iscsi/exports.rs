@@ -26,8 +26,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Kind and version of the files that keep what logical units must remember.
-const LU_KIND: &str = "logical-unit";
-const LU_VERSION: u32 = 1;
+pub(crate) const LU_KIND: &str = "logical-unit";
+pub(crate) const LU_VERSION: u32 = 1;
 /// Targets that show the past, at once: each moment takes about a megabyte of memory, and keeps history from expiring.
 pub(super) const MAX_SHOWN: usize = 256;
 
@@ -112,6 +112,11 @@ impl LuStore for LuFile {
     }
 }
 
+/// Is it the name of a file that keeps what a logical unit must remember?
+pub(crate) fn is_lu_file(name: &str) -> bool {
+    name.starts_with("lu-") && name.ends_with(".state")
+}
+
 fn lu_file_name(id: &Uuid) -> String {
     format!("lu-{}.state", uuid(id))
 }
@@ -139,7 +144,7 @@ impl Exports {
         let registry = self.store.get();
         let known: HashSet<String> = volumes.iter().chain(registry.files.keys()).map(lu_file_name).collect();
         let names = self.dir.list().map_err(|e| Error::io("list the data directory", e))?;
-        for name in names.iter().filter(|n| n.starts_with("lu-") && n.ends_with(".state")) {
+        for name in names.iter().filter(|name| is_lu_file(name)) {
             if !known.contains(name) {
                 DurableFile::new(self.dir.clone(), name, LU_KIND, LU_VERSION).remove()?;
             }

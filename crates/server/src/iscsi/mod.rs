@@ -10,6 +10,16 @@ mod stored;
 mod tests;
 mod views;
 
+pub(crate) use exports::{LU_KIND, LU_VERSION, is_lu_file};
+
+/// Name, kind and version of the file of targets.
+pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);
+
+/// Does the file of targets mean something?
+pub(crate) fn verify(content: &[u8]) -> hindcast_engine::Result<()> {
+    stored::decode(content).map(drop)
+}
+
 use crate::durable::DurableFile;
 use exports::Exports;
 use hindcast_engine::disk::FileDir;

@@ -7,6 +7,14 @@
 mod stored;
 mod when;
 
+/// Name, kind and version of the file of schedules.
+pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);
+
+/// Does the file of schedules mean something?
+pub(crate) fn verify(content: &[u8]) -> Result<()> {
+    stored::decode(content).map(drop)
+}
+
 use crate::durable::DurableFile;
 use crate::http::App;
 use crate::snapshots::{MAX_AT_ONCE, taken, time_name};

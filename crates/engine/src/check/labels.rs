@@ -1,0 +1,86 @@
+//! Physical volumes are there and bear their labels; a label that was overwritten is written again.
+//!
+//! A catalog knows all that a label says. What it can't know is whether the disk under a path is still the same one: a
+//! label is written again by itself only where what is left of the old one shows that, else only where the operator
+//! names the path.
+
+use super::{CheckOptions, CheckReport, Tables};
+use crate::catalog::PvRecord;
+use crate::disk::{Dir, Disk, OpenMode};
+use crate::error::{Error, Result};
+use crate::pool::label::{Found, LABEL_LEN, Label, extents_on};
+use crate::pool::pv::open_known;
+use std::sync::Arc;
+
+/// What a label has to say.
+fn label_of(tables: &Tables, id: u32, record: &PvRecord) -> Label {
+    Label {
+        pool: tables.superblock.pool,
+        pv_uuid: record.uuid,
+        pv: id,
+        extents: record.extents,
+        extent_size: tables.superblock.extent_size,
+    }
+}
+
+pub(super) fn check_pvs(dir: &dyn Dir, tables: &Tables, options: &CheckOptions, report: &mut CheckReport) {
+    for (id, record) in &tables.pvs {
+        let (pool, extent_size) = (tables.superblock.pool, tables.superblock.extent_size);
+        if let Err(error) = open_known(dir, pool, extent_size, *id, record, OpenMode::ReadOnly) {
+            let object = format!("pv {id} ({})", record.path);
+            match missing_label(dir, &label_of(tables, *id, record), record) {
+                Ok(Some(proof)) if proof || options.relabel.contains(&record.path) => {
+                    report.find_repairable("label", object, error.to_string());
+                }
+                Ok(Some(_)) => {
+                    let advice = "if it is the right disk, --relabel with its path writes the label again";
+                    report.find("label", object, format!("{error}; {advice}"));
+                }
+                Ok(None) | Err(_) => report.find("pv", object, error.to_string()),
+            }
+        }
+        if *id >= tables.superblock.next_pv {
+            report.find("id", format!("pv {id}"), "its number was never given out");
+        }
+    }
+}
+
+/// Is the label all that is wrong? If so: does what is left of it prove that it is this physical volume's?
+fn missing_label(dir: &dyn Dir, label: &Label, record: &PvRecord) -> Result<Option<bool>> {
+    let path = &record.path;
+    let disk = dir.open(path, OpenMode::ReadOnly).map_err(|e| Error::io(format!("open {path}"), e))?;
+    let size = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
+    if extents_on(size, label.extent_size, path)? < label.extents {
+        return Ok(None);
+    }
+    Ok(match Label::read(&*disk, path)? {
+        // Another disk of this pool, or another pool's, is whole: its data are somebody's.
+        Found::Label(_) => None,
+        Found::None | Found::Damaged => Some(remains(&*disk, label, path)?),
+    })
+}
+
+/// Are both UUIDs of the label, or one of them and its magic, where they belong?
+fn remains(disk: &dyn Disk, label: &Label, path: &str) -> Result<bool> {
+    let mut block = vec![0; LABEL_LEN];
+    disk.read_at(&mut block, 0).map_err(|e| Error::io(format!("read the label of {path}"), e))?;
+    let whole = label.encode();
+    let same = [0..8, 16..32, 32..48].into_iter().filter(|at| block[at.clone()] == whole[at.clone()]);
+    Ok(same.count() >= 2)
+}
+
+/// Writes the labels again that were found missing and may be written.
+pub(super) fn repair(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) -> Result<()> {
+    for finding in report.findings.iter_mut().filter(|f| f.code == "label" && f.repairable) {
+        let object = |id: &u32, record: &PvRecord| format!("pv {id} ({})", record.path);
+        let Some((id, record)) = tables.pvs.iter().find(|(id, pv)| object(id, pv) == finding.object) else {
+            continue;
+        };
+        let disk: Arc<dyn Disk> = dir
+            .open(&record.path, OpenMode::Existing)
+            .map_err(|e| Error::io(format!("open physical volume {}", record.path), e))?;
+        label_of(tables, *id, record).write(&*disk, &record.path)?;
+        finding.repaired = true;
+    }
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! The marks of slots in use, as bitmaps have them and as maps show them, and what a repair makes of the two.
+
+use super::{CheckReport, Marks, Tables};
+use crate::catalog::{BITMAP_WORDS, BitmapPage, BranchRecord, Catalog, ExtentRecord};
+use crate::error::Result;
+use crate::map::page::Entry;
+use crate::pool::label::DATA_START;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The slots of one extent in use.
+pub(super) struct SlotUse {
+    pub(super) slot_log2: u8,
+    /// What the extent's row counts.
+    pub(super) counted: u32,
+    /// The catalog has a row of the extent that verifies.
+    pub(super) has_row: bool,
+    /// Marked in the bitmap.
+    pub(super) marked: Vec<u64>,
+    /// Pointed to by a map or a version.
+    pub(super) seen: Vec<u64>,
+    /// Overlapped by an entry that does not fit this extent's slots.
+    pub(super) overlapped: Vec<u64>,
+    /// Pages of the bitmap that do not verify: what they marked is unknown.
+    pub(super) unknown: BTreeSet<u32>,
+    /// The bitmap has pages behind the extent's end.
+    pub(super) too_long: bool,
+    /// The size of its slots is unknown; the first word of its bitmap, if that is known. Until an entry shows the size the
+    /// extent counts as one slot.
+    pub(super) shapeless: Option<u64>,
+}
+
+/// Number of marks.
+pub(super) fn count(words: &[u64]) -> u32 {
+    words.iter().map(|w| w.count_ones()).sum()
+}
+
+/// Marks all bits of `range`, as far as `words` reach.
+fn fill(words: &mut [u64], range: std::ops::Range<u64>) {
+    for bit in range.start..range.end.min(words.len() as u64 * 64) {
+        words[bit as usize / 64] |= 1 << (bit % 64);
+    }
+}
+
+impl SlotUse {
+    fn new(slot_log2: u8, counted: u32, has_row: bool, slots: u64) -> SlotUse {
+        let words = vec![0; (slots as usize).div_ceil(64)];
+        SlotUse {
+            slot_log2,
+            counted,
+            has_row,
+            marked: words.clone(),
+            seen: words.clone(),
+            overlapped: words,
+            unknown: BTreeSet::new(),
+            too_long: false,
+            shapeless: None,
+        }
+    }
+
+    /// An extent of which nothing is known but the first word of its bitmap.
+    fn shapeless(extent_size: u64, word: u64) -> SlotUse {
+        let mut usage = SlotUse::new(extent_size.trailing_zeros() as u8, 1, false, 1);
+        (usage.marked, usage.too_long, usage.shapeless) = (vec![1], true, Some(word));
+        usage
+    }
+
+    /// Gives a shapeless extent the slots of the first entry in it.
+    fn shape(&mut self, slot_log2: u8, slots: u64) {
+        if let Some(word) = self.shapeless.take() {
+            let mut usage = SlotUse::new(slot_log2, 0, false, slots);
+            if let Some(first) = usage.marked.first_mut().filter(|_| slots <= 64) {
+                *first = word & u64::MAX >> (64 - slots);
+            }
+            usage.counted = count(&usage.marked);
+            *self = SlotUse { too_long: true, ..usage };
+        }
+    }
+
+    /// The marks are known, and say what the maps say.
+    pub(super) fn is_exact(&self) -> bool {
+        self.has_row
+            && self.unknown.is_empty()
+            && self.marked == self.seen
+            && count(&self.marked) == self.counted
+    }
+
+    /// Slots that are marked though nothing points to them.
+    pub(super) fn leaked(&self) -> u32 {
+        self.marked.iter().zip(&self.seen).map(|(marked, seen)| (marked & !seen).count_ones()).sum()
+    }
+
+    /// The marks that a repair leaves, of an extent of `slots` slots.
+    pub(super) fn mended(&self, report: &CheckReport, slots: u64) -> Vec<u64> {
+        let Some(doubt) = &report.doubt else { return self.seen.clone() };
+        let known = self.marked.iter().zip(&self.seen).zip(&self.overlapped).map(|((m, s), o)| m | s | o);
+        let mut words: Vec<u64> = known.collect();
+        if doubt.maps {
+            let page = BITMAP_WORDS as u64 * 64;
+            let of = |n: &u32| u64::from(*n) * page..((u64::from(*n) + 1) * page).min(slots);
+            self.unknown.iter().for_each(|n| fill(&mut words, of(n)));
+            if count(&words) < self.counted {
+                // Marks are lost, and which ones they were is unknown.
+                fill(&mut words, 0..slots);
+            }
+        }
+        words
+    }
+}
+
+/// Reads the rows and bitmaps of all extents.
+pub(super) fn load(catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<Marks> {
+    let extent_size = tables.superblock.extent_size;
+    let is_there =
+        |(pv, extent): (u32, u32)| tables.pvs.get(&pv).is_some_and(|record| extent < record.extents);
+    let mut marks = Marks::new();
+    // Bitmaps of extents without a row that verifies.
+    let mut unowned: BTreeMap<(u32, u32), BTreeMap<u32, Option<BitmapPage>>> = BTreeMap::new();
+    catalog.visit_extents(&mut |(pv, extent), record| {
+        report.extents += 1;
+        let object = format!("pv {pv} extent {extent}");
+        let record = match record {
+            Ok(record) => record,
+            Err(error) if is_there((pv, extent)) => {
+                unowned.entry((pv, extent)).or_default();
+                return report.find_repairable("extent", object, error.to_string());
+            }
+            Err(error) => return report.find("extent", object, error.to_string()),
+        };
+        let slots = extent_size.checked_shr(record.slot_log2.into()).unwrap_or(0);
+        if !is_there((pv, extent)) || record.slot_log2 < 9 || slots == 0 {
+            let detail = "it is not on any physical volume, or its slot size makes no sense";
+            return report.find("extent", object, detail);
+        }
+        marks.insert((pv, extent), SlotUse::new(record.slot_log2, record.used, true, slots));
+    })?;
+    catalog.visit_bitmaps(&mut |(pv, extent, page), bitmap| {
+        let object = || format!("pv {pv} extent {extent} bitmap {page}");
+        if let Some(usage) = marks.get_mut(&(pv, extent)) {
+            return take_bitmap(usage, page, bitmap, object, report);
+        }
+        if is_there((pv, extent)) {
+            report.find_repairable("bitmap", object(), "its extent is not in use");
+            unowned.entry((pv, extent)).or_default().insert(page, bitmap);
+        } else {
+            report.find("bitmap", object(), "its extent is on no physical volume");
+        }
+    })?;
+    for (id, pages) in unowned {
+        marks.insert(id, without_row(extent_size, &pages));
+    }
+    Ok(marks)
+}
+
+fn take_bitmap(
+    usage: &mut SlotUse,
+    page: u32,
+    bitmap: Option<BitmapPage>,
+    object: impl Fn() -> String,
+    report: &mut CheckReport,
+) {
+    let start = page as usize * BITMAP_WORDS;
+    let Some(bitmap) = bitmap else {
+        usage.unknown.insert(page);
+        return report.find_repairable("bitmap", object(), "its checksum is wrong");
+    };
+    match usage.marked.get_mut(start..start + bitmap.0.len()) {
+        Some(words) => words.copy_from_slice(&bitmap.0),
+        None => {
+            usage.too_long = true;
+            report.find_repairable("bitmap", object(), "it is longer than the extent");
+        }
+    }
+}
+
+/// An extent of which only the bitmap is left. The length of the bitmap shows the size of the slots, if there are more
+/// than 64.
+fn without_row(extent_size: u64, pages: &BTreeMap<u32, Option<BitmapPage>>) -> SlotUse {
+    let last = pages.last_key_value();
+    let words =
+        last.and_then(|(n, page)| Some(*n as u64 * BITMAP_WORDS as u64 + page.as_ref()?.0.len() as u64));
+    let slots = words.map(|words| words * 64).filter(|slots| slots.is_power_of_two() && *slots > 64);
+    let slot_log2 =
+        slots.map(|slots| (extent_size / slots).max(1).trailing_zeros() as u8).filter(|log2| *log2 >= 9);
+    let (Some(slots), Some(slot_log2)) = (slots, slot_log2) else {
+        let word = pages.get(&0).and_then(|page| page.as_ref()?.0.first().copied());
+        return SlotUse::shapeless(extent_size, word.unwrap_or(0));
+    };
+    let mut usage = SlotUse::new(slot_log2, 0, false, slots);
+    for (n, page) in pages {
+        let start = *n as usize * BITMAP_WORDS;
+        match page {
+            Some(page) => {
+                let words = usage.marked.iter_mut().skip(start).zip(&page.0);
+                words.for_each(|(word, found)| *word = *found);
+            }
+            None => drop(usage.unknown.insert(*n)),
+        }
+    }
+    usage.counted = count(&usage.marked);
+    usage
+}
+
+/// What is wrong with an entry: code, detail, and whether a repair can mend it.
+pub(super) type Wrong = (&'static str, String, bool);
+
+/// Verifies one entry and notes its slot as seen.
+pub(super) fn check_entry(
+    entry: &Entry,
+    branch: &BranchRecord,
+    tables: &Tables,
+    marks: &mut Marks,
+) -> std::result::Result<(), Wrong> {
+    let extent_size = tables.superblock.extent_size;
+    let slot_log2 = branch.chunk_log2.max(tables.superblock.atomic_unit.trailing_zeros() as u8);
+    let (pv, offset) = (entry.slot.pv(), entry.slot.offset());
+    let place = format!("byte {offset} of pv {pv}");
+    let Some(inside) = offset.checked_sub(DATA_START).filter(|o| o % (1u64 << slot_log2) == 0) else {
+        overlap((pv, offset), 1 << slot_log2, extent_size, marks);
+        let detail = format!("{place} is not the start of a slot of 2^{slot_log2} bytes");
+        return Err(("slot-address", detail, false));
+    };
+    let extent = (inside / extent_size) as u32;
+    let index = (inside % extent_size) >> slot_log2;
+    let usage = match marks.entry((pv, extent)) {
+        std::collections::btree_map::Entry::Occupied(usage) => usage.into_mut(),
+        std::collections::btree_map::Entry::Vacant(vacant) => {
+            let is_there = tables.pvs.get(&pv).is_some_and(|record| extent < record.extents);
+            if is_there {
+                // What follows in this extent is measured against the slots of its first entry.
+                let slots = extent_size >> slot_log2;
+                let usage = vacant.insert(SlotUse::new(slot_log2, 0, false, slots));
+                fill(&mut usage.seen, index..index + 1);
+            }
+            return Err(("slot-extent", format!("{place} lies in an extent that is not in use"), is_there));
+        }
+    };
+    usage.shape(slot_log2, extent_size >> slot_log2);
+    if usage.slot_log2 != slot_log2 {
+        let detail = format!("{place} lies in an extent of slots of 2^{} bytes", usage.slot_log2);
+        overlap((pv, offset), 1 << slot_log2, extent_size, marks);
+        return Err(("slot-size", detail, false));
+    }
+    let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
+    if usage.seen[word] & bit != 0 {
+        return Err(("slot-shared", format!("{place} belongs to another chunk too"), false));
+    }
+    usage.seen[word] |= bit;
+    if usage.marked[word] & bit == 0 {
+        return Err(("slot-free", format!("{place} is marked free"), true));
+    }
+    Ok(())
+}
+
+/// Notes every slot that `len` bytes at `offset` of `pv` touch: nothing may be written there.
+fn overlap((pv, offset): (u32, u64), len: u64, extent_size: u64, marks: &mut Marks) {
+    let start = offset.saturating_sub(DATA_START);
+    let end = (offset + len).saturating_sub(DATA_START);
+    for extent in start / extent_size..end.div_ceil(extent_size) {
+        let first = extent * extent_size;
+        if let Some(usage) = u32::try_from(extent).ok().and_then(|extent| marks.get_mut(&(pv, extent))) {
+            let within = start.max(first) - first..end.min(first + extent_size) - first;
+            let slot = 1u64 << usage.slot_log2;
+            fill(&mut usage.overlapped, within.start / slot..within.end.div_ceil(slot));
+        }
+    }
+}
+
+/// Compares marks with what was seen, and counts with marks.
+pub(super) fn check_leaks(marks: &Marks, report: &mut CheckReport) {
+    for ((pv, extent), usage) in marks {
+        let object = format!("pv {pv} extent {extent}");
+        let marked = count(&usage.marked);
+        if usage.has_row && marked != usage.counted {
+            let detail = format!("{} slots are counted, {marked} are marked", usage.counted);
+            report.find_repairable("extent-count", &object, detail);
+        }
+        let leaked = usage.leaked();
+        if leaked > 0 {
+            let detail = format!("{leaked} slots are marked used, but nothing points to them");
+            if report.doubt.is_some() {
+                report.find("leaked-slot", object, format!("{detail} (what is damaged may)"));
+            } else {
+                report.find_repairable("leaked-slot", object, detail);
+            }
+        }
+    }
+}
+
+/// Where maps are in doubt, and more slots are counted than marks are left, the places of some are unknown: no extent can
+/// be proved free, and every one is reserved.
+pub(super) fn check_missing(marks: &mut Marks, tables: &Tables, report: &mut CheckReport) {
+    let extent_size = tables.superblock.extent_size;
+    let mut missing: BTreeMap<u8, i64> = BTreeMap::new();
+    for branch in tables.branches.values() {
+        let slot_log2 = branch.chunk_log2.max(tables.superblock.atomic_unit.trailing_zeros() as u8);
+        *missing.entry(slot_log2).or_default() += branch.slots as i64;
+    }
+    for usage in marks.values() {
+        let left = count(&usage.mended(report, extent_size >> usage.slot_log2));
+        *missing.entry(usage.slot_log2).or_default() -= i64::from(left);
+    }
+    let missing: i64 = missing.values().filter(|slots| **slots > 0).sum();
+    if missing == 0 {
+        return;
+    }
+    let detail = format!(
+        "the places of {missing} slots in use are unknown: no extent can be proved free, and a repair reserves them all"
+    );
+    report.push("marks-lost", "pool".into(), detail, true);
+    for (pv, record) in &tables.pvs {
+        for extent in 0..record.extents {
+            marks.entry((*pv, extent)).or_insert_with(|| SlotUse::shapeless(extent_size, 0));
+        }
+    }
+}
+
+/// Stores the marks and counts that a repair leaves.
+pub(super) fn mend(
+    txn: &mut crate::catalog::Txn<'_>,
+    marks: &Marks,
+    extent_size: u64,
+    report: &CheckReport,
+) -> Result<()> {
+    for ((pv, extent), usage) in marks {
+        let words = usage.mended(report, extent_size >> usage.slot_log2);
+        let used = count(&words);
+        let is_right = usage.has_row && usage.unknown.is_empty() && !usage.too_long && used == usage.counted;
+        if is_right && words == usage.marked {
+            continue;
+        }
+        let pages = words.len().div_ceil(BITMAP_WORDS) as u32;
+        txn.cut_bitmap(*pv, *extent, pages)?;
+        txn.put_extent(*pv, *extent, &ExtentRecord { slot_log2: usage.slot_log2, used }, &words)?;
+    }
+    Ok(())
+}

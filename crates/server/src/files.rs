@@ -1,0 +1,37 @@
+//! The server's own files beside the storage: whether they can be read, without a server and without a change.
+
+use crate::durable::DurableFile;
+use crate::{iscsi, schedule};
+use hindcast_engine::disk::Dir;
+use hindcast_engine::{Error, Result};
+use std::sync::Arc;
+
+/// A file of the data directory that the server could not use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedFile {
+    /// Its name.
+    pub name: String,
+    /// What is wrong with it, and what to do.
+    pub why: String,
+}
+
+/// Reads the schedules, the targets, and what logical units remember, as the server would; the files that it would refuse.
+pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
+    let file = |name: &str, kind, version| DurableFile::new(dir.clone(), name, kind, version);
+    let read = |name: &str, kind, version, decode: &dyn Fn(&[u8]) -> Result<()>| {
+        file(name, kind, version).read().and_then(|content| content.map_or(Ok(()), |bytes| decode(&bytes)))
+    };
+    let mut results = Vec::new();
+    let (name, kind, version) = schedule::STORED;
+    results.push((name.to_owned(), read(name, kind, version, &schedule::verify)));
+    let (name, kind, version) = iscsi::STORED;
+    results.push((name.to_owned(), read(name, kind, version, &iscsi::verify)));
+    let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
+    for name in names.into_iter().filter(|name| iscsi::is_lu_file(name)) {
+        let result = read(&name, iscsi::LU_KIND, iscsi::LU_VERSION, &|_| Ok(()));
+        results.push((name, result));
+    }
+    let damaged =
+        |(name, result): (String, Result<()>)| Some(DamagedFile { name, why: result.err()?.to_string() });
+    Ok(results.into_iter().filter_map(damaged).collect())
+}
