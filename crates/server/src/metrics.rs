@@ -203,6 +203,9 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.counter("hindcast_destage_bytes", "Bytes written to physical volumes.", stats.destage_bytes)?;
     out.counter("hindcast_allocated_bytes", "Bytes of slots newly allocated.", stats.allocated_bytes)?;
     out.counter("hindcast_catalog_commits", "Commits of the catalog.", stats.catalog_commits)?;
+    let scrub = &stats.catalog_scrub;
+    out.counter("hindcast_catalog_scrubs", "Whole verifications of the catalog.", scrub.passes)?;
+    out.gauge("hindcast_catalog_damaged_blocks", "Blocks of the catalog that do not verify.", scrub.damaged)?;
     let syncs = SyncPurpose::ALL.iter().zip(stats.syncs);
     let syncs = syncs.map(|(purpose, count)| ([("purpose", purpose.name().to_owned())], count));
     out.counters("hindcast_syncs", "Completed syncs.", syncs)

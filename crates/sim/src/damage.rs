@@ -76,6 +76,9 @@ impl Run {
     /// Damages a cleanly closed pool, looks at what checking, opening and reading make of it, repairs it or not, and
     /// goes on to use it. The end of a run: nothing can be expected of the pool afterwards, but never wrong data.
     pub(crate) fn damage(&mut self) -> Outcome<()> {
+        if self.rand.percent(20) {
+            return self.damage_catalog_in_use();
+        }
         // The absence of a row has no checksum: nothing but a check could notice that one is gone.
         let mut lost_rows = false;
         if self.rand.percent(40) {
@@ -111,6 +114,21 @@ impl Run {
                 Ok(())
             }
         }
+    }
+
+    /// Flips bits of the catalog again and again while the pool is open.
+    fn damage_catalog_in_use(&mut self) -> Outcome<()> {
+        let pool = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone());
+        let pool = pool.map_err(|e| format!("open the pool: {e:?}"))?;
+        for _ in 0..self.rand.between(1, 20) {
+            let len = self.dir.files().iter().find(|f| f.0 == "catalog.redb").map_or(1, |f| f.1);
+            let offset = self.rand.below(len);
+            let bit = self.rand.below(8) as u8;
+            self.dir.flip_bit("catalog.redb", offset, bit);
+            self.say(|| format!("a bit flipped in the catalog at {offset}"));
+            self.read_damaged(&pool, true)?;
+        }
+        self.go_on(pool)
     }
 
     /// Uses a damaged pool: all space that it calls free is written to, and the background works. Nothing that it

@@ -9,6 +9,7 @@ use crate::rand::Rand;
 use hindcast_engine::cdp::CdpSettings;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{CachePolicy, Method, Order, Placement, PoolConfig, PoolOptions};
+use std::time::Duration;
 
 /// How a run ends a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -372,6 +373,8 @@ pub struct Plan {
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 
+/// The catalog is scrubbed again as soon as a pass is done.
+const SCRUB_INTERVAL: Duration = Duration::from_millis(1);
 /// What the pool leaves to its catalog: so little that without promises a history soon takes it.
 const BACKING_MARGIN: u64 = 4 * MIB;
 
@@ -428,6 +431,7 @@ impl Plan {
             recompress_history: true,
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
+            catalog_scrub_interval: SCRUB_INTERVAL,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
@@ -459,6 +463,7 @@ impl Plan {
             recompress_history: true,
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
+            catalog_scrub_interval: SCRUB_INTERVAL,
         }
     }
 

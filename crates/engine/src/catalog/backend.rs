@@ -1,17 +1,84 @@
 //! redb on the engine's own disk seam, so that the simulator crashes the catalog too.
 
+use super::blocks::{BLOCK, Blocks, met};
 use crate::disk::{Disk, SyncPurpose};
 use parking_lot::Mutex;
+use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The catalog's disk. After a panic in it nothing is done any more: redb may have lost the page that it was about to
-/// write, and a commit without it would be durable.
-pub(super) struct DiskBackend {
-    disk: Arc<dyn Disk>,
+/// What lies below the store.
+#[derive(Clone)]
+pub(super) enum Below {
+    /// Blocks with sums: each is verified when it is read.
+    Blocks(Arc<Blocks>),
+    /// The pages as they are, of a catalog that an older build wrote.
+    Plain(Arc<dyn Disk>),
+}
+
+impl Below {
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        match self {
+            Below::Blocks(blocks) => Ok(blocks.len() * BLOCK as u64),
+            Below::Plain(disk) => disk.len(),
+        }
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        match self {
+            Below::Blocks(blocks) => blocks.read(offset, out),
+            Below::Plain(disk) => disk.read_at(out, offset),
+        }
+    }
+}
+
+impl std::fmt::Debug for Below {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Below")
+    }
+}
+
+impl StorageBackend for Below {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        Below::read(self, offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        match self {
+            Below::Blocks(blocks) => blocks.set_len(len),
+            Below::Plain(disk) => disk.set_len(len),
+        }
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        match self {
+            Below::Blocks(blocks) => blocks.sync(),
+            Below::Plain(disk) => disk.sync(SyncPurpose::Catalog),
+        }
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        match self {
+            Below::Blocks(blocks) => blocks.write(offset, data),
+            Below::Plain(disk) => disk.write_at(data, offset),
+        }
+    }
+    fn close(&self) -> io::Result<()> {
+        match self {
+            // Pages of a transaction that was given up may have been written since the last sync.
+            Below::Blocks(blocks) => blocks.flush(),
+            Below::Plain(_) => Ok(()),
+        }
+    }
+}
+
+/// The catalog that is in use. After a panic below nothing is done any more: redb may have lost the page that it was about
+/// to write, and a commit without it would be durable.
+pub(super) struct Latched {
+    below: Below,
     panicked: Arc<AtomicBool>,
 }
 
@@ -26,76 +93,78 @@ impl Drop for Running<'_> {
     }
 }
 
-impl DiskBackend {
-    pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
-        disk.advise_random();
-        DiskBackend { disk, panicked: Arc::default() }
+impl Latched {
+    pub(super) fn new(below: Below) -> Self {
+        Latched { below, panicked: Arc::default() }
     }
 
-    /// Set once the disk has panicked.
+    /// Set once what lies below has panicked.
     pub(super) fn panicked(&self) -> Arc<AtomicBool> {
         self.panicked.clone()
     }
 
-    fn run<T>(&self, f: impl FnOnce(&dyn Disk) -> io::Result<T>) -> io::Result<T> {
+    fn run<T>(&self, f: impl FnOnce(&Below) -> io::Result<T>) -> io::Result<T> {
         if self.panicked.load(Ordering::Acquire) {
             return Err(io::Error::other("the catalog's disk has panicked before"));
         }
         let _running = Running(&self.panicked);
-        f(&*self.disk)
+        f(&self.below)
     }
 }
 
-impl std::fmt::Debug for DiskBackend {
+impl std::fmt::Debug for Latched {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("DiskBackend")
+        f.write_str("Latched")
     }
 }
 
-impl redb::StorageBackend for DiskBackend {
+impl StorageBackend for Latched {
     fn len(&self) -> io::Result<u64> {
-        self.run(|disk| disk.len())
+        self.run(|below| below.bytes())
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.run(|disk| disk.read_at(out, offset))
+        self.run(|below| below.read(offset, out))
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.run(|disk| disk.set_len(len))
+        self.run(|below| below.set_len(len))
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.run(|disk| disk.sync(SyncPurpose::Catalog))
+        self.run(|below| below.sync_data())
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.run(|disk| disk.write_at(data, offset))
+        self.run(|below| below.write(offset, data))
+    }
+    fn close(&self) -> io::Result<()> {
+        self.run(|below| below.close())
     }
 }
 
-/// Reads a disk and keeps all writes in memory: the disk stays as it is.
+/// Reads what lies below and keeps all writes in memory: the file stays as it is.
 pub(super) struct Overlay {
-    disk: Arc<dyn Disk>,
+    below: Below,
     written: Mutex<Written>,
 }
 
 struct Written {
     len: u64,
     /// Pages that were written to.
-    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+    pages: BTreeMap<u64, Box<[u8; BLOCK]>>,
 }
 
-const PAGE: usize = 4096;
-
 impl Overlay {
-    pub(super) fn new(disk: Arc<dyn Disk>) -> io::Result<Self> {
-        let written = Mutex::new(Written { len: disk.len()?, pages: BTreeMap::new() });
-        Ok(Overlay { disk, written })
+    pub(super) fn new(below: Below) -> io::Result<Self> {
+        let written = Mutex::new(Written { len: below.bytes()?, pages: BTreeMap::new() });
+        Ok(Overlay { below, written })
     }
 
-    /// Page `number` of the disk, with zeros behind its end.
-    fn page_below(&self, number: u64) -> io::Result<Box<[u8; PAGE]>> {
-        let mut page = Box::new([0; PAGE]);
-        let start = number * PAGE as u64;
-        let len = self.disk.len()?.saturating_sub(start).min(PAGE as u64) as usize;
-        self.disk.read_at(&mut page[..len], start)?;
+    /// Page `number` of what lies below, with zeros behind its end.
+    fn page_below(&self, number: u64) -> io::Result<Box<[u8; BLOCK]>> {
+        let mut page = Box::new([0; BLOCK]);
+        let start = number * BLOCK as u64;
+        let len = self.below.bytes()?.saturating_sub(start).min(BLOCK as u64) as usize;
+        if len > 0 {
+            self.below.read(start, &mut page[..len])?;
+        }
         Ok(page)
     }
 }
@@ -105,11 +174,11 @@ fn in_pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize,
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = offset + done as u64;
-        let inside = (at % PAGE as u64) as usize;
-        let part = (PAGE - inside).min(len - done);
+        let inside = (at % BLOCK as u64) as usize;
+        let part = (BLOCK - inside).min(len - done);
         let start = done;
         done += part;
-        (part > 0).then_some((at / PAGE as u64, inside, start, part))
+        (part > 0).then_some((at / BLOCK as u64, inside, start, part))
     })
 }
 
@@ -119,26 +188,39 @@ impl std::fmt::Debug for Overlay {
     }
 }
 
-impl redb::StorageBackend for Overlay {
+impl StorageBackend for Overlay {
     fn len(&self) -> io::Result<u64> {
         Ok(self.written.lock().len)
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let written = self.written.lock();
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > written.len) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let end = offset.checked_add(out.len() as u64).filter(|end| *end <= written.len);
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let rewritten = in_pages(offset, out.len()).any(|page| written.pages.contains_key(&page.0));
+        if !rewritten && end <= self.below.bytes()? {
+            // A damaged page has to be given to the store whole.
+            return self.below.read(offset, out);
         }
         for (number, inside, start, len) in in_pages(offset, out.len()) {
-            let target = &mut out[start..start + len];
-            match written.pages.get(&number) {
-                Some(page) => target.copy_from_slice(&page[inside..inside + len]),
-                None => target.copy_from_slice(&self.page_below(number)?[inside..inside + len]),
-            }
+            let page = match written.pages.get(&number) {
+                Some(page) => page.clone(),
+                None => {
+                    let before = met();
+                    let page = self.page_below(number)?;
+                    if met() != before {
+                        return self.below.read(offset, out);
+                    }
+                    page
+                }
+            };
+            out[start..start + len].copy_from_slice(&page[inside..inside + len]);
         }
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.written.lock().len = len;
+        let mut written = self.written.lock();
+        written.len = len;
+        written.pages.retain(|page, _| page * (BLOCK as u64) < len);
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
@@ -149,6 +231,7 @@ impl redb::StorageBackend for Overlay {
         for (number, inside, start, len) in in_pages(offset, data.len()) {
             let page = match written.pages.entry(number) {
                 Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(place) if len == BLOCK => place.insert(Box::new([0; BLOCK])),
                 Entry::Vacant(place) => place.insert(self.page_below(number)?),
             };
             page[inside..inside + len].copy_from_slice(&data[start..start + len]);

@@ -203,6 +203,7 @@ mod tests {
             placement: Placement::Anywhere,
             next_id: 1,
             next_pv: 0,
+            features: crate::catalog::CATALOG_SUMS,
         };
         Catalog::create(&dir, &superblock, &[]).unwrap();
         Catalog::finish(&dir).unwrap();

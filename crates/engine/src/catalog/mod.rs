@@ -4,14 +4,20 @@
 //! data path. Every commit saves redb's allocator state (quick repair), which makes reopening after a kill a matter of
 //! milliseconds.
 
+mod adopt;
 mod backend;
+mod blocks;
 mod cdp;
 mod clock;
 mod control;
 mod flushes;
 mod holes;
 mod raw;
+mod scrub;
 mod store;
+mod superblock;
+#[cfg(test)]
+mod tests;
 mod usage;
 mod values;
 mod versions;
@@ -21,16 +27,19 @@ pub(crate) use clock::{ClockRecord, Stretch};
 pub(crate) use control::Control;
 pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;
+pub(crate) use scrub::ScrubRecord;
+pub(crate) use superblock::{CATALOG_SUMS, Superblock};
 pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
-    Labels, Positions, PvRecord, SnapshotRecord, Superblock, Value, VolumeRecord,
+    Labels, Positions, PvRecord, SnapshotRecord, Value, VolumeRecord,
 };
 pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::map::page::{MapPage, PageKey};
+use backend::Below;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,7 +100,8 @@ impl Catalog {
         }
         let disk =
             dir.open(DRAFT_FILE, OpenMode::CreateNew).map_err(|e| Error::io("create the catalog", e))?;
-        let catalog = Self::on(disk, CREATION_CACHE)?;
+        let below = adopt::below(&disk)?;
+        let catalog = Self::on(disk, below, CREATION_CACHE)?;
         let mut txn = catalog.begin()?;
         txn.create_tables()?;
         txn.put_superblock(superblock)?;
@@ -121,14 +131,23 @@ impl Catalog {
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
-    fn on(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Catalog> {
-        Ok(Catalog { store: Store::open(disk, cache_bytes)?, commits: AtomicU64::new(0) })
+    fn on(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Catalog> {
+        Ok(Catalog { store: Store::open(disk, below, cache_bytes)?, commits: AtomicU64::new(0) })
     }
 
-    /// Opens the catalog with a page cache of `cache_bytes`.
+    /// Opens the catalog with a page cache of `cache_bytes`. One of a build that knew no sums gets them.
     pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
-        let disk = dir.open(FILE, OpenMode::Existing).map_err(|e| Error::io("open the catalog", e))?;
-        Self::on(disk, cache_bytes)?.upgraded()
+        let (disk, below) = adopt::open(dir)?;
+        let catalog = Self::on(disk, below, cache_bytes)?;
+        let superblock = catalog.superblock()?;
+        let catalog = catalog.upgraded()?;
+        if matches!(catalog.store.below(), Below::Blocks(_)) && superblock.features & CATALOG_SUMS == 0 {
+            let mut txn = catalog.begin()?;
+            let features = superblock.features | CATALOG_SUMS;
+            txn.put_superblock(&Superblock { features, ..superblock })?;
+            txn.commit()?;
+        }
+        Ok(catalog)
     }
 
     /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in memory.
@@ -138,7 +157,11 @@ impl Catalog {
 
     fn untouched(dir: &dyn Dir, name: &str, cache_bytes: usize) -> Result<Catalog> {
         let disk = dir.open(name, OpenMode::ReadOnly).map_err(|e| Error::io("open the catalog", e))?;
-        Catalog { store: Store::open_untouched(disk, cache_bytes)?, commits: AtomicU64::new(0) }.upgraded()
+        let below = adopt::below(&disk)?;
+        let store = Store::open_untouched(disk, below, cache_bytes)?;
+        let catalog = Catalog { store, commits: AtomicU64::new(0) };
+        catalog.superblock()?;
+        catalog.upgraded()
     }
 
     /// Adds the tables that a catalog of an older build does not have.
@@ -147,20 +170,23 @@ impl Catalog {
             let tables = db!("read the catalog", txn.list_tables());
             let names: Vec<String> = tables.map(|t| redb::TableHandle::name(&t).to_owned()).collect();
             let has = |name: &str| names.iter().any(|n| n == name);
-            Ok((has(redb::TableHandle::name(&usage::USAGE)), has(redb::TableHandle::name(&flushes::FLUSHES))))
+            // A build that was interrupted here made the one without the other.
+            let snapshots =
+                has(redb::TableHandle::name(&usage::USAGE)) && has(redb::TableHandle::name(&SNAPSHOTS));
+            Ok((snapshots, has(redb::TableHandle::name(&flushes::FLUSHES))))
         })?;
         if !known.1 {
             let mut txn = self.begin()?;
-            txn.create_cdp_tables()?;
+            guarded("upgrade the catalog", || txn.create_cdp_tables())?;
             txn.commit()?;
         }
         if !known.0 {
             let mut txn = self.begin()?;
-            txn.create_snapshot_tables()?;
+            guarded("upgrade the catalog", || txn.create_snapshot_tables())?;
             txn.commit()?;
             let mut txn = self.begin()?;
             self.count_usage(&mut txn)?;
-            txn.create_usage_table()?;
+            guarded("upgrade the catalog", || txn.create_usage_table())?;
             txn.commit()?;
         }
         Ok(self)
@@ -186,7 +212,9 @@ impl Catalog {
     }
 
     pub(crate) fn superblock(&self) -> Result<Superblock> {
-        self.meta(SUPERBLOCK)
+        let superblock: Superblock = self.meta(SUPERBLOCK)?;
+        superblock.check_features()?;
+        Ok(superblock)
     }
 
     pub(crate) fn positions(&self) -> Result<Positions> {
@@ -527,11 +555,12 @@ impl Txn<'_> {
 
     /// Makes the transaction durable.
     pub(crate) fn commit(mut self) -> Result<()> {
-        self.catalog.store.check_current()?;
+        self.catalog.store.check_writable()?;
         self.flush_usage()?;
         guarded("commit to the catalog", || {
             db!("commit to the catalog", self.txn.take()?.commit());
-            Ok(())
+            // Whoever fell back meanwhile may not see this commit.
+            self.catalog.store.check_writable()
         })?;
         self.catalog.commits.fetch_add(1, Ordering::Relaxed);
         Ok(())

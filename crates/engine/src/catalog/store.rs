@@ -1,10 +1,14 @@
-//! The transactional store under the catalog: redb, with what it lacks for a pool that lives on after faults.
+//! The transactional store under the catalog: redb, with what it lacks for a pool that lives on
+//! after faults.
 //!
-//! After an I/O error redb answers nothing any more, but a poisoned pool goes on serving reads that verify (I7): the
-//! last durable state is then opened a second time, with its writes kept in memory. And redb may panic over a damaged
-//! file; that is turned into [`ErrorKind::Corrupt`].
+//! After an I/O error, or a panic with one of its locks held, redb answers nothing any more, but a
+//! poisoned pool goes on serving reads that verify (I7): the last durable state is then opened a
+//! second time, with its writes kept in memory. A block that does not verify fails the operation
+//! that needs it, and nothing else: see [`super::blocks`]. And redb may panic over a damaged file;
+//! that is turned into [`ErrorKind::Corrupt`].
 
-use super::backend::{DiskBackend, Overlay};
+use super::backend::{Below, Latched, Overlay};
+use super::blocks::{met, named};
 use crate::disk::{Backing, Disk};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
@@ -12,31 +16,43 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Catalogs up to this size, in bytes, are verified whole when they are opened.
-const VERIFIED_WHOLE: u64 = 64 << 20;
 /// Page cache of the store that a poisoned pool reads, in bytes.
 const FALLBACK_CACHE: usize = 8 << 20;
 
 /// See the module.
 pub(super) struct Store {
     disk: Arc<dyn Disk>,
+    below: Below,
     db: Guarded<Database>,
-    /// The disk below `db` has panicked.
+    /// What lies below `db` has panicked.
     panicked: Arc<AtomicBool>,
     fallback: OnceLock<Guarded<Database>>,
+    /// Reads come from `fallback`, or one of them is opening it.
+    failed: AtomicBool,
 }
 
 /// The engine's error for one of redb's.
 pub(super) fn fail(what: &str, error: redb::Error) -> Error {
     match error {
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
+            Error::with_source(ErrorKind::Corrupt, what, io)
+        }
         redb::Error::Io(io) => Error::io(what, io),
-        redb::Error::Corrupted(_) => Error::with_source(ErrorKind::Corrupt, what, error),
+        redb::Error::Corrupted(ref text) => match named(text) {
+            Some(block) => damaged(what, block),
+            None => Error::with_source(ErrorKind::Corrupt, what, error),
+        },
         // After a panic over a page, or of a disk: nothing is to be had of this store any more.
         redb::Error::PreviousIo | redb::Error::LockPoisoned(_) => {
             Error::with_source(ErrorKind::Poisoned, what, error)
         }
         error => Error::with_source(ErrorKind::Io, what, error),
     }
+}
+
+/// The error of an operation that met a block which does not verify.
+fn damaged(what: &str, block: u64) -> Error {
+    corrupt(format!("{what}: block {block} of the catalog does not verify"))
 }
 
 /// `?` for redb's many error types.
@@ -47,10 +63,14 @@ macro_rules! db {
 }
 pub(super) use db;
 
-/// Runs `f`; a panic of the store over damaged pages is an error like any other.
+/// Runs `f`, an operation of the store. Whatever it says, it has failed when it met a block that
+/// does not verify. A panic of the store over damaged pages is an error like any other.
 pub(super) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|_| Err(corrupt(format!("{what}: the store is damaged"))))
+    let before = met();
+    let result = catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|_| Err(corrupt(format!("{what}: the store is damaged"))));
+    let after = met();
+    if after == before { result } else { Err(damaged(what, after.1)) }
 }
 
 /// Something of the store's that may panic over damage even when it is dropped.
@@ -78,51 +98,53 @@ impl<T> Drop for Guarded<T> {
 }
 
 impl Store {
-    pub(super) fn open(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
-        let backend = DiskBackend::new(disk.clone());
+    /// Opens the store on `below`, which lies in `disk`.
+    pub(super) fn open(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Store> {
+        let backend = Latched::new(below.clone());
         let panicked = backend.panicked();
-        let db = Self::database("open the catalog", &disk, cache_bytes, backend)?;
-        Ok(Store { disk, db, panicked, fallback: OnceLock::new() })
+        let db = database("open the catalog", backend, cache_bytes, false)?;
+        Ok(Store { disk, below, db, panicked, fallback: OnceLock::new(), failed: AtomicBool::new(false) })
     }
 
     /// Opens without ever writing to `disk`.
-    pub(super) fn open_untouched(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Store> {
-        let overlay = Overlay::new(disk.clone()).map_err(|e| Error::io("open the catalog", e))?;
-        let db = Self::database("open the catalog", &disk, cache_bytes, overlay)?;
-        Ok(Store { disk, db, panicked: Arc::default(), fallback: OnceLock::new() })
+    pub(super) fn open_untouched(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Store> {
+        let overlay = Overlay::new(below.clone()).map_err(|e| Error::io("open the catalog", e))?;
+        let whole = matches!(below, Below::Plain(_));
+        let db = database("open the catalog", overlay, cache_bytes, whole)?;
+        let (panicked, failed) = (Arc::default(), AtomicBool::new(false));
+        Ok(Store { disk, below, db, panicked, fallback: OnceLock::new(), failed })
     }
 
-    fn database(
-        what: &str,
-        disk: &Arc<dyn Disk>,
-        cache_bytes: usize,
-        backend: impl redb::StorageBackend,
-    ) -> Result<Guarded<Database>> {
-        let db = guarded(what, || {
-            let mut builder = Database::builder();
-            builder.set_cache_size(cache_bytes);
-            let len = disk.len().map_err(|e| Error::io(what, e))?;
-            builder.set_check_integrity_on_open((1..=VERIFIED_WHOLE).contains(&len));
-            Ok(db!(what, builder.create_with_backend(backend)))
-        })?;
-        Ok(Guarded::new(db))
+    pub(super) fn below(&self) -> &Below {
+        &self.below
+    }
+
+    /// Reads everything that belongs to the last commit, and verifies it by the store's own sums,
+    /// too. Takes as long as reading the whole file.
+    pub(super) fn verify(&self) -> Result<()> {
+        let what = "verify the catalog";
+        // As long as it lives, the store overwrites nothing of this commit or a later one.
+        let _pages = guarded(what, || Ok(db!(what, self.db.get()?.begin_read())))?;
+        let overlay = Overlay::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
+        database(what, overlay, FALLBACK_CACHE, true).map(drop)
+    }
+
+    /// Refuses changes once reads come from a second opening of the last durable state, or will: it
+    /// does not follow them.
+    pub(super) fn check_writable(&self) -> Result<()> {
+        if self.failed.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Poisoned, "change the catalog: its store has failed"));
+        }
+        Ok(())
     }
 
     pub(super) fn begin_write(&self) -> Result<WriteTransaction> {
-        self.check_current()?;
+        self.check_writable()?;
         guarded("begin a catalog transaction", || {
             let mut txn = db!("begin a catalog transaction", self.db.get()?.begin_write());
             txn.set_quick_repair(true);
             Ok(txn)
         })
-    }
-
-    /// Fails where reads are served from the last durable state already: what was committed now, they would not see.
-    pub(super) fn check_current(&self) -> Result<()> {
-        match self.fallback.get() {
-            None => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::Poisoned, "write to the catalog: it has failed before")),
-        }
     }
 
     /// Reads in one snapshot.
@@ -161,8 +183,28 @@ impl Store {
 
     fn fall_back(&self) -> Result<&Guarded<Database>> {
         let what = "open the catalog again";
-        let overlay = Overlay::new(self.disk.clone()).map_err(|e| Error::io(what, e))?;
-        let db = Self::database(what, &self.disk, FALLBACK_CACHE, overlay)?;
+        // A commit that is not told of it is complete, and what is opened now sees it.
+        self.failed.store(true, Ordering::SeqCst);
+        let overlay = Overlay::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
+        let whole = matches!(self.below, Below::Plain(_));
+        let db = database(what, overlay, FALLBACK_CACHE, whole)?;
         Ok(self.fallback.get_or_init(|| db))
     }
+}
+
+/// Opens redb on `backend`; `whole`: every page of it is verified by redb's own sums.
+pub(super) fn database(
+    what: &str,
+    backend: impl redb::StorageBackend,
+    cache_bytes: usize,
+    whole: bool,
+) -> Result<Guarded<Database>> {
+    let db = guarded(what, || {
+        let mut builder = Database::builder();
+        builder.set_cache_size(cache_bytes);
+        let len = backend.len().map_err(|e| Error::io(what, e))?;
+        builder.set_check_integrity_on_open(whole && len > 0);
+        Ok(db!(what, builder.create_with_backend(backend)))
+    })?;
+    Ok(Guarded::new(db))
 }

@@ -118,6 +118,10 @@ impl Txn<'_> {
     /// Stores what the transaction has changed.
     pub(super) fn flush_usage(&mut self) -> Result<()> {
         let changes = std::mem::take(&mut self.usage.0);
+        if changes.is_empty() {
+            // Opening the table would make it, and it says that an upgrade is complete.
+            return Ok(());
+        }
         guarded("update the usage", || {
             let mut table = db!("update the usage", self.txn.get()?.open_table(USAGE));
             for (key, change) in changes.iter().filter(|(_, change)| **change != 0) {

@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Writer, crc32c};
 use crate::map::page::{Entry, Slot};
-use crate::pool::{Method, Order, Placement, PoolConfig, SnapshotPolicy};
+use crate::pool::{Method, Order, Placement, SnapshotPolicy};
 use std::collections::BTreeMap;
 
 /// Encodes a value: version, fields, sum.
@@ -26,54 +26,6 @@ pub(super) fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
 pub(crate) trait Value: Sized {
     fn encode(&self) -> Vec<u8>;
     fn decode(bytes: &[u8]) -> Option<Self>;
-}
-
-/// Fixed facts of a pool and counters of ids.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Superblock {
-    pub(crate) pool: [u8; 16],
-    pub(crate) extent_size: u64,
-    pub(crate) journal_size: u64,
-    pub(crate) segment_size: u64,
-    pub(crate) atomic_unit: u32,
-    pub(crate) placement: Placement,
-    /// Ids below this are used up, for volumes and branches.
-    pub(crate) next_id: u64,
-    pub(crate) next_pv: u32,
-}
-
-impl Superblock {
-    pub(crate) fn config(&self) -> PoolConfig {
-        PoolConfig {
-            extent_size: self.extent_size,
-            journal_size: self.journal_size,
-            segment_size: self.segment_size,
-            atomic_unit: self.atomic_unit,
-        }
-    }
-}
-
-impl Value for Superblock {
-    fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
-            w.bytes(&self.pool).u64(self.extent_size).u64(self.journal_size).u64(self.segment_size);
-            w.u32(self.atomic_unit).u8(encode_placement(self.placement)).u64(self.next_id).u32(self.next_pv);
-        })
-    }
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut r = unseal(bytes, 1)?;
-        let value = Superblock {
-            pool: r.array()?,
-            extent_size: r.u64()?,
-            journal_size: r.u64()?,
-            segment_size: r.u64()?,
-            atomic_unit: r.u32()?,
-            placement: decode_placement(r.u8()?)?,
-            next_id: r.u64()?,
-            next_pv: r.u32()?,
-        };
-        r.end(value)
-    }
 }
 
 pub(crate) fn encode_placement(placement: Placement) -> u8 {
@@ -596,19 +548,6 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        golden(
-            Superblock {
-                pool: [1; 16],
-                extent_size: 4 << 20,
-                journal_size: 1 << 30,
-                segment_size: 32 << 20,
-                atomic_unit: 4096,
-                placement: Placement::Contiguous,
-                next_id: 9,
-                next_pv: 2,
-            },
-            "01010101010101010101010101010101010000400000000000000000400000000000000002000000000010000001090000000000000002000000bef75317",
-        );
         golden(
             Positions {
                 incarnation: 1,

@@ -7,6 +7,7 @@
 //! then marks become what the maps show. While any finding leaves a doubt about the maps ([`Doubt`]), a repair only adds
 //! marks: a slot that is wrongly called used costs space, a slot that is wrongly called free costs data.
 
+mod blocks;
 mod history;
 #[doc(hidden)]
 pub mod inject;
@@ -181,15 +182,21 @@ pub fn check(
     let tables = match open(&*dir, CACHE).and_then(|c| Ok((read_tables(&c)?, c))) {
         Ok((tables, catalog)) => {
             report.pool = crate::world::uuid_text(&tables.superblock.pool);
+            blocks::check_blocks(&catalog, options, &mut report)?;
             check_tables(&tables, &mut report);
             versions::check_snapshots(&tables, &mut report);
             labels::check_pvs(&*dir, &tables, options, &mut report);
             check_images(&dir, &tables, &mut report);
-            history::check_histories(&*dir, &catalog, &tables, &mut report)?;
+            let histories = history::check_histories(&*dir, &catalog, &tables, &mut report);
+            unless_damaged(histories, "histories", &mut report)?;
             check_journal(&*dir, &tables, &mut report);
-            let used = maps::check_maps(&catalog, &tables, &mut report, progress)?;
+            let used = maps::check_maps(&catalog, &tables, &mut report, progress);
+            let used = unless_damaged(used, "maps", &mut report)?;
             if options.repair {
                 labels::repair(&*dir, &tables, &mut report)?;
+            }
+            // What rests on a part of the catalog is not repaired.
+            if let Some(used) = used.filter(|_| options.repair) {
                 repair::repair(&catalog, &tables, &used, &mut report)?;
             }
             return Ok(report);
@@ -223,6 +230,18 @@ fn lock(dir: &dyn Dir, repair: bool, report: &mut CheckReport) -> Result<Option<
             report.unlocked = Some(format!("lock the pool: {e}"));
             Ok(None)
         }
+    }
+}
+
+/// A part of the check that damage of the catalog has cut short is a finding.
+fn unless_damaged<T>(result: Result<T>, what: &str, report: &mut CheckReport) -> Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            report.find("catalog", what, error.to_string());
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -85,6 +85,14 @@ impl Pool {
 
     fn warn_of_damage(&self, warnings: &mut Vec<Warning>) {
         let damages = self.fault.damages();
+        let blocks = self.catalog.damaged_blocks();
+        if let Some(first) = blocks.first() {
+            let text = format!(
+                "blocks of the catalog that do not verify: {}, the first of them is block {first}; run `hindcast check`",
+                blocks.len()
+            );
+            warnings.push(Warning::new(code::CATALOG_DAMAGED, text));
+        }
         warnings.extend(damages.into_iter().map(|text| Warning::new(code::CATALOG_DAMAGED, text)));
     }
 

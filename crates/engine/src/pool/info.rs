@@ -3,6 +3,7 @@
 use super::Health;
 use crate::disk::SyncPurpose;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Fixed when a pool is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct PoolOptions {
     pub renew_at_epoch: u32,
     /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
     pub backing_margin: u64,
+    /// So often all of the catalog is read and verified in the background (zero: never).
+    pub catalog_scrub_interval: Duration,
 }
 
 impl PoolOptions {
@@ -71,6 +74,7 @@ impl Default for PoolOptions {
             recompress_history: true,
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: 64 << 20,
+            catalog_scrub_interval: Duration::from_secs(7 * 86_400),
         }
     }
 }
@@ -465,8 +469,25 @@ pub struct PoolStats {
     pub history_compacted: u64,
     /// Catalog commits.
     pub catalog_commits: u64,
+    /// The verification of the catalog in the background.
+    pub catalog_scrub: CatalogScrub,
     /// Completed syncs by purpose, in the order of [`SyncPurpose::ALL`].
     pub syncs: [u64; SyncPurpose::ALL.len()],
+}
+
+/// How far the verification of the catalog in the background has come. Its blocks are of 4 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CatalogScrub {
+    /// Blocks of the catalog; 0 when they have no sums.
+    pub blocks: u64,
+    /// The next block of the pass under way; 0 when none is.
+    pub next: u64,
+    /// When the last whole pass ended, in nanoseconds since the Unix epoch; 0 when there was none.
+    pub finished: u64,
+    /// Whole passes so far.
+    pub passes: u64,
+    /// Blocks that were read and do not verify.
+    pub damaged: u64,
 }
 
 /// How a volume's own chunks lie on physical volumes.

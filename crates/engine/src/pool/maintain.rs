@@ -125,6 +125,9 @@ impl Pool {
         if progress == Progress::Idle && self.compact_history()? {
             return Ok(Progress::Worked);
         }
+        if progress == Progress::Idle {
+            self.scrub_catalog()?;
+        }
         Ok(progress)
     }
 
@@ -317,10 +320,12 @@ impl Pool {
         };
         let (clock, stretches) = self.clock.to_store();
         let kept = txn.kept_change();
+        let scrub = self.scrub.to_store();
         m.allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
             .and_then(|()| txn.put_clock(&clock, stretches.as_deref()))
+            .and_then(|()| scrub.map_or(Ok(()), |record| txn.put_scrub(&record)))
             .and_then(|()| txn.commit())
             .map_err(|e| self.fault.poison(&e))?;
         self.flushes.stored(flushes);

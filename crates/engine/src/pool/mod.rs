@@ -16,6 +16,7 @@ pub(crate) mod namespace;
 mod open;
 mod placement;
 pub(crate) mod pv;
+mod scrub;
 mod shortage;
 mod snapshots;
 mod space;
@@ -76,6 +77,7 @@ pub struct Pool {
     /// What happened to volumes: volume, LSN.
     pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
     pub(crate) flushes: Flushes,
+    scrub: scrub::Scrub,
     /// Physical volumes are added, drained and removed one at a time.
     pub(crate) pv_operations: AlarmedMutex<()>,
     work: Work,
@@ -172,6 +174,7 @@ impl Pool {
             snapshots_auto_deleted: get(&self.positions.auto_deleted),
             history_compacted: get(&self.positions.compacted),
             catalog_commits: get(&self.catalog.commits),
+            catalog_scrub: self.scrub_progress(),
             syncs: SyncPurpose::ALL.map(|p| self.dir.syncs(p)),
         }
     }

@@ -5,6 +5,7 @@ use super::label::{Found, Label};
 use super::maintain::Maintenance;
 use super::namespace::{Namespace, check_name};
 use super::pv::{PvTable, open_known, open_new};
+use super::scrub::Scrub;
 use super::space::Space;
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
 use crate::catalog::{
@@ -79,6 +80,7 @@ impl Pool {
             placement,
             next_id: 1,
             next_pv: pvs.len() as u32,
+            features: catalog::CATALOG_SUMS,
         };
         Catalog::create(&*dir, &superblock, &records)?;
         for ((disk, label), spec) in disks.iter().zip(pvs) {
@@ -139,6 +141,7 @@ impl Pool {
         let pool = Arc::new(Pool {
             lines: RwLock::new(note_unfinished(&mut maintenance, &catalog, &names)?),
             flushes: Flushes::load(&catalog)?,
+            scrub: Scrub::load(&catalog)?,
             uuid: superblock.pool,
             config,
             options,

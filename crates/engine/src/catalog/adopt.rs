@@ -1,0 +1,109 @@
+//! Opening a catalog's file, and adopting one that an older build wrote: its blocks get sums.
+//!
+//! An adopted catalog is written anew beside the old one, synced, and then takes its name. Until
+//! that name is durable the old one is there and whole, so a crash at any point leaves one of the
+//! two.
+
+use super::FILE;
+use super::backend::{Below, Overlay};
+use super::blocks::{BLOCK, Blocks, Head, decode_head};
+use super::store::database;
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::error::{Error, ErrorKind, Result, corrupt};
+use std::sync::Arc;
+
+/// The adopted catalog until it is complete.
+const ADOPTED_FILE: &str = "catalog.redb.adopted";
+/// Page cache while the old catalog is verified, in bytes.
+const CACHE: usize = 64 << 20;
+/// Bytes copied at once.
+const STEP: usize = 1 << 20;
+/// Bytes of redb's own header.
+const HEADER: usize = 320;
+
+/// What lies in the catalog's file `disk`.
+pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<Below> {
+    let fail = |e| Error::io("open the catalog", e);
+    disk.advise_random();
+    let len = disk.len().map_err(fail)?;
+    let blocks = |header| Ok(Below::Blocks(Arc::new(Blocks::new(disk.clone(), header).map_err(fail)?)));
+    if len == 0 {
+        return blocks(None);
+    }
+    let mut block = vec![0; len.min(BLOCK as u64) as usize];
+    disk.read_at(&mut block, 0).map_err(fail)?;
+    match decode_head(&block) {
+        Head::Header(header) => blocks(Some(header)),
+        Head::Plain => Ok(Below::Plain(disk.clone())),
+        Head::Later(version) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("open the catalog: version {version} of its layout is of a later build"),
+        )),
+        Head::Damaged => Err(corrupt("open the catalog: block 0 of it does not verify")),
+    }
+}
+
+/// Opens the catalog's file for writing. One without sums is verified whole, and gets them. Where
+/// there is no space for a second copy it stays as it is: then it is verified whole at each
+/// opening, as an older build did.
+pub(super) fn open(dir: &dyn Dir) -> Result<(Arc<dyn Disk>, Below)> {
+    let open = || dir.open(FILE, OpenMode::Existing).map_err(|e| Error::io("open the catalog", e));
+    let disk = open()?;
+    let found = below(&disk)?;
+    let Below::Plain(_) = found else { return Ok((disk, found)) };
+    let overlay = Overlay::new(found.clone()).map_err(|e| Error::io("verify the catalog", e))?;
+    drop(database("verify the catalog", overlay, CACHE, true)?);
+    match adopt(dir, &*disk) {
+        Ok(()) => {
+            let disk = open()?;
+            let adopted = below(&disk)?;
+            Ok((disk, adopted))
+        }
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            remove_adopted(dir)?;
+            Ok((disk, found))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_adopted(dir: &dyn Dir) -> Result<()> {
+    match dir.remove(ADOPTED_FILE) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("remove a catalog that was not adopted", e))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn adopt(dir: &dyn Dir, old: &dyn Disk) -> Result<()> {
+    let fail = |e| Error::io("give the catalog's blocks sums", e);
+    remove_adopted(dir)?;
+    let new = dir.open(ADOPTED_FILE, OpenMode::CreateNew).map_err(fail)?;
+    let blocks = Blocks::new(new, None).map_err(fail)?;
+    let len = old.len().map_err(fail)?;
+    blocks.set_len(len).map_err(fail)?;
+    let mut header = [0; HEADER];
+    old.read_at(&mut header, 0).map_err(fail)?;
+    blocks.write(0, &header).map_err(fail)?;
+    let mut buffer = vec![0; STEP];
+    let mut at = BLOCK as u64;
+    while at < len {
+        let part = &mut buffer[..(len - at).min(STEP as u64) as usize];
+        old.read_at(part, at).map_err(fail)?;
+        // A page of the store is never all zeros: what is was never written.
+        let written = |block: &[u8]| block.iter().any(|byte| *byte != 0);
+        let mut place = at;
+        for run in part.chunks(BLOCK).collect::<Vec<_>>().chunk_by(|a, b| written(a) == written(b)) {
+            if run.first().is_some_and(|block| written(block)) {
+                blocks.write(place, &run.concat()).map_err(fail)?;
+            }
+            place += (run.len() * BLOCK) as u64;
+        }
+        at += part.len() as u64;
+    }
+    blocks.sync().map_err(fail)?;
+    drop(blocks);
+    dir.rename(ADOPTED_FILE, FILE).map_err(|e| Error::io("name the adopted catalog", e))?;
+    dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
+}

@@ -1,0 +1,77 @@
+//! What the store gets for a page that does not verify: a page that answers nothing.
+//!
+//! redb takes an error of a read for the end of the file's life: every later operation fails, of
+//! all threads. A page of its own making that leads nowhere fails the one operation that needs it.
+//! The page is a branch whose two children are pages of an order that redb refuses, so each descent
+//! ends in its error `Corrupted`, whatever the table; the numbers of the children name the damaged
+//! block. Read as a leaf, its first value ends behind the page.
+//!
+//! redb keeps the page in its cache. Two things make sure that no transaction takes content from
+//! it: [`met`] tells which thread was given one, and [`is_copied`] finds one that was merged into a
+//! page about to be written.
+
+use std::cell::Cell;
+
+/// Marks a tombstone, at 8 and every 8 bytes behind: where a branch has the sums of its children.
+const MARK: [u8; 8] = [0xF5, 0x9A, 0xC1, 0xFF, 0x8D, 0xE2, 0x77, 0xFE];
+/// Page orders up to this one exist.
+const MAX_ORDER: u64 = 20;
+/// The largest order that a page number can say.
+const NUMBERED_ORDER: u64 = 31;
+/// Regions that a page number can say: so many blocks have a name for each order.
+const REGIONS: u64 = 1 << 20;
+
+thread_local! {
+    /// How many damaged blocks this thread was given, and which one was the last.
+    static MET: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// How many damaged blocks this thread was given so far, and which one was the last.
+pub(in crate::catalog) fn met() -> (u64, u64) {
+    MET.get()
+}
+
+/// Takes note that this thread is given a damaged block.
+pub(super) fn note(block: u64) {
+    MET.set((MET.get().0 + 1, block));
+}
+
+/// A page number that redb refuses, and that names `block`, if its number is not too large for
+/// that.
+fn child(block: u64) -> u64 {
+    let order = (MAX_ORDER + 1 + block / REGIONS).min(NUMBERED_ORDER);
+    order << 59 | (block % REGIONS) << 20
+}
+
+/// Makes `page` one that answers nothing.
+pub(super) fn fill(page: &mut [u8], block: u64) {
+    page.fill(0);
+    // A branch with one key; as a leaf it has one value, which ends behind the page.
+    page[..8].copy_from_slice(&[2, 0, 1, 0, 0xFF, 0xFF, 0xFF, 0xFF]);
+    for place in (8..40).step_by(8) {
+        page[place..place + 8].copy_from_slice(&MARK);
+    }
+    page[40..48].copy_from_slice(&child(block).to_le_bytes());
+    page[48..56].copy_from_slice(&child(block).to_le_bytes());
+    // Where keys have lengths, this one is of zeros, and ends here. Elsewhere it begins with a
+    // zero, as one of redb's own types of keys wants it.
+    page[56..60].copy_from_slice(&256u32.to_le_bytes());
+}
+
+/// The damaged block that redb's error `Corrupted` speaks of, in the words of redb 4.5: `Page
+/// r5.0/21 has order`.
+pub(in crate::catalog) fn named(error: &str) -> Option<u64> {
+    let (_, rest) = error.split_once("Page r")?;
+    let (number, _) = rest.split_once(" has order")?;
+    let (place, order) = number.split_once('/')?;
+    let (region, index) = place.split_once('.')?;
+    let (order, region): (u64, u64) = (order.parse().ok()?, region.parse().ok()?);
+    let named = index == "0" && (MAX_ORDER + 1..NUMBERED_ORDER).contains(&order);
+    named.then(|| (order - MAX_ORDER - 1) * REGIONS + region)
+}
+
+/// Has a part of a tombstone come into this page?
+pub(super) fn is_copied(page: &[u8]) -> bool {
+    // Keys and sums are copied whole, in any order, to any place.
+    page.windows(MARK.len()).any(|bytes| bytes == MARK)
+}

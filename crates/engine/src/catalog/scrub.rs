@@ -1,0 +1,137 @@
+//! The scrub: reads all blocks of the catalog again and again, so that rot is found before somebody
+//! needs the block.
+//!
+//! Not every block that does not verify is damage: a crash leaves such blocks where nothing reads
+//! (see [`super::blocks`]). So a pass collects suspects, and at its end, if there are any,
+//! everything that belongs to the last commit is read once. Suspects outside of it are forgotten:
+//! they become blocks that were never written.
+
+use super::backend::Below;
+use super::store::db;
+use super::values::{Value, seal, unseal};
+use super::{Catalog, META, Txn, decode};
+use crate::error::{Error, ErrorKind, Result};
+use std::collections::BTreeSet;
+
+/// Where the row of the scrub lies in the table `meta`.
+const SCRUB: &str = "scrub";
+
+/// How far the scrub has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ScrubRecord {
+    /// The next block of the pass under way; 0 when none is.
+    pub(crate) next: u64,
+    /// When the last whole pass ended, in nanoseconds since the Unix epoch; 0 when there was none.
+    pub(crate) finished: u64,
+    /// Whole passes so far.
+    pub(crate) passes: u64,
+}
+
+impl Value for ScrubRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.next).u64(self.finished).u64(self.passes);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = ScrubRecord { next: r.u64()?, finished: r.u64()?, passes: r.u64()? };
+        r.end(value)
+    }
+}
+
+/// What a piece of a scrub came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scrubbed {
+    /// The next block to look at; 0 when the pass is at its end.
+    pub(crate) next: u64,
+    /// Blocks that do not verify.
+    pub(crate) suspects: Vec<u64>,
+}
+
+impl Catalog {
+    /// Blocks of the catalog, as far as they have sums.
+    pub(crate) fn blocks(&self) -> u64 {
+        match self.store.below() {
+            Below::Blocks(blocks) => blocks.len(),
+            Below::Plain(_) => 0,
+        }
+    }
+
+    /// Blocks that do not verify, of those that were needed or scrubbed.
+    pub(crate) fn damaged_blocks(&self) -> Vec<u64> {
+        match self.store.below() {
+            Below::Blocks(blocks) => blocks.damaged(),
+            Below::Plain(_) => Vec::new(),
+        }
+    }
+
+    /// How far the scrub has come, as far as the catalog knows.
+    pub(crate) fn scrub_record(&self) -> Result<ScrubRecord> {
+        let row = self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(META));
+            let value = db!("read the catalog", table.get(SCRUB));
+            value.map(|value| decode("the scrub", value.value())).transpose()
+        })?;
+        Ok(row.unwrap_or_default())
+    }
+
+    /// Reads `count` blocks from `first` on, and verifies them.
+    pub(crate) fn scrub(&self, first: u64, count: u64) -> Scrubbed {
+        let Below::Blocks(blocks) = self.store.below() else {
+            return Scrubbed { next: 0, suspects: Vec::new() };
+        };
+        let len = blocks.len();
+        let end = first.saturating_add(count).min(len);
+        let suspects = (first..end).filter(|block| !blocks.verify(*block)).collect();
+        Scrubbed { next: if end < len { end } else { 0 }, suspects }
+    }
+
+    /// Tells damage among the suspects, and forgets the others. When there are any that a crash can
+    /// have left, reads everything that belongs to the last commit, and verifies it by the store's
+    /// own sums, too. When all of that is sound, none of them belongs to it. Else each of them may,
+    /// and counts as damaged.
+    ///
+    /// What was written since the catalog was opened, no crash has left. The store may need it
+    /// though no durable commit does.
+    pub(crate) fn judge(&self, suspects: &BTreeSet<u64>) -> Result<()> {
+        let Below::Blocks(blocks) = self.store.below() else { return Ok(()) };
+        let (rotten, doubtful): (Vec<u64>, Vec<u64>) =
+            suspects.iter().copied().partition(|block| blocks.was_written(*block));
+        rotten.iter().for_each(|block| blocks.note_damaged(*block));
+        if doubtful.is_empty() {
+            return Ok(());
+        }
+        match self.verify_whole() {
+            Ok(()) => {
+                let forget = |block: &u64| blocks.forget(*block);
+                let forgotten = doubtful.iter().try_for_each(forget);
+                forgotten.map_err(|e| Error::io("forget blocks of the catalog that nothing reads", e))
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                doubtful.iter().for_each(|block| blocks.note_damaged(*block));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads everything that belongs to the last commit, and verifies it by the store's own sums,
+    /// too.
+    pub(crate) fn verify_whole(&self) -> Result<()> {
+        self.store.verify()
+    }
+
+    /// Takes note of blocks that do not verify.
+    pub(crate) fn note_damaged(&self, suspects: &BTreeSet<u64>) {
+        if let Below::Blocks(blocks) = self.store.below() {
+            suspects.iter().for_each(|block| blocks.note_damaged(*block));
+        }
+    }
+}
+
+impl Txn<'_> {
+    pub(crate) fn put_scrub(&mut self, record: &ScrubRecord) -> Result<()> {
+        self.put(META, SCRUB, &record.encode())
+    }
+}

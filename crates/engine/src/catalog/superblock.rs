@@ -1,0 +1,138 @@
+//! The superblock: what a pool is, which formats it uses, and counters of ids.
+
+use super::values::{Value, decode_placement, encode_placement, seal, unseal};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::{Placement, PoolConfig};
+
+/// A bit of [`Superblock::features`]: the catalog's blocks have sums. The bits 1 (references), 2
+/// (sums of data), 4 (layouts), 8 (kept) and 16 (regions) are reserved.
+pub(crate) const CATALOG_SUMS: u64 = 32;
+/// Features that this build can handle.
+const KNOWN: u64 = CATALOG_SUMS;
+
+/// Fixed facts of a pool and counters of ids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) pool: [u8; 16],
+    pub(crate) extent_size: u64,
+    pub(crate) journal_size: u64,
+    pub(crate) segment_size: u64,
+    pub(crate) atomic_unit: u32,
+    pub(crate) placement: Placement,
+    /// Ids below this are used up, for volumes and branches.
+    pub(crate) next_id: u64,
+    pub(crate) next_pv: u32,
+    /// Formats in use that not every build knows, a bit each. A build that does not know one of
+    /// them refuses the pool.
+    pub(crate) features: u64,
+}
+
+impl Superblock {
+    pub(crate) fn config(&self) -> PoolConfig {
+        PoolConfig {
+            extent_size: self.extent_size,
+            journal_size: self.journal_size,
+            segment_size: self.segment_size,
+            atomic_unit: self.atomic_unit,
+        }
+    }
+
+    /// Refuses a pool that uses a format of a later build.
+    pub(super) fn check_features(&self) -> Result<()> {
+        let unknown: Vec<String> = (0..u64::BITS)
+            .map(|bit| 1 << bit & self.features & !KNOWN)
+            .filter(|bit| *bit != 0)
+            .map(name)
+            .collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let context =
+            format!("open the pool: it uses formats of a later build: features {}", unknown.join(", "));
+        Err(Error::new(ErrorKind::Unsupported, context))
+    }
+}
+
+/// A feature, for people.
+fn name(bit: u64) -> String {
+    format!("{bit:#x}")
+}
+
+impl Value for Superblock {
+    /// Version 1 is version 2 without features, so that builds that know no features open such a
+    /// pool.
+    fn encode(&self) -> Vec<u8> {
+        seal(if self.features == 0 { 1 } else { 2 }, |w| {
+            w.bytes(&self.pool).u64(self.extent_size).u64(self.journal_size).u64(self.segment_size);
+            w.u32(self.atomic_unit).u8(encode_placement(self.placement)).u64(self.next_id).u32(self.next_pv);
+            if self.features != 0 {
+                w.u64(self.features);
+            }
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (mut r, version) = match unseal(bytes, 2) {
+            Some(r) => (r, 2),
+            None => (unseal(bytes, 1)?, 1),
+        };
+        let value = Superblock {
+            pool: r.array()?,
+            extent_size: r.u64()?,
+            journal_size: r.u64()?,
+            segment_size: r.u64()?,
+            atomic_unit: r.u32()?,
+            placement: decode_placement(r.u8()?)?,
+            next_id: r.u64()?,
+            next_pv: r.u32()?,
+            features: if version == 2 { r.u64()? } else { 0 },
+        };
+        r.end(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(features: u64) -> Superblock {
+        Superblock {
+            pool: [1; 16],
+            extent_size: 4 << 20,
+            journal_size: 1 << 30,
+            segment_size: 32 << 20,
+            atomic_unit: 4096,
+            placement: Placement::Contiguous,
+            next_id: 9,
+            next_pv: 2,
+            features,
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let hex = |s: &Superblock| s.encode().iter().map(|b| format!("{b:02x}")).collect::<String>();
+        for (features, bytes) in [
+            (
+                0,
+                "01010101010101010101010101010101010000400000000000000000400000000000000002000000000010000001090000000000000002000000bef75317",
+            ),
+            (
+                CATALOG_SUMS,
+                "020101010101010101010101010101010100004000000000000000004000000000000000020000000000100000010900000000000000020000002000000000000000b4599a88",
+            ),
+        ] {
+            let value = superblock(features);
+            assert_eq!(hex(&value), bytes);
+            assert_eq!(Superblock::decode(&value.encode()), Some(value));
+        }
+    }
+
+    #[test]
+    fn an_unknown_feature_is_named() {
+        superblock(CATALOG_SUMS).check_features().unwrap();
+        superblock(0).check_features().unwrap();
+        let error = superblock(CATALOG_SUMS | 2 | 1 << 40).check_features().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().ends_with("features 0x2, 0x10000000000"), "{error}");
+    }
+}
