@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
         bar.set_length(total);
         bar.set_position(done);
     };
-    let options = CheckOptions { repair: args.repair, relabel: args.relabel.clone() };
+    let options = CheckOptions { repair: args.repair, relabel: args.relabel.clone(), ..Default::default() };
     let result = hindcast_engine::check::check(dir.clone(), &options, &mut progress);
     bar.finish_and_clear();
     let mut report = Report::from(result.map_err(error_body)?);

@@ -31,6 +31,10 @@ impl Dir for Interrupting {
         let of = name.starts_with("pv").then(|| self.clone());
         Ok(Arc::new(InterruptingDisk(self.inner.open(name, mode)?, of)))
     }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let of = name.starts_with("pv").then(|| self.clone());
+        Ok(Arc::new(InterruptingDisk(self.inner.open_locked(name, mode)?, of)))
+    }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)
     }

@@ -83,6 +83,10 @@ impl Dir for FaultyDir {
         let inner = self.inner.open(name, mode)?;
         Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
     }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open_locked(name, mode)?;
+        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
+    }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)
     }

@@ -64,6 +64,11 @@ impl Dir for PanicDir {
         let inner = self.inner.open(name, mode)?;
         Ok(Arc::new(PanicDisk { inner, dir: self.clone(), catalog: name.starts_with("catalog") }))
     }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.step();
+        let inner = self.inner.open_locked(name, mode)?;
+        Ok(Arc::new(PanicDisk { inner, dir: self.clone(), catalog: name.starts_with("catalog") }))
+    }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)
     }

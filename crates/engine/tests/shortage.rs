@@ -30,6 +30,9 @@ impl Dir for Host {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         Ok(Arc::new(HostDisk(self.inner.open(name, mode)?, self.available.clone())))
     }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(HostDisk(self.inner.open_locked(name, mode)?, self.available.clone())))
+    }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)
     }

@@ -287,6 +287,11 @@ mod tests {
             let inner = self.inner.open(name, mode)?;
             Ok(Arc::new(DyingDisk { inner, left: self.left.clone() }))
         }
+        fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+            step(&self.left)?;
+            let inner = self.inner.open_locked(name, mode)?;
+            Ok(Arc::new(DyingDisk { inner, left: self.left.clone() }))
+        }
         fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
             self.inner.lock(name)
         }

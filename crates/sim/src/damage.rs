@@ -191,8 +191,8 @@ impl Run {
         let Some((name, len)) = targets.nth(self.rand.below(count) as usize) else {
             return false;
         };
-        // Of a physical volume only the label is metadata.
-        let reach = if kind == 1 { 4096 } else { *len };
+        // Of a physical volume only label and stamps are metadata.
+        let reach = if kind == 1 { 3 * 4096 } else { *len };
         let start = self.rand.below(reach);
         for _ in 0..self.rand.pick(&[1, 1, 3, 100]) {
             let offset = (start + self.rand.below(64)).min(reach - 1);

@@ -9,7 +9,7 @@ mod machine;
 use crate::fate::{PowerLoss, TearModel};
 use crate::rand::Rand;
 use hindcast_engine::disk::IMAGE_PAGE as PAGE;
-use hindcast_engine::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Backing, Dir, Disk, Image, OpenMode, SyncPurpose};
 use machine::{Change, File, Go, Machine, crashed, eio, index};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,29 @@ use std::sync::Arc;
 /// The data directory of a simulated machine, and the machine itself. Clones share it.
 #[derive(Clone)]
 pub struct SimDir(Arc<Mutex<Machine>>);
+
+/// Files of a machine as they were: by name, what was in them, and whether each is a block device.
+#[derive(Clone)]
+pub(crate) struct Saved(BTreeMap<String, (Image, bool)>);
+
+impl PartialEq for Saved {
+    fn eq(&self, other: &Saved) -> bool {
+        let all = |saved: &Saved| -> Vec<_> {
+            saved.0.iter().map(|(name, (image, _))| (name.clone(), image.len(), bytes(image))).collect()
+        };
+        all(self) == all(other)
+    }
+}
+
+/// What is not zeros, page by page.
+fn bytes(image: &Image) -> Vec<(u64, Vec<u8>)> {
+    let read = |page| {
+        let mut data = vec![0; PAGE as usize];
+        image.read(&mut data, page * PAGE);
+        (page, data)
+    };
+    image.pages_in(0..image.len()).map(read).filter(|(_, data)| data.iter().any(|b| *b != 0)).collect()
+}
 
 /// Where a crash is to happen, counted from the making of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +146,39 @@ impl SimDir {
             machine.durable_names.remove(&from);
             machine.names.insert(to.clone(), id);
             machine.durable_names.insert(to, id);
+        }
+    }
+
+    /// Has `name` changes that no sync has made durable?
+    #[cfg(test)]
+    pub(crate) fn has_unsynced(&self, name: &str) -> bool {
+        let machine = self.0.lock();
+        let file = machine.names.get(name).and_then(|id| machine.files.get(id));
+        file.is_some_and(|file| !file.changes.is_empty())
+    }
+
+    /// All files as they are now, as a backup has them.
+    pub(crate) fn save(&self) -> Saved {
+        let machine = self.0.lock();
+        let file = |id| machine.files.get(id).map(|f| (f.now.clone(), f.block));
+        Saved(machine.names.iter().filter_map(|(name, id)| Some((name.clone(), file(id)?))).collect())
+    }
+
+    /// Brings back the files that `of` names, and takes away those that were not there.
+    pub(crate) fn restore(&self, saved: &Saved, of: impl Fn(&str) -> bool) {
+        let mut machine = self.0.lock();
+        for names in [true, false] {
+            let names = if names { &mut machine.names } else { &mut machine.durable_names };
+            names.retain(|name, _| !of(name));
+        }
+        machine.name_changes.clear();
+        for (name, (content, block)) in saved.0.iter().filter(|(name, _)| of(name)) {
+            let mut file = File::new((machine.tear_model)(name), *block);
+            (file.now, file.durable) = (content.clone(), content.clone());
+            file.backed = content.pages_in(0..content.len()).collect();
+            let id = machine.add_file(file);
+            machine.names.insert(name.clone(), id);
+            machine.durable_names.insert(name.clone(), id);
         }
     }
 
@@ -241,8 +297,8 @@ impl SimDir {
     }
 }
 
-impl Dir for SimDir {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+impl SimDir {
+    fn open_disk(&self, name: &str, mode: OpenMode, locked: bool) -> io::Result<Arc<dyn Disk>> {
         let mut machine = self.0.lock();
         let life = machine.life;
         machine.alive(life)?;
@@ -263,7 +319,20 @@ impl Dir for SimDir {
             }
         };
         let writable = mode != OpenMode::ReadOnly;
-        Ok(Arc::new(SimDisk { machine: self.0.clone(), id, life, writable }))
+        if locked && !machine.files.get_mut(&id).ok_or_else(crashed)?.lock(writable) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Arc::new(SimDisk { machine: self.0.clone(), id, life, writable, locked }))
+    }
+}
+
+impl Dir for SimDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.open_disk(name, mode, false)
+    }
+
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.open_disk(name, mode, true)
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -342,6 +411,22 @@ struct SimDisk {
     id: u64,
     life: u64,
     writable: bool,
+    locked: bool,
+}
+
+impl Drop for SimDisk {
+    fn drop(&mut self) {
+        if !self.locked {
+            return;
+        }
+        let mut machine = self.machine.lock();
+        // A crash has ended the locks of its life.
+        if machine.life == self.life
+            && let Some(file) = machine.files.get_mut(&self.id)
+        {
+            file.unlock(self.writable);
+        }
+    }
 }
 
 impl SimDisk {

@@ -8,6 +8,7 @@
 //! purpose and demands that somebody notices.
 #![forbid(unsafe_code)]
 
+mod ages;
 mod clock;
 mod damage;
 mod differences;

@@ -317,6 +317,10 @@ impl Run {
         if self.rand.percent(20) && self.rest()? {
             return self.damage();
         }
+        // By a draw that other draws do not see.
+        if self.rand.clone().percent(10) && self.rest()? {
+            self.mix_ages()?;
+        }
         self.finish()
     }
 

@@ -432,6 +432,7 @@ impl Plan {
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
+            stamp_interval: 1_000_000,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
@@ -464,6 +465,7 @@ impl Plan {
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
+            stamp_interval: 5_000_000,
         }
     }
 

@@ -4,10 +4,10 @@
 //! that name is durable the old one is there and whole, so a crash at any point leaves one of the
 //! two.
 
-use super::FILE;
 use super::backend::{Below, Overlay};
 use super::blocks::{BLOCK, Blocks, Head, decode_head};
 use super::store::database;
+use super::{FILE, in_use};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<Below> {
 /// there is no space for a second copy it stays as it is: then it is verified whole at each
 /// opening, as an older build did.
 pub(super) fn open(dir: &dyn Dir) -> Result<(Arc<dyn Disk>, Below)> {
-    let open = || dir.open(FILE, OpenMode::Existing).map_err(|e| Error::io("open the catalog", e));
+    let open = || dir.open_locked(FILE, OpenMode::Existing).map_err(in_use);
     let disk = open()?;
     let found = below(&disk)?;
     let Below::Plain(_) = found else { return Ok((disk, found)) };

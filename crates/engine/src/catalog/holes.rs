@@ -205,7 +205,7 @@ mod tests {
             next_pv: 0,
             features: crate::catalog::CATALOG_SUMS,
         };
-        Catalog::create(&dir, &superblock, &[]).unwrap();
+        Catalog::create(&dir, &superblock, &[], &crate::catalog::StampRecord::default()).unwrap();
         Catalog::finish(&dir).unwrap();
         Catalog::open(&dir, 1 << 20).unwrap()
     }

@@ -14,6 +14,7 @@ mod flushes;
 mod holes;
 mod raw;
 mod scrub;
+mod stamps;
 mod store;
 mod superblock;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub(crate) use control::Control;
 pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;
 pub(crate) use scrub::ScrubRecord;
+pub(crate) use stamps::{KnownStamps, StampRecord};
 pub(crate) use superblock::{CATALOG_SUMS, Superblock};
 pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
@@ -83,6 +85,16 @@ pub(crate) struct Txn<'a> {
     usage: usage::UsageChange,
 }
 
+/// The error for a catalog that can't be opened, or that another process has open: `pool.lock` may have been removed.
+fn in_use(error: std::io::Error) -> Error {
+    match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            Error::new(ErrorKind::Busy, "lock the catalog: another process has it open")
+        }
+        _ => Error::io("open the catalog", error),
+    }
+}
+
 fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
     V::decode(bytes).ok_or_else(|| corrupt(format!("decode {what} of the catalog")))
 }
@@ -91,7 +103,12 @@ impl Catalog {
     /// Writes the catalog of a new pool under a name of its own. Only [`Catalog::finish`] gives the pool its existence:
     /// a creation that was cut short leaves none behind, and can be begun again. What it was about to be is known until the
     /// next one has taken its place, since labels may bear its UUID.
-    pub(crate) fn create(dir: &dyn Dir, superblock: &Superblock, pvs: &[(u32, PvRecord)]) -> Result<()> {
+    pub(crate) fn create(
+        dir: &dyn Dir,
+        superblock: &Superblock,
+        pvs: &[(u32, PvRecord)],
+        stamp: &StampRecord,
+    ) -> Result<()> {
         match dir.remove(DRAFT_FILE) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::io("remove a catalog that was never finished", e));
@@ -108,7 +125,10 @@ impl Catalog {
         txn.put_positions(&Positions { journal_seq: 1, ..Positions::default() })?;
         for (pv, record) in pvs {
             txn.put_pv(*pv, record)?;
+            // It counts when the catalog has its name, and the stamps are durable by then.
+            txn.put_durable_stamp(*pv, stamp)?;
         }
+        txn.put_issued_stamp(stamp)?;
         txn.commit()?;
         drop(catalog);
         dir.rename(DRAFT_FILE, NEW_FILE).map_err(|e| Error::io("name the new catalog", e))?;
@@ -156,7 +176,7 @@ impl Catalog {
     }
 
     fn untouched(dir: &dyn Dir, name: &str, cache_bytes: usize) -> Result<Catalog> {
-        let disk = dir.open(name, OpenMode::ReadOnly).map_err(|e| Error::io("open the catalog", e))?;
+        let disk = dir.open_locked(name, OpenMode::ReadOnly).map_err(in_use)?;
         let below = adopt::below(&disk)?;
         let store = Store::open_untouched(disk, below, cache_bytes)?;
         let catalog = Catalog { store, commits: AtomicU64::new(0) };
@@ -474,6 +494,7 @@ impl Txn<'_> {
         self.put(PVS, pv, &value.encode())
     }
     pub(crate) fn remove_pv(&mut self, pv: u32) -> Result<()> {
+        self.remove_stamp(pv)?;
         self.remove(PVS, pv)
     }
     pub(crate) fn put_volume(&mut self, id: u64, value: &VolumeRecord) -> Result<()> {

@@ -52,7 +52,7 @@ fn superblock() -> Superblock {
 /// A catalog with so many pages, and as many extents.
 fn catalog(pages: u64, entries: usize, cache: usize) -> (MemDir, Catalog, Pages) {
     let dir = MemDir::new();
-    Catalog::create(&dir, &superblock(), &[]).unwrap();
+    Catalog::create(&dir, &superblock(), &[], &StampRecord::default()).unwrap();
     Catalog::finish(&dir).unwrap();
     let catalog = Catalog::open(&dir, cache).unwrap();
     let model: Pages = (0..pages).map(|number| (number, page(number, 0, entries))).collect();

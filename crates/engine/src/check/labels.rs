@@ -5,11 +5,13 @@
 //! names the path.
 
 use super::{CheckOptions, CheckReport, Tables};
-use crate::catalog::PvRecord;
+use crate::catalog::{KnownStamps, PvRecord};
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, Result};
 use crate::pool::label::{Found, LABEL_LEN, Label, extents_on};
 use crate::pool::pv::open_known;
+use crate::pool::stamp::{Age, Bearer, Stamped};
+use crate::pool::stamping::age_of;
 use std::sync::Arc;
 
 /// What a label has to say.
@@ -23,12 +25,27 @@ fn label_of(tables: &Tables, id: u32, record: &PvRecord) -> Label {
     }
 }
 
-pub(super) fn check_pvs(dir: &dyn Dir, tables: &Tables, options: &CheckOptions, report: &mut CheckReport) {
+/// False when a physical volume is of another time than the catalog.
+pub(super) fn check_pvs(
+    dir: &dyn Dir,
+    stamps: &KnownStamps,
+    tables: &Tables,
+    options: &CheckOptions,
+    report: &mut CheckReport,
+) -> bool {
+    let mut together = true;
     for (id, record) in &tables.pvs {
         let (pool, extent_size) = (tables.superblock.pool, tables.superblock.extent_size);
-        if let Err(error) = open_known(dir, pool, extent_size, *id, record, OpenMode::ReadOnly) {
-            let object = format!("pv {id} ({})", record.path);
-            match missing_label(dir, &label_of(tables, *id, record), record) {
+        let object = format!("pv {id} ({})", record.path);
+        match open_known(dir, pool, extent_size, *id, record, OpenMode::ReadOnly) {
+            Ok(pv) => {
+                let age = age_of(&pv, pool, stamps);
+                together &= matches!(age, Age::Same | Age::Unknown);
+                if let Some(text) = age.describe(&record.path) {
+                    report.find("pv-age", object, text);
+                }
+            }
+            Err(error) => match missing_label(dir, &label_of(tables, *id, record), record) {
                 Ok(Some(proof)) if proof || options.relabel.contains(&record.path) => {
                     report.find_repairable("label", object, error.to_string());
                 }
@@ -37,18 +54,19 @@ pub(super) fn check_pvs(dir: &dyn Dir, tables: &Tables, options: &CheckOptions, 
                     report.find("label", object, format!("{error}; {advice}"));
                 }
                 Ok(None) | Err(_) => report.find("pv", object, error.to_string()),
-            }
+            },
         }
         if *id >= tables.superblock.next_pv {
             report.find("id", format!("pv {id}"), "its number was never given out");
         }
     }
+    together
 }
 
 /// Is the label all that is wrong? If so: does what is left of it prove that it is this physical volume's?
 fn missing_label(dir: &dyn Dir, label: &Label, record: &PvRecord) -> Result<Option<bool>> {
     let path = &record.path;
-    let disk = dir.open(path, OpenMode::ReadOnly).map_err(|e| Error::io(format!("open {path}"), e))?;
+    let disk = dir.open_locked(path, OpenMode::ReadOnly).map_err(|e| Error::io(format!("open {path}"), e))?;
     let size = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
     if extents_on(size, label.extent_size, path)? < label.extents {
         return Ok(None);
@@ -69,17 +87,28 @@ fn remains(disk: &dyn Disk, label: &Label, path: &str) -> Result<bool> {
     Ok(same.count() >= 2)
 }
 
-/// Writes the labels again that were found missing and may be written.
-pub(super) fn repair(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) -> Result<()> {
+/// Writes the labels again that were found missing and may be written. What overwrote a label mostly took its stamps along:
+/// where none is left they are written as the catalog knows them, on the word that it is the right disk.
+pub(super) fn repair(
+    dir: &dyn Dir,
+    stamps: &KnownStamps,
+    tables: &Tables,
+    report: &mut CheckReport,
+) -> Result<()> {
     for finding in report.findings.iter_mut().filter(|f| f.code == "label" && f.repairable) {
         let object = |id: &u32, record: &PvRecord| format!("pv {id} ({})", record.path);
         let Some((id, record)) = tables.pvs.iter().find(|(id, pv)| object(id, pv) == finding.object) else {
             continue;
         };
         let disk: Arc<dyn Disk> = dir
-            .open(&record.path, OpenMode::Existing)
+            .open_locked(&record.path, OpenMode::Existing)
             .map_err(|e| Error::io(format!("open physical volume {}", record.path), e))?;
-        label_of(tables, *id, record).write(&*disk, &record.path)?;
+        let label = label_of(tables, *id, record);
+        let stamped = Stamped::read(&*disk, &Bearer { pool: label.pool, pv_uuid: label.pv_uuid });
+        match stamps.durable.get(id) {
+            Some(stamp) if stamped.latest().is_none() => label.write(&*disk, &record.path, stamp)?,
+            _ => label.write_alone(&*disk, &record.path)?,
+        }
         finding.repaired = true;
     }
     Ok(())

@@ -44,6 +44,8 @@ pub struct CheckOptions {
     /// Paths of physical volumes whose labels a repair may write again although nothing on the disk proves that it is
     /// the right one.
     pub relabel: Vec<String>,
+    /// Repair also a data directory that is not of the same time as its physical volumes.
+    pub force_stale: bool,
 }
 
 /// Something that is not as it must be.
@@ -72,13 +74,14 @@ pub struct Doubt {
 }
 
 /// Findings that say nothing about whether the maps are complete.
-const NO_DOUBT: [&str; 11] = [
+const NO_DOUBT: [&str; 12] = [
     "leaked-slot",
     "extent-count",
     "slot-free",
     "slot-count",
     "usage",
     "pv",
+    "pv-age",
     "label",
     "image",
     "journal",
@@ -185,18 +188,23 @@ pub fn check(
             blocks::check_blocks(&catalog, options, &mut report)?;
             check_tables(&tables, &mut report);
             versions::check_snapshots(&tables, &mut report);
-            labels::check_pvs(&*dir, &tables, options, &mut report);
+            let known = unless_damaged(catalog.stamps(), "stamps", &mut report)?;
+            let is_known = known.is_some();
+            let stamps = known.unwrap_or_default();
+            let together = labels::check_pvs(&*dir, &stamps, &tables, options, &mut report) && is_known;
             check_images(&dir, &tables, &mut report);
             let histories = history::check_histories(&*dir, &catalog, &tables, &mut report);
             unless_damaged(histories, "histories", &mut report)?;
             check_journal(&*dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &mut report, progress);
             let used = unless_damaged(used, "maps", &mut report)?;
-            if options.repair {
-                labels::repair(&*dir, &tables, &mut report)?;
+            // What is repaired by a catalog of another time is spoilt for the right one.
+            let repair = options.repair && (together || options.force_stale);
+            if repair {
+                labels::repair(&*dir, &stamps, &tables, &mut report)?;
             }
             // What rests on a part of the catalog is not repaired.
-            if let Some(used) = used.filter(|_| options.repair) {
+            if let Some(used) = used.filter(|_| repair) {
                 repair::repair(&catalog, &tables, &used, &mut report)?;
             }
             return Ok(report);

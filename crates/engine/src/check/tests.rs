@@ -172,7 +172,8 @@ fn overwrite_label(dir: &Arc<MemDir>, from: u64) {
 fn a_label_is_written_again_where_it_is_proved_or_named() {
     let relabel = |dir: &Arc<MemDir>, paths: &[&str]| {
         let relabel = paths.iter().map(|p| p.to_string()).collect();
-        check(dir.clone(), &CheckOptions { repair: true, relabel }, &mut |_, _| {}).unwrap()
+        check(dir.clone(), &CheckOptions { repair: true, relabel, ..CheckOptions::default() }, &mut |_, _| {})
+            .unwrap()
     };
     // What is left of it proves whose it is.
     let dir = pool();
@@ -189,10 +190,15 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     );
     assert!(!relabel(&dir, &["pv-1.img"]).is_clean());
     assert!(relabel(&dir, &["pv-0.img"]).is_clean() && run(&dir, false).findings.is_empty());
+    // Stamps that went with the label come again with it.
+    let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
+    disk.write_at(&[0; 16 << 10], 0).unwrap();
+    assert!(relabel(&dir, &["pv-0.img"]).is_clean() && run(&dir, false).findings.is_empty());
+    drop(Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap());
     // Another pool's label is never overwritten.
     let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
     let foreign = Label { pool: [9; 16], pv_uuid: [9; 16], pv: 0, extents: 16, extent_size: 64 << 10 };
-    foreign.write(&*disk, "pv-0.img").unwrap();
+    foreign.write_alone(&*disk, "pv-0.img").unwrap();
     let refused = relabel(&dir, &["pv-0.img"]);
     assert!(codes(&refused) == ["pv"] && !refused.is_clean());
     // Nor is a disk that is too small for it.
@@ -208,6 +214,12 @@ impl Dir for Mounted {
     fn open(&self, name: &str, mode: OpenMode) -> std::io::Result<Arc<dyn crate::disk::Disk>> {
         match mode {
             OpenMode::ReadOnly => self.0.open(name, mode),
+            _ => Err(std::io::ErrorKind::ReadOnlyFilesystem.into()),
+        }
+    }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> std::io::Result<Arc<dyn crate::disk::Disk>> {
+        match mode {
+            OpenMode::ReadOnly => self.0.open_locked(name, mode),
             _ => Err(std::io::ErrorKind::ReadOnlyFilesystem.into()),
         }
     }

@@ -203,6 +203,7 @@ impl Pool {
             Control::RemovePv { pv } => {
                 self.apply_draining(m, *pv, true, true);
                 m.allocator.remove_pv(*pv);
+                self.stamping.forget(*pv);
             }
             Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
             Control::SetFill { branches, .. } => self.note_fills(m, branches)?,

@@ -41,6 +41,10 @@ impl Dir for CountingDir {
         let inner = self.inner.open(name, mode)?;
         Ok(Arc::new(CountingDisk { inner, counts: self.counts.clone() }))
     }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open_locked(name, mode)?;
+        Ok(Arc::new(CountingDisk { inner, counts: self.counts.clone() }))
+    }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)
     }
@@ -112,5 +116,8 @@ impl Disk for CountingDisk {
     }
     fn is_block_device(&self) -> bool {
         self.inner.is_block_device()
+    }
+    fn physical_block(&self) -> io::Result<Option<u64>> {
+        self.inner.physical_block()
     }
 }

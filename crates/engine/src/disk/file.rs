@@ -83,8 +83,8 @@ fn sync_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-impl Dir for FileDir {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+impl FileDir {
+    fn open_file(&self, name: &str, mode: OpenMode) -> io::Result<FileDisk> {
         let path = self.path.join(name);
         let existing = match fs::metadata(&path) {
             Ok(meta) => Some(meta),
@@ -120,13 +120,56 @@ impl Dir for FileDir {
         if existing.is_none() {
             self.sync_elsewhere(&path)?;
         }
-        Ok(Arc::new(FileDisk {
+        Ok(FileDisk {
             file,
             block,
             nowait: AtomicBool::new(true),
             direct: Mutex::new(None),
             syncs: Syncs::default(),
-        }))
+        })
+    }
+
+    /// Whether `name` still names the file that `disk` has open: another process may have renamed something over it
+    /// before the lock was there.
+    fn still_names(&self, name: &str, disk: &FileDisk) -> io::Result<bool> {
+        let open = disk.file.metadata()?;
+        match fs::metadata(self.path.join(name)) {
+            Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Locks an open file. The lock belongs to the open file and goes with it, also when the process is killed. File
+/// systems without locks are used without.
+fn lock_file(file: &File, mode: OpenMode) -> io::Result<()> {
+    let how = match mode {
+        OpenMode::ReadOnly => FlockOperation::NonBlockingLockShared,
+        _ => FlockOperation::NonBlockingLockExclusive,
+    };
+    match retry_on_intr(|| rustix::fs::flock(file, how)) {
+        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+impl Dir for FileDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(self.open_file(name, mode)?))
+    }
+
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        loop {
+            let disk = self.open_file(name, mode)?;
+            if !disk.block {
+                lock_file(&disk.file, mode)?;
+                if !self.still_names(name, &disk)? {
+                    continue;
+                }
+            }
+            return Ok(Arc::new(disk));
+        }
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -137,6 +180,8 @@ impl Dir for FileDir {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            // A link there would create, or lock, a file somewhere else.
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
             .open(self.path.join(name))?;
         // The lock belongs to the open file and goes with it, also when the process is killed.
         retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))?;
@@ -417,6 +462,23 @@ impl Disk for FileDisk {
     fn is_block_device(&self) -> bool {
         self.block
     }
+
+    fn physical_block(&self) -> io::Result<Option<u64>> {
+        if self.block {
+            return Ok(Some(rustix::fs::ioctl_blkpbszget(&self.file)?.into()));
+        }
+        Ok(physical_block_below(self.file.metadata()?.dev()))
+    }
+}
+
+/// The physical block size of the block device that a file system lies on, in bytes; `None` where there is none, or it
+/// is not known.
+fn physical_block_below(device: u64) -> Option<u64> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    // A partition has no queue of its own; its disk, the directory above it, has.
+    let queues = ["queue", "../queue"].map(|queue| device.join(queue).join("physical_block_size"));
+    queues.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -452,6 +514,31 @@ mod tests {
     #[test]
     fn locks() {
         super::super::tests::locks(&dir().1);
+    }
+
+    #[test]
+    fn disk_locks() {
+        super::super::tests::disk_locks(&dir().1);
+    }
+
+    #[test]
+    fn a_lock_file_that_is_a_link_is_refused() {
+        let (tmp, dir) = dir();
+        std::os::unix::fs::symlink(tmp.path().join("elsewhere"), tmp.path().join("lock")).unwrap();
+        assert!(dir.lock("lock").is_err());
+        assert!(!tmp.path().join("elsewhere").exists());
+    }
+
+    #[test]
+    fn locks_reach_a_disk_by_each_of_its_names() {
+        let (tmp, dir) = dir();
+        let _held = dir.open_locked("a", OpenMode::CreateNew).unwrap();
+        fs::hard_link(tmp.path().join("a"), tmp.path().join("hard")).unwrap();
+        std::os::unix::fs::symlink("a", tmp.path().join("soft")).unwrap();
+        for name in ["hard", "soft", tmp.path().join("a").to_str().unwrap()] {
+            let refused = dir.open_locked(name, OpenMode::Existing).err().unwrap();
+            assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "{name}");
+        }
     }
 
     #[test]

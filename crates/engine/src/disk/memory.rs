@@ -13,8 +13,36 @@ pub struct MemDir(Arc<Mutex<Names>>);
 
 #[derive(Debug, Default)]
 struct Names {
-    disks: BTreeMap<String, Arc<RwLock<Image>>>,
+    disks: BTreeMap<String, Arc<File>>,
     locked: BTreeSet<String>,
+    physical_block: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    content: RwLock<Image>,
+    lock: Mutex<Held>,
+}
+
+/// Locks of a disk that are held.
+#[derive(Debug, Default)]
+struct Held {
+    exclusive: bool,
+    shared: u32,
+}
+
+impl Held {
+    /// Takes a lock as [`Dir::open_locked`] wants it; false when another one excludes it.
+    fn take(&mut self, mode: OpenMode) -> bool {
+        let shared = mode == OpenMode::ReadOnly;
+        let free = !self.exclusive && (shared || self.shared == 0);
+        if free && shared {
+            self.shared += 1;
+        } else if free {
+            self.exclusive = true;
+        }
+        free
+    }
 }
 
 impl MemDir {
@@ -22,18 +50,56 @@ impl MemDir {
     pub fn new() -> Self {
         MemDir::default()
     }
+
+    /// From now on disks say that their device writes blocks of so many bytes.
+    pub fn set_physical_block(&self, bytes: u64) {
+        self.0.lock().physical_block = Some(bytes);
+    }
+
+    /// A directory with copies of all disks, as they are now.
+    pub fn copy(&self) -> MemDir {
+        let from = self.0.lock();
+        let copies = from.disks.iter().map(|(name, file)| {
+            let content = RwLock::new(file.content.read().clone());
+            (name.clone(), Arc::new(File { content, lock: Mutex::default() }))
+        });
+        let disks = copies.collect();
+        MemDir(Arc::new(Mutex::new(Names { disks, physical_block: from.physical_block, ..Names::default() })))
+    }
+
+    /// Gives `name` the content that `other` has under it, or takes it away where `other` has none.
+    pub fn take_from(&self, other: &MemDir, name: &str) {
+        let taken = other.copy().0.lock().disks.remove(name);
+        let disks = &mut self.0.lock().disks;
+        match taken {
+            Some(file) => drop(disks.insert(name.to_owned(), file)),
+            None => drop(disks.remove(name)),
+        }
+    }
+
+    fn open_disk(&self, name: &str, mode: OpenMode, locked: bool) -> io::Result<Arc<dyn Disk>> {
+        let mut names = self.0.lock();
+        let file = match (names.disks.get(name), mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
+            (Some(file), _) => file.clone(),
+            (None, OpenMode::Existing | OpenMode::ReadOnly) => return Err(io::ErrorKind::NotFound.into()),
+            (None, _) => names.disks.entry(name.to_owned()).or_default().clone(),
+        };
+        if locked && !file.lock.lock().take(mode) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let physical_block = names.physical_block;
+        Ok(Arc::new(MemDisk { file, mode, locked, physical_block }))
+    }
 }
 
 impl Dir for MemDir {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let mut names = self.0.lock();
-        let content = match (names.disks.get(name), mode) {
-            (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
-            (Some(content), _) => content.clone(),
-            (None, OpenMode::Existing | OpenMode::ReadOnly) => return Err(io::ErrorKind::NotFound.into()),
-            (None, _) => names.disks.entry(name.to_owned()).or_default().clone(),
-        };
-        Ok(Arc::new(MemDisk { content, writable: mode != OpenMode::ReadOnly }))
+        self.open_disk(name, mode, false)
+    }
+
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.open_disk(name, mode, true)
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -85,19 +151,36 @@ fn end(offset: u64, len: u64) -> io::Result<u64> {
 }
 
 struct MemDisk {
-    content: Arc<RwLock<Image>>,
-    writable: bool,
+    file: Arc<File>,
+    mode: OpenMode,
+    locked: bool,
+    physical_block: Option<u64>,
 }
 
 impl MemDisk {
     fn for_writing(&self) -> io::Result<parking_lot::RwLockWriteGuard<'_, Image>> {
-        if self.writable { Ok(self.content.write()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        if self.mode == OpenMode::ReadOnly {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(self.file.content.write())
+    }
+}
+
+impl Drop for MemDisk {
+    fn drop(&mut self) {
+        if self.locked {
+            let mut held = self.file.lock.lock();
+            match self.mode {
+                OpenMode::ReadOnly => held.shared -= 1,
+                _ => held.exclusive = false,
+            }
+        }
     }
 }
 
 impl Disk for MemDisk {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let content = self.content.read();
+        let content = self.file.content.read();
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -132,7 +215,7 @@ impl Disk for MemDisk {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.content.read().len())
+        Ok(self.file.content.read().len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -164,6 +247,10 @@ impl Disk for MemDisk {
     fn is_block_device(&self) -> bool {
         false
     }
+
+    fn physical_block(&self) -> io::Result<Option<u64>> {
+        Ok(self.physical_block)
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +275,11 @@ mod tests {
     }
 
     #[test]
+    fn disk_locks() {
+        super::super::tests::disk_locks(&MemDir::new());
+    }
+
+    #[test]
     fn a_long_disk_is_cheap() {
         let dir = MemDir::new();
         let disk = dir.open("a", OpenMode::CreateNew).unwrap();
@@ -198,7 +290,7 @@ mod tests {
         assert_eq!(&buf, b"\0x\0");
         assert!(disk.write_at(b"x", u64::MAX).is_err());
         assert!(disk.read_at(&mut buf, u64::MAX).is_err());
-        assert_eq!(dir.0.lock().disks["a"].read().pages_in(0..1 << 60).count(), 1);
+        assert_eq!(dir.0.lock().disks["a"].content.read().pages_in(0..1 << 60).count(), 1);
     }
 
     #[test]

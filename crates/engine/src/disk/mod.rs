@@ -10,6 +10,7 @@ mod file;
 mod image;
 mod lane;
 mod memory;
+mod overlay;
 
 pub(crate) use aligned::Aligned;
 pub(crate) use counting::CountingDir;
@@ -17,6 +18,7 @@ pub use file::FileDir;
 pub use image::{Image, PAGE as IMAGE_PAGE};
 pub(crate) use lane::Lane;
 pub use memory::MemDir;
+pub(crate) use overlay::OverlayDir;
 
 /// Why a sync is issued. Shown in metrics; the simulator drops syncs by purpose to prove that each one is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,13 +37,15 @@ pub enum SyncPurpose {
     Catalog,
     /// Labels of physical volumes.
     Label,
+    /// Stamps of physical volumes: how far the pool had come when it last said so.
+    Stamp,
     /// Names in the data directory.
     Dir,
 }
 
 impl SyncPurpose {
     /// All purposes, in declaration order.
-    pub const ALL: [SyncPurpose; 8] = [
+    pub const ALL: [SyncPurpose; 9] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
@@ -49,6 +53,7 @@ impl SyncPurpose {
         SyncPurpose::Cdp,
         SyncPurpose::Catalog,
         SyncPurpose::Label,
+        SyncPurpose::Stamp,
         SyncPurpose::Dir,
     ];
 
@@ -62,6 +67,7 @@ impl SyncPurpose {
             SyncPurpose::Cdp => "cdp",
             SyncPurpose::Catalog => "catalog",
             SyncPurpose::Label => "label",
+            SyncPurpose::Stamp => "stamp",
             SyncPurpose::Dir => "dir",
         }
     }
@@ -143,6 +149,12 @@ pub trait Disk: Send + Sync {
 
     /// A block device that can't change its length.
     fn is_block_device(&self) -> bool;
+
+    /// The block, in bytes, that the device below writes as a whole: interrupted, it may take all of it along. `None`
+    /// where that is not known.
+    fn physical_block(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// How [`Dir::open`] treats existing and missing files.
@@ -162,6 +174,13 @@ pub enum OpenMode {
 pub trait Dir: Send + Sync {
     /// Opens a disk.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
+
+    /// Opens a disk and locks the disk itself, whatever its names are, for as long as the returned value lives: shared
+    /// for [`OpenMode::ReadOnly`], exclusively otherwise. `WouldBlock` when another process, or another handle of this
+    /// one, holds a lock that excludes this one. `name` still names the locked disk when this returns.
+    ///
+    /// Block devices have an owner through `O_EXCL` and are not locked in addition.
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
 
     /// Opens (creating it) and locks `name` exclusively, for as long as the returned value lives. `WouldBlock` when
     /// another process holds it.
@@ -265,5 +284,24 @@ mod tests {
         drop(held);
         let _again = dir.lock("lock").unwrap();
         assert_eq!(dir.list().unwrap(), ["lock"]);
+    }
+
+    pub(super) fn disk_locks(dir: &dyn Dir) {
+        let open = |mode| dir.open_locked("a", mode);
+        assert_eq!(kind(open(OpenMode::Existing)), io::ErrorKind::NotFound);
+        let one = open(OpenMode::CreateNew).unwrap();
+        assert_eq!(kind(open(OpenMode::Existing)), io::ErrorKind::WouldBlock);
+        assert_eq!(kind(open(OpenMode::ReadOnly)), io::ErrorKind::WouldBlock);
+        dir.open("a", OpenMode::ReadOnly).unwrap();
+        dir.rename("a", "b").unwrap();
+        assert_eq!(kind(dir.open_locked("b", OpenMode::Existing)), io::ErrorKind::WouldBlock, "by any name");
+        open(OpenMode::CreateNew).unwrap();
+        dir.rename("a", "b").unwrap();
+        let other = dir.open_locked("b", OpenMode::Existing).unwrap();
+        drop((one, other));
+        let readers = [(); 2].map(|()| dir.open_locked("b", OpenMode::ReadOnly).unwrap());
+        assert_eq!(kind(dir.open_locked("b", OpenMode::Existing)), io::ErrorKind::WouldBlock);
+        drop(readers);
+        dir.open_locked("b", OpenMode::Existing).unwrap().write_at(b"x", 0).unwrap();
     }
 }

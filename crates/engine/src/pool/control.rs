@@ -7,7 +7,7 @@ use super::pv::{MAX_PVS, Pv, open_new};
 use super::shortage::{Shortage, full};
 use super::snapshots::check_deletable;
 use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, SnapshotPolicy, VolumeInfo};
-use crate::catalog::Control;
+use crate::catalog::{Control, PvRecord};
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
 use crate::journal::Record;
@@ -227,17 +227,21 @@ impl Pool {
         let extent_size = self.config.extent_size;
         let (disk, extents) = open_new(&*self.dir, spec, self.uuid, extent_size, &known)?;
         let identity = uuid(&*self.world.rng);
-        Label { pool: self.uuid, pv_uuid: identity, pv: id, extents, extent_size }
-            .write(&*disk, &spec.path)?;
+        let label = Label { pool: self.uuid, pv_uuid: identity, pv: id, extents, extent_size };
+        self.stamping.first(&label, &*disk, &spec.path)?;
         // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
         self.dir
             .sync(SyncPurpose::Dir)
             .map_err(|e| self.fault.poison(&Error::io("sync the data directory", e)))?;
         let path = spec.path.clone();
         // Open from here on: nobody else can claim it before it is carried out.
-        self.pvs.insert(Pv::new(id, path.clone(), extents, disk));
+        let record = PvRecord { uuid: identity, path: path.clone(), extents, draining: false };
+        self.pvs.insert(Pv::new(id, &record, disk));
         let add = || Control::AddPv { pv: id, uuid: identity, path: path.clone(), extents };
-        let lsn = self.submit(|_| Ok(add())).inspect_err(|_| drop(self.pvs.take(id)))?;
+        let lsn = self.submit(|_| Ok(add())).inspect_err(|_| {
+            self.pvs.take(id);
+            self.stamping.forget(id);
+        })?;
         // Slots on it may be committed only after the catalog knows it: its space counts from then on.
         self.destage_to(lsn)?;
         self.pv(id)

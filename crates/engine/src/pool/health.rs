@@ -29,6 +29,8 @@ pub mod code {
     pub const CLOCK_JUMPED: &str = "clock-jumped";
     /// The newest time of a history or a snapshot lies ahead of the clock.
     pub const TIMES_AHEAD: &str = "times-ahead";
+    /// A physical volume can't be stamped, or its stamp was damaged, so that its age can't be told.
+    pub const PV_STAMP: &str = "pv-stamp";
 }
 
 /// What an operator should look at.
@@ -80,6 +82,8 @@ impl Pool {
         self.warn_of_space(&mut warnings);
         self.warn_of_stalled_work(&mut warnings);
         self.warn_of_clock(&mut warnings);
+        let problems = self.stamping.problems().into_iter();
+        warnings.extend(problems.map(|text| Warning::new(code::PV_STAMP, text)));
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 

@@ -51,6 +51,9 @@ pub struct PoolOptions {
     pub backing_margin: u64,
     /// So often all of the catalog is read and verified in the background (zero: never).
     pub catalog_scrub_interval: Duration,
+    /// Physical volumes get a new stamp with the first commit after so many nanoseconds: what was copied, or restored, within
+    /// a shorter time of one run is not told from what is there.
+    pub stamp_interval: u64,
 }
 
 impl PoolOptions {
@@ -75,6 +78,7 @@ impl Default for PoolOptions {
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: 64 << 20,
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),
+            stamp_interval: 60_000_000_000,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Labels of physical volumes: the first block says whose it is.
+//! Labels of physical volumes: the first block says whose it is. [Stamps](super::stamp) lie behind it.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -13,6 +13,8 @@
 //!
 //! Data begins at [`DATA_START`], so that extents are well aligned on any device.
 
+use super::stamp::{self, Bearer, HEAD_LEN};
+use crate::catalog::StampRecord;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::{Disk, SyncPurpose};
 use crate::error::{Error, Result, invalid};
@@ -90,18 +92,29 @@ impl Label {
         Ok(Label::decode(&block))
     }
 
-    /// Writes the label and makes it durable.
-    pub(crate) fn write(&self, disk: &dyn Disk, path: &str) -> Result<()> {
-        let fail = |e| Error::io(format!("write the label of {path}"), e);
-        disk.write_at(&self.encode(), 0).map_err(fail)?;
-        disk.sync(SyncPurpose::Label).map_err(fail)
+    /// Writes the label and a first stamp, and makes both durable.
+    pub(crate) fn write(&self, disk: &dyn Disk, path: &str, stamp: &StampRecord) -> Result<()> {
+        let mut head = self.encode();
+        head.extend(stamp::first(&Bearer { pool: self.pool, pv_uuid: self.pv_uuid }, stamp));
+        write_head(disk, path, &head)
+    }
+
+    /// Writes the label and makes it durable; stamps stay as they are.
+    pub(crate) fn write_alone(&self, disk: &dyn Disk, path: &str) -> Result<()> {
+        write_head(disk, path, &self.encode())
     }
 }
 
-/// Removes the label of a disk that leaves the pool.
+fn write_head(disk: &dyn Disk, path: &str, head: &[u8]) -> Result<()> {
+    let fail = |e| Error::io(format!("write the label of {path}"), e);
+    disk.write_at(head, 0).map_err(fail)?;
+    disk.sync(SyncPurpose::Label).map_err(fail)
+}
+
+/// Removes label and stamps of a disk that leaves the pool.
 pub(crate) fn wipe(disk: &dyn Disk, path: &str) -> Result<()> {
     let fail = |e| Error::io(format!("wipe the label of {path}"), e);
-    disk.write_at(&[0; LABEL_LEN], 0).map_err(fail)?;
+    disk.write_at(&[0; HEAD_LEN], 0).map_err(fail)?;
     disk.sync(SyncPurpose::Label).map_err(fail)
 }
 

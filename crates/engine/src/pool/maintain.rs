@@ -144,6 +144,7 @@ impl Pool {
         }
         let m = &mut *self.maintenance.lock();
         self.check_usable()?;
+        self.write_stamps(m)?;
         self.poll_retired(m)?;
         if self.pay_freeing(m, true)? {
             return Ok(Progress::Worked);
@@ -309,6 +310,8 @@ impl Pool {
         let (journal_seq, journal_incarnation) = self.journal.start_after(destaged);
         // Before it is said what is durable, which is at least what they cover.
         let flushes = self.flushes.store(&mut txn).map_err(|e| self.fault.poison(&e))?;
+        let (now, interval) = (self.world.clock.now(), self.options.stamp_interval);
+        let stamps = self.stamping.store(&mut txn, now, interval).map_err(|e| self.fault.poison(&e))?;
         let positions = Positions {
             preserved_lsn: preserved,
             destaged_lsn: destaged,
@@ -330,6 +333,7 @@ impl Pool {
             .map_err(|e| self.fault.poison(&e))?;
         self.flushes.stored(flushes);
         self.clock.stored(&clock, stretches.as_deref());
+        self.stamping.stored(stamps);
         let names = self.names.read();
         for (id, change) in kept {
             if let Some(branch) = names.branches.get(&id) {

@@ -20,6 +20,8 @@ mod scrub;
 mod shortage;
 mod snapshots;
 mod space;
+pub(crate) mod stamp;
+pub(crate) mod stamping;
 mod statistics;
 mod usage;
 
@@ -50,6 +52,7 @@ use crate::world::World;
 use namespace::Namespace;
 use parking_lot::{Condvar, Mutex, RwLock};
 use pv::PvTable;
+use stamping::Stamping;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,6 +81,7 @@ pub struct Pool {
     pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
     pub(crate) flushes: Flushes,
     scrub: scrub::Scrub,
+    pub(crate) stamping: Stamping,
     /// Physical volumes are added, drained and removed one at a time.
     pub(crate) pv_operations: AlarmedMutex<()>,
     work: Work,

@@ -4,19 +4,22 @@ use super::allocator::Allocator;
 use super::label::{Found, Label};
 use super::maintain::Maintenance;
 use super::namespace::{Namespace, check_name};
-use super::pv::{PvTable, open_known, open_new};
+use super::pv::{Pv, PvTable, open_known, open_new};
 use super::scrub::Scrub;
 use super::space::Space;
+use super::stamp::Age;
+use super::stamping::{Stamping, age_of, stamp_all};
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
 use crate::catalog::{
-    self, CURRENT, Catalog, Control, LineRecord, Positions, PvRecord, SnapshotRecord, Superblock,
+    self, CURRENT, Catalog, Control, KnownStamps, LineRecord, Positions, PvRecord, SnapshotRecord,
+    StampRecord, Superblock,
 };
 use crate::cdp::flushes::Flushes;
 use crate::cdp::log::load_segments;
 use crate::cdp::room::{self, Place};
 use crate::clock::PoolClock;
 use crate::destage::Fill;
-use crate::disk::{CountingDir, Dir, OpenMode};
+use crate::disk::{CountingDir, Dir, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
@@ -64,6 +67,9 @@ impl Pool {
         let mut disks = Vec::new();
         for (id, spec) in pvs.iter().enumerate() {
             let extent_size = config.extent_size;
+            if pvs[..id].iter().any(|earlier| earlier.path == spec.path) {
+                return Err(conflict(format!("create a pool: {} was named twice", spec.path)));
+            }
             let (disk, extents) = open_new(&*dir, spec, pool, extent_size, &|_| false)?;
             let record =
                 PvRecord { uuid: uuid(&*world.rng), path: spec.path.clone(), extents, draining: false };
@@ -71,6 +77,7 @@ impl Pool {
             records.push((id as u32, record));
             disks.push((disk, label));
         }
+        let stamp = StampRecord { sequence: 1, incarnation: 0, life: uuid(&*world.rng) };
         let superblock = Superblock {
             pool,
             extent_size: config.extent_size,
@@ -82,9 +89,9 @@ impl Pool {
             next_pv: pvs.len() as u32,
             features: catalog::CATALOG_SUMS,
         };
-        Catalog::create(&*dir, &superblock, &records)?;
+        Catalog::create(&*dir, &superblock, &records, &stamp)?;
         for ((disk, label), spec) in disks.iter().zip(pvs) {
-            label.write(&**disk, &spec.path)?;
+            label.write(&**disk, &spec.path, &stamp)?;
         }
         for ((disk, label), spec) in disks.iter().zip(pvs) {
             if Label::read(&**disk, &spec.path)? != Found::Label(label.clone()) {
@@ -98,31 +105,63 @@ impl Pool {
     ///
     /// What the journal holds beyond the catalog is made durable, then found again through staging; a batch that was
     /// being applied is applied again (I5).
-    pub fn open(dir: Arc<dyn Dir>, world: World, mut options: PoolOptions) -> Result<Arc<Pool>> {
+    ///
+    /// [`ErrorKind::Conflict`] when the data directory and a physical volume are not of the same time: one of them was
+    /// restored, or copied and used elsewhere. Nothing is written then.
+    pub fn open(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
-        let dir = Arc::new(CountingDir::new(dir));
-        if !Self::exists(&*dir)? {
-            return Err(crate::error::not_found("open the pool: there is none in this directory"));
+        Self::open_in(dir, lock, world, options, &|pv, age| age.check(&pv.path))
+    }
+
+    /// Opens a pool to look at what is there, for a disaster: of whatever time its parts are, and without writing to any of
+    /// them. It recovers in memory and is poisoned from the start. Where parts are of different times what is read may be
+    /// wrong.
+    pub fn open_read_only(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
+        let lock = lock(&*dir)?;
+        let found = Mutex::new(Vec::new());
+        let overlay = Arc::new(OverlayDir::new(dir));
+        let pool = Self::open_in(overlay, lock, world, options, &|pv, age| {
+            found.lock().extend(age.describe(&pv.path));
+            Ok(())
+        })?;
+        let mut reason = "it was opened read-only, by force".to_owned();
+        for text in found.into_inner() {
+            reason = format!("{reason}; {text}");
         }
-        let catalog = Arc::new(Catalog::open(&*dir, options.catalog_cache_bytes)?);
-        let superblock = catalog.superblock()?;
+        pool.fault.poison(&Error::new(ErrorKind::ReadOnly, reason));
+        Ok(pool)
+    }
+
+    fn open_in(
+        dir: Arc<dyn Dir>,
+        lock: Box<dyn Send + Sync>,
+        world: World,
+        mut options: PoolOptions,
+        judge: &dyn Fn(&Pv, Age) -> Result<()>,
+    ) -> Result<Arc<Pool>> {
+        let dir = Arc::new(CountingDir::new(dir));
+        let (catalog, superblock) = open_catalog(&*dir, options.catalog_cache_bytes)?;
         let mut committed = catalog.positions()?;
-        let config = superblock.config();
-        check_config(&config)
-            .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
-        options.fit(&config);
+        options.fit(&superblock.config());
         let mut names = load_names(dir.clone(), &catalog, &superblock)?;
         let pvs = PvTable::new();
-        let mut allocator = Allocator::new(config.extent_size, superblock.placement, catalog.clone());
-        let space = Space::new(config.extent_size);
+        let mut allocator = Allocator::new(superblock.extent_size, superblock.placement, catalog.clone());
+        let space = Space::new(superblock.extent_size);
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
-
+        let known = catalog.stamps()?;
+        let mut undated = check_ages(&held(&names, &pvs), &superblock, &known, judge)?;
         let owner = Owner { pool: superblock.pool, incarnation: committed.incarnation };
         restore_tail(&*dir, &owner)?;
         let promises = (&space, options.batch_bytes);
         let mut scanned = recover_journal(&*dir, &superblock, &committed, &mut names, promises)?;
+        let added = open_added(&*dir, &names, &superblock, &pvs)?;
+        undated.extend(check_ages(&added, &superblock, &known, judge)?);
         make_durable(&*dir, &owner, &scanned)?;
-        begin_incarnation(&catalog, &mut committed, &scanned)?;
+        let stamp = begin_incarnation(&catalog, &mut committed, &scanned, &world)?;
+        // From here on a catalog that is older than this commit is found out.
+        let opened = held(&names, &pvs);
+        stamp_opened(&opened, superblock.pool, &stamp, &known, options.destage_threads > 1)?;
+        let stamping = Stamping::new(stamp, world.clock.now(), &opened, undated);
         keep_tail_room(&*dir, superblock.segment_size)?;
         let cursor = scanned.cursor;
         scanned.max_time = committed.time;
@@ -132,18 +171,16 @@ impl Pool {
         let of_journal = journal_config(&superblock, committed.incarnation);
         let journal = Journal::new(of_journal, dir.clone(), clock.clone(), fault.clone(), scanned);
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        load_segments(&*dir, &catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
-        let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
-        space.adjust_log(closing as i64);
-        open_added(&*dir, &names, &superblock, &pvs)?;
+        load_histories(&*dir, &catalog, &superblock, &names, &space)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
         let pool = Arc::new(Pool {
             lines: RwLock::new(note_unfinished(&mut maintenance, &catalog, &names)?),
             flushes: Flushes::load(&catalog)?,
             scrub: Scrub::load(&catalog)?,
+            stamping,
             uuid: superblock.pool,
-            config,
+            config: superblock.config(),
             options,
             dir,
             world,
@@ -165,8 +202,7 @@ impl Pool {
         });
         pool.finish_interrupted_batch()?;
         pool.make_up_anchors()?;
-        pool.store_clock()?;
-        Ok(pool)
+        pool.store_clock().map(|()| pool)
     }
 }
 
@@ -289,14 +325,81 @@ fn load_pvs(
     Ok(())
 }
 
-/// Opens the physical volumes whose addition is still in the journal: one that is missing is told now, not when its
+/// Opens the physical volumes whose addition is still in the journal: one that is missing is reported now, not when its
 /// record is carried out.
-fn open_added(dir: &dyn Dir, names: &Namespace, superblock: &Superblock, table: &PvTable) -> Result<()> {
+fn open_added(
+    dir: &dyn Dir,
+    names: &Namespace,
+    superblock: &Superblock,
+    table: &PvTable,
+) -> Result<Vec<Arc<Pv>>> {
+    let mut added = Vec::new();
     for (id, record) in names.pvs.iter().filter(|(id, _)| table.held(**id).is_none()) {
         let (pool, extent_size) = (superblock.pool, superblock.extent_size);
-        table.insert(open_known(dir, pool, extent_size, *id, record, OpenMode::Existing)?);
+        let pv = open_known(dir, pool, extent_size, *id, record, OpenMode::Existing)?;
+        table.insert(pv.clone());
+        added.push(pv);
     }
+    Ok(added)
+}
+
+fn open_catalog(dir: &dyn Dir, cache_bytes: usize) -> Result<(Arc<Catalog>, Superblock)> {
+    if !Pool::exists(dir)? {
+        return Err(crate::error::not_found("open the pool: there is none in this directory"));
+    }
+    let catalog = Arc::new(Catalog::open(dir, cache_bytes)?);
+    let superblock = catalog.superblock()?;
+    check_config(&superblock.config())
+        .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
+    Ok((catalog, superblock))
+}
+
+/// Opens the segments of all histories, and promises what closing them will take.
+fn load_histories(
+    dir: &dyn Dir,
+    catalog: &Catalog,
+    superblock: &Superblock,
+    names: &Namespace,
+    space: &Space,
+) -> Result<()> {
+    load_segments(dir, catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
+    let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
+    space.adjust_log(closing as i64);
     Ok(())
+}
+
+/// Writes the stamp of this opening to all physical volumes.
+fn stamp_opened(
+    pvs: &[Arc<Pv>],
+    pool: [u8; 16],
+    stamp: &StampRecord,
+    known: &KnownStamps,
+    beside: bool,
+) -> Result<()> {
+    stamp_all(pvs, pool, stamp, &known.durable, beside, &|_, _| Ok(())).into_iter().collect()
+}
+
+/// Physical volumes that are known and open.
+fn held(names: &Namespace, table: &PvTable) -> Vec<Arc<Pv>> {
+    names.pvs.keys().filter_map(|id| table.held(*id)).collect()
+}
+
+/// Hands the age of each physical volume to `judge`; those whose age can't be told, and why.
+fn check_ages(
+    pvs: &[Arc<Pv>],
+    superblock: &Superblock,
+    known: &KnownStamps,
+    judge: &dyn Fn(&Pv, Age) -> Result<()>,
+) -> Result<BTreeMap<u32, String>> {
+    let mut undated = BTreeMap::new();
+    for pv in pvs {
+        let age = age_of(pv, superblock.pool, known);
+        judge(pv, age)?;
+        if let (Age::Unknown, Some(text)) = (age, age.describe(&pv.path)) {
+            undated.insert(pv.id, text);
+        }
+    }
+    Ok(undated)
 }
 
 /// Physical volumes that a journaled operation drains or removes get nothing new, as when it was sequenced: the catalog
@@ -381,13 +484,23 @@ fn recover_journal(
 }
 
 /// Commits, before anything is appended, that what the scan found is durable and that another incarnation writes now.
-fn begin_incarnation(catalog: &Catalog, committed: &mut Positions, scanned: &Scanned) -> Result<()> {
+/// Issues the next stamp with it.
+fn begin_incarnation(
+    catalog: &Catalog,
+    committed: &mut Positions,
+    scanned: &Scanned,
+    world: &World,
+) -> Result<StampRecord> {
     committed.incarnation = committed.incarnation.max(scanned.max_incarnation) + 1;
     committed.synced_lsn = committed.synced_lsn.max(scanned.tail_lsn);
     committed.time = committed.time.max(scanned.max_time);
     let mut txn = catalog.begin()?;
     txn.put_positions(committed)?;
-    txn.commit()
+    let (sequence, incarnation) = (catalog.stamps()?.issued.sequence + 1, committed.incarnation);
+    let stamp = StampRecord { sequence, incarnation, life: uuid(&*world.rng) };
+    txn.put_issued_stamp(&stamp)?;
+    txn.commit()?;
+    Ok(stamp)
 }
 
 fn journal_config(superblock: &Superblock, incarnation: u64) -> JournalConfig {

@@ -2,6 +2,7 @@
 
 use super::PvSpec;
 use super::label::{Found, Label, extents_on};
+use crate::catalog::PvRecord;
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use arc_swap::{ArcSwapOption, Guard};
@@ -14,6 +15,7 @@ pub(crate) const MAX_PVS: u32 = 4096;
 /// An open physical volume.
 pub(crate) struct Pv {
     pub(crate) id: u32,
+    pub(crate) uuid: [u8; 16],
     pub(crate) path: String,
     pub(crate) extents: u32,
     pub(crate) disk: Arc<dyn Disk>,
@@ -22,9 +24,10 @@ pub(crate) struct Pv {
 }
 
 impl Pv {
-    pub(crate) fn new(id: u32, path: String, extents: u32, disk: Arc<dyn Disk>) -> Arc<Pv> {
+    pub(crate) fn new(id: u32, record: &PvRecord, disk: Arc<dyn Disk>) -> Arc<Pv> {
         disk.advise_random();
-        Arc::new(Pv { id, path, extents, disk, used_extents: AtomicU64::new(0) })
+        let PvRecord { uuid, path, extents, .. } = record.clone();
+        Arc::new(Pv { id, uuid, path, extents, disk, used_extents: AtomicU64::new(0) })
     }
 }
 
@@ -89,11 +92,16 @@ pub(crate) fn open_known(
     pool: [u8; 16],
     extent_size: u64,
     id: u32,
-    record: &crate::catalog::PvRecord,
+    record: &PvRecord,
     mode: OpenMode,
 ) -> Result<Arc<Pv>> {
     let path = &record.path;
-    let disk = dir.open(path, mode).map_err(|e| match e.kind() {
+    let disk = dir.open_locked(path, mode).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            let text =
+                format!("open physical volume {path}: another process has it open, or it is named twice");
+            Error::new(ErrorKind::Busy, text)
+        }
         std::io::ErrorKind::NotFound => Error::with_source(
             ErrorKind::NotFound,
             format!(
@@ -128,7 +136,7 @@ pub(crate) fn open_known(
     if extents_on(size, extent_size, path)? < record.extents {
         return Err(corrupt(format!("open physical volume {path}: it has shrunk to {size} bytes")));
     }
-    Ok(Pv::new(id, path.clone(), record.extents, disk))
+    Ok(Pv::new(id, record, disk))
 }
 
 /// Opens or creates the disk of a new PV and refuses one that is somebody's; nothing is written yet. `known` tells
@@ -148,25 +156,25 @@ pub(crate) fn open_new(
         return Err(conflict(format!("use {path}: a pool's own files have such names")));
     }
     let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
-    let disk = match dir.open(path, OpenMode::Existing) {
+    let disk = match dir.open_locked(path, OpenMode::Existing) {
         Ok(disk) => disk,
+        // Perhaps by this very pool, which says more.
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+            let disk = dir.open(path, OpenMode::ReadOnly).map_err(fail)?;
+            check_unknown(Label::read(&*disk, path)?, path, pool, known)?;
+            return Err(Error::new(ErrorKind::Busy, format!("use {path}: it is in use already")));
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if spec.size.is_none() {
                 return Err(not_found(format!(
                     "use {path}: it does not exist; give a size to create a file"
                 )));
             }
-            dir.open(path, OpenMode::CreateNew).map_err(fail)?
+            dir.open_locked(path, OpenMode::CreateNew).map_err(fail)?
         }
         Err(e) => return Err(fail(e)),
     };
-    match Label::read(&*disk, path)? {
-        Found::Label(label) if label.pool == pool && known(&label.pv_uuid) => {
-            return Err(conflict(format!(
-                "use {path}: it is already physical volume {} of this pool",
-                label.pv
-            )));
-        }
+    match check_unknown(Label::read(&*disk, path)?, path, pool, known)? {
         Found::Label(label) if label.pool == pool => {}
         Found::Label(_) | Found::Damaged if !spec.force => {
             return Err(conflict(format!(
@@ -192,6 +200,21 @@ pub(crate) fn open_new(
         }
     }
     Ok((disk, extents_on(size, extent_size, path)?))
+}
+
+/// Refuses the label of a physical volume of this pool that is in use.
+fn check_unknown(
+    found: Found,
+    path: &str,
+    pool: [u8; 16],
+    known: &dyn Fn(&[u8; 16]) -> bool,
+) -> Result<Found> {
+    match found {
+        Found::Label(label) if label.pool == pool && known(&label.pv_uuid) => {
+            Err(conflict(format!("use {path}: it is already physical volume {} of this pool", label.pv)))
+        }
+        found => Ok(found),
+    }
 }
 
 /// Is it a name that the engine gives to files of its own?

@@ -56,6 +56,8 @@ pub(super) struct File {
     pub(super) sync_failed: bool,
     /// Pages that take backing space.
     pub(super) backed: BTreeSet<u64>,
+    /// Locks that are held: an exclusive one, and so many shared ones.
+    pub(super) locked: (bool, u32),
 }
 
 /// A change since the last completed sync.
@@ -149,6 +151,7 @@ impl Machine {
         self.crash_at = None;
         (self.panic_at, self.panicked) = (None, None);
         self.locked.clear();
+        self.files.values_mut().for_each(|file| file.locked = (false, 0));
     }
 
     pub(super) fn lose_power(&mut self, how: PowerLoss) {
@@ -233,6 +236,26 @@ impl File {
             dirty: BTreeSet::new(),
             sync_failed: false,
             backed: BTreeSet::new(),
+            locked: (false, 0),
+        }
+    }
+
+    /// Takes an exclusive lock, or a shared one; false when another one excludes it.
+    pub(super) fn lock(&mut self, exclusive: bool) -> bool {
+        let free = !self.locked.0 && (!exclusive || self.locked.1 == 0);
+        if free && exclusive {
+            self.locked.0 = true;
+        } else if free {
+            self.locked.1 += 1;
+        }
+        free
+    }
+
+    pub(super) fn unlock(&mut self, exclusive: bool) {
+        if exclusive {
+            self.locked.0 = false;
+        } else {
+            self.locked.1 = self.locked.1.saturating_sub(1);
         }
     }
 

@@ -1,0 +1,101 @@
+//! What the catalog knows of the stamps of physical volumes: the last one that was issued, and for each physical volume
+//! the last one that is durable there. A catalog of an older build has neither the row nor the table.
+
+use super::values::{Value, seal, unseal};
+use super::{Bytes, Catalog, META, Txn, decode};
+use crate::catalog::store::db;
+use crate::error::Result;
+use redb::{ReadableTable, TableDefinition, TableError};
+use std::collections::BTreeMap;
+
+/// By PV number.
+const STAMPS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pv_stamps");
+const ISSUED: &str = "stamp";
+
+/// Says how far a pool had come: which one of all stamps of a pool it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct StampRecord {
+    /// Counts the stamps of a pool, from 1; 0: none was ever issued.
+    pub(crate) sequence: u64,
+    /// Incarnation of the pool that issued it.
+    pub(crate) incarnation: u64,
+    /// Drawn at random when the pool was opened: two copies of a pool differ in it where they agree in numbers.
+    pub(crate) life: [u8; 16],
+}
+
+impl Value for StampRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.sequence).u64(self.incarnation).bytes(&self.life);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = StampRecord { sequence: r.u64()?, incarnation: r.u64()?, life: r.array()? };
+        r.end(value)
+    }
+}
+
+/// All that the catalog knows of stamps.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownStamps {
+    /// Committed before any physical volume bears it: none bears a later one.
+    pub(crate) issued: StampRecord,
+    /// Committed after each is durable: the physical volume bears this one or a later one.
+    pub(crate) durable: BTreeMap<u32, StampRecord>,
+}
+
+impl Catalog {
+    pub(crate) fn stamps(&self) -> Result<KnownStamps> {
+        self.store.read("read the catalog", |txn| {
+            let meta = db!("read the catalog", txn.open_table(META));
+            let mut known = KnownStamps::default();
+            if let Some(issued) = db!("read the catalog", meta.get(ISSUED)) {
+                known.issued = decode("the last stamp", issued.value())?;
+            }
+            let table = match txn.open_table(STAMPS) {
+                Err(TableError::TableDoesNotExist(_)) => return Ok(known),
+                table => db!("read the catalog", table),
+            };
+            for row in db!("read the catalog", table.iter()) {
+                let (pv, stamp) = db!("read the catalog", row);
+                let pv = pv.value();
+                known.durable.insert(pv, decode(format_args!("the stamp of PV {pv}"), stamp.value())?);
+            }
+            Ok(known)
+        })
+    }
+}
+
+impl Txn<'_> {
+    pub(crate) fn put_issued_stamp(&mut self, stamp: &StampRecord) -> Result<()> {
+        self.put(META, ISSUED, &stamp.encode())
+    }
+
+    pub(crate) fn put_durable_stamp(&mut self, pv: u32, stamp: &StampRecord) -> Result<()> {
+        self.put(STAMPS, pv, &stamp.encode())
+    }
+
+    pub(crate) fn remove_stamp(&mut self, pv: u32) -> Result<()> {
+        self.remove(STAMPS, pv)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let stamp = StampRecord { sequence: 3, incarnation: 2, life: [9; 16] };
+        let bytes = stamp.encode();
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "0103000000000000000200000000000000090909090909090909090909090909090eba70ce");
+        assert_eq!(StampRecord::decode(&bytes), Some(stamp));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(StampRecord::decode(&bad), None, "bit {bit}");
+        }
+    }
+}

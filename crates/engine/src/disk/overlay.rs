@@ -1,0 +1,294 @@
+//! A directory over another one that stays as it is: what is written is kept in memory, and lost with it.
+
+use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+const PAGE: usize = 4096;
+
+/// Opens everything of `inner` for reading only and keeps changes in memory. Recovery runs on it as on any directory. All
+/// handles of a name share its changes, and can make some, however they were opened.
+pub(crate) struct OverlayDir {
+    inner: Arc<dyn Dir>,
+    /// Names that were opened, made, or (`None`) removed here.
+    names: Mutex<BTreeMap<String, Option<Arc<Overlay>>>>,
+}
+
+impl OverlayDir {
+    pub(crate) fn new(inner: Arc<dyn Dir>) -> Self {
+        OverlayDir { inner, names: Mutex::default() }
+    }
+
+    fn open_with(
+        &self,
+        name: &str,
+        mode: OpenMode,
+        open: impl FnOnce() -> io::Result<Arc<dyn Disk>>,
+    ) -> io::Result<Arc<dyn Disk>> {
+        let mut names = self.names.lock();
+        let known = match names.get(name) {
+            Some(known) => known.clone(),
+            None => match open() {
+                Ok(disk) => Some(Arc::new(Overlay::over(disk)?)),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+                Err(e) => return Err(e),
+            },
+        };
+        let overlay = match (known, mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
+            (Some(overlay), _) => overlay,
+            (None, OpenMode::Existing | OpenMode::ReadOnly) => return Err(io::ErrorKind::NotFound.into()),
+            (None, _) => Arc::new(Overlay::empty()),
+        };
+        names.insert(name.to_owned(), Some(overlay.clone()));
+        Ok(overlay)
+    }
+}
+
+impl Dir for OverlayDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.open_with(name, mode, || self.inner.open(name, OpenMode::ReadOnly))
+    }
+
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.open_with(name, mode, || self.inner.open_locked(name, OpenMode::ReadOnly))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.inner.lock(name)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.open(name, OpenMode::Existing)?;
+        self.names.lock().insert(name.to_owned(), None);
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.open(from, OpenMode::Existing)?;
+        let mut names = self.names.lock();
+        let moved = names.insert(from.to_owned(), None).flatten();
+        names.insert(to.to_owned(), moved);
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let changed = self.names.lock();
+        let mut names = self.inner.list()?;
+        names.retain(|name| !changed.contains_key(name));
+        let there = changed.iter().filter(|(name, overlay)| overlay.is_some() && !name.contains('/'));
+        names.extend(there.map(|(name, _)| name.clone()));
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A disk that keeps all writes in memory: the one below stays as it is.
+pub(crate) struct Overlay {
+    below: Option<Arc<dyn Disk>>,
+    written: Mutex<Written>,
+}
+
+struct Written {
+    len: u64,
+    /// The disk below counts up to here: what lay behind was cut off.
+    below_len: u64,
+    /// Pages that were written to.
+    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+}
+
+impl Overlay {
+    /// Over the disk as it is now.
+    pub(crate) fn over(disk: Arc<dyn Disk>) -> io::Result<Self> {
+        let len = disk.len()?;
+        let written = Written { len, below_len: len, pages: BTreeMap::new() };
+        Ok(Overlay { below: Some(disk), written: Mutex::new(written) })
+    }
+
+    fn empty() -> Self {
+        let written = Written { len: 0, below_len: 0, pages: BTreeMap::new() };
+        Overlay { below: None, written: Mutex::new(written) }
+    }
+
+    /// Page `number` of the disk below, with zeros behind its end.
+    fn page_below(&self, number: u64, below_len: u64) -> io::Result<Box<[u8; PAGE]>> {
+        let mut page = Box::new([0; PAGE]);
+        let start = number * PAGE as u64;
+        let len = below_len.saturating_sub(start).min(PAGE as u64) as usize;
+        if let Some(below) = self.below.as_ref().filter(|_| len > 0) {
+            below.read_at(&mut page[..len], start)?;
+        }
+        Ok(page)
+    }
+
+    fn write(&self, written: &mut Written, data: &[u8], offset: u64) -> io::Result<()> {
+        for (number, inside, start, len) in in_pages(offset, data.len()) {
+            let page = match written.pages.entry(number) {
+                Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(place) => place.insert(self.page_below(number, written.below_len)?),
+            };
+            page[inside..inside + len].copy_from_slice(&data[start..start + len]);
+        }
+        written.len = written.len.max(offset + data.len() as u64);
+        Ok(())
+    }
+}
+
+/// Cuts `len` bytes at `offset` into pages: (page, start in the page, start in the range, length).
+fn in_pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let inside = (at % PAGE as u64) as usize;
+        let part = (PAGE - inside).min(len - done);
+        let start = done;
+        done += part;
+        (part > 0).then_some((at / PAGE as u64, inside, start, part))
+    })
+}
+
+/// The end of a range to be written. Files of the operating system end at `i64::MAX`, so these do.
+fn end(offset: u64, len: u64) -> io::Result<u64> {
+    let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
+    end.ok_or(io::ErrorKind::FileTooLarge.into())
+}
+
+impl Disk for Overlay {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let written = self.written.lock();
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > written.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let end = offset + buf.len() as u64;
+        if let Some(below) = &self.below
+            && end <= written.below_len
+            && written.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64)).next().is_none()
+        {
+            drop(written);
+            return below.read_at(buf, offset);
+        }
+        for (number, inside, start, len) in in_pages(offset, buf.len()) {
+            let target = &mut buf[start..start + len];
+            match written.pages.get(&number) {
+                Some(page) => target.copy_from_slice(&page[inside..inside + len]),
+                None => {
+                    let page = self.page_below(number, written.below_len)?;
+                    target.copy_from_slice(&page[inside..inside + len]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn try_read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        end(offset, buf.len() as u64)?;
+        self.write(&mut self.written.lock(), buf, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let written = &mut *self.written.lock();
+        let mut at = offset;
+        for buf in bufs.iter() {
+            let next = end(at, buf.len() as u64)?;
+            self.write(written, buf, at)?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.written.lock().len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        end(len, 0)?;
+        let written = &mut *self.written.lock();
+        if len < written.len {
+            written.below_len = written.below_len.min(len);
+            written.pages.split_off(&len.div_ceil(PAGE as u64));
+            let inside = (len % PAGE as u64) as usize;
+            if let Some(page) = written.pages.get_mut(&(len / PAGE as u64)) {
+                page[inside..].fill(0);
+            }
+        }
+        written.len = len;
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let written = &mut *self.written.lock();
+        written.len = written.len.max(end(offset, len)?);
+        Ok(())
+    }
+
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
+        Ok(None)
+    }
+
+    fn advise_random(&self) {}
+
+    fn is_block_device(&self) -> bool {
+        self.below.as_ref().is_some_and(|below| below.is_block_device())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MemDir;
+    use super::*;
+
+    fn overlay(inner: &MemDir) -> OverlayDir {
+        OverlayDir::new(Arc::new(inner.clone()))
+    }
+
+    #[test]
+    fn locks() {
+        super::super::tests::locks(&overlay(&MemDir::new()));
+    }
+
+    #[test]
+    fn nothing_reaches_what_is_below() {
+        let inner = MemDir::new();
+        let below = inner.open("a", OpenMode::CreateNew).unwrap();
+        below.write_at(&[7; 10_000], 0).unwrap();
+        let dir = overlay(&inner);
+        let disk = dir.open("a", OpenMode::Existing).unwrap();
+        disk.write_at(&[8; 100], 5000).unwrap();
+        let mut buf = vec![0; 10_000];
+        dir.open("a", OpenMode::Existing).unwrap().read_at(&mut buf, 0).unwrap();
+        assert!(buf[..5000].iter().all(|b| *b == 7) && buf[5000..5100].iter().all(|b| *b == 8));
+        disk.set_len(6000).unwrap();
+        disk.allocate(0, 12_000).unwrap();
+        disk.read_at(&mut buf, 0).unwrap();
+        assert!(buf[5100..6000].iter().all(|b| *b == 7) && buf[6000..].iter().all(|b| *b == 0));
+        dir.rename("a", "b").unwrap();
+        dir.open("c", OpenMode::CreateNew).unwrap();
+        assert_eq!(dir.list().unwrap(), ["b", "c"]);
+        dir.remove("b").unwrap();
+        assert_eq!(dir.open("a", OpenMode::Existing).err().unwrap().kind(), io::ErrorKind::NotFound);
+
+        assert_eq!(inner.list().unwrap(), ["a"]);
+        below.read_at(&mut buf, 0).unwrap();
+        assert!(buf.iter().all(|b| *b == 7));
+        assert_eq!(below.len().unwrap(), 10_000);
+    }
+}

@@ -1,0 +1,194 @@
+//! Stamping physical volumes: when the pool is opened, and now and then while it is in use (see [`super::stamp`]).
+//!
+//! Each opening issues a stamp in the commit that begins its incarnation, and writes it to all physical volumes before
+//! anything is given out or overwritten. Later ones ride on commits that are made anyway: the first commit after
+//! [`super::PoolOptions::stamp_interval`] issues the next stamp, a maintenance step writes it, and the commit after that
+//! takes note of it. A pool without commits changes nothing and needs no stamps.
+
+use super::label::Label;
+use super::pv::Pv;
+use super::stamp::{self, Age, Bearer, Stamped};
+use super::{Maintenance, Pool};
+use crate::catalog::{KnownStamps, StampRecord, Txn};
+use crate::disk::Disk;
+use crate::error::{Error, Result, conflict, corrupt};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Physical volumes that are synced at a time.
+const AT_A_TIME: usize = 16;
+
+/// The stamps of an open pool. The lock is a leaf.
+pub(crate) struct Stamping(Mutex<State>);
+
+struct State {
+    /// The last one that is committed.
+    issued: StampRecord,
+    /// It has been written to the physical volumes.
+    written: bool,
+    /// When it was issued, by the world's clock.
+    issued_at: u64,
+    /// The last one of this life that is durable on each physical volume.
+    borne: BTreeMap<u32, StampRecord>,
+    /// Durable ones that the catalog does not know of yet.
+    unrecorded: BTreeMap<u32, StampRecord>,
+    /// What an operator should know.
+    problems: BTreeMap<u32, String>,
+}
+
+/// What a transaction says of stamps, to be passed on when it is committed.
+pub(crate) struct Stored {
+    recorded: BTreeMap<u32, StampRecord>,
+    issued: Option<(StampRecord, u64)>,
+}
+
+/// How a physical volume and the catalog stand to one another.
+pub(crate) fn age_of(pv: &Pv, pool: [u8; 16], known: &KnownStamps) -> Age {
+    let stamped = Stamped::read(&*pv.disk, &Bearer { pool, pv_uuid: pv.uuid });
+    stamped.age(&known.issued, known.durable.get(&pv.id))
+}
+
+impl Stamping {
+    /// Of a pool whose opening has issued a stamp, and written it to `pvs`.
+    pub(crate) fn new(
+        issued: StampRecord,
+        now: u64,
+        pvs: &[Arc<Pv>],
+        problems: BTreeMap<u32, String>,
+    ) -> Self {
+        let borne: BTreeMap<u32, StampRecord> = pvs.iter().map(|pv| (pv.id, issued)).collect();
+        let unrecorded = borne.clone();
+        Stamping(Mutex::new(State { issued, written: true, issued_at: now, borne, unrecorded, problems }))
+    }
+
+    /// Adds to a transaction what has become durable since the last one, and the next stamp when it is due.
+    pub(crate) fn store(&self, txn: &mut Txn<'_>, now: u64, interval: u64) -> Result<Stored> {
+        let state = self.0.lock();
+        for (pv, stamp) in &state.unrecorded {
+            txn.put_durable_stamp(*pv, stamp)?;
+        }
+        // Clocks go back.
+        let due = state.written && now.abs_diff(state.issued_at) >= interval;
+        let next = StampRecord { sequence: state.issued.sequence + 1, ..state.issued };
+        if due {
+            txn.put_issued_stamp(&next)?;
+        }
+        Ok(Stored { recorded: state.unrecorded.clone(), issued: due.then_some((next, now)) })
+    }
+
+    /// That transaction is committed.
+    pub(crate) fn stored(&self, stored: Stored) {
+        let state = &mut *self.0.lock();
+        state.unrecorded.retain(|pv, stamp| stored.recorded.get(pv) != Some(stamp));
+        if let Some((stamp, now)) = stored.issued {
+            (state.issued, state.issued_at, state.written) = (stamp, now, false);
+        }
+    }
+
+    /// Forgets a physical volume that leaves.
+    pub(crate) fn forget(&self, pv: u32) {
+        let state = &mut *self.0.lock();
+        state.borne.remove(&pv);
+        state.unrecorded.remove(&pv);
+        state.problems.remove(&pv);
+    }
+
+    /// What an operator should know.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.0.lock().problems.values().cloned().collect()
+    }
+
+    /// Labels and stamps a disk that is about to become physical volume `label.pv`; durable when this returns.
+    pub(crate) fn first(&self, label: &Label, disk: &dyn Disk, path: &str) -> Result<()> {
+        let stamp = self.0.lock().issued;
+        label.write(disk, path, &stamp)?;
+        let state = &mut *self.0.lock();
+        state.borne.insert(label.pv, stamp);
+        state.unrecorded.insert(label.pv, stamp);
+        Ok(())
+    }
+}
+
+/// Writes `stamp` to `pvs` and makes it durable, on some at a time if `beside`: the outcome for each. `durable` has what is
+/// known to be durable on each.
+pub(crate) fn stamp_all(
+    pvs: &[Arc<Pv>],
+    pool: [u8; 16],
+    stamp: &StampRecord,
+    durable: &BTreeMap<u32, StampRecord>,
+    beside: bool,
+    check: &(dyn Fn(&Pv, &Stamped) -> Result<()> + Sync),
+) -> Vec<Result<()>> {
+    let one = |pv: &Arc<Pv>| {
+        let bearer = Bearer { pool, pv_uuid: pv.uuid };
+        let stamped = Stamped::read(&*pv.disk, &bearer);
+        check(pv, &stamped)?;
+        let known = durable.get(&pv.id).map_or(0, |stamp| stamp.sequence);
+        if stamped.latest().is_some_and(|found| found.sequence > known) {
+            // A kill may have left it in the page cache only. The other copy is all there is until it is durable.
+            stamp::sync(&*pv.disk, &pv.path)?;
+        }
+        stamped.replace(&*pv.disk, &pv.path, &bearer, stamp)?;
+        stamp::sync(&*pv.disk, &pv.path)
+    };
+    if !beside || pvs.len() == 1 {
+        return pvs.iter().map(one).collect();
+    }
+    let mut outcomes = Vec::with_capacity(pvs.len());
+    for some in pvs.chunks(AT_A_TIME) {
+        std::thread::scope(|scope| {
+            let running: Vec<_> = some.iter().map(|pv| scope.spawn(|| one(pv))).collect();
+            let ended = running.into_iter().map(|thread| thread.join());
+            outcomes.extend(ended.map(|o| o.unwrap_or_else(|_| Err(corrupt("stamp: a thread ended")))));
+        });
+    }
+    outcomes
+}
+
+impl Pool {
+    /// Writes the last stamp that was issued, if that is still to be done. A physical volume that can't be stamped keeps
+    /// the older one, which is no lie; a stamp there that is not this pool's own poisons the pool.
+    pub(crate) fn write_stamps(&self, _m: &Maintenance) -> Result<()> {
+        let (stamp, borne) = {
+            let state = self.stamping.0.lock();
+            if state.written {
+                return Ok(());
+            }
+            (state.issued, state.borne.clone())
+        };
+        let ids: Vec<u32> = self.names.read().pvs.keys().copied().collect();
+        let pvs: Vec<Arc<Pv>> = ids.into_iter().filter_map(|id| self.pvs.held(id)).collect();
+        let foreign: Mutex<Option<Error>> = Mutex::new(None);
+        let check = |pv: &Pv, stamped: &Stamped| match stamped.latest() {
+            Some(found) if found.life != stamp.life => {
+                let text = format!(
+                    "stamp physical volume {}: another server has written to it meanwhile; stop all but one",
+                    pv.path
+                );
+                Err(foreign.lock().insert(conflict(text)).clone())
+            }
+            _ => Ok(()),
+        };
+        let beside = self.options.destage_threads > 1;
+        let outcomes = stamp_all(&pvs, self.uuid, &stamp, &borne, beside, &check);
+        {
+            let state = &mut *self.stamping.0.lock();
+            for (pv, outcome) in pvs.iter().zip(outcomes) {
+                match outcome {
+                    Ok(()) => {
+                        state.borne.insert(pv.id, stamp);
+                        state.unrecorded.insert(pv.id, stamp);
+                        state.problems.remove(&pv.id);
+                    }
+                    Err(e) => drop(state.problems.insert(pv.id, e.to_string())),
+                }
+            }
+            state.written = true;
+        }
+        match foreign.into_inner() {
+            Some(error) => Err(self.fault.poison(&error)),
+            None => Ok(()),
+        }
+    }
+}
