@@ -44,6 +44,10 @@ pub(crate) struct Args {
     /// Write the label of this physical volume again, as the catalog has its path; it must be the right disk
     #[arg(long, value_name = "PATH", requires = "repair")]
     relabel: Vec<String>,
+
+    /// Repair also a data directory that is of another time than its physical volumes: what it says of them is wrong
+    #[arg(long, requires = "repair")]
+    force_stale: bool,
 }
 
 /// The machine-readable report.
@@ -141,7 +145,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
         bar.set_length(total);
         bar.set_position(done);
     };
-    let options = CheckOptions { repair: args.repair, relabel: args.relabel.clone(), ..Default::default() };
+    let options =
+        CheckOptions { repair: args.repair, relabel: args.relabel.clone(), force_stale: args.force_stale };
     let result = hindcast_engine::check::check(dir.clone(), &options, &mut progress);
     bar.finish_and_clear();
     let mut report = Report::from(result.map_err(error_body)?);

@@ -23,6 +23,8 @@ const MAX_FREEZE: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) data: PathBuf,
+    /// Parts of any time are shown, read-only.
+    pub(crate) force_stale: bool,
     pub(crate) api: Vec<Address>,
     pub(crate) api_token: Option<String>,
     pub(crate) nbd: NbdConfig,
@@ -82,6 +84,7 @@ impl Settings {
             )));
         }
         Ok(Config {
+            force_stale: said.force_stale.unwrap_or(false),
             api,
             api_token,
             nbd: said.nbd()?,

@@ -18,6 +18,12 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
 
+    /// Show a pool whose data directory and physical volumes are of different times: read-only, nothing is written, and
+    /// what is read may be wrong
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip)]
+    pub force_stale: Option<bool>,
+
     /// TOML file; its keys are the long names of these options
     #[arg(long, env = "HINDCAST_CONFIG", value_name = "FILE")]
     #[serde(skip)]
@@ -349,6 +355,7 @@ impl Settings {
         }
         merge!(
             data,
+            force_stale,
             config,
             hooks,
             api,

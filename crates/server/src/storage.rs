@@ -14,6 +14,14 @@ const FIRST_PV: &str = "pv-0.img";
 
 /// Opens the pool; where there is none, creates it first.
 pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
+    if config.force_stale {
+        tracing::warn!(
+            data = %config.data.display(),
+            "opening the pool READ-ONLY BY FORCE: where its parts are of different times, what is read may be wrong"
+        );
+        let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data));
+        return Pool::open_read_only(dir, world::real(), config.options.clone()).map_err(error_body);
+    }
     let dir = FileDir::create(&config.data).map_err(|e| ErrorBody {
         kind: ErrorKind::Io,
         message: format!("create data directory {}: {e}", config.data.display()),
@@ -85,6 +93,7 @@ fn free_space(path: &Path) -> Result<u64, ErrorBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn the_default_size_leaves_room_and_is_whole_extents() {
@@ -94,6 +103,39 @@ mod tests {
         assert_eq!(size % (4 << 20), 0);
         assert_eq!(default_pool_size(G, G, 4 << 20), None);
         assert_eq!(default_pool_size(0, G, 4 << 20), None);
+    }
+
+    /// What is older is refused; by force it is shown, and stays as it is.
+    #[test]
+    fn an_older_directory_opens_by_force_only() {
+        let tmp = tempfile::tempdir().unwrap();
+        let config = |directory: &Path, force: &[&str]| {
+            let size = ["--pool-size", "64M", "--journal-size", "16M"];
+            let data = ["hindcast", "--data", directory.to_str().unwrap()];
+            let said = data.iter().chain(&size).chain(force).copied();
+            Line::try_parse_from(said).unwrap().settings.resolve().unwrap()
+        };
+        let (now, older) = (tmp.path().join("now"), tmp.path().join("older"));
+        drop(open(&config(&now, &[])).unwrap());
+        std::fs::create_dir(&older).unwrap();
+        for entry in std::fs::read_dir(&now).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), older.join(entry.file_name())).unwrap();
+        }
+        drop(open(&config(&now, &[])).unwrap());
+        std::fs::copy(now.join(FIRST_PV), older.join(FIRST_PV)).unwrap();
+        let refused = open(&config(&older, &[])).map(drop).unwrap_err();
+        assert!(refused.message.contains("this data directory is older"), "{}", refused.message);
+        let pool = open(&config(&older, &["--force-stale"])).unwrap();
+        assert!(pool.health().has("poisoned"));
+        drop(pool);
+        assert!(open(&config(&older, &[])).is_err(), "it is as old as before");
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: crate::settings::Settings,
     }
 
     #[test]

@@ -189,7 +189,8 @@ impl Dir for FileDir {
     }
 
     fn lock_existing(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        let file = File::open(self.path.join(name))?;
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(name))?;
         retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))?;
         Ok(Box::new(file))
     }
