@@ -251,6 +251,7 @@ impl Settings {
         if let Some(said) = self.cdp_recompress {
             options.recompress_history = said;
         }
+        options.accept_journal_loss = self.accept_journal_loss.unwrap_or(false);
         for (name, said, place) in [
             ("destage-start", self.destage_start, &mut options.destage_start_percent),
             ("low-space", self.low_space, &mut options.low_space_percent),

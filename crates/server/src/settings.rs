@@ -220,6 +220,11 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_LOW_SPACE", value_name = "PERCENT", help_heading = "Tuning")]
     pub low_space: Option<u8>,
 
+    /// Open the pool although a part of its journal is damaged or missing: what was acknowledged there is lost, and told
+    #[arg(long, num_args = 0, default_missing_value = "true", help_heading = "Operation")]
+    #[serde(skip)]
+    pub accept_journal_loss: Option<bool>,
+
     /// Seconds that clients get to finish when the server stops [default: 10]
     #[arg(long, env = "HINDCAST_STOP_TIMEOUT", value_name = "SECONDS", help_heading = "Operation")]
     pub stop_timeout: Option<u32>,
@@ -390,6 +395,7 @@ impl Settings {
             cdp_gamma,
             cdp_recompress,
             low_space,
+            accept_journal_loss,
             stop_timeout,
             log,
             log_format,

@@ -5,7 +5,7 @@ use crate::http::error_body;
 use crate::world;
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::disk::{Dir, FileDir};
-use hindcast_engine::pool::{Pool, PvSpec};
+use hindcast_engine::pool::{JOURNAL_DAMAGED, Pool, PvSpec};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,7 +36,17 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
         );
     }
     tracing::info!(data = %config.data.display(), "opening the pool");
-    Pool::open(dir, world::real(), config.options.clone()).map_err(error_body)
+    let pool = Pool::open(dir, world::real(), config.options.clone()).map_err(|e| {
+        let mut body = error_body(e);
+        if body.message.starts_with(JOURNAL_DAMAGED) {
+            body.message += "; bring the files back if you can: --accept-journal-loss opens the pool without what is lost";
+        }
+        body
+    })?;
+    if let Some(loss) = pool.journal_loss() {
+        tracing::error!("opened without a part of the journal: {loss}");
+    }
+    Ok(pool)
 }
 
 fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), ErrorBody> {

@@ -16,6 +16,7 @@ mod disk;
 mod enumerate;
 mod fate;
 mod generate;
+mod harm;
 mod history;
 mod images;
 mod life;

@@ -124,7 +124,7 @@ impl Run {
     }
 
     /// Compares what was recovered with the model; tells the LSN of the first acknowledged record that may be lost.
-    fn compare(&mut self, promise: Promise) -> Outcome<Option<u64>> {
+    pub(crate) fn compare(&mut self, promise: Promise) -> Outcome<Option<u64>> {
         let pool = self.pool()?;
         let mut found = FoundState::default();
         for info in pool.volumes() {

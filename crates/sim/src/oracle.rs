@@ -217,6 +217,8 @@ pub(crate) struct Oracle {
     may_skip: bool,
     /// Several prefixes explained what a crash left, and they differ in space: zeros that keep it look like others.
     space_doubtful: bool,
+    /// Nothing is taken for certainly durable: any prefix of what follows may be what is left.
+    keep_all: bool,
 }
 
 impl Oracle {
@@ -337,10 +339,18 @@ impl Oracle {
 
     /// Everything up to `lsn` is durable.
     pub(crate) fn durable(&mut self, lsn: u64) {
+        if self.keep_all {
+            return;
+        }
         let count = self.log.partition_point(|(at, _)| *at <= lsn);
         for (_, effect) in self.log.drain(..count) {
             self.base.apply(&effect);
         }
+    }
+
+    /// From now on nothing is taken for certainly durable (or is again): the journal's files are about to be harmed.
+    pub(crate) fn keep_all(&mut self, keep: bool) {
+        self.keep_all = keep;
     }
 
     /// Everything acknowledged is durable.

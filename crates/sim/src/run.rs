@@ -317,8 +317,11 @@ impl Run {
         if self.rand.percent(20) && self.rest()? {
             return self.damage();
         }
-        // By a draw that other draws do not see.
-        if self.rand.clone().percent(10) && self.rest()? {
+        // By draws that other draws do not see.
+        if self.rand.clone().percent(8) {
+            return self.harm_journal(&mut generator);
+        }
+        if self.rand.clone().percent(18) && self.rest()? {
             self.mix_ages()?;
         }
         self.finish()

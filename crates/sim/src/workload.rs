@@ -433,6 +433,7 @@ impl Plan {
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 1_000_000,
+            accept_journal_loss: false,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
@@ -466,6 +467,7 @@ impl Plan {
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 5_000_000,
+            accept_journal_loss: false,
         }
     }
 

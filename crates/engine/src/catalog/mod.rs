@@ -12,6 +12,7 @@ mod clock;
 mod control;
 mod flushes;
 mod holes;
+mod journal;
 mod raw;
 mod scrub;
 mod stamps;
@@ -28,6 +29,7 @@ pub(crate) use clock::{ClockRecord, Stretch};
 pub(crate) use control::Control;
 pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;
+pub(crate) use journal::JournalRecord;
 pub(crate) use scrub::ScrubRecord;
 pub(crate) use stamps::{KnownStamps, StampRecord};
 pub(crate) use superblock::{CATALOG_SUMS, Superblock};
@@ -40,6 +42,7 @@ pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::journal::{Cursor, FIRST_RECORD};
 use crate::map::page::{MapPage, PageKey};
 use backend::Below;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
@@ -123,6 +126,8 @@ impl Catalog {
         txn.create_tables()?;
         txn.put_superblock(superblock)?;
         txn.put_positions(&Positions { journal_seq: 1, ..Positions::default() })?;
+        let start = Cursor { seq: 1, at: FIRST_RECORD, lsn: 1 };
+        txn.put_journal(&JournalRecord { files: 0, destaged_lsn: 0, start })?;
         for (pv, record) in pvs {
             txn.put_pv(*pv, record)?;
             // It counts when the catalog has its name, and the stamps are durable by then.

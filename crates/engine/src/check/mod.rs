@@ -20,11 +20,12 @@ mod tests;
 mod versions;
 
 use crate::catalog::{
-    BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
+    BaseRecord, BranchRecord, Catalog, JournalRecord, Positions, PvRecord, SnapshotRecord, Superblock,
+    VolumeRecord,
 };
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::{Owner, ScanStart, scan};
+use crate::journal::{ScanStart, scan};
 use crate::pool::image::Image;
 use crate::pool::namespace::check_name;
 use marks::SlotUse;
@@ -161,6 +162,7 @@ impl CheckReport {
 struct Tables {
     superblock: Superblock,
     positions: Positions,
+    journal: Option<JournalRecord>,
     pvs: BTreeMap<u32, PvRecord>,
     volumes: Vec<(u64, VolumeRecord)>,
     branches: BTreeMap<u64, BranchRecord>,
@@ -257,6 +259,7 @@ fn read_tables(catalog: &Catalog) -> Result<Tables> {
     Ok(Tables {
         superblock: catalog.superblock()?,
         positions: catalog.positions()?,
+        journal: catalog.journal()?,
         pvs: catalog.pvs()?.into_iter().collect(),
         volumes: catalog.volumes()?,
         branches: catalog.branches()?.into_iter().collect(),
@@ -316,13 +319,7 @@ fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
 }
 
 fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
-    let start = ScanStart {
-        owner: Owner { pool: tables.superblock.pool, incarnation: tables.positions.incarnation },
-        seq: tables.positions.journal_seq,
-        incarnation: tables.positions.journal_incarnation,
-        destaged_lsn: tables.positions.destaged_lsn,
-        synced_lsn: tables.positions.synced_lsn,
-    };
+    let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal);
     let mut records = 0;
     let mut undecoded: Option<Error> = None;
     let scanned = scan(dir, start, false, &mut |located, data| {

@@ -54,7 +54,9 @@ impl Pool {
         }
         let mut cursor = m.cursor;
         let before = self.positions.settled_time.load(Ordering::Relaxed);
-        let time = match self.next_collected(m, &mut cursor)? {
+        let collected = self.next_collected(m, &mut cursor)?;
+        m.ends = Some(cursor);
+        let time = match collected {
             Collected::Nothing => {
                 m.cursor = cursor;
                 return Ok(false);

@@ -163,20 +163,12 @@ impl Journal {
 
     fn sync_prefix(&self, target: u64) -> Result<()> {
         self.write_out(target)?;
-        let (dirty, dir_dirty) = {
-            let mut state = self.state.lock();
-            (std::mem::take(&mut state.dirty), std::mem::take(&mut state.dir_dirty))
-        };
+        let dirty = std::mem::take(&mut self.state.lock().dirty);
         for file in &dirty {
             file.disk.sync(SyncPurpose::Journal).map_err(|e| {
                 let error = Error::io(format!("sync {}", super::segment::file_name(file.index)), e);
                 self.fault.poison(&error)
             })?;
-        }
-        if dir_dirty {
-            self.dir
-                .sync(SyncPurpose::Dir)
-                .map_err(|e| self.fault.poison(&Error::io("sync the data directory", e)))?;
         }
         Ok(())
     }

@@ -10,23 +10,29 @@
 
 mod append;
 mod cursor;
+mod files;
+mod loss;
+mod proof;
 pub(crate) mod record;
 mod scan;
 mod segment;
 mod tail;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use append::stage_located;
 pub(crate) use cursor::{Cursor, Located};
+pub(crate) use loss::Accepted;
 pub(crate) use scan::{ScanStart, Scanned, make_durable, scan};
-use segment::FIRST_RECORD;
+pub(crate) use segment::FIRST_RECORD;
 pub(crate) use segment::SegmentFile;
 #[cfg(feature = "fuzzing")]
 pub(crate) use segment::SegmentReader;
-pub(crate) use tail::{Owner, keep_room as keep_tail_room, restore as restore_tail};
+pub(crate) use tail::{keep_room as keep_tail_room, restore as restore_tail};
 
 use crate::cdp::room::Place;
 use crate::clock::PoolClock;
-use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::fault::{Alarm, Fault};
 use crate::staging::Staging;
@@ -108,7 +114,6 @@ struct State {
     unsynced: u64,
     awaits_write_back: bool,
     dirty: Vec<Arc<SegmentFile>>,
-    dir_dirty: bool,
 }
 
 /// A record to be sequenced.
@@ -179,7 +184,7 @@ impl Journal {
             next_seq: scanned.next_seq,
             pad: false,
             free: scanned.free,
-            // Names can be lost in a power failure: not every index below the largest has a file.
+            // Files that lack space were left out: not every index below the largest has one.
             created,
             queue: Vec::new(),
             leader: false,
@@ -188,7 +193,6 @@ impl Journal {
             unsynced: 0,
             awaits_write_back: false,
             dirty: Vec::new(),
-            dir_dirty: false,
         };
         Journal {
             dir,
@@ -249,9 +253,12 @@ impl Journal {
         self.config.max_files.saturating_sub(created) as u64 * self.config.segment_size
     }
 
-    /// Creates one more file if there may be one, outside the sequencing lock. False when there are enough. A failure
-    /// loses nothing: the writer that needed the file gets the error.
-    pub(crate) fn add_file(&self, prewrite: bool) -> Result<bool> {
+    /// Makes one more file if there may be one, outside the sequencing lock. False when there are enough. A failure loses
+    /// nothing: the writer that needed the file gets the error.
+    ///
+    /// `count` makes the catalog know how many files there are, durably, before the new one can be used: from then on its loss
+    /// is noticed.
+    pub(crate) fn add_file(&self, prewrite: bool, count: impl FnOnce(u32) -> Result<()>) -> Result<bool> {
         let _one_at_a_time = self.creating.lock();
         let _alarm = self.fault.alarm("a journal file was made");
         let missing = self.files.iter().position(|f| f.get().is_none());
@@ -259,31 +266,19 @@ impl Journal {
         if index >= self.config.max_files {
             return Ok(false);
         }
-        let file = self.create_file(index, prewrite)?;
+        let disk = files::make(&*self.dir, index, self.config.segment_size, prewrite)?;
+        // A file that only has a name in memory must not be counted.
+        self.dir
+            .sync(SyncPurpose::Dir)
+            .map_err(|e| self.fault.poison(&Error::io("sync the data directory", e)))?;
+        count(index + 1)?;
+        let file = Arc::new(SegmentFile { index, disk, seq: AtomicU64::new(0) });
         let _ = self.files[index as usize].set(file.clone());
         let mut state = self.state.lock();
         state.created += 1;
         state.free.push(file);
-        state.dir_dirty = true;
         self.changed.notify_all();
         Ok(true)
-    }
-
-    fn create_file(&self, index: u32, prewrite: bool) -> Result<Arc<SegmentFile>> {
-        let name = segment::file_name(index);
-        let fail = |e| Error::io(format!("create {name}"), e);
-        let disk = self.dir.open(&name, OpenMode::Create).map_err(fail)?;
-        disk.set_len(self.config.segment_size).map_err(fail)?;
-        disk.allocate(0, self.config.segment_size).map_err(fail)?;
-        if prewrite {
-            // Blocks that were written once are overwritten without touching the file system's own journal.
-            let zeros = vec![0u8; (1 << 20).min(self.config.segment_size) as usize];
-            for at in (0..self.config.segment_size).step_by(zeros.len()) {
-                disk.write_at(&zeros, at).map_err(fail)?;
-            }
-            disk.sync(SyncPurpose::Journal).map_err(fail)?;
-        }
-        Ok(Arc::new(SegmentFile { index, disk, seq: AtomicU64::new(0) }))
     }
 
     /// The sequence number of the segment that holds, or will hold, the record after `lsn`: where a scan must start.

@@ -101,6 +101,13 @@ impl Header {
         out.extend_from_slice(&b);
     }
 
+    /// The salt with which the sum of the header in `bytes` verifies; `None` when these are none.
+    pub(crate) fn salt(bytes: &[u8]) -> Option<u32> {
+        let b: &[u8; HEADER_LEN] = bytes.get(..HEADER_LEN)?.try_into().ok()?;
+        let sum = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
+        (b[..4] == MAGIC.to_le_bytes()).then(|| crc32c(&b[8..]) ^ sum)
+    }
+
     /// Decodes a header; `None` unless every field makes sense and the sum verifies.
     pub(crate) fn decode(bytes: &[u8], salt: u32) -> Option<Header> {
         let b: &[u8; HEADER_LEN] = bytes.get(..HEADER_LEN)?.try_into().ok()?;

@@ -1,20 +1,27 @@
 //! Finding the end of the log at open.
 //!
-//! The log is the chain of segments from the one that the catalog names: consecutive `seq`, each linked to the last LSN
-//! of the one before, incarnations never going back, LSNs without a gap inside a segment. Where that breaks is the tail.
-//! Unsynced writes may be lost or torn, so a broken tail is normal, unless something proves that what is missing had
-//! been durable: the catalog's word, or a later record's `synced_lsn`. Then the scan refuses to guess (I5).
+//! The log is the chain of segments from the one that the catalog names: consecutive `seq`, each linked to the last LSN of the
+//! one before, incarnations never going back, LSNs without a gap inside a segment. It is read from the place that the catalog
+//! names: what lies before is in place, and is neither read nor needed. Where that breaks is the tail. Unsynced writes may be
+//! lost or torn, so a broken tail is normal, unless something proves that what is missing had been durable: the catalog's
+//! word, a later record's `synced_lsn`, a file that is missing or was cut short, or a needed block that can't be read. Then
+//! the scan refuses to guess (I5), unless the operator accepts the loss.
 
 use super::ChainSegment;
 use super::cursor::{Cursor, Located};
-use super::record::{HEADER_LEN, Header, RECORD_ALIGN};
-use super::segment::{FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_index};
-use super::tail::{Owner, Patched, interrupted, write_again};
-use crate::disk::{Dir, OpenMode, SyncPurpose};
+use super::files::{Candidate, open_all};
+use super::loss::{Accepted, Beyond};
+use super::proof::{Witness, gather, search};
+use super::record::{BLOCK, HEADER_LEN, Header};
+use super::segment::{FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_name};
+use super::tail::{Owner, write_again};
+use crate::catalog::{JournalRecord, Positions, Superblock};
+use crate::codec::align_up;
+use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
-use std::collections::VecDeque;
+use crate::pool::JOURNAL_DAMAGED;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// Where to start and what the catalog knows.
 #[derive(Debug, Clone, Copy)]
@@ -28,16 +35,45 @@ pub(crate) struct ScanStart {
     pub(crate) destaged_lsn: u64,
     /// Everything up to here was durable once: if it is not there, that is damage.
     pub(crate) synced_lsn: u64,
+    /// What the catalog knows of the files; `None` in a pool that only older builds have written.
+    pub(crate) record: Option<JournalRecord>,
+    pub(crate) segment_size: u64,
+    /// Damage does not keep the pool from opening: what was lost is told.
+    pub(crate) accept_loss: bool,
+}
+
+impl ScanStart {
+    /// As the catalog has it.
+    pub(crate) fn new(superblock: &Superblock, positions: &Positions, record: Option<JournalRecord>) -> Self {
+        ScanStart {
+            owner: Owner { pool: superblock.pool, incarnation: positions.incarnation },
+            seq: positions.journal_seq,
+            incarnation: positions.journal_incarnation,
+            destaged_lsn: positions.destaged_lsn,
+            synced_lsn: positions.synced_lsn,
+            record,
+            segment_size: superblock.segment_size,
+            accept_loss: false,
+        }
+    }
+
+    /// The place of the first record that may be needed, if it is known. An older build moves the positions alone.
+    pub(super) fn position(&self) -> Option<Cursor> {
+        let row = self.record.filter(|r| r.destaged_lsn == self.destaged_lsn && r.start.seq == self.seq)?;
+        (row.start.at >= FIRST_RECORD && row.start.lsn <= self.destaged_lsn + 1).then_some(row.start)
+    }
 }
 
 /// What a scan found.
 pub(crate) struct Scanned {
     /// Segments of the log, oldest first.
     pub(crate) chain: Vec<ChainSegment>,
-    /// Files that hold nothing that counts.
+    /// Files that hold nothing that counts, and have all of their space.
     pub(crate) free: Vec<Arc<SegmentFile>>,
     /// One more than the largest file index.
     pub(crate) file_indexes: u32,
+    /// Files from the first one on that exist at their full length: so many the catalog shall count.
+    pub(crate) files: u32,
     /// Last LSN of the log.
     pub(crate) tail_lsn: u64,
     /// Largest LSN seen anywhere, leftovers included: the next one exceeds it.
@@ -47,13 +83,41 @@ pub(crate) struct Scanned {
     pub(crate) next_seq: u64,
     /// The record after `destaged_lsn`.
     pub(crate) cursor: Cursor,
+    /// The damage, where it was to be accepted.
+    pub(crate) accepted: Option<Accepted>,
     /// Everything up to here was durable once: the catalog says so, or a record.
     synced_lsn: u64,
     /// The records after that.
     unsynced: VecDeque<Cursor>,
+    /// What is not as it must be.
+    pub(super) damages: Vec<String>,
+    /// The record beyond the tail that knew most to be durable.
+    pub(super) witness: Option<Witness>,
+    pub(super) beyond: Beyond,
 }
 
 impl Scanned {
+    fn new(start: &ScanStart) -> Scanned {
+        Scanned {
+            chain: Vec::new(),
+            free: Vec::new(),
+            file_indexes: 0,
+            files: 0,
+            tail_lsn: start.destaged_lsn,
+            max_lsn: start.synced_lsn.max(start.destaged_lsn),
+            max_time: 0,
+            max_incarnation: 0,
+            next_seq: start.seq,
+            cursor: Cursor { seq: start.seq, at: FIRST_RECORD, lsn: start.destaged_lsn + 1 },
+            accepted: None,
+            synced_lsn: start.synced_lsn,
+            unsynced: VecDeque::new(),
+            damages: Vec::new(),
+            witness: None,
+            beyond: Beyond::default(),
+        }
+    }
+
     /// Takes note of the record at `cursor`, and of what it says to have been durable when it was written.
     fn note_unsynced(&mut self, header: &Header, cursor: Cursor) {
         self.unsynced.push_back(cursor);
@@ -61,6 +125,56 @@ impl Scanned {
         while self.unsynced.front().is_some_and(|c| c.lsn <= self.synced_lsn) {
             self.unsynced.pop_front();
         }
+    }
+
+    /// Where the log breaks, for people.
+    fn end(&self) -> String {
+        let at = self.chain.last().map(|s| format!(" at byte {} of {}", s.end, file_name(s.file.index)));
+        format!("after LSN {}{}", self.tail_lsn, at.unwrap_or_default())
+    }
+
+    /// Refuses what is damaged, or, if that is accepted, tells what it is.
+    fn conclude(&mut self, start: &ScanStart) -> Result<()> {
+        if let Some(Witness { durable, lsn, file }) = &self.witness {
+            self.damages.push(format!(
+                "it breaks {}, but the record with LSN {lsn} in {} says that everything up to {durable} was durable",
+                self.end(),
+                file_name(*file)
+            ));
+        }
+        if self.tail_lsn < start.synced_lsn {
+            self.damages.push(format!(
+                "it ends {}, but everything up to {} was durable",
+                self.end(),
+                start.synced_lsn
+            ));
+        }
+        if self.damages.is_empty() {
+            return Ok(());
+        }
+        let durable = self.witness.as_ref().map_or(0, |w| w.durable).max(start.synced_lsn).max(self.tail_lsn);
+        let lost = match durable - self.tail_lsn {
+            0 => format!("what was acknowledged after LSN {} may be lost", self.tail_lsn),
+            _ => format!(
+                "LSN {} to {durable} are lost, and what was acknowledged later may be",
+                self.tail_lsn + 1
+            ),
+        };
+        if !start.accept_loss {
+            let behind = match self.beyond.records() {
+                0 => String::new(),
+                n => format!("; {n} later records are still there, up to LSN {}", self.max_lsn),
+            };
+            return Err(corrupt(format!("{JOURNAL_DAMAGED}: {}: {lost}{behind}", self.damages.join("; "))));
+        }
+        self.accepted = Some(Accepted {
+            damages: std::mem::take(&mut self.damages),
+            recovered_lsn: self.tail_lsn,
+            last_lsn: self.max_lsn,
+            durable_lsn: durable,
+            beyond: std::mem::take(&mut self.beyond),
+        });
+        Ok(())
     }
 }
 
@@ -71,43 +185,20 @@ pub(crate) fn scan(
     writable: bool,
     visit: &mut dyn FnMut(&Located, &[u8]) -> Result<()>,
 ) -> Result<Scanned> {
-    let mut candidates = open_segments(dir, &start, writable)?;
-    let mut scanned = Scanned {
-        chain: Vec::new(),
-        free: Vec::new(),
-        file_indexes: candidates.iter().map(|c| c.file.index + 1).max().unwrap_or(0),
-        tail_lsn: start.destaged_lsn,
-        max_lsn: start.synced_lsn.max(start.destaged_lsn),
-        max_time: 0,
-        max_incarnation: 0,
-        next_seq: start.seq,
-        cursor: Cursor { seq: start.seq, at: FIRST_RECORD, lsn: start.destaged_lsn + 1 },
-        synced_lsn: start.synced_lsn,
-        unsynced: VecDeque::new(),
-    };
-    while let Some(index) = next_in_chain(&candidates, &scanned, start.incarnation) {
+    let mut scanned = Scanned::new(&start);
+    let mut candidates = open_all(dir, &start, writable, &mut scanned)?;
+    while let Some((index, header)) = next_in_chain(&candidates, &start, &scanned) {
         let candidate = candidates.swap_remove(index);
-        if !follow(&candidate, &start, &mut scanned, visit)? {
+        if !follow(&candidate, header, &start, &mut scanned, visit)? {
             // Opened, but its first record is not there: the tail lies before it.
             candidates.push(candidate);
             break;
         }
     }
-    if scanned.tail_lsn < start.synced_lsn {
-        return Err(corrupt(format!(
-            "recover the journal: it ends at LSN {}, but everything up to {} was durable",
-            scanned.tail_lsn, start.synced_lsn
-        )));
-    }
-    if let Some(tail) = scanned.chain.last().cloned() {
-        look_for_proof_of_loss(&tail.file, &tail.header, tail.end, &start, &mut scanned)?;
-    }
-    for candidate in candidates {
-        if let Some(header) = candidate.header {
-            look_for_proof_of_loss(&candidate.file, &header, FIRST_RECORD, &start, &mut scanned)?;
-        }
-        scanned.free.push(candidate.file);
-    }
+    gather(&candidates, &start, &mut scanned);
+    scanned.conclude(&start)?;
+    let fit = candidates.into_iter().filter(|c| c.is_fit(start.segment_size));
+    scanned.free.extend(fit.map(|c| c.file));
     scanned.free.sort_by_key(|f| std::cmp::Reverse(f.index));
     Ok(scanned)
 }
@@ -123,77 +214,120 @@ pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> R
             write_again(dir, owner, &segment.file, if inside { first.at } else { 0 }, segment.end)?;
         } else {
             let synced = segment.file.disk.sync(SyncPurpose::JournalOpen);
-            synced.map_err(|e| {
-                Error::io(format!("sync {}", super::segment::file_name(segment.file.index)), e)
-            })?;
+            synced.map_err(|e| Error::io(format!("sync {}", file_name(segment.file.index)), e))?;
         }
     }
     dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
 }
 
-struct Candidate {
-    file: Arc<SegmentFile>,
-    header: Option<SegmentHeader>,
-}
-
-fn open_segments(dir: &dyn Dir, start: &ScanStart, writable: bool) -> Result<Vec<Candidate>> {
-    let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
-    let mut candidates = Vec::new();
-    // An opening that writes has restored it already.
-    let mut copy = if writable { None } else { interrupted(dir, &start.owner)? };
-    for name in names {
-        let Some(index) = file_index(&name) else { continue };
-        let mode = if writable { OpenMode::Existing } else { OpenMode::ReadOnly };
-        let fail = |e| Error::io(format!("open {name}"), e);
-        let mut disk = dir.open(&name, mode).map_err(fail)?;
-        if let Some(copy) = copy.take_if(|copy| copy.file == index) {
-            disk = Arc::new(Patched { inner: disk, copy });
-        }
-        let mut block = vec![0u8; FIRST_RECORD as usize];
-        let header = if disk.len().map_err(fail)? >= FIRST_RECORD {
-            disk.read_at(&mut block, 0).map_err(fail)?;
-            SegmentHeader::decode(&block).filter(|h| h.pool == start.owner.pool)
-        } else {
-            None
-        };
-        let seq = AtomicU64::new(header.map_or(0, |h| h.seq));
-        candidates.push(Candidate { file: Arc::new(SegmentFile { index, disk, seq }), header });
-    }
-    Ok(candidates)
-}
-
-/// The candidate that continues the chain: of two with the same `seq`, the younger incarnation.
-fn next_in_chain(candidates: &[Candidate], scanned: &Scanned, least: u64) -> Option<usize> {
+/// The candidate that continues the chain, and its header.
+///
+/// The header is sought first: of two segments with the same `seq` the younger incarnation counts. A header that does not
+/// verify, or can't be read, is worked out from the records behind it. At the start of the log the named segment may be in
+/// place as a whole and damaged: then the next one goes on right behind `destaged_lsn`.
+fn next_in_chain(
+    candidates: &[Candidate],
+    start: &ScanStart,
+    scanned: &Scanned,
+) -> Option<(usize, SegmentHeader)> {
     let last = scanned.chain.last();
     let fits = |h: &SegmentHeader| {
         h.seq == scanned.next_seq
             && match last {
-                None => h.incarnation >= least && h.prev_lsn < scanned.cursor.lsn,
+                None => h.incarnation >= start.incarnation && h.prev_lsn < scanned.cursor.lsn,
                 Some(s) => h.prev_lsn == s.last_lsn && h.incarnation >= s.header.incarnation,
             }
     };
-    let headers = candidates.iter().enumerate().filter_map(|(i, c)| Some((i, c.header?)));
-    headers.filter(|(_, h)| fits(h)).max_by_key(|(_, h)| h.incarnation).map(|(i, _)| i)
+    let skips = |h: &SegmentHeader| {
+        last.is_none()
+            && h.seq > start.seq
+            && h.prev_lsn == start.destaged_lsn
+            && h.incarnation >= start.incarnation
+    };
+    let headers = || candidates.iter().enumerate().filter_map(|(i, c)| Some((i, c.header?)));
+    let fitting = headers().filter(|(_, h)| fits(h)).max_by_key(|(_, h)| h.incarnation);
+    let nameless = || candidates.iter().enumerate().filter(|(_, c)| c.header.is_none());
+    fitting
+        .or_else(|| nameless().find_map(|(i, c)| Some((i, work_out_header(c, start, scanned)?))))
+        .or_else(|| headers().filter(|(_, h)| skips(h)).max_by_key(|(_, h)| h.incarnation))
+}
+
+/// The header of the segment that continues the chain, if its records are in this file behind a header that is damaged.
+fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) -> Option<SegmentHeader> {
+    let (pool, seq) = (start.owner.pool, scanned.next_seq);
+    let disk = &*candidate.file.disk;
+    let mut reader = SegmentReader::new(disk, SegmentHeader::salt_of(&pool, seq), candidate.len);
+    let header = |h: Header, prev_lsn| SegmentHeader {
+        pool,
+        seq,
+        incarnation: h.incarnation,
+        first_lsn: h.lsn,
+        prev_lsn,
+    };
+    let wanted = scanned.tail_lsn + 1;
+    let (least, newer) = match scanned.chain.last() {
+        Some(last) => (last.header.incarnation, last.header.incarnation + 1),
+        None => (start.incarnation, start.incarnation),
+    };
+    let continues = |h: &Header| h.lsn == wanted && h.incarnation >= least;
+    let position = start.position().filter(|_| scanned.chain.is_empty());
+    if scanned.chain.is_empty() && position.is_none_or(|c| c.at > FIRST_RECORD) {
+        let found = match position {
+            Some(c) => reader.next_record(c.at, |h| h.lsn == c.lsn && h.incarnation >= least).ok()?,
+            None if candidate.blank => None,
+            None => find_record(&mut reader, disk, FIRST_RECORD, continues),
+        };
+        // As if the record before it, which is in place, were its first one: where the known place is not, it is sought again.
+        return found.map(|Found { header: h, .. }| {
+            let first_lsn = if position.is_some() { h.lsn } else { h.lsn - 1 };
+            SegmentHeader { first_lsn, ..header(h, first_lsn.saturating_sub(1)) }
+        });
+    }
+    let mut head = [0; HEADER_LEN];
+    disk.read_at(&mut head, FIRST_RECORD).ok()?;
+    Header::decode(&head, reader.salt())?;
+    let first = reader.record(FIRST_RECORD).ok()??.header;
+    // Inside of one incarnation LSNs have no gap. Another one begins behind what the catalog then knew to be durable.
+    let begins = first.lsn > wanted && first.incarnation >= newer && scanned.tail_lsn >= start.synced_lsn;
+    (continues(&first) || begins).then(|| header(first, scanned.tail_lsn))
+}
+
+/// The first record at or after `from` that `accept` wants and that verifies, wherever it starts.
+fn find_record(
+    reader: &mut SegmentReader<'_>,
+    disk: &dyn crate::disk::Disk,
+    from: u64,
+    accept: impl Fn(&Header) -> bool,
+) -> Option<Found> {
+    let mut found = None;
+    search(disk, (from, reader.end()), &BTreeSet::from([reader.salt()]), &mut |at, header| {
+        if accept(header) {
+            found = reader.record(at).ok().flatten();
+        }
+        found.is_none()
+    });
+    found
 }
 
 /// Reads the records of one segment. False when nothing can follow it.
 fn follow(
     candidate: &Candidate,
+    header: SegmentHeader,
     start: &ScanStart,
     scanned: &mut Scanned,
     visit: &mut dyn FnMut(&Located, &[u8]) -> Result<()>,
 ) -> Result<bool> {
-    let Some(header) = candidate.header else {
-        return Ok(false);
-    };
-    let fail = |e| Error::io(format!("read {}", super::segment::file_name(candidate.file.index)), e);
-    let len = candidate.file.disk.len().map_err(fail)?;
-    let mut reader = SegmentReader::new(&*candidate.file.disk, header.salt(), len);
-    let mut at = FIRST_RECORD;
-    let mut lsn = header.first_lsn;
-    while let Some(found) =
-        reader.next_record(at, |h| h.lsn == lsn && h.incarnation == header.incarnation).map_err(fail)?
-    {
+    let disk = &*candidate.file.disk;
+    let mut reader = SegmentReader::new(disk, header.salt(), candidate.len);
+    let (mut at, mut lsn) = (FIRST_RECORD, header.first_lsn);
+    if scanned.chain.is_empty() {
+        if let Some(c) = start.position().filter(|c| c.seq == header.seq && c.lsn >= header.first_lsn) {
+            (at, lsn) = (c.at, if c.at == FIRST_RECORD { header.first_lsn } else { c.lsn });
+        }
+        scanned.cursor = Cursor { seq: header.seq, at, lsn: lsn.min(start.destaged_lsn + 1) };
+    }
+    let begin = at;
+    while let Some(found) = read_next(&mut reader, candidate, &header, (&mut at, &mut lsn), start, scanned) {
         scanned.note_unsynced(&found.header, Cursor { seq: header.seq, at, lsn });
         at = found.next;
         lsn += 1;
@@ -202,14 +336,16 @@ fn follow(
             scanned.cursor = Cursor { seq: header.seq, at, lsn };
             continue;
         }
+        let fail = |e| Error::io(format!("read {}", file_name(candidate.file.index)), e);
         let data = reader.bytes(found.data_at, found.header.data_len as usize).map_err(fail)?;
         let located = Located { header: found.header, file: candidate.file.index, data_at: found.data_at };
         visit(&located, data)?;
     }
-    if lsn == header.first_lsn {
+    if lsn == header.first_lsn && begin == FIRST_RECORD {
         return Ok(false);
     }
     let last_lsn = lsn - 1;
+    candidate.file.seq.store(header.seq, std::sync::atomic::Ordering::Relaxed);
     scanned.tail_lsn = scanned.tail_lsn.max(last_lsn);
     scanned.max_lsn = scanned.max_lsn.max(last_lsn);
     scanned.max_incarnation = scanned.max_incarnation.max(header.incarnation);
@@ -218,62 +354,37 @@ fn follow(
     Ok(true)
 }
 
-/// Looks at what lies beyond the tail: its LSNs are used up, and a record that knew more to be durable is an alarm.
-fn look_for_proof_of_loss(
-    file: &SegmentFile,
+/// The record with `lsn` at `at`. Where that is in place already, damage does not matter: the place then moves to the first
+/// record that is needed.
+fn read_next(
+    reader: &mut SegmentReader<'_>,
+    candidate: &Candidate,
     header: &SegmentHeader,
-    from: u64,
+    (at, lsn): (&mut u64, &mut u64),
     start: &ScanStart,
     scanned: &mut Scanned,
-) -> Result<()> {
-    scanned.max_incarnation = scanned.max_incarnation.max(header.incarnation);
-    if header.seq < start.seq {
-        return Ok(());
-    }
-    let fail = |e| Error::io(format!("read {}", super::segment::file_name(file.index)), e);
-    let len = file.disk.len().map_err(fail)?;
-    let mut reader = SegmentReader::new(&*file.disk, header.salt(), len);
-    let mut at = from;
-    while at + HEADER_LEN as u64 <= len {
-        let Some(found) = find_header(&mut reader, at, len).map_err(fail)? else {
-            break;
-        };
-        at = found.next;
-        let record = found.header;
-        if record.lsn <= scanned.tail_lsn {
-            continue;
+) -> Option<Found> {
+    let accept = |wanted: u64| move |h: &Header| h.lsn == wanted && h.incarnation == header.incarnation;
+    let mut found = reader.next_record(*at, accept(*lsn));
+    if !matches!(found, Ok(Some(_))) && *lsn <= start.destaged_lsn {
+        *lsn = start.destaged_lsn + 1;
+        let needed = find_record(reader, &*candidate.file.disk, *at, accept(*lsn));
+        if let Some(found) = needed {
+            *at = found.data_at - HEADER_LEN as u64;
         }
-        scanned.max_lsn = scanned.max_lsn.max(record.lsn);
-        scanned.max_time = scanned.max_time.max(record.time);
-        if record.synced_lsn > scanned.tail_lsn {
-            return Err(corrupt(format!(
-                "recover the journal: it breaks after LSN {}, but the record with LSN {} in {} says that everything up to {} was durable",
-                scanned.tail_lsn,
-                record.lsn,
-                super::segment::file_name(file.index),
-                record.synced_lsn
-            )));
-        }
+        scanned.cursor = Cursor { seq: header.seq, at: *at, lsn: *lsn };
+        return needed;
     }
-    Ok(())
-}
-
-/// The first record header at or after `at` that verifies, wherever it starts.
-fn find_header(reader: &mut SegmentReader<'_>, mut at: u64, len: u64) -> std::io::Result<Option<Found>> {
-    const STRIDE: usize = 64 << 10;
-    while at + HEADER_LEN as u64 <= len {
-        let salt = reader.salt();
-        let bytes = reader.bytes(at, STRIDE + HEADER_LEN)?;
-        let mut offset = 0;
-        while offset + HEADER_LEN <= bytes.len() && offset < STRIDE {
-            if let Some(header) = Header::decode(&bytes[offset..], salt) {
-                let position = at + offset as u64;
-                let next = position + HEADER_LEN as u64;
-                return Ok(Some(Found { header, data_at: next, next }));
-            }
-            offset += RECORD_ALIGN as usize;
-        }
-        at += STRIDE as u64;
+    let fresh = align_up(*at, BLOCK);
+    if found.is_err() && *lsn == start.synced_lsn + 1 && *at != fresh {
+        // The sync that the catalog knows of ended with the record before: the next one began a block.
+        found = reader.next_record(fresh, accept(*lsn));
     }
-    Ok(None)
+    found.unwrap_or_else(|e| {
+        let name = file_name(candidate.file.index);
+        scanned.damages.push(format!(
+            "LSN {lsn}, if it was written, is at byte {at} of {name}, which can't be read: {e}"
+        ));
+        None
+    })
 }

@@ -63,9 +63,14 @@ impl SegmentHeader {
 
     /// What the sums of this segment's record headers are mixed with.
     pub(crate) fn salt(&self) -> u32 {
+        Self::salt_of(&self.pool, self.seq)
+    }
+
+    /// The salt of the segment with number `seq`.
+    pub(crate) fn salt_of(pool: &[u8; 16], seq: u64) -> u32 {
         let mut key = [0u8; 24];
-        key[..16].copy_from_slice(&self.pool);
-        key[16..].copy_from_slice(&self.seq.to_le_bytes());
+        key[..16].copy_from_slice(pool);
+        key[16..].copy_from_slice(&seq.to_le_bytes());
         crc32c(&key)
     }
 }
@@ -120,7 +125,12 @@ impl<'a> SegmentReader<'a> {
         self.salt
     }
 
-    /// `len` bytes at `at`, or fewer at the end.
+    /// Nothing is read from here on.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// `len` bytes at `at`, or fewer at the end. What can't be read behind them is no obstacle.
     pub(crate) fn bytes(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
         let len = len.min(self.end.saturating_sub(at) as usize);
         let inside = at >= self.window_at && at + len as u64 <= self.window_at + self.window.len() as u64;
@@ -128,9 +138,12 @@ impl<'a> SegmentReader<'a> {
             let want = WINDOW.max(len).min((self.end - at.min(self.end)) as usize);
             self.window.resize(want, 0);
             self.window_at = at;
-            if let Err(error) = self.disk.read_at(&mut self.window, at) {
-                self.window.clear();
-                return Err(error);
+            if self.disk.read_at(&mut self.window, at).is_err() {
+                self.window.resize(len, 0);
+                if let Err(error) = self.disk.read_at(&mut self.window, at) {
+                    self.window.clear();
+                    return Err(error);
+                }
             }
         }
         let start = (at - self.window_at) as usize;
@@ -150,20 +163,23 @@ impl<'a> SegmentReader<'a> {
         Ok(Some(Found { header, data_at, next: at + header.space() }))
     }
 
-    /// The record that must follow `at`: there, or at the next block boundary, where a synced group was padded.
+    /// The record that must follow `at`: there, or at the next block boundary, where a synced group was padded. What can't be
+    /// read at the one place does not matter if the record is at the other.
     pub(crate) fn next_record(
         &mut self,
         at: u64,
         accept: impl Fn(&Header) -> bool,
     ) -> std::io::Result<Option<Found>> {
-        if let Some(found) = self.record(at)?.filter(|f| accept(&f.header)) {
-            return Ok(Some(found));
-        }
+        let wanted = |found: Option<Found>| found.filter(|f| accept(&f.header));
+        let here = self.record(at).map(wanted);
         let padded = crate::codec::align_up(at, super::record::BLOCK);
-        if padded == at {
-            return Ok(None);
+        if matches!(here, Ok(Some(_))) || padded == at {
+            return here;
         }
-        Ok(self.record(padded)?.filter(|f| accept(&f.header)))
+        match self.record(padded).map(wanted)? {
+            None => here,
+            found => Ok(found),
+        }
     }
 }
 

@@ -118,7 +118,16 @@ pub(crate) fn restore(dir: &dyn Dir, owner: &Owner) -> Result<()> {
     let Some(copy) = interrupted(dir, owner)? else { return Ok(()) };
     let name = super::segment::file_name(copy.file);
     let fail = |e| Error::io(format!("restore a part of {name}"), e);
-    let disk = dir.open(&name, OpenMode::Existing).map_err(fail)?;
+    let disk = match dir.open(&name, OpenMode::Existing) {
+        Ok(disk) => disk,
+        // The scan tells what is missing.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(fail(e)),
+    };
+    if disk.len().map_err(fail)? < copy.offset + copy.data.len() as u64 {
+        // It was cut short meanwhile: the scan has to see that.
+        return Ok(());
+    }
     disk.write_at(&copy.data, copy.offset).map_err(fail)?;
     // Before the copy makes room for the next part.
     disk.sync(SyncPurpose::JournalOpen).map_err(fail)

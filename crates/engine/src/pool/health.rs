@@ -12,6 +12,8 @@ pub mod code {
     pub const POISONED: &str = "poisoned";
     /// The catalog, a map page or a version does not verify.
     pub const CATALOG_DAMAGED: &str = "catalog-damaged";
+    /// The pool was opened without a part of its journal, as the operator accepted.
+    pub const JOURNAL_LOSS: &str = "journal-loss";
     /// Little space is left for new writes.
     pub const SPACE_LOW: &str = "space-low";
     /// The file system below the pool has little room left; the pool itself has more.
@@ -98,6 +100,7 @@ impl Pool {
             warnings.push(Warning::new(code::CATALOG_DAMAGED, text));
         }
         warnings.extend(damages.into_iter().map(|text| Warning::new(code::CATALOG_DAMAGED, text)));
+        warnings.extend(self.journal_loss().map(|loss| Warning::new(code::JOURNAL_LOSS, loss.to_string())));
     }
 
     fn warn_of_space(&self, warnings: &mut Vec<Warning>) {

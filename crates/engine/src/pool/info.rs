@@ -54,6 +54,9 @@ pub struct PoolOptions {
     /// Physical volumes get a new stamp with the first commit after so many nanoseconds: what was copied, or restored, within
     /// a shorter time of one run is not told from what is there.
     pub stamp_interval: u64,
+    /// Damage of the journal that would keep the pool from opening is accepted: [`super::Pool::journal_loss`] tells what
+    /// was lost.
+    pub accept_journal_loss: bool,
 }
 
 impl PoolOptions {
@@ -79,6 +82,7 @@ impl Default for PoolOptions {
             backing_margin: 64 << 20,
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),
             stamp_interval: 60_000_000_000,
+            accept_journal_loss: false,
         }
     }
 }

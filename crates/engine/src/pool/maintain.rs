@@ -7,7 +7,7 @@ use crate::catalog::{Positions, Txn};
 use crate::destage::{Ahead, Fill, Relocation};
 use crate::error::Result;
 use crate::grace::Retired;
-use crate::journal::{Cursor, Room, SegmentFile};
+use crate::journal::{Cursor, FIRST_RECORD, Room, SegmentFile};
 use crate::map::page::PageKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub(crate) struct Maintenance {
     pub(crate) allocator: Allocator,
     /// The next record to destage.
     pub(crate) cursor: Cursor,
+    /// Where the part of the journal ends that is being carried out.
+    pub(crate) ends: Option<Cursor>,
     /// What was collected from there in advance.
     pub(crate) ahead: Option<Ahead>,
     /// As of the last commit.
@@ -88,6 +90,7 @@ impl Maintenance {
         Maintenance {
             allocator,
             cursor,
+            ends: None,
             ahead: None,
             destaged: committed.destaged_lsn,
             committed,
@@ -162,7 +165,7 @@ impl Pool {
         }
         m.seen = (self.journal.written(), self.work.kicks.load(Ordering::Relaxed));
         // Segments are written in advance, when nothing else is to be done, so that appending never allocates.
-        if self.journal.add_file(true).unwrap_or(false) {
+        if self.add_journal_file(true).unwrap_or(false) {
             return Ok(Progress::Worked);
         }
         Ok(Progress::Idle)
@@ -329,6 +332,10 @@ impl Pool {
             .and_then(|()| txn.put_positions(&positions))
             .and_then(|()| txn.put_clock(&clock, stretches.as_deref()))
             .and_then(|()| scrub.map_or(Ok(()), |record| txn.put_scrub(&record)))
+            .and_then(|()| {
+                let start = Self::scan_start(m, destaged, journal_seq);
+                txn.change_journal(|row| (row.destaged_lsn, row.start) = (destaged, start))
+            })
             .and_then(|()| txn.commit())
             .map_err(|e| self.fault.poison(&e))?;
         self.flushes.stored(flushes);
@@ -415,13 +422,37 @@ impl Pool {
         m.evacuated &= taken_back == 0;
     }
 
+    /// Makes one more journal file, which the catalog counts before it is used. False when there are enough.
+    fn add_journal_file(&self, prewrite: bool) -> Result<bool> {
+        self.journal.add_file(prewrite, |files| {
+            let counted = self.catalog.begin().and_then(|mut txn| {
+                txn.change_journal(|row| row.files = row.files.max(files))?;
+                txn.commit()
+            });
+            counted.map_err(|e| self.fault.poison(&e))
+        })
+    }
+
+    /// Where a scan may begin when everything up to `destaged` is in place, in the segment `seq`.
+    fn scan_start(m: &Maintenance, destaged: u64, seq: u64) -> Cursor {
+        let ends = m.ends.filter(|end| end.lsn == destaged + 1);
+        let known = ends.or((destaged == m.destaged).then_some(m.cursor));
+        let (at, lsn) = match known {
+            Some(c) if c.seq == seq && c.at > FIRST_RECORD => (c.at, c.lsn),
+            Some(c) if c.seq <= seq => (FIRST_RECORD, destaged + 1),
+            // Not known: the scan looks for it.
+            _ => (0, destaged + 1),
+        };
+        Cursor { seq, at, lsn }
+    }
+
     /// Room for a record, after [`Room`] said that there is none: makes a file, or destages, or waits for the thread
     /// that does. The writer's own help is the backpressure.
     pub(crate) fn make_room(&self, room: Room) -> Result<()> {
         self.check_usable()?;
         match room {
             Room::Ready => Ok(()),
-            Room::NeedsFile => self.journal.add_file(false).map(|_| ()),
+            Room::NeedsFile => self.add_journal_file(false).map(|_| ()),
             Room::Full => {
                 self.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
                 self.kick();

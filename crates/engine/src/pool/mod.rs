@@ -11,6 +11,7 @@ pub(crate) mod image;
 mod info;
 pub(crate) mod label;
 pub(crate) mod line;
+mod loss;
 mod maintain;
 pub(crate) mod namespace;
 mod open;
@@ -28,6 +29,7 @@ mod usage;
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use health::{Health, Warning, code};
 pub use info::*;
+pub use loss::{JOURNAL_DAMAGED, JournalLoss, VolumeLoss};
 
 pub(crate) use snapshots::{check_depth, record as snapshot_record};
 
@@ -54,8 +56,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use pv::PvTable;
 use stamping::Stamping;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// An open pool. Lock order: a branch's `bringing`, `maintenance`, `names`, the journal's sequencing lock, then leaves.
@@ -85,6 +87,7 @@ pub struct Pool {
     /// Physical volumes are added, drained and removed one at a time.
     pub(crate) pv_operations: AlarmedMutex<()>,
     work: Work,
+    journal_loss: OnceLock<JournalLoss>,
     _lock: Box<dyn Send + Sync>,
 }
 

@@ -11,8 +11,8 @@ use super::stamp::Age;
 use super::stamping::{Stamping, age_of, stamp_all};
 use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
 use crate::catalog::{
-    self, CURRENT, Catalog, Control, KnownStamps, LineRecord, Positions, PvRecord, SnapshotRecord,
-    StampRecord, Superblock,
+    self, CURRENT, Catalog, Control, JournalRecord, KnownStamps, LineRecord, Positions, PvRecord,
+    SnapshotRecord, StampRecord, Superblock,
 };
 use crate::cdp::flushes::Flushes;
 use crate::cdp::log::load_segments;
@@ -25,15 +25,15 @@ use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
-    Journal, JournalConfig, Located, Owner, ScanStart, Scanned, keep_tail_room, make_durable, restore_tail,
+    Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, keep_tail_room, make_durable, restore_tail,
     scan, stage_located,
 };
 use crate::map::Map;
 use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) const LOCK_FILE: &str = "pool.lock";
 
@@ -142,6 +142,8 @@ impl Pool {
         let dir = Arc::new(CountingDir::new(dir));
         let (catalog, superblock) = open_catalog(&*dir, options.catalog_cache_bytes)?;
         let mut committed = catalog.positions()?;
+        let mut start = ScanStart::new(&superblock, &committed, catalog.journal()?);
+        start.accept_loss = options.accept_journal_loss;
         options.fit(&superblock.config());
         let mut names = load_names(dir.clone(), &catalog, &superblock)?;
         let pvs = PvTable::new();
@@ -150,10 +152,10 @@ impl Pool {
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
         let known = catalog.stamps()?;
         let mut undated = check_ages(&held(&names, &pvs), &superblock, &known, judge)?;
-        let owner = Owner { pool: superblock.pool, incarnation: committed.incarnation };
+        let owner = start.owner;
         restore_tail(&*dir, &owner)?;
         let promises = (&space, options.batch_bytes);
-        let mut scanned = recover_journal(&*dir, &superblock, &committed, &mut names, promises)?;
+        let mut scanned = recover_journal(&*dir, start, committed.preserved_lsn, &mut names, promises)?;
         let added = open_added(&*dir, &names, &superblock, &pvs)?;
         undated.extend(check_ages(&added, &superblock, &known, judge)?);
         make_durable(&*dir, &owner, &scanned)?;
@@ -165,6 +167,10 @@ impl Pool {
         keep_tail_room(&*dir, superblock.segment_size)?;
         let cursor = scanned.cursor;
         scanned.max_time = committed.time;
+        let accepted = scanned.accepted.take();
+        if let Some(accepted) = &accepted {
+            scanned.tail_lsn = accepted.last_lsn;
+        }
         let clock = resume_clock(&world, &catalog, &scanned)?;
 
         let fault = Arc::new(Fault::default());
@@ -198,9 +204,13 @@ impl Pool {
             pv_operations: AlarmedMutex::new(fault.clone(), "a physical volume was added or removed", ()),
             work: Work::default(),
             fault,
+            journal_loss: OnceLock::new(),
             _lock: lock,
         });
         pool.finish_interrupted_batch()?;
+        if let Some(accepted) = accepted {
+            pool.give_up(accepted)?;
+        }
         pool.make_up_anchors()?;
         pool.store_clock().map(|()| pool)
     }
@@ -433,23 +443,16 @@ fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
 /// bytes.
 fn recover_journal(
     dir: &dyn Dir,
-    superblock: &Superblock,
-    committed: &Positions,
+    start: ScanStart,
+    preserved: u64,
     names: &mut Namespace,
     (space, batch): (&Space, u64),
 ) -> Result<Scanned> {
-    let start = ScanStart {
-        owner: Owner { pool: superblock.pool, incarnation: committed.incarnation },
-        seq: committed.journal_seq,
-        incarnation: committed.journal_incarnation,
-        destaged_lsn: committed.destaged_lsn,
-        synced_lsn: committed.synced_lsn,
-    };
     // Before this LSN no batch reaches over.
-    let mut cut = committed.preserved_lsn;
+    let mut cut = preserved;
     let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
         let header = &located.header;
-        if header.lsn <= committed.preserved_lsn {
+        if header.lsn <= preserved {
             return Ok(());
         }
         let place = Place {
@@ -496,6 +499,13 @@ fn begin_incarnation(
     committed.time = committed.time.max(scanned.max_time);
     let mut txn = catalog.begin()?;
     txn.put_positions(committed)?;
+    // Where the log was found to begin in a later segment the named one holds nothing any more.
+    let at = if scanned.cursor.seq == committed.journal_seq { scanned.cursor.at } else { 0 };
+    txn.put_journal(&JournalRecord {
+        files: scanned.files,
+        destaged_lsn: committed.destaged_lsn,
+        start: Cursor { seq: committed.journal_seq, at, lsn: scanned.cursor.lsn },
+    })?;
     let (sequence, incarnation) = (catalog.stamps()?.issued.sequence + 1, committed.incarnation);
     let stamp = StampRecord { sequence, incarnation, life: uuid(&*world.rng) };
     txn.put_issued_stamp(&stamp)?;

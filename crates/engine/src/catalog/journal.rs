@@ -1,0 +1,98 @@
+//! What the catalog knows of the journal's files: how many were made, and where the scan begins.
+//!
+//! The row is not a part of [`Positions`](super::Positions): a pool that an older build wrote has none, and an older build
+//! that opens the pool leaves the row as it is. So the start counts only while it agrees with the positions.
+
+use super::store::{db, guarded};
+use super::values::{seal, unseal};
+use super::{Catalog, META, Txn, Value, decode};
+use crate::error::Result;
+use crate::journal::Cursor;
+use redb::ReadableTable;
+
+/// The key of the row in `meta`.
+const JOURNAL: &str = "journal";
+
+/// The journal's files and the start of the scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JournalRecord {
+    /// The files with indexes below this one exist, at their full length. A file is counted before it is first used.
+    pub(crate) files: u32,
+    /// The positions' `destaged_lsn` for which `start` was written.
+    pub(crate) destaged_lsn: u64,
+    /// No record before this place is needed: the scan begins here.
+    pub(crate) start: Cursor,
+}
+
+impl Value for JournalRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u32(self.files).u64(self.destaged_lsn);
+            w.u64(self.start.seq).u64(self.start.at).u64(self.start.lsn);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let value = JournalRecord {
+            files: r.u32()?,
+            destaged_lsn: r.u64()?,
+            start: Cursor { seq: r.u64()?, at: r.u64()?, lsn: r.u64()? },
+        };
+        r.end(value)
+    }
+}
+
+impl Catalog {
+    /// What is known of the journal's files; `None` in a pool that only older builds have written.
+    pub(crate) fn journal(&self) -> Result<Option<JournalRecord>> {
+        self.store.read("read the catalog", |txn| {
+            let table = db!("read the catalog", txn.open_table(META));
+            let value = db!("read the catalog", table.get(JOURNAL));
+            value.map(|v| decode(JOURNAL, v.value())).transpose()
+        })
+    }
+}
+
+impl Txn<'_> {
+    /// Replaces the row.
+    pub(crate) fn put_journal(&mut self, value: &JournalRecord) -> Result<()> {
+        self.put(META, JOURNAL, &value.encode())
+    }
+
+    /// Takes the row away: the pool is as one that an older build wrote.
+    #[cfg(test)]
+    pub(crate) fn forget_journal(&mut self) -> Result<()> {
+        self.remove(META, JOURNAL)
+    }
+
+    /// Changes the row, if there is one. The transaction reads it itself, so two writers never undo each other's change.
+    pub(crate) fn change_journal(&mut self, change: impl FnOnce(&mut JournalRecord)) -> Result<()> {
+        let old = guarded("read the catalog", || {
+            let table = db!("read the catalog", self.txn.get()?.open_table(META));
+            let value = db!("read the catalog", table.get(JOURNAL));
+            value.map(|v| decode::<JournalRecord>(JOURNAL, v.value())).transpose()
+        })?;
+        let Some(mut row) = old else { return Ok(()) };
+        change(&mut row);
+        if Some(row) != old { self.put_journal(&row) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_and_damage() {
+        let row = JournalRecord { files: 3, destaged_lsn: 41, start: Cursor { seq: 5, at: 8192, lsn: 42 } };
+        let bytes = row.encode();
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "01030000002900000000000000050000000000000000200000000000002a00000000000000ad529aff");
+        assert_eq!(JournalRecord::decode(&bytes), Some(row));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(JournalRecord::decode(&bad), None, "bit {bit}");
+        }
+    }
+}

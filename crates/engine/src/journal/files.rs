@@ -1,0 +1,172 @@
+//! The journal's files: how one is made, and whether all that were made are there, at their full length.
+//!
+//! A file is made under another name, at its full length, with all of its space, and synced. Only then it gets its name, the
+//! directory is synced, and the catalog counts it; only then it is used. So a file that the catalog counts and that is missing
+//! or shorter has lost what it held, and a file that is not counted never held anything. An older build made files under
+//! their own names and counted none; it made them in the order of their indexes and used them at their full length. So a gap,
+//! or a short file with a header of this pool, is damage there, too.
+
+use super::scan::{ScanStart, Scanned};
+use super::segment::{FIRST_RECORD, SegmentFile, SegmentHeader, file_index, file_name};
+use super::tail::{Patched, interrupted};
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A file in the making has this behind its name.
+const NEW: &str = ".new";
+/// Bytes written at a time to a file in the making.
+const PART: u64 = 1 << 20;
+
+/// A journal file, before it is known whether it is a part of the log.
+pub(super) struct Candidate {
+    pub(super) file: Arc<SegmentFile>,
+    pub(super) header: Option<SegmentHeader>,
+    /// The block of the header can't be read.
+    pub(super) unreadable: bool,
+    /// The block of the header holds zeros: most likely the file was never used.
+    pub(super) blank: bool,
+    pub(super) len: u64,
+    /// Has all of its space.
+    allocated: bool,
+}
+
+/// Makes the file `index`, durably. With `prewrite` it is written once: the file system's own journal is not touched when it
+/// is written again.
+pub(super) fn make(dir: &dyn Dir, index: u32, size: u64, prewrite: bool) -> Result<Arc<dyn Disk>> {
+    let name = file_name(index);
+    let new = format!("{name}{NEW}");
+    let fail = |e| Error::io(format!("create {name}"), e);
+    let disk = dir.open(&new, OpenMode::Create).map_err(fail)?;
+    let made = fill(&*disk, size, prewrite).and_then(|()| dir.rename(&new, &name));
+    if let Err(e) = made {
+        // Its space may be what the others lack.
+        let _ = dir.remove(&new);
+        return Err(fail(e));
+    }
+    Ok(disk)
+}
+
+fn fill(disk: &dyn Disk, size: u64, prewrite: bool) -> std::io::Result<()> {
+    disk.set_len(size)?;
+    disk.allocate(0, size)?;
+    if prewrite {
+        let zeros = vec![0; PART.min(size) as usize];
+        for at in (0..size).step_by(zeros.len()) {
+            disk.write_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
+        }
+    }
+    // The length is durable before the name: whoever finds a short file knows that it was cut.
+    disk.sync(SyncPurpose::Journal)
+}
+
+/// Opens all journal files. An opening that writes removes what was in the making, completes files that were never used, and
+/// gives free files the space that they may lack.
+pub(super) fn open_all(
+    dir: &dyn Dir,
+    start: &ScanStart,
+    writable: bool,
+    scanned: &mut Scanned,
+) -> Result<Vec<Candidate>> {
+    let mut candidates = BTreeMap::new();
+    let copy = interrupted(dir, &start.owner)?;
+    let copied = copy.as_ref().map_or(0, |copy| copy.file + 1);
+    // An opening that writes has restored it already.
+    let mut copy = copy.filter(|_| !writable);
+    for name in dir.list().map_err(|e| Error::io("list the data directory", e))? {
+        if writable && name.strip_suffix(NEW).and_then(file_index).is_some() {
+            dir.remove(&name).map_err(|e| Error::io(format!("remove {name}"), e))?;
+        }
+        let Some(index) = file_index(&name) else { continue };
+        let mode = if writable { OpenMode::Existing } else { OpenMode::ReadOnly };
+        let mut disk = dir.open(&name, mode).map_err(|e| Error::io(format!("open {name}"), e))?;
+        if let Some(copy) = copy.take_if(|copy| copy.file == index) {
+            disk = Arc::new(Patched { inner: disk, copy });
+        }
+        candidates.insert(index, look_at(disk, index, start)?);
+    }
+    let counted = start.record.map_or(0, |r| r.files);
+    let end = candidates.keys().next_back().map_or(0, |last| last + 1).max(copied);
+    for index in 0..counted.max(end) {
+        match candidates.get_mut(&index) {
+            None => {
+                scanned.damages.push(missing(index, counted));
+                if start.accept_loss {
+                    let disk = make(dir, index, start.segment_size, false)?;
+                    candidates.insert(index, look_at(disk, index, start)?);
+                }
+            }
+            Some(candidate) if candidate.len < start.segment_size => {
+                let lost = index < counted || candidate.header.is_some();
+                if lost {
+                    scanned.damages.push(short(candidate, start.segment_size));
+                }
+                if writable && (start.accept_loss || !lost) {
+                    candidate.complete(start.segment_size, lost)?;
+                }
+            }
+            Some(candidate) if writable => candidate.complete(start.segment_size, false)?,
+            Some(_) => {}
+        }
+    }
+    scanned.file_indexes = end.max(counted);
+    scanned.files =
+        (0..).take_while(|i| candidates.get(i).is_some_and(|c| c.len >= start.segment_size)).count() as u32;
+    for candidate in
+        candidates.values().filter(|c| writable && (counted..scanned.files).contains(&c.file.index))
+    {
+        // It is about to be counted, and a build that counts none may have left its length to chance.
+        let synced = candidate.file.disk.sync(SyncPurpose::JournalOpen);
+        synced.map_err(|e| Error::io(format!("sync {}", file_name(candidate.file.index)), e))?;
+    }
+    Ok(candidates.into_values().collect())
+}
+
+fn missing(index: u32, counted: u32) -> String {
+    let name = file_name(index);
+    match counted {
+        0 => format!("{name} is missing, and files behind it are there"),
+        _ => format!("{name} is missing: {counted} files were made"),
+    }
+}
+
+fn short(candidate: &Candidate, size: u64) -> String {
+    let name = file_name(candidate.file.index);
+    format!("{name} is {} bytes long instead of {size}: it was cut short", candidate.len)
+}
+
+fn look_at(disk: Arc<dyn Disk>, index: u32, start: &ScanStart) -> Result<Candidate> {
+    let len = disk.len().map_err(|e| Error::io(format!("open {}", file_name(index)), e))?;
+    let mut block = vec![0u8; FIRST_RECORD as usize];
+    let read = if len >= FIRST_RECORD { disk.read_at(&mut block, 0) } else { Ok(()) };
+    let header = SegmentHeader::decode(&block).filter(|h| read.is_ok() && h.pool == start.owner.pool);
+    let seq = AtomicU64::new(header.map_or(0, |h| h.seq));
+    let file = Arc::new(SegmentFile { index, disk, seq });
+    let blank = read.is_ok() && block.iter().all(|b| *b == 0);
+    Ok(Candidate { file, header, unreadable: read.is_err(), blank, len, allocated: true })
+}
+
+impl Candidate {
+    /// Gives it its full length, and the space that it may lack. What can't be had makes it unfit for use, no more; but a
+    /// file that `must` be completed fails the opening.
+    fn complete(&mut self, size: u64, must: bool) -> Result<()> {
+        let disk = &self.file.disk;
+        let completed = disk.allocate(0, size).and_then(|()| match self.len < size {
+            true => disk.set_len(size).and_then(|()| disk.sync(SyncPurpose::JournalOpen)),
+            false => Ok(()),
+        });
+        match completed {
+            Ok(()) => self.len = self.len.max(size),
+            Err(e) if must => return Err(Error::io(format!("complete {}", file_name(self.file.index)), e)),
+            Err(_) => self.allocated = false,
+        }
+        Ok(())
+    }
+
+    /// May new records be written to it?
+    pub(super) fn is_fit(&self, size: u64) -> bool {
+        self.allocated && self.len >= size
+    }
+}

@@ -1,0 +1,47 @@
+//! What an opening gives up when it is told to go on with a damaged journal.
+
+use super::record::{Header, Kind};
+use std::collections::BTreeMap;
+
+/// Records of one branch that were found behind the damage.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BranchLoss {
+    pub(crate) records: u64,
+    /// Bytes of the volume that they would have changed, each record's counted.
+    pub(crate) bytes: u64,
+    pub(crate) first_lsn: u64,
+    pub(crate) last_lsn: u64,
+}
+
+/// Records behind the tail, by branch; of branch 0 are control operations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Beyond(pub(crate) BTreeMap<u64, BranchLoss>);
+
+impl Beyond {
+    pub(super) fn add(&mut self, header: &Header) {
+        let branch = if header.kind == Kind::Control { 0 } else { header.branch };
+        let loss = self.0.entry(branch).or_default();
+        loss.first_lsn = if loss.records == 0 { header.lsn } else { loss.first_lsn.min(header.lsn) };
+        loss.last_lsn = loss.last_lsn.max(header.lsn);
+        loss.records += 1;
+        loss.bytes += header.length;
+    }
+
+    pub(super) fn records(&self) -> u64 {
+        self.0.values().map(|loss| loss.records).sum()
+    }
+}
+
+/// Damage that an opening was told to accept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Accepted {
+    /// What is damaged, each with its file.
+    pub(crate) damages: Vec<String>,
+    /// Everything up to here was recovered.
+    pub(crate) recovered_lsn: u64,
+    /// No larger LSN is known to have been given out.
+    pub(crate) last_lsn: u64,
+    /// Everything up to here is known to have been durable.
+    pub(crate) durable_lsn: u64,
+    pub(crate) beyond: Beyond,
+}

@@ -1,0 +1,82 @@
+//! Pools that an older build wrote: the catalog neither counts journal files nor knows a byte to begin at.
+
+use super::segment::FIRST_RECORD;
+use crate::device::BlockDevice;
+use crate::disk::{Dir, OpenMode};
+use crate::pool::{Pool, PoolOptions};
+use crate::testing::Inside;
+use std::sync::Arc;
+
+const BLOCK: u64 = 4096;
+
+/// Ten blocks in place and two durable behind them, in the journal's first file; killed. The catalog's row is as `row` leaves it.
+fn killed(row: impl FnOnce(&Pool)) -> Inside {
+    let inside = Inside::new(1 << 20);
+    for n in 0..10 {
+        inside.write(n * BLOCK, n as u8 + 1, BLOCK as usize);
+    }
+    inside.pool.drain().unwrap();
+    inside.write(10 * BLOCK, 11, BLOCK as usize);
+    inside.write(11 * BLOCK, 12, BLOCK as usize);
+    row(&inside.pool);
+    inside
+}
+
+fn forget(pool: &Pool) {
+    let mut txn = pool.catalog.begin().unwrap();
+    txn.forget_journal().unwrap();
+    txn.commit().unwrap();
+}
+
+/// As if an older build had moved the positions on, and left the row alone.
+fn leave_behind(pool: &Pool) {
+    let mut txn = pool.catalog.begin().unwrap();
+    txn.change_journal(|row| row.destaged_lsn -= 1).unwrap();
+    txn.commit().unwrap();
+}
+
+fn reopened(inside: Inside) -> crate::error::Result<(Vec<u8>, Arc<Pool>)> {
+    let Inside { dir, world, pool } = inside;
+    drop(pool);
+    let pool = Pool::open(dir, world, PoolOptions::default())?;
+    let mut all = vec![0; 12 * BLOCK as usize];
+    pool.open_volume("v", true)?.read(0, &mut all)?;
+    Ok((all, pool))
+}
+
+#[test]
+fn the_scan_finds_the_first_needed_record_by_itself() {
+    for row in [forget, leave_behind] {
+        // In the header of the segment, in the first record, and in the last one that is in place.
+        for at in [20, FIRST_RECORD + 9, 10 * (BLOCK + 4096)] {
+            let inside = killed(row);
+            let disk = inside.dir.open("journal-00000", OpenMode::Existing).unwrap();
+            let mut byte = [0];
+            disk.read_at(&mut byte, at).unwrap();
+            disk.write_at(&[byte[0] ^ 1], at).unwrap();
+            let (all, _pool) = reopened(inside).unwrap_or_else(|e| panic!("byte {at}: {e}"));
+            let firsts: Vec<u8> = all.chunks(BLOCK as usize).map(|c| c[0]).collect();
+            assert_eq!(firsts, (1..=12).collect::<Vec<u8>>(), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn a_gap_or_a_short_file_in_use_is_damage_and_an_unused_rest_is_completed() {
+    let gap = killed(forget);
+    gap.dir.open("journal-00002", OpenMode::Create).unwrap().set_len(1 << 20).unwrap();
+    assert!(reopened(gap).err().unwrap().to_string().contains("journal-00001 is missing"));
+
+    let short = killed(forget);
+    short.dir.open("journal-00000", OpenMode::Existing).unwrap().set_len(90_000).unwrap();
+    assert!(reopened(short).err().unwrap().to_string().contains("it was cut short"));
+
+    // What a creation leaves that failed for want of space.
+    let rest = killed(forget);
+    rest.dir.open("journal-00001", OpenMode::Create).unwrap().set_len(4096).unwrap();
+    let dir = rest.dir.clone();
+    let (all, pool) = reopened(rest).unwrap();
+    assert_eq!(all[11 * BLOCK as usize], 12);
+    assert_eq!(dir.open("journal-00001", OpenMode::Existing).unwrap().len().unwrap(), 1 << 20);
+    assert_eq!(pool.catalog.journal().unwrap().unwrap().files, 2, "from now on they are counted");
+}

@@ -1,0 +1,505 @@
+//! Damage of the journal's files: what nobody needs any more keeps nothing closed, and what is needed is missed.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use hindcast_engine::check::{CheckOptions, CheckReport, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec, code};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::{Error, ErrorKind, Volume};
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+const SEGMENT: u64 = 256 * KIB;
+const BLOCK: u64 = 4096;
+
+/// What is to fail.
+#[derive(Default)]
+struct Faults {
+    /// Bytes of a file that can't be read.
+    unreadable: Option<(String, Range<u64>)>,
+    /// Files with these in their names get no space.
+    no_room: Option<&'static str>,
+}
+
+/// A directory in memory with files that can't be read, or get no space, on demand.
+#[derive(Clone, Default)]
+struct Faulty {
+    inner: MemDir,
+    faults: Arc<Mutex<Faults>>,
+}
+
+struct FaultyDisk {
+    inner: Arc<dyn Disk>,
+    dir: Faulty,
+    name: String,
+}
+
+impl Dir for Faulty {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open(name, mode)?;
+        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
+    }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open_locked(name, mode)?;
+        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
+    }
+    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
+        self.inner.lock(name)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.inner.list()
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.inner.sync(purpose)
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if let Some((name, range)) = &self.dir.faults.lock().unwrap().unreadable
+            && *name == self.name
+            && range.start < offset + buf.len() as u64
+            && offset < range.end
+        {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.inner.read_at(buf, offset)
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.read_at(buf, offset).map(|()| true)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.inner.sync(purpose)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let no_room = self.dir.faults.lock().unwrap().no_room;
+        if no_room.is_some_and(|part| self.name.contains(part)) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.inner.allocate(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.punch(offset, len)
+    }
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
+        self.inner.backing_available()
+    }
+    fn advise_random(&self) {}
+    fn is_block_device(&self) -> bool {
+        false
+    }
+}
+
+impl Faulty {
+    /// An independent copy of all files.
+    fn copied(&self) -> Faulty {
+        let copy = Faulty::default();
+        for name in self.inner.list().unwrap() {
+            self.copy_file(&name, &copy);
+        }
+        copy
+    }
+
+    fn copy_file(&self, name: &str, to: &Faulty) {
+        let from = self.inner.open(name, OpenMode::ReadOnly).unwrap();
+        let mut content = vec![0; from.len().unwrap() as usize];
+        from.read_at(&mut content, 0).unwrap();
+        let disk = to.inner.open(name, OpenMode::Create).unwrap();
+        disk.set_len(content.len() as u64).unwrap();
+        disk.write_at(&content, 0).unwrap();
+    }
+
+    fn file(&self, name: &str) -> Arc<dyn Disk> {
+        self.inner.open(name, OpenMode::Existing).unwrap()
+    }
+
+    fn journal_files(&self) -> Vec<String> {
+        self.inner.list().unwrap().into_iter().filter(|n| n.starts_with("journal-0")).collect()
+    }
+
+    fn flip(&self, name: &str, at: u64) {
+        let mut byte = [0];
+        self.file(name).read_at(&mut byte, at).unwrap();
+        self.file(name).write_at(&[byte[0] ^ 4], at).unwrap();
+    }
+
+    fn open(&self) -> Result<Arc<Pool>, Error> {
+        self.open_with(PoolOptions::default())
+    }
+
+    fn open_with(&self, options: PoolOptions) -> Result<Arc<Pool>, Error> {
+        Pool::open(Arc::new(self.clone()), world(9), PoolOptions { destage_threads: 1, ..options })
+    }
+
+    fn check(&self, repair: bool) -> CheckReport {
+        check(Arc::new(self.clone()), &CheckOptions { repair, ..CheckOptions::default() }, &mut |_, _| {})
+            .unwrap()
+    }
+}
+
+fn world(seed: u64) -> World {
+    World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
+}
+
+fn create(dir: &Faulty) -> (Arc<Pool>, Arc<Volume>) {
+    let config = PoolConfig {
+        extent_size: 64 * KIB,
+        journal_size: 8 * SEGMENT,
+        segment_size: SEGMENT,
+        atomic_unit: 4096,
+    };
+    let pv = PvSpec { path: "pv-0.img".into(), size: Some(16 * MIB), force: false };
+    Pool::create(Arc::new(dir.clone()), &world(1), &config, Placement::Anywhere, &[pv]).unwrap();
+    let pool = dir.open().unwrap();
+    let new = NewVolume { name: "v".into(), size: MIB, chunk_size: 4096, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    let volume = pool.open_volume("v", false).unwrap();
+    (pool, volume)
+}
+
+fn write_fua(volume: &Volume, offset: u64, byte: u8, len: u64) {
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, true);
+    let [op] = ops;
+    op.result.unwrap();
+}
+
+/// A pool after a kill: 20 writes in place, 8 durable ones behind them that the catalog knows nothing of, in two segments, a
+/// snapshot among them, and free files. Block `n` of the volume holds `n + 1`.
+fn killed() -> Faulty {
+    let dir = Faulty::default();
+    let (pool, volume) = create(&dir);
+    while dir.journal_files().len() < 4 {
+        pool.maintain().unwrap();
+    }
+    for n in 0..20 {
+        write_fua(&volume, n * BLOCK, n as u8 + 1, BLOCK);
+    }
+    pool.drain().unwrap();
+    for n in 20..24 {
+        write_fua(&volume, n * BLOCK, n as u8 + 1, BLOCK);
+    }
+    // To the next segment.
+    write_fua(&volume, 128 * KIB, 99, 128 * KIB);
+    pool.create_snapshots(&[("v", "s")]).unwrap();
+    for n in 24..28 {
+        write_fua(&volume, n * BLOCK, n as u8 + 1, BLOCK);
+    }
+    drop((pool, volume));
+    dir
+}
+
+/// A pool after a clean stop, with writes that are only in the journal.
+fn closed() -> Faulty {
+    let dir = killed();
+    let pool = dir.open().unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    dir
+}
+
+fn assert_content(pool: &Arc<Pool>, what: &str) {
+    let mut all = vec![0; MIB as usize];
+    pool.open_volume("v", true).unwrap().read(0, &mut all).unwrap();
+    for n in 0..28 {
+        assert_eq!(all[n * BLOCK as usize], n as u8 + 1, "{what}: block {n}");
+    }
+    assert_eq!(all[130 * KIB as usize], 99, "{what}");
+    assert_eq!(pool.snapshots("v").unwrap().len(), 1, "{what}");
+}
+
+/// What is there is what was there after some LSN: no block without all the blocks before it.
+fn assert_prefix(pool: &Arc<Pool>, what: &str) {
+    let mut all = vec![0; MIB as usize];
+    pool.open_volume("v", true).unwrap().read(0, &mut all).unwrap();
+    let there: Vec<bool> = (0..28).map(|n| all[n * BLOCK as usize] == n as u8 + 1).collect();
+    assert!(there.is_sorted_by(|a, b| a >= b), "{what}: {there:?}");
+    assert!(there[..20].iter().all(|b| *b), "{what}: what is in place is there: {there:?}");
+}
+
+/// The bytes of the first journal file before the last record that is in place, and behind it.
+fn in_place(dir: &Faulty) -> u64 {
+    let disk = dir.file("journal-00000");
+    let mut bytes = vec![0; SEGMENT as usize];
+    disk.read_at(&mut bytes, 0).unwrap();
+    // The first write that is not in place: a block of 21s behind a header.
+    let at = bytes.windows(64).position(|w| w.iter().all(|b| *b == 21)).unwrap() as u64;
+    at - 80
+}
+
+/// A bit of what is in place already, the header of its segment included, kept the pool closed.
+#[test]
+fn damage_of_what_is_in_place_matters_to_nobody() {
+    let good = killed();
+    let end = in_place(&good);
+    assert!(end > 20 * BLOCK);
+    for at in (0..end).step_by(509).chain([4, 40, BLOCK + 5, end - 1]) {
+        let dir = good.copied();
+        dir.flip("journal-00000", at);
+        let report = dir.check(false);
+        assert!(report.is_clean(), "byte {at}: {:?}", report.findings);
+        let pool = dir.open().unwrap_or_else(|e| panic!("byte {at}: {e}"));
+        assert_content(&pool, &format!("byte {at}"));
+    }
+    // Zeros over all of it.
+    good.file("journal-00000").write_at(&vec![0; (end / BLOCK * BLOCK) as usize], 0).unwrap();
+    assert_content(&good.open().unwrap(), "zeros");
+}
+
+#[test]
+fn damage_of_what_is_needed_is_named_and_refused() {
+    let good = killed();
+    let end = in_place(&good);
+    for at in [end + 1, end + 100] {
+        let dir = good.copied();
+        dir.flip("journal-00000", at);
+        let error = dir.open().err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let text = error.to_string();
+        for part in ["breaks after LSN", " of journal-00000", " are lost", "later records are still there"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!dir.check(true).is_clean());
+        assert!(dir.open().is_err(), "check --repair does not paper over it");
+    }
+}
+
+/// The header of a segment with needed records: worked out from the records.
+#[test]
+fn a_damaged_header_of_a_segment_costs_nothing() {
+    let good = killed();
+    for name in good.journal_files() {
+        for at in [0, 13, 30, 40, 50] {
+            let dir = good.copied();
+            dir.flip(&name, at);
+            assert_content(&dir.open().unwrap(), &format!("{name} byte {at}"));
+            // And on and on.
+            assert_content(&dir.open().unwrap(), &format!("{name} byte {at}, again"));
+        }
+        let dir = good.copied();
+        dir.faults.lock().unwrap().unreadable = Some((name.clone(), 0..BLOCK));
+        assert_content(&dir.open().unwrap(), &format!("{name}, unreadable header"));
+    }
+}
+
+/// Every journal file, cut to each of several lengths or removed, after a kill and after a clean stop.
+#[test]
+fn a_file_that_was_cut_short_or_is_missing_is_noticed() {
+    for (stop, good) in [("killed", killed()), ("closed", closed())] {
+        let files = good.journal_files();
+        assert!(files.len() >= 3, "{files:?}");
+        for name in &files {
+            for cut in
+                [Some(0), Some(1), Some(BLOCK), Some(BLOCK + 100), Some(60_000), Some(SEGMENT - 1), None]
+            {
+                let what = format!("{stop}, {name} cut to {cut:?}");
+                let dir = good.copied();
+                match cut {
+                    Some(len) => dir.file(name).set_len(len).unwrap(),
+                    None => dir.inner.remove(name).unwrap(),
+                }
+                for repair in [false, true] {
+                    let report = dir.check(repair);
+                    let found = report.findings.iter().find(|f| f.code == "journal");
+                    assert!(found.is_some_and(|f| f.detail.contains(name)), "{what}: {:?}", report.findings);
+                }
+                let error = dir.open().err().unwrap_or_else(|| panic!("{what}: it opens"));
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}");
+                assert!(error.to_string().contains(name), "{what}: {error}");
+                accept(&dir, &what);
+            }
+        }
+    }
+}
+
+/// Opens with the explicit word: a prefix is there, what was lost is told, and from then on the pool is as any other.
+fn accept(dir: &Faulty, what: &str) {
+    let options = PoolOptions { accept_journal_loss: true, ..PoolOptions::default() };
+    let pool = dir.open_with(options).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let loss = pool.journal_loss().unwrap().clone();
+    assert!(!loss.damages.is_empty() && loss.recovered_lsn <= loss.last_lsn, "{what}: {loss:?}");
+    assert!(pool.health().has(code::JOURNAL_LOSS));
+    assert_prefix(&pool, what);
+    drop(pool);
+    // Also without a single write behind it.
+    let pool = dir.open().unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(pool.journal_loss().is_none());
+    assert_eq!(pool.health(), Health::Healthy);
+    write_fua(&pool.open_volume("v", false).unwrap(), 512 * KIB, 7, BLOCK);
+    drop(pool);
+    assert!(dir.check(false).is_clean(), "{what}: {:?}", dir.check(false).findings);
+    let pool = dir.open().unwrap();
+    assert_prefix(&pool, what);
+    let mut block = vec![0; BLOCK as usize];
+    pool.open_volume("v", true).unwrap().read(512 * KIB, &mut block).unwrap();
+    assert_eq!(block, vec![7; BLOCK as usize], "{what}");
+    assert!(pool.stats().sequenced_lsn > loss.last_lsn, "{what}: no LSN is used twice");
+}
+
+#[test]
+fn damage_in_the_middle_can_be_accepted() {
+    let good = killed();
+    let end = in_place(&good);
+    for at in [end + 1, end + 100, end + 2 * BLOCK] {
+        let dir = good.copied();
+        dir.flip("journal-00000", at);
+        accept(&dir, &format!("byte {at}"));
+        let dir = good.copied();
+        dir.flip("journal-00000", at);
+        let options = PoolOptions { accept_journal_loss: true, ..PoolOptions::default() };
+        let pool = dir.open_with(options).unwrap();
+        let loss = pool.journal_loss().unwrap();
+        assert_eq!(loss.volumes[0].volume, "v");
+        assert!(loss.volumes[0].records >= 4 && loss.volumes[0].lsns.0 > loss.recovered_lsn, "{loss:?}");
+        assert!(loss.to_string().contains("writes of"), "{loss}");
+    }
+}
+
+/// Acceptance is for damage: a pool that is whole opens as always.
+#[test]
+fn accepting_loses_nothing_where_nothing_is_damaged() {
+    let dir = killed();
+    let options = PoolOptions { accept_journal_loss: true, ..PoolOptions::default() };
+    let pool = dir.open_with(options).unwrap();
+    assert!(pool.journal_loss().is_none());
+    assert_content(&pool, "accepted");
+}
+
+/// After a clean stop the catalog knows all that was durable: an older copy of any file is noticed, or was of nothing needed.
+#[test]
+fn a_file_replaced_by_an_older_copy_is_noticed_after_a_clean_stop() {
+    let older = killed();
+    let newer = older.copied();
+    let pool = newer.open().unwrap();
+    let volume = pool.open_volume("v", false).unwrap();
+    for n in 28..60 {
+        write_fua(&volume, 512 * KIB + n * BLOCK, 77, BLOCK);
+    }
+    pool.close().unwrap();
+    drop((pool, volume));
+    let mut refused = 0;
+    for name in newer.journal_files() {
+        let dir = newer.copied();
+        if older.journal_files().contains(&name) {
+            older.copy_file(&name, &dir);
+        }
+        match dir.open() {
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corrupt);
+                refused += 1;
+            }
+            Ok(pool) => {
+                assert_content(&pool, &name);
+                let mut block = vec![0; BLOCK as usize];
+                pool.open_volume("v", true).unwrap().read(512 * KIB + 59 * BLOCK, &mut block).unwrap();
+                assert_eq!(block, vec![77; BLOCK as usize], "{name}");
+            }
+        }
+    }
+    assert!(refused >= 1);
+}
+
+/// Each block of each journal file can't be read: the pool opens with everything, or the block is one that is needed.
+#[test]
+fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
+    let good = killed();
+    let needed_from = in_place(&good) / BLOCK;
+    let mut refused = Vec::new();
+    for (number, name) in good.journal_files().iter().enumerate() {
+        for block in 0..SEGMENT / BLOCK {
+            let dir = good.copied();
+            dir.faults.lock().unwrap().unreadable = Some((name.clone(), block * BLOCK..(block + 1) * BLOCK));
+            let clean = dir.check(false).is_clean();
+            match dir.open() {
+                Ok(pool) => {
+                    assert!(clean, "{name} block {block}");
+                    assert_content(&pool, &format!("{name} block {block}"));
+                }
+                Err(e) => {
+                    assert!(!clean && e.to_string().contains(name), "{name} block {block}: {e}");
+                    refused.push((number, block));
+                }
+            }
+        }
+    }
+    // Four blocks in the first file, 128 KiB, the snapshot and four blocks in the second, each with what they reach into.
+    assert!(
+        refused.iter().all(|(file, block)| *file == 3 || *file == 0 && *block >= needed_from),
+        "{refused:?}"
+    );
+    assert!((10..70).contains(&refused.len()), "{}: {refused:?}", refused.len());
+}
+
+/// A file that could not be made in full left a sparse one behind, which the next life took for a free one.
+#[test]
+fn a_file_that_gets_no_space_leaves_nothing_behind() {
+    let dir = Faulty::default();
+    let (pool, volume) = create(&dir);
+    let before = dir.inner.list().unwrap();
+    dir.faults.lock().unwrap().no_room = Some("journal-");
+    let mut refused = None;
+    for n in 0..200 {
+        let mut ops = [WriteOp::new(n % 8 * 128 * KIB, Bytes::from(vec![1; 128 * KIB as usize]))];
+        volume.write(&mut ops, false);
+        if let Err(e) = &ops[0].result {
+            refused = Some(e.kind());
+            break;
+        }
+    }
+    assert_eq!(refused, Some(ErrorKind::NoSpace));
+    assert_eq!(pool.health(), Health::Healthy);
+    assert_eq!(dir.inner.list().unwrap(), before, "nothing is left");
+    drop((pool, volume));
+    // A kill in the middle leaves a file in the making.
+    dir.inner.open("journal-00007.new", OpenMode::Create).unwrap().set_len(SEGMENT).unwrap();
+    let pool = dir.open().unwrap();
+    assert_eq!(dir.inner.list().unwrap().iter().filter(|n| n.contains(".new")).count(), 0);
+    drop(pool);
+    assert!(dir.check(false).is_clean());
+}
+
+/// Restoring a backup can make the journal's free files sparse: they get their space back at opening, or are left out.
+#[test]
+fn free_files_without_space_are_left_out_until_there_is_some() {
+    let dir = killed();
+    dir.faults.lock().unwrap().no_room = Some("journal-");
+    let pool = dir.open().unwrap();
+    let volume = pool.open_volume("v", false).unwrap();
+    let mut ops = [WriteOp::new(512 * KIB, Bytes::from(vec![1; 4096]))];
+    volume.write(&mut ops, false);
+    assert_eq!(
+        ops[0].result.as_ref().unwrap_err().kind(),
+        ErrorKind::NoSpace,
+        "there is no file to write it to"
+    );
+    assert_eq!(pool.health(), Health::Healthy);
+    dir.faults.lock().unwrap().no_room = None;
+    write_fua(&volume, 512 * KIB, 5, BLOCK);
+    drop((pool, volume));
+    assert_content(&dir.open().unwrap(), "left out");
+    assert!(dir.check(false).is_clean(), "{:?}", dir.check(false).findings);
+}
