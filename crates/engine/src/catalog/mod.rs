@@ -217,6 +217,11 @@ impl Catalog {
         Ok(self)
     }
 
+    /// Fails when the store has failed: it serves reads of its last durable state, and no commit will succeed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.store.check_writable()
+    }
+
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
         let txn = Guarded::new(self.store.begin_write()?);
         Ok(Txn { catalog: self, txn, usage: usage::UsageChange::default() })

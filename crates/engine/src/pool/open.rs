@@ -212,7 +212,9 @@ impl Pool {
             pool.give_up(accepted)?;
         }
         pool.make_up_anchors()?;
-        pool.store_clock().map(|()| pool)
+        pool.store_clock()?;
+        // A read on the way may have been served in spite of it.
+        pool.catalog.check_writable().map(|()| pool)
     }
 }
 
