@@ -293,6 +293,11 @@ impl Run {
                     refused = Some(kind);
                     continue;
                 }
+                // It has failed before it was sequenced: a journal file could not be made.
+                Answer::Unknown if !self.dir.crashed() && !self.poisoned() => {
+                    refused = Some(ErrorKind::Io);
+                    continue;
+                }
                 Answer::Unknown => answer = Answer::Unknown,
                 Answer::Done => {}
             }

@@ -25,8 +25,8 @@ use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
-    Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, keep_tail_room, make_durable, restore_tail,
-    scan, stage_located,
+    Accepted, Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, keep_tail_room, make_durable,
+    restore_tail, scan, stage_located,
 };
 use crate::map::Map;
 use crate::world::{World, uuid};
@@ -146,9 +146,8 @@ impl Pool {
         start.accept_loss = options.accept_journal_loss;
         options.fit(&superblock.config());
         let mut names = load_names(dir.clone(), &catalog, &superblock)?;
-        let pvs = PvTable::new();
+        let (pvs, space) = (PvTable::new(), Space::new(superblock.extent_size));
         let mut allocator = Allocator::new(superblock.extent_size, superblock.placement, catalog.clone());
-        let space = Space::new(superblock.extent_size);
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
         let known = catalog.stamps()?;
         let mut undated = check_ages(&held(&names, &pvs), &superblock, &known, judge)?;
@@ -165,14 +164,8 @@ impl Pool {
         stamp_opened(&opened, superblock.pool, &stamp, &known, options.destage_threads > 1)?;
         let stamping = Stamping::new(stamp, world.clock.now(), &opened, undated);
         keep_tail_room(&*dir, superblock.segment_size)?;
-        let cursor = scanned.cursor;
-        scanned.max_time = committed.time;
-        let accepted = scanned.accepted.take();
-        if let Some(accepted) = &accepted {
-            scanned.tail_lsn = accepted.last_lsn;
-        }
-        let clock = resume_clock(&world, &catalog, &scanned)?;
-
+        let (cursor, accepted) = (scanned.cursor, scanned.accepted.take());
+        let clock = resume_clock(&world, &catalog, &committed, accepted.as_ref(), &mut scanned)?;
         let fault = Arc::new(Fault::default());
         let of_journal = journal_config(&superblock, committed.incarnation);
         let journal = Journal::new(of_journal, dir.clone(), clock.clone(), fault.clone(), scanned);
@@ -207,19 +200,31 @@ impl Pool {
             journal_loss: OnceLock::new(),
             _lock: lock,
         });
-        pool.finish_interrupted_batch()?;
+        pool.finish_opening(accepted).map(|()| pool)
+    }
+
+    fn finish_opening(&self, accepted: Option<Accepted>) -> Result<()> {
+        self.finish_interrupted_batch()?;
         if let Some(accepted) = accepted {
-            pool.give_up(accepted)?;
+            self.give_up(accepted)?;
         }
-        pool.make_up_anchors()?;
-        pool.store_clock()?;
-        // A read on the way may have been served in spite of it.
-        pool.catalog.check_writable().map(|()| pool)
+        self.make_up_anchors()?;
+        self.store_clock()?;
+        // Reads on the way are served in spite of it.
+        self.catalog.check_writable()
     }
 }
 
 /// The pool's clock, from where it was stored, or from the last record.
-fn resume_clock(world: &World, catalog: &Catalog, scanned: &Scanned) -> Result<Arc<PoolClock>> {
+fn resume_clock(
+    world: &World,
+    catalog: &Catalog,
+    committed: &Positions,
+    accepted: Option<&Accepted>,
+    scanned: &mut Scanned,
+) -> Result<Arc<PoolClock>> {
+    scanned.max_time = committed.time;
+    scanned.tail_lsn = accepted.map_or(scanned.tail_lsn, |accepted| accepted.last_lsn);
     let (stored, stretches) = catalog.clock()?;
     let last = (scanned.tail_lsn, scanned.max_time);
     Ok(Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last)))
