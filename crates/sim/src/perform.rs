@@ -247,10 +247,9 @@ impl Run {
     /// Returns what refused the last part, if anything did.
     fn write(&mut self, vol: VolId, parts: &[(u64, u64)], fua: bool) -> Outcome<Option<ErrorKind>> {
         // Where a part may fail before it is sequenced, a crash would leave open which of several came to something.
-        let line = self.model(vol)?.line;
         let watch = self.watch_policies()?;
-        let alone = watch.is_some() || self.faults && self.oracle.state().lines.over_image(line);
-        let parts = if alone { &parts[..parts.len().min(1)] } else { parts };
+        let alone = if watch.is_some() || self.faults { 1 } else { parts.len() };
+        let parts = &parts[..parts.len().min(alone)];
         let bytes: u64 = parts.iter().map(|p| p.1 + 8192).sum();
         self.make_room(bytes)?;
         let Some(handle) = self.handle(vol)? else {
@@ -293,9 +292,10 @@ impl Run {
                     refused = Some(kind);
                     continue;
                 }
-                // It has failed before it was sequenced: a journal file could not be made.
+                // A journal file could not be made for the rest of it.
                 Answer::Unknown if !self.dir.crashed() && !self.poisoned() => {
                     refused = Some(ErrorKind::Io);
+                    tried.extend(effects.into_iter().take(self.sequenced_of_it()?));
                     continue;
                 }
                 Answer::Unknown => answer = Answer::Unknown,
@@ -314,6 +314,13 @@ impl Run {
             self.note_steps(vol, before, &tried);
         }
         Ok(refused)
+    }
+
+    /// How many records of a write of one part are there, which failed.
+    fn sequenced_of_it(&self) -> Outcome<usize> {
+        let sequenced = self.pool()?.stats().sequenced_lsn - self.oracle.last_lsn();
+        // What was brought in for it comes before, and is observed with it.
+        Ok(if self.brought > 0 { 0 } else { sequenced as usize })
     }
 
     fn read(&mut self, vol: VolId, offset: u64, len: u64, try_first: bool) -> Outcome<()> {
