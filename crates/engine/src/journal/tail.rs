@@ -23,7 +23,6 @@
 //! | 4096.. | the data |
 
 use super::record::BLOCK;
-use super::segment::FIRST_RECORD;
 use crate::codec::{Reader, Writer, align_up, crc32c, outer_sum};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
@@ -150,13 +149,16 @@ pub(crate) fn write_again(
     let len = segment.disk.len().map_err(fail)?;
     let end = align_up(end, BLOCK).min(len);
     let mut at = from / BLOCK * BLOCK;
-    if at == 0 && segment.disk.read_at(&mut [0; FIRST_RECORD as usize], 0).is_err() {
-        // The header is worked out from the records behind it.
-        at = FIRST_RECORD;
-    }
+    let mut part = PART;
     while at < end {
-        let mut copy = Copy { file: segment.index, offset: at, data: vec![0; (end - at).min(PART) as usize] };
-        segment.disk.read_at(&mut copy.data, at).map_err(fail)?;
+        let mut copy = Copy { file: segment.index, offset: at, data: vec![0; (end - at).min(part) as usize] };
+        if segment.disk.read_at(&mut copy.data, at).is_err() {
+            // All that is needed was read by the scan: a header is worked out from its records, and what can't be read
+            // between two records is none.
+            at += if part == BLOCK { BLOCK } else { 0 };
+            part = BLOCK;
+            continue;
+        }
         save(&*copy_disk, owner, &copy).map_err(|e| Error::io(format!("write {FILE}"), e))?;
         segment.disk.write_at(&copy.data, at).map_err(fail)?;
         segment.disk.sync(SyncPurpose::JournalOpen).map_err(fail)?;
