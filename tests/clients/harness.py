@@ -164,6 +164,7 @@ class Hindcast(Daemon):
         """`destage_start`: per cent of the journal in use at which destage begins; 0 keeps it busy, and lets
         `drained` come true."""
         super().__init__(directory)
+        self.answered = False
         self.socket = self.dir / "nbd.sock"
         self.api = self.dir / "hindcast.sock"
         self.args = [f"--pool-size={pool}", f"--journal-size={journal}", f"--destage-start={destage_start}", *args]
@@ -172,7 +173,9 @@ class Hindcast(Daemon):
             self.args.append("--iscsi=none")
 
     def start(self, wait=True):
-        self.spawn([binary(), "serve", "--data", self.dir, f"--nbd=unix:{self.socket}", *self.args])
+        # A server that has answered has a pool: it has to be found again, not made.
+        create = [] if self.answered else ["--create"]
+        self.spawn([binary(), "serve", *create, "--data", self.dir, f"--nbd=unix:{self.socket}", *self.args])
         if wait:
             wait_for("the server's answer", self.is_up, limit=120)
         return self
@@ -180,7 +183,9 @@ class Hindcast(Daemon):
     def is_up(self):
         if self.process.poll() is not None:
             raise AssertionError(f"the server ended with {self.process.returncode}\n{self.log_tail()}")
-        return self.cli("status", code=None)[0] == DONE
+        up = self.cli("status", code=None)[0] == DONE
+        self.answered |= up
+        return up
 
     def refuses_to_start(self):
         """It must end by itself, in order, with a message; returns what it said."""

@@ -273,6 +273,7 @@ impl Hindcast {
         let mut command = Command::new(&self.binary);
         command
             .arg("serve")
+            .arg("--create")
             .arg("--data")
             .arg(&self.data)
             .arg(format!("--nbd=unix:{}", socket.display()))

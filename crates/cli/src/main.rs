@@ -48,7 +48,7 @@ Exit codes:
 Sizes are bytes, or have a binary suffix: 512, 16K, 10G, 1.5T (K is 1024).
 
 First steps:
-  hindcast serve --data ./pool                   start a server; the pool is created on the first start
+  hindcast serve --data ./pool --create          make a pool, and start a server; later without --create
   export HINDCAST_SOCKET=./pool/hindcast.sock    in another terminal
   hindcast volume create db --size 10G           create a thin volume
   nbdinfo nbd://127.0.0.1/db                     reach it over NBD

@@ -23,6 +23,8 @@ const MAX_FREEZE: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) data: PathBuf,
+    /// A new pool is made where there is none.
+    pub(crate) create: bool,
     /// Parts of any time are shown, read-only.
     pub(crate) force_stale: bool,
     pub(crate) api: Vec<Address>,
@@ -84,6 +86,7 @@ impl Settings {
             )));
         }
         Ok(Config {
+            create: said.create.unwrap_or(false),
             force_stale: said.force_stale.unwrap_or(false),
             api,
             api_token,
@@ -376,6 +379,7 @@ mod tests {
         assert_eq!(config.nbd.listen, [Listen::Tcp("127.0.0.1:10809".parse().unwrap())]);
         assert_eq!(config.creation.config, PoolConfig::default());
         assert!(config.creation.given.is_empty());
+        assert!(!config.create, "a new pool is made only where that was asked for");
         assert!(refused(&[]).contains("--data"));
     }
 
@@ -386,7 +390,7 @@ mod tests {
         std::fs::write(
             &file,
             "data = '/a'\nnbd = ['[::1]:1', 'unix:/x']\nmap-cache = '1M'\ncatalog-cache = 4096\n\
-             map-cache-policy = 'lru'\nplacement = 'contiguous'\nlog-format = 'json'\nnbd-tls-required = 'never'\n",
+             map-cache-policy = 'lru'\nplacement = 'contiguous'\ncreate = true\nlog-format = 'json'\nnbd-tls-required = 'never'\n",
         )
         .unwrap();
         let file = file.to_str().unwrap();
@@ -399,6 +403,9 @@ mod tests {
         assert_eq!(config.creation.placement, pool::Placement::Contiguous);
         assert_eq!(config.creation.given, ["--placement"]);
         assert_eq!(config.log_format, LogFormat::Json);
+        assert!(config.create);
+        assert!(!parse(&["--config", file, "--create=false"]).resolve().unwrap().create);
+        assert!(parse(&["--data", "/b", "--create"]).resolve().unwrap().create);
     }
 
     #[test]

@@ -14,9 +14,21 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Settings {
-    /// Directory of the pool; created, with a pool in it, on the first start
+    /// Directory of the pool. There has to be one in it, unless --create is given
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
+
+    /// Make a new pool where there is none, and the directory too; a pool that exists is opened as it is. For the first
+    /// start only: with it, a file system that is not mounted looks like a place for a new pool
+    #[arg(
+        long,
+        env = "HINDCAST_CREATE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "BOOL"
+    )]
+    pub create: Option<bool>,
 
     /// Show a pool whose data directory and physical volumes are of different times: read-only, nothing is written, and
     /// what is read may be wrong
@@ -360,6 +372,7 @@ impl Settings {
         }
         merge!(
             data,
+            create,
             force_stale,
             config,
             hooks,

@@ -1,4 +1,4 @@
-//! Opens the pool of a data directory, creating it on the first start.
+//! Opens the pool of a data directory; creates one only where that was asked for.
 
 use crate::config::{Config, Creation};
 use crate::http::error_body;
@@ -12,22 +12,29 @@ use std::sync::Arc;
 /// The first physical volume of an embedded pool.
 const FIRST_PV: &str = "pv-0.img";
 
-/// Opens the pool; where there is none, creates it first.
+/// Opens the pool. Where there is none it is an error, and nothing is written; with `--create`, one is created first.
 pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
+    let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data));
+    // Before anything is locked: the lock is a file.
+    let exists = exists(&*dir)?;
     if config.force_stale {
+        if !exists {
+            return Err(no_pool(&config.data, ""));
+        }
         tracing::warn!(
             data = %config.data.display(),
             "opening the pool READ-ONLY BY FORCE: where its parts are of different times, what is read may be wrong"
         );
-        let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data));
         return Pool::open_read_only(dir, world::real(), config.options.clone()).map_err(error_body);
     }
-    let dir = FileDir::create(&config.data).map_err(|e| ErrorBody {
-        kind: ErrorKind::Io,
-        message: format!("create data directory {}: {e}", config.data.display()),
-    })?;
-    let dir: Arc<dyn Dir> = Arc::new(dir);
-    if !Pool::exists(&*dir).map_err(error_body)? {
+    if !exists {
+        if !config.create {
+            return Err(no_pool(&config.data, "; --create makes a new pool"));
+        }
+        FileDir::create(&config.data).map_err(|e| ErrorBody {
+            kind: ErrorKind::Io,
+            message: format!("create data directory {}: {e}", config.data.display()),
+        })?;
         create(&dir, &config.data, &config.creation)?;
     } else if !config.creation.given.is_empty() {
         tracing::warn!(
@@ -47,6 +54,26 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
         tracing::error!("opened without a part of the journal: {loss}");
     }
     Ok(pool)
+}
+
+/// Is there a pool? What a creation that was cut short left behind is none, and no directory has none.
+fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
+    match Pool::exists(dir).map_err(error_body) {
+        Err(e) if e.kind == ErrorKind::NotFound => Ok(false),
+        result => result,
+    }
+}
+
+/// A mount point without its file system is an empty directory. A new pool there would take the room of another file
+/// system, and clients would find their volumes gone.
+fn no_pool(path: &Path, advice: &str) -> ErrorBody {
+    ErrorBody {
+        kind: ErrorKind::NotFound,
+        message: format!(
+            "open the pool in {}: there is none; is the file system mounted?{advice}",
+            path.display()
+        ),
+    }
 }
 
 fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), ErrorBody> {
@@ -126,7 +153,7 @@ mod tests {
             Line::try_parse_from(said).unwrap().settings.resolve().unwrap()
         };
         let (now, older) = (tmp.path().join("now"), tmp.path().join("older"));
-        drop(open(&config(&now, &[])).unwrap());
+        drop(open(&config(&now, &["--create"])).unwrap());
         std::fs::create_dir(&older).unwrap();
         for entry in std::fs::read_dir(&now).unwrap() {
             let entry = entry.unwrap();

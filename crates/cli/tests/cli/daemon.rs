@@ -73,7 +73,7 @@ fn a_bad_configuration_is_a_usage_error() {
         &["serve", "--config", file.to_str().unwrap()],
         &["serve", "--data", data, "--api", "127.0.0.1:0"],
         &["serve", "--data", data, "--nbd", "nowhere"],
-        &["serve", "--data", data, "--extent-size", "3M", "--log", "off"],
+        &["serve", "--data", data, "--create", "--extent-size", "3M", "--log", "off"],
         &["serve", "--data", data, "--iscsi", "unix:/run/x"],
         &["serve", "--data", data, "--iscsi", "127.0.0.1:0/0"],
         &["serve", "--data", data, "--log", "a=b=c"],
@@ -263,7 +263,7 @@ fn every_volume_is_an_export() {
 fn a_directory_without_room_is_out_of_space() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("d");
-    let args = ["serve", "--log", "off", "--journal-size", "4E", "--data"];
+    let args = ["serve", "--create", "--log", "off", "--journal-size", "4E", "--data"];
     let (code, message) = failure(program().args(args).arg(&data).output().unwrap());
     assert_eq!(code, 6, "{message}");
     assert!(message.contains("--journal-size") && message.contains("--pool-size"), "{message}");

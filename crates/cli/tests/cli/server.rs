@@ -29,15 +29,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server on `dir` with a small pool, and waits until it answers.
+    /// Starts a server on `dir`, where there is no pool with a new, small one, and waits until it answers.
     pub(crate) fn start(dir: &Path) -> Server {
         Self::start_with(dir, &[])
     }
 
     pub(crate) fn start_with(dir: &Path, args: &[&str]) -> Server {
+        let create: &[&str] = if dir.join("catalog.redb").exists() { &[] } else { &["--create"] };
         let child = program()
             .args(["serve", "--pool-size", "64M", "--journal-size", "16M", "--log", "warn", "--data"])
             .arg(dir)
+            .args(create)
             .args(args)
             .stderr(Stdio::inherit())
             .spawn()
