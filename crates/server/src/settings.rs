@@ -18,8 +18,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
 
-    /// Make a new pool where there is none, and the directory too; a pool that exists is opened as it is. For the first
-    /// start only: with it, a file system that is not mounted looks like a place for a new pool
+    /// Make a new pool where there is none, and its directory; a pool that exists is opened as it
+    /// is. For the first start only: later, where there is none, a file system may not be mounted
     #[arg(
         long,
         env = "HINDCAST_CREATE",

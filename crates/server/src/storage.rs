@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// The first physical volume of an embedded pool.
 const FIRST_PV: &str = "pv-0.img";
 
-/// Opens the pool. Where there is none it is an error, and nothing is written; with `--create`, one is created first.
+/// Opens the pool. With `--create`, where there is none one is created first.
+/// Otherwise that is an error, and nothing is written.
 pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data));
     // Before anything is locked: the lock is a file.
@@ -29,7 +30,7 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
     }
     if !exists {
         if !config.create {
-            return Err(no_pool(&config.data, "; --create makes a new pool"));
+            return Err(no_pool(&config.data, " --create makes a new pool"));
         }
         FileDir::create(&config.data).map_err(|e| ErrorBody {
             kind: ErrorKind::Io,
@@ -56,7 +57,7 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
     Ok(pool)
 }
 
-/// Is there a pool? What a creation that was cut short left behind is none, and no directory has none.
+/// Is there a pool? What a creation that was cut short left behind is none.
 fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
     match Pool::exists(dir).map_err(error_body) {
         Err(e) if e.kind == ErrorKind::NotFound => Ok(false),
@@ -64,8 +65,8 @@ fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
     }
 }
 
-/// A mount point without its file system is an empty directory. A new pool there would take the room of another file
-/// system, and clients would find their volumes gone.
+/// A mount point without its file system is an empty directory. A new pool there would take the
+/// room of another file system, and clients would find their volumes gone.
 fn no_pool(path: &Path, advice: &str) -> ErrorBody {
     ErrorBody {
         kind: ErrorKind::NotFound,

@@ -1,9 +1,11 @@
 //! What a user meets when something around the pool is not as it should be.
 
 use crate::server::{Server, failure, program};
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Bytes that are more than the server reads of a stream before it refuses it, and more than any buffer between.
 const ENDLESS: u64 = 4 << 30;
@@ -113,4 +115,83 @@ fn a_hangup_does_not_end_the_server() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(server.json(&["volume", "list"])[0]["name"], "v");
     assert_eq!(server.stop("-TERM"), Some(0), "and it still stops in order");
+}
+
+/// The names in a directory, each with its length, and when the directory itself was changed.
+/// `None` where there is no directory.
+fn state(dir: &Path) -> Option<(SystemTime, BTreeMap<String, u64>)> {
+    let changed = std::fs::metadata(dir).ok()?.modified().unwrap();
+    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let files = entries.map(|e| (e.file_name().into_string().unwrap(), e.metadata().unwrap().len()));
+    Some((changed, files.collect()))
+}
+
+/// `hindcast serve` ends by itself, since there is no pool in `data`, and writes nothing.
+fn refused(data: &Path, args: &[&str]) -> String {
+    let before = state(data);
+    let command = ["serve", "--log", "off", "--pool-size", "64M", "--journal-size", "16M", "--data"];
+    let (code, text) = failure(program().args(command).arg(data).args(args).output().unwrap());
+    assert_eq!(code, 3, "{args:?}: {text}");
+    assert!(text.contains(data.to_str().unwrap()) && text.contains("mounted?"), "{args:?}: {text}");
+    assert_eq!(state(data), before, "{args:?}: something was written");
+    text
+}
+
+#[test]
+fn a_new_pool_is_made_only_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (empty, missing) = (dir.path().join("empty"), dir.path().join("on/the/way"));
+    std::fs::create_dir(&empty).unwrap();
+    for data in [&empty, &missing] {
+        assert!(refused(data, &[]).contains("--create makes a new pool"));
+        assert!(refused(data, &["--create=false"]).contains("--create"));
+        refused(data, &["--accept-journal-loss"]);
+        // There is nothing to show, and what only shows makes nothing.
+        refused(data, &["--force-stale"]);
+        refused(data, &["--force-stale", "--create"]);
+    }
+    assert!(!dir.path().join("on").exists());
+
+    for data in [&empty, &missing] {
+        let server = Server::start(data);
+        server.ok(&["volume", "create", "v", "--size", "1M"]);
+        assert_eq!(server.stop("-TERM"), Some(0));
+        // Who says it again gets the same pool.
+        for again in [&[][..], &["--create"], &["--create=false"], &["--force-stale", "--create"]] {
+            let server = Server::start_with(data, again);
+            assert_eq!(server.json(&["volume", "list"])[0]["name"], "v", "{again:?}");
+            server.stop("-TERM");
+        }
+    }
+}
+
+#[test]
+fn a_creation_that_was_cut_short_is_begun_again_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(Server::start(dir.path()).stop("-TERM"), Some(0));
+    // As it is before the catalog gets its name: there is no journal.
+    for name in state(dir.path()).unwrap().1.into_keys().filter(|name| name.starts_with("journal")) {
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    std::fs::rename(dir.path().join("catalog.redb"), dir.path().join("catalog.redb.new")).unwrap();
+    std::fs::write(dir.path().join("catalog.redb.draft"), "the next one").unwrap();
+    refused(dir.path(), &[]);
+    let server = Server::start(dir.path());
+    assert_eq!(server.json(&["status"])["health"]["state"], "healthy");
+}
+
+#[test]
+fn a_data_directory_that_is_not_mounted_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, away) = (dir.path().join("data"), dir.path().join("away"));
+    let server = Server::start(&data);
+    server.ok(&["volume", "create", "v", "--size", "1M"]);
+    assert_eq!(server.stop("-TERM"), Some(0));
+    std::fs::rename(&data, &away).unwrap();
+    std::fs::create_dir(&data).unwrap();
+    refused(&data, &[]);
+    std::fs::remove_dir(&data).unwrap();
+    std::fs::rename(&away, &data).unwrap();
+    let server = Server::start(&data);
+    assert_eq!(server.json(&["volume", "list"])[0]["name"], "v");
 }

@@ -29,7 +29,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server on `dir`, where there is no pool with a new, small one, and waits until it answers.
+    /// Starts a server on `dir`, and waits until it answers.
+    /// Where there is no pool it makes a small one.
     pub(crate) fn start(dir: &Path) -> Server {
         Self::start_with(dir, &[])
     }
