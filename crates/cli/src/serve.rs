@@ -15,8 +15,9 @@ Examples:
   hindcast serve --data ./pool --api unix:/run/hindcast/hindcast.sock --api 10.0.0.5:8440 --api-token-file ./token
   hindcast serve --config /etc/hindcast.toml
 
-Without --create there has to be a pool in the directory. Where there is none, nothing is written, and the exit code is 3:
-more often than not a file system is not mounted, and a new pool would be served without its volumes.
+Without --create there has to be a pool in the directory. Where there is none, nothing is written,
+and the exit code is 3. Often a file system is not mounted then: a new pool there would be served
+without the volumes.
 
 SIGTERM or SIGINT stops it in order; a second one at once. Both are safe, and so is SIGKILL: what was acknowledged is
 in the journal.";
