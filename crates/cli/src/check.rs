@@ -41,11 +41,13 @@ pub(crate) struct Args {
     #[arg(long)]
     repair: bool,
 
-    /// Write the label of this physical volume again, as the catalog has its path; it must be the right disk
+    /// Write the label of this physical volume again, as the catalog has its path; it must be the
+    /// right disk
     #[arg(long, value_name = "PATH", requires = "repair")]
     relabel: Vec<String>,
 
-    /// Repair also a data directory that is of another time than its physical volumes: what it says of them is wrong
+    /// Repair also a data directory that is of another time than its physical volumes: what it says
+    /// of them is wrong
     #[arg(long, requires = "repair")]
     force_stale: bool,
 }

@@ -78,13 +78,14 @@ pub trait BlockDevice: Send + Sync {
     /// on stable storage before it returns. May block: on the journal's disk, and on backpressure.
     fn write(&self, ops: &mut [WriteOp], fua: bool);
 
-    /// Writes `new` where the device holds `expected`, of the same length; the inner result is the first byte, from the start
-    /// of the range, where it does not.
+    /// Writes `new` where the device holds `expected`, of the same length; the inner result is the
+    /// first byte, from the start of the range, where it does not.
     ///
-    /// Of a volume it is atomic among all requests of all protocols: no other write to the range comes between the comparison
-    /// and the write, and a crash leaves all of `new` or nothing; at most [`MAX_COMPARED`] bytes. [`crate::ErrorKind::Busy`]
-    /// when others write to the range all the time. This default reads, compares and writes, for devices that only one target
-    /// writes to: the target keeps its own writes out meanwhile.
+    /// Of a volume it is atomic among all requests of all protocols: no other write to the range
+    /// comes between the comparison and the write, and a crash leaves all of `new` or nothing; at
+    /// most [`MAX_COMPARED`] bytes. [`crate::ErrorKind::Busy`] when others write to the range all
+    /// the time. This default reads, compares and writes, for devices that only one target writes
+    /// to: the target keeps its own writes out meanwhile.
     fn compare_and_write(
         &self,
         offset: u64,

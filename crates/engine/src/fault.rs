@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// At most this many different damages are remembered by name.
 const MAX_DAMAGES: usize = 64;
 
-/// Set once, for the life of an open pool: after a failed write or sync of the journal, a failed commit, a panic with
-/// state in hand, or damage met by the destager, nothing new is accepted.
+/// Set once, for the life of an open pool: after a failed write or sync of the journal, a failed
+/// commit, a panic with state in hand, or damage met by the destager, nothing new is accepted.
 #[derive(Default)]
 pub(crate) struct Fault {
     poisoned: AtomicBool,
@@ -33,7 +33,8 @@ impl Fault {
         self.error()
     }
 
-    /// Poisons the pool if the thread panics before the alarm is dropped. `work` completes "a panic while …".
+    /// Poisons the pool if the thread panics before the alarm is dropped. `work` completes "a panic
+    /// while …".
     pub(crate) fn alarm(&self, work: &'static str) -> Alarm<'_> {
         Alarm { fault: self, work, unwinding: std::thread::panicking() }
     }
@@ -80,8 +81,8 @@ impl Fault {
     }
 }
 
-/// Poisons the pool when a panic drops it: what its holder was changing may be half changed, and the next commit
-/// would make that durable.
+/// Poisons the pool when a panic drops it: what its holder was changing may be half changed, and
+/// the next commit would make that durable.
 pub(crate) struct Alarm<'a> {
     fault: &'a Fault,
     work: &'static str,
@@ -97,7 +98,8 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// A lock together with an alarm. The alarm goes first: whoever gets the lock next finds the pool poisoned.
+/// A lock together with an alarm. The alarm goes first: whoever gets the lock next finds the pool
+/// poisoned.
 pub(crate) struct Held<'a, G> {
     _alarm: Alarm<'a>,
     guard: G,

@@ -100,7 +100,8 @@ impl Disk for InterruptingDisk {
     }
 }
 
-/// Another request comes right behind each read of the comparison, when nothing has been written yet.
+/// Another request comes right behind each read of the comparison, when nothing has been written
+/// yet.
 #[test]
 fn what_comes_behind_the_comparison_is_not_lost() {
     type Change = fn(&Arc<Pool>, &Volume);

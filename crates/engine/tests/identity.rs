@@ -1,5 +1,5 @@
-//! Data directories and physical volumes that were copied, restored or used elsewhere: what does not belong together is
-//! refused, whichever side is the older one.
+//! Data directories and physical volumes that were copied, restored or used elsewhere: what does
+//! not belong together is refused, whichever side is the older one.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -126,7 +126,8 @@ fn a_copied_directory_does_not_open_beside_the_original() {
     assert!(!report.is_clean());
     pool.close().unwrap();
     drop(pool);
-    // One after the other it is of the same time, and opens; from then on the original is the older one.
+    // One after the other it is of the same time, and opens; from then on the original is the older
+    // one.
     drop(open_file(&two).unwrap());
     let error = open_file(&one).map(drop).unwrap_err();
     assert!(error.to_string().contains("this data directory is older"), "{error}");

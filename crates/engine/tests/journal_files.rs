@@ -1,4 +1,5 @@
-//! Damage of the journal's files: what nobody needs any more keeps nothing closed, and what is needed is missed.
+//! Damage of the journal's files: what nobody needs any more keeps nothing closed, and what is
+//! needed is missed.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -188,8 +189,9 @@ fn write_fua(volume: &Volume, offset: u64, byte: u8, len: u64) {
     op.result.unwrap();
 }
 
-/// A pool after a kill: 20 writes in place, 8 durable ones behind them that the catalog knows nothing of, in two segments, a
-/// snapshot among them, and free files. Block `n` of the volume holds `n + 1`.
+/// A pool after a kill: 20 writes in place, 8 durable ones behind them that the catalog knows
+/// nothing of, in two segments, a snapshot among them, and free files. Block `n` of the volume
+/// holds `n + 1`.
 fn killed() -> Faulty {
     let dir = Faulty::default();
     let (pool, volume) = create(&dir);
@@ -306,7 +308,8 @@ fn a_damaged_header_of_a_segment_costs_nothing() {
     }
 }
 
-/// Every journal file, cut to each of several lengths or removed, after a kill and after a clean stop.
+/// Every journal file, cut to each of several lengths or removed, after a kill and after a clean
+/// stop.
 #[test]
 fn a_file_that_was_cut_short_or_is_missing_is_noticed() {
     for (stop, good) in [("killed", killed()), ("closed", closed())] {
@@ -336,7 +339,8 @@ fn a_file_that_was_cut_short_or_is_missing_is_noticed() {
     }
 }
 
-/// Opens with the explicit word: a prefix is there, what was lost is told, and from then on the pool is as any other.
+/// Opens with the explicit word: a prefix is there, what was lost is told, and from then on the
+/// pool is as any other.
 fn accept(dir: &Faulty, what: &str) {
     let options = PoolOptions { accept_journal_loss: true, ..PoolOptions::default() };
     let pool = dir.open_with(options).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -389,7 +393,8 @@ fn accepting_loses_nothing_where_nothing_is_damaged() {
     assert_content(&pool, "accepted");
 }
 
-/// After a clean stop the catalog knows all that was durable: an older copy of any file is noticed, or was of nothing needed.
+/// After a clean stop the catalog knows all that was durable: an older copy of any file is noticed,
+/// or was of nothing needed.
 #[test]
 fn a_file_replaced_by_an_older_copy_is_noticed_after_a_clean_stop() {
     let older = killed();
@@ -423,7 +428,8 @@ fn a_file_replaced_by_an_older_copy_is_noticed_after_a_clean_stop() {
     assert!(refused >= 1);
 }
 
-/// Each block of each journal file can't be read: the pool opens with everything, or the block is one that is needed.
+/// Each block of each journal file can't be read: the pool opens with everything, or the block is
+/// one that is needed.
 #[test]
 fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
     let good = killed();
@@ -446,7 +452,8 @@ fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
             }
         }
     }
-    // Four blocks in the first file, 128 KiB, the snapshot and four blocks in the second, each with what they reach into.
+    // Four blocks in the first file, 128 KiB, the snapshot and four blocks in the second, each with
+    // what they reach into.
     assert!(
         refused.iter().all(|(file, block)| *file == 3 || *file == 0 && *block >= needed_from),
         "{refused:?}"
@@ -454,7 +461,8 @@ fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
     assert!((10..70).contains(&refused.len()), "{}: {refused:?}", refused.len());
 }
 
-/// A file that could not be made in full left a sparse one behind, which the next life took for a free one.
+/// A file that could not be made in full left a sparse one behind, which the next life took for a
+/// free one.
 #[test]
 fn a_file_that_gets_no_space_leaves_nothing_behind() {
     let dir = Faulty::default();
@@ -482,7 +490,8 @@ fn a_file_that_gets_no_space_leaves_nothing_behind() {
     assert!(dir.check(false).is_clean());
 }
 
-/// Restoring a backup can make the journal's free files sparse: they get their space back at opening, or are left out.
+/// Restoring a backup can make the journal's free files sparse: they get their space back at
+/// opening, or are left out.
 #[test]
 fn free_files_without_space_are_left_out_until_there_is_some() {
     let dir = killed();

@@ -1,5 +1,6 @@
-//! A panic with state in hand (I7): wherever a disk operation panics nobody hangs, the pool is poisoned, and opening it
-//! again finds all that was acknowledged. Every operation of the scripts is tried.
+//! A panic with state in hand (I7): wherever a disk operation panics nobody hangs, the pool is
+//! poisoned, and opening it again finds all that was acknowledged. Every operation of the scripts
+//! is tried.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -25,7 +26,8 @@ use std::time::Duration;
 /// What hangs for so long is taken to hang for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory of which one operation panics: all count but reads of the catalog, whose panics are errors.
+/// A directory of which one operation panics: all count but reads of the catalog, whose panics are
+/// errors.
 #[derive(Clone, Default)]
 struct PanicDir {
     inner: MemDir,
@@ -157,8 +159,8 @@ fn idle(pool: &Pool) {
     }
 }
 
-/// What a script has been told is in place: the byte that its volume `v` holds in each part of 4 KiB; `None` while a
-/// request is under way.
+/// What a script has been told is in place: the byte that its volume `v` holds in each part of 4
+/// KiB; `None` while a request is under way.
 type Model = Vec<Option<u8>>;
 
 struct Script {
@@ -193,8 +195,8 @@ impl Script {
         let _ = self.pool.drain();
     }
 
-    /// Everything that changes the allocator, the names, the journal and a history. Errors are those of a pool that was
-    /// poisoned on the way.
+    /// Everything that changes the allocator, the names, the journal and a history. Errors are
+    /// those of a pool that was poisoned on the way.
     fn run(&mut self) {
         self.write(0, 1, 128 * KIB);
         self.drain();
@@ -286,7 +288,8 @@ fn expect(n: u64, found: &[u8], model: &Model) {
     }
 }
 
-/// Several clients at once: those who wait for the one that panics, as leader or as syncer, are woken and fail.
+/// Several clients at once: those who wait for the one that panics, as leader or as syncer, are
+/// woken and fail.
 fn clients_at(n: u64) -> bool {
     let dir = site();
     let pool = open(&dir, 1).unwrap();

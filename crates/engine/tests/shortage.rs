@@ -1,4 +1,5 @@
-//! Pools that run out of space: what waits to be freed comes back in time, policies delete where that helps, and nowhere else.
+//! Pools that run out of space: what waits to be freed comes back in time, policies delete where
+//! that helps, and nowhere else.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -141,7 +142,8 @@ fn a_full_host_file_system_is_a_warning_and_no_reason_to_delete() {
     try_write(&v, 0, 99, 256 * KIB).unwrap();
     idle(&pool);
     for available in [0, MIB, 70 * MIB] {
-        // Another program fills the file system for a while: below the margin, or down to a few extents.
+        // Another program fills the file system for a while: below the margin, or down to a few
+        // extents.
         host.available.store(available, Ordering::Relaxed);
         for _ in 0..100 {
             pool.maintain().unwrap();
@@ -189,7 +191,8 @@ fn a_deletion_that_gives_nothing_back_is_the_last() {
     let pv = PvSpec { path: "pv-1.img".into(), size: Some(4 * MIB), force: false };
     site.pool.add_pv(&pv).unwrap();
     site.idle();
-    // What the snapshots hold lies on a physical volume that takes no data any more, and the other one is full.
+    // What the snapshots hold lies on a physical volume that takes no data any more, and the other
+    // one is full.
     site.pool.drain_pv("pv-0.img", true).unwrap();
     let w = site.volume("w", 8 * MIB, 4 * KIB);
     let left = site.pool.info().available;
@@ -281,7 +284,8 @@ fn freeing_keeps_pace_with_destaging() {
     assert!(most < 40 * MIB, "{} MiB were in use at most", most / MIB);
 }
 
-/// Writers that never stop, with a history whose anchors come and go: nearly all of the pool waits to be freed.
+/// Writers that never stop, with a history whose anchors come and go: nearly all of the pool waits
+/// to be freed.
 #[test]
 fn saturating_writers_are_not_refused_while_space_is_on_its_way() {
     let site = Site::new(48);

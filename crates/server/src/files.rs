@@ -1,4 +1,5 @@
-//! The server's own files beside the storage: whether they can be read, without a server and without a change.
+//! The server's own files beside the storage: whether they can be read, without a server and
+//! without a change.
 
 use crate::durable::DurableFile;
 use crate::{iscsi, schedule};
@@ -15,7 +16,8 @@ pub struct DamagedFile {
     pub why: String,
 }
 
-/// Reads the schedules, the targets, and what logical units remember, as the server would; the files that it would refuse.
+/// Reads the schedules, the targets, and what logical units remember, as the server would; the
+/// files that it would refuse.
 pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     let file = |name: &str, kind, version| DurableFile::new(dir.clone(), name, kind, version);
     let read = |name: &str, kind, version, decode: &dyn Fn(&[u8]) -> Result<()>| {

@@ -51,7 +51,8 @@ impl Maintenance {
     }
 }
 
-/// Runs a thread's work. A panic of it poisons the pool: without the thread the journal fills up and clients hang.
+/// Runs a thread's work. A panic of it poisons the pool: without the thread the journal fills up
+/// and clients hang.
 fn guarded(name: &str, pool: &Pool, work: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -30,8 +30,8 @@ pub struct Settings {
     )]
     pub create: Option<bool>,
 
-    /// Show a pool whose data directory and physical volumes are of different times: read-only, nothing is written, and
-    /// what is read may be wrong
+    /// Show a pool whose data directory and physical volumes are of different times: read-only,
+    /// nothing is written, and what is read may be wrong
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     #[serde(skip)]
     pub force_stale: Option<bool>,
@@ -232,7 +232,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_LOW_SPACE", value_name = "PERCENT", help_heading = "Tuning")]
     pub low_space: Option<u8>,
 
-    /// Open the pool although a part of its journal is damaged or missing: what was acknowledged there is lost, and told
+    /// Open the pool although a part of its journal is damaged or missing: what was acknowledged
+    /// there is lost, and told
     #[arg(long, num_args = 0, default_missing_value = "true", help_heading = "Operation")]
     #[serde(skip)]
     pub accept_journal_loss: Option<bool>,

@@ -1,4 +1,5 @@
-//! Data directory and physical volumes of different times: refused, and by force shown without a write.
+//! Data directory and physical volumes of different times: refused, and by force shown without a
+//! write.
 
 use crate::oracle::Promise;
 use crate::run::{Outcome, Run};
@@ -9,8 +10,8 @@ use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Health, Placement, Pool};
 
 impl Run {
-    /// Makes a backup of a closed pool, goes on for a while, and brings back one side of it; then everything as it was
-    /// last, opened.
+    /// Makes a backup of a closed pool, goes on for a while, and brings back one side of it; then
+    /// everything as it was last, opened.
     pub(crate) fn mix_ages(&mut self) -> Outcome<()> {
         let names: Vec<String> = self.oracle.state().volumes.values().map(|v| v.name.clone()).collect();
         // Whether there is room for it is not what this is about.
@@ -106,8 +107,9 @@ mod tests {
         Pool::open(Arc::new(dir.clone()), world(2), options)
     }
 
-    /// Openings that are cut short follow one another: the first leaves what only the page cache holds, the second loses
-    /// it together with what it was writing. The stamp that the catalog knows to be durable must outlive both.
+    /// Openings that are cut short follow one another: the first leaves what only the page cache
+    /// holds, the second loses it together with what it was writing. The stamp that the catalog
+    /// knows to be durable must outlive both.
     #[test]
     fn stamps_survive_one_crash_after_another() {
         let (extent_size, segment_size) = (64 << 10, 256 << 10);

@@ -1,5 +1,5 @@
-//! Damage to a closed pool: found and named, or harmless; never served as data, and never, after a repair and more
-//! writes, a reason to give space in use to another volume.
+//! Damage to a closed pool: found and named, or harmless; never served as data, and never, after a
+//! repair and more writes, a reason to give space in use to another volume.
 
 use crate::disk::CrashPoint;
 use crate::oracle::{Promise, SECTOR, SnapId, SnapshotModel, View, VolId, check_content};
@@ -25,11 +25,13 @@ const PIECE: u64 = 64 << 10;
 const PIECES: u64 = 128;
 /// Background steps in a damaged pool.
 const STEPS: usize = 40;
-/// After so many repairs nothing is left to repair: the first may doubt, and keep marks that the second takes away.
+/// After so many repairs nothing is left to repair: the first may doubt, and keep marks that the
+/// second takes away.
 const REPAIRS: usize = 2;
 
 impl Run {
-    /// Closes the pool, does damage that a repair can mend whole, repairs, and opens it again: all is as it was.
+    /// Closes the pool, does damage that a repair can mend whole, repairs, and opens it again: all
+    /// is as it was.
     pub(crate) fn injure(&mut self, seed: u64) -> Outcome<()> {
         if !self.close()? {
             return self.reopen_unclean();
@@ -73,8 +75,9 @@ impl Run {
             .map_err(|e| format!("check (repair: {repair}): {e:?}"))
     }
 
-    /// Damages a cleanly closed pool, looks at what checking, opening and reading make of it, repairs it or not, and
-    /// goes on to use it. The end of a run: nothing can be expected of the pool afterwards, but never wrong data.
+    /// Damages a cleanly closed pool, looks at what checking, opening and reading make of it,
+    /// repairs it or not, and goes on to use it. The end of a run: nothing can be expected of the
+    /// pool afterwards, but never wrong data.
     pub(crate) fn damage(&mut self) -> Outcome<()> {
         if self.rand.percent(20) {
             return self.damage_catalog_in_use();
@@ -131,8 +134,8 @@ impl Run {
         self.go_on(pool)
     }
 
-    /// Uses a damaged pool: all space that it calls free is written to, and the background works. Nothing that it
-    /// serves is wrong then.
+    /// Uses a damaged pool: all space that it calls free is written to, and the background works.
+    /// Nothing that it serves is wrong then.
     fn go_on(&mut self, pool: Arc<Pool>) -> Outcome<()> {
         let written = self.fill_newcomer(&pool);
         for _ in 0..STEPS {
@@ -156,7 +159,8 @@ impl Run {
         Ok(())
     }
 
-    /// Writes to a new volume until the pool has no room; the number of pieces that were acknowledged.
+    /// Writes to a new volume until the pool has no room; the number of pieces that were
+    /// acknowledged.
     fn fill_newcomer(&mut self, pool: &Arc<Pool>) -> u64 {
         let chunks: Vec<u64> = self.oracle.state().volumes.values().map(|v| v.chunk_size).collect();
         let chunk_size = if chunks.is_empty() { 4096 } else { self.rand.pick(&chunks) };

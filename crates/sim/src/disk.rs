@@ -262,7 +262,8 @@ impl SimDir {
         self.0.lock().crash_at = point;
     }
 
-    /// Plans a panic of the operation at this point, which does nothing. The machine goes on. None: no panic.
+    /// Plans a panic of the operation at this point, which does nothing. The machine goes on. None:
+    /// no panic.
     pub fn panic_at(&self, point: Option<CrashPoint>) {
         let mut machine = self.0.lock();
         (machine.panic_at, machine.panicked) = (point, None);

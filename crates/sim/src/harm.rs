@@ -1,6 +1,7 @@
-//! Harm to the journal's files of a pool that was closed or killed: cut short, removed, unreadable, or with flipped bits in a
-//! part that is in place. What is needed and not there keeps the pool closed, unless the loss is accepted; then a prefix of
-//! what was acknowledged is there, and life goes on.
+//! Harm to the journal's files of a pool that was closed or killed: cut short, removed, unreadable,
+//! or with flipped bits in a part that is in place. What is needed and not there keeps the pool
+//! closed, unless the loss is accepted; then a prefix of what was acknowledged is there, and life
+//! goes on.
 
 use crate::generate::Generator;
 use crate::oracle::Promise;
@@ -28,7 +29,8 @@ enum Harm {
 }
 
 impl Run {
-    /// Goes on for a little, ends the process, does harm to a journal file, and looks at what becomes of the pool.
+    /// Goes on for a little, ends the process, does harm to a journal file, and looks at what
+    /// becomes of the pool.
     pub(crate) fn harm_journal(&mut self, generator: &mut Generator) -> Outcome<()> {
         self.dir.crash_at(None);
         for op in [Op::ClearFaults, Op::Reopen(None), Op::Drain] {

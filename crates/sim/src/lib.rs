@@ -95,7 +95,8 @@ fn any_run(
     })
 }
 
-/// Makes the panic that a disk was told to raise an error: who called the engine knows nothing of what became of it.
+/// Makes the panic that a disk was told to raise an error: who called the engine knows nothing of
+/// what became of it.
 pub(crate) fn survive<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         if panic.downcast_ref::<String>().is_none_or(|text| text != disk::PANIC) {

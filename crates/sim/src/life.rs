@@ -299,8 +299,8 @@ impl Run {
         true
     }
 
-    /// A panic of a disk with state in hand has poisoned the pool, if there was one; a panic while the catalog was read stops
-    /// its commits.
+    /// A panic of a disk with state in hand has poisoned the pool, if there was one; a panic while
+    /// the catalog was read stops its commits.
     pub(crate) fn leave_panicked(&mut self) -> Outcome<()> {
         if self.pool.is_none() {
             let promise = self.end_process();
@@ -310,7 +310,8 @@ impl Run {
             if !self.dir.panicked_in("catalog.redb") {
                 return Err("the pool has survived it".into());
             }
-            // The store has caught it in a read. What the pool has in hand is whole, and can't be committed any more.
+            // The store has caught it in a read. What the pool has in hand is whole, and can't be
+            // committed any more.
             let drained = self.pool()?.drain();
             self.say(|| format!("  after a panic in the store: {drained:?}"));
             if !self.poisoned() {

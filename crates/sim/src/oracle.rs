@@ -348,7 +348,8 @@ impl Oracle {
         }
     }
 
-    /// From now on nothing is taken for certainly durable (or is again): the journal's files are about to be harmed.
+    /// From now on nothing is taken for certainly durable (or is again): the journal's files are
+    /// about to be harmed.
     pub(crate) fn keep_all(&mut self, keep: bool) {
         self.keep_all = keep;
     }

@@ -15,8 +15,9 @@ const MAX_VALUE: usize = 255;
 pub(crate) struct Watch {
     /// The oldest snapshot that can go, of each volume that lets it go.
     oldest: BTreeMap<VolId, SnapId>,
-    /// Snapshots of those volumes that something rests on, and nothing else keeps. They can go as soon as what rests on them
-    /// has gone in the background, which a request without space waits for.
+    /// Snapshots of those volumes that something rests on, and nothing else keeps. They can go as
+    /// soon as what rests on them has gone in the background, which a request without space waits
+    /// for.
     pinned: BTreeSet<(SnapId, VolId)>,
     /// Volumes whose snapshots take more than they should.
     over: Vec<VolId>,
@@ -141,8 +142,8 @@ impl Run {
         Ok(gone)
     }
 
-    /// What policies have deleted for a request that found no space: before anything of it was sequenced, and of each volume
-    /// the oldest first, but for those that had to stay.
+    /// What policies have deleted for a request that found no space: before anything of it was
+    /// sequenced, and of each volume the oldest first, but for those that had to stay.
     pub(crate) fn deleted_for_space(&mut self, watch: Option<&Watch>) -> Outcome<Vec<Effect>> {
         let Some(watch) = watch else { return Ok(Vec::new()) };
         let gone = self.gone_snapshots()?;
@@ -162,8 +163,8 @@ impl Run {
         Ok(gone.into_iter().map(|(snap, _)| Effect::DeleteSnapshots(vec![snap])).collect())
     }
 
-    /// Settles what a request did, and before it what was deleted to make room for it: that stays also where the request was
-    /// refused, and is durable.
+    /// Settles what a request did, and before it what was deleted to make room for it: that stays
+    /// also where the request was refused, and is durable.
     pub(crate) fn attempt_and_settle(
         &mut self,
         answer: &Answer,

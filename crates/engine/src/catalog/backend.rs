@@ -75,8 +75,8 @@ impl StorageBackend for Below {
     }
 }
 
-/// The catalog that is in use. After a panic below nothing is done any more: redb may have lost the page that it was about
-/// to write, and a commit without it would be durable.
+/// The catalog that is in use. After a panic below nothing is done any more: redb may have lost the
+/// page that it was about to write, and a commit without it would be durable.
 pub(super) struct Latched {
     below: Below,
     panicked: Arc<AtomicBool>,

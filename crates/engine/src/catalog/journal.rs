@@ -1,7 +1,8 @@
 //! What the catalog knows of the journal's files: how many were made, and where the scan begins.
 //!
-//! The row is not a part of [`Positions`](super::Positions): a pool that an older build wrote has none, and an older build
-//! that opens the pool leaves the row as it is. So the start counts only while it agrees with the positions.
+//! The row is not a part of [`Positions`](super::Positions): a pool that an older build wrote has
+//! none, and an older build that opens the pool leaves the row as it is. So the start counts only
+//! while it agrees with the positions.
 
 use super::store::{db, guarded};
 use super::values::{seal, unseal};
@@ -16,7 +17,8 @@ const JOURNAL: &str = "journal";
 /// The journal's files and the start of the scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JournalRecord {
-    /// The files with indexes below this one exist, at their full length. A file is counted before it is first used.
+    /// The files with indexes below this one exist, at their full length. A file is counted before
+    /// it is first used.
     pub(crate) files: u32,
     /// The positions' `destaged_lsn` for which `start` was written.
     pub(crate) destaged_lsn: u64,
@@ -65,7 +67,8 @@ impl Txn<'_> {
         self.remove(META, JOURNAL)
     }
 
-    /// Changes the row, if there is one. The transaction reads it itself, so two writers never undo each other's change.
+    /// Changes the row, if there is one. The transaction reads it itself, so two writers never undo
+    /// each other's change.
     pub(crate) fn change_journal(&mut self, change: impl FnOnce(&mut JournalRecord)) -> Result<()> {
         let old = guarded("read the catalog", || {
             let table = db!("read the catalog", self.txn.get()?.open_table(META));

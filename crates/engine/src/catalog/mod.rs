@@ -88,7 +88,8 @@ pub(crate) struct Txn<'a> {
     usage: usage::UsageChange,
 }
 
-/// The error for a catalog that can't be opened, or that another process has open: `pool.lock` may have been removed.
+/// The error for a catalog that can't be opened, or that another process has open: `pool.lock` may
+/// have been removed.
 fn in_use(error: std::io::Error) -> Error {
     match error.kind() {
         std::io::ErrorKind::WouldBlock => {
@@ -160,7 +161,8 @@ impl Catalog {
         Ok(Catalog { store: Store::open(disk, below, cache_bytes)?, commits: AtomicU64::new(0) })
     }
 
-    /// Opens the catalog with a page cache of `cache_bytes`. One of a build that knew no sums gets them.
+    /// Opens the catalog with a page cache of `cache_bytes`. One of a build that knew no sums gets
+    /// them.
     pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         let (disk, below) = adopt::open(dir)?;
         let catalog = Self::on(disk, below, cache_bytes)?;
@@ -217,7 +219,8 @@ impl Catalog {
         Ok(self)
     }
 
-    /// Fails when the store has failed: it serves reads of its last durable state, and no commit will succeed.
+    /// Fails when the store has failed: it serves reads of its last durable state, and no commit
+    /// will succeed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.store.check_writable()
     }

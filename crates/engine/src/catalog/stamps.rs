@@ -1,5 +1,6 @@
-//! What the catalog knows of the stamps of physical volumes: the last one that was issued, and for each physical volume
-//! the last one that is durable there. A catalog of an older build has neither the row nor the table.
+//! What the catalog knows of the stamps of physical volumes: the last one that was issued, and for
+//! each physical volume the last one that is durable there. A catalog of an older build has neither
+//! the row nor the table.
 
 use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, META, Txn, decode};
@@ -19,7 +20,8 @@ pub(crate) struct StampRecord {
     pub(crate) sequence: u64,
     /// Incarnation of the pool that issued it.
     pub(crate) incarnation: u64,
-    /// Drawn at random when the pool was opened: two copies of a pool differ in it where they agree in numbers.
+    /// Drawn at random when the pool was opened: two copies of a pool differ in it where they agree
+    /// in numbers.
     pub(crate) life: [u8; 16],
 }
 

@@ -163,7 +163,8 @@ impl Store {
     fn is_lost(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Poisoned => true,
-            // A panic over damage, or one that has left the store's locks poisoned: then no transaction begins.
+            // A panic over damage, or one that has left the store's locks poisoned: then no
+            // transaction begins.
             ErrorKind::Corrupt => {
                 let begin = || self.db.get().is_ok_and(|db| db.begin_read().is_ok());
                 !catch_unwind(AssertUnwindSafe(begin)).unwrap_or(false)

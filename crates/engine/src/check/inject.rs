@@ -1,4 +1,5 @@
-//! Damage to a closed pool's catalog, made through its transactions: for the simulator and for tests of repair.
+//! Damage to a closed pool's catalog, made through its transactions: for the simulator and for
+//! tests of repair.
 
 use crate::catalog::{BITMAP_WORDS, BranchRecord, Catalog, ExtentRecord, Txn};
 use crate::disk::Dir;

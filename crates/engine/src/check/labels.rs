@@ -1,8 +1,8 @@
 //! Physical volumes are there and bear their labels; a label that was overwritten is written again.
 //!
-//! A catalog knows all that a label says. What it can't know is whether the disk under a path is still the same one: a
-//! label is written again by itself only where what is left of the old one shows that, else only where the operator
-//! names the path.
+//! A catalog knows all that a label says. What it can't know is whether the disk under a path is
+//! still the same one: a label is written again by itself only where what is left of the old one
+//! shows that, else only where the operator names the path.
 
 use super::{CheckOptions, CheckReport, Tables};
 use crate::catalog::{KnownStamps, PvRecord};
@@ -63,7 +63,8 @@ pub(super) fn check_pvs(
     together
 }
 
-/// Is the label all that is wrong? If so: does what is left of it prove that it is this physical volume's?
+/// Is the label all that is wrong? If so: does what is left of it prove that it is this physical
+/// volume's?
 fn missing_label(dir: &dyn Dir, label: &Label, record: &PvRecord) -> Result<Option<bool>> {
     let path = &record.path;
     let disk = dir.open_locked(path, OpenMode::ReadOnly).map_err(|e| Error::io(format!("open {path}"), e))?;
@@ -87,8 +88,9 @@ fn remains(disk: &dyn Disk, label: &Label, path: &str) -> Result<bool> {
     Ok(same.count() >= 2)
 }
 
-/// Writes the labels again that were found missing and may be written. What overwrote a label mostly took its stamps along:
-/// where none is left they are written as the catalog knows them, on the word that it is the right disk.
+/// Writes the labels again that were found missing and may be written. What overwrote a label
+/// mostly took its stamps along: where none is left they are written as the catalog knows them, on
+/// the word that it is the right disk.
 pub(super) fn repair(
     dir: &dyn Dir,
     stamps: &KnownStamps,

@@ -56,8 +56,9 @@ pub(super) fn check_maps(
     Ok(used)
 }
 
-/// Where more slots are counted than the map has, rows of the map may be lost: the absence of a row has no checksum of its
-/// own. The count is merely wrong only if the marks say what the maps say, and the branch's two counts disagree.
+/// Where more slots are counted than the map has, rows of the map may be lost: the absence of a row
+/// has no checksum of its own. The count is merely wrong only if the marks say what the maps say,
+/// and the branch's two counts disagree.
 fn check_lost(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut CheckReport) -> Result<()> {
     if !report.maps_are_whole() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The marks of slots in use, as bitmaps have them and as maps show them, and what a repair makes of the two.
+//! The marks of slots in use, as bitmaps have them and as maps show them, and what a repair makes
+//! of the two.
 
 use super::{CheckReport, Marks, Tables};
 use crate::catalog::{BITMAP_WORDS, BitmapPage, BranchRecord, Catalog, ExtentRecord};
@@ -24,8 +25,8 @@ pub(super) struct SlotUse {
     pub(super) unknown: BTreeSet<u32>,
     /// The bitmap has pages behind the extent's end.
     pub(super) too_long: bool,
-    /// The size of its slots is unknown; the first word of its bitmap, if that is known. Until an entry shows the size the
-    /// extent counts as one slot.
+    /// The size of its slots is unknown; the first word of its bitmap, if that is known. Until an
+    /// entry shows the size the extent counts as one slot.
     pub(super) shapeless: Option<u64>,
 }
 
@@ -172,8 +173,8 @@ fn take_bitmap(
     }
 }
 
-/// An extent of which only the bitmap is left. The length of the bitmap shows the size of the slots, if there are more
-/// than 64.
+/// An extent of which only the bitmap is left. The length of the bitmap shows the size of the
+/// slots, if there are more than 64.
 fn without_row(extent_size: u64, pages: &BTreeMap<u32, Option<BitmapPage>>) -> SlotUse {
     let last = pages.last_key_value();
     let words =
@@ -286,8 +287,8 @@ pub(super) fn check_leaks(marks: &Marks, report: &mut CheckReport) {
     }
 }
 
-/// Where maps are in doubt, and more slots are counted than marks are left, the places of some are unknown: no extent can
-/// be proved free, and every one is reserved.
+/// Where maps are in doubt, and more slots are counted than marks are left, the places of some are
+/// unknown: no extent can be proved free, and every one is reserved.
 pub(super) fn check_missing(marks: &mut Marks, tables: &Tables, report: &mut CheckReport) {
     let extent_size = tables.superblock.extent_size;
     let mut missing: BTreeMap<u8, i64> = BTreeMap::new();

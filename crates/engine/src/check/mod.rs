@@ -3,9 +3,10 @@
 //! Every slot that a map points to must be marked used, once, in an extent of its size, on a physical volume that is
 //! there; every mark must belong to a map; counts must agree; the journal must read to its end.
 //!
-//! A repair happens on request only. The maps are the authority over the marks, as long as all of them could be read:
-//! then marks become what the maps show. While any finding leaves a doubt about the maps ([`Doubt`]), a repair only adds
-//! marks: a slot that is wrongly called used costs space, a slot that is wrongly called free costs data.
+//! A repair happens on request only. The maps are the authority over the marks, as long as all of
+//! them could be read: then marks become what the maps show. While any finding leaves a doubt about
+//! the maps ([`Doubt`]), a repair only adds marks: a slot that is wrongly called used costs space,
+//! a slot that is wrongly called free costs data.
 
 mod blocks;
 mod history;
@@ -42,8 +43,8 @@ const CACHE: usize = 64 << 20;
 pub struct CheckOptions {
     /// Repair what can be repaired safely.
     pub repair: bool,
-    /// Paths of physical volumes whose labels a repair may write again although nothing on the disk proves that it is
-    /// the right one.
+    /// Paths of physical volumes whose labels a repair may write again although nothing on the disk
+    /// proves that it is the right one.
     pub relabel: Vec<String>,
     /// Repair also a data directory that is not of the same time as its physical volumes.
     pub force_stale: bool,
@@ -69,8 +70,8 @@ pub struct Finding {
 pub struct Doubt {
     /// The finding that leaves it, for people.
     pub why: String,
-    /// Rows of maps may be unknown: what no bitmap accounts for counts as used. Otherwise only bitmaps or rows of
-    /// extents are damaged.
+    /// Rows of maps may be unknown: what no bitmap accounts for counts as used. Otherwise only
+    /// bitmaps or rows of extents are damaged.
     pub maps: bool,
 }
 
@@ -121,7 +122,8 @@ pub struct CheckReport {
     pub journal_records: u64,
     /// Why a repair takes no mark away, if it does not.
     pub doubt: Option<Doubt>,
-    /// Why the pool could not be locked: what was read is right only if no other process had the pool open.
+    /// Why the pool could not be locked: what was read is right only if no other process had the
+    /// pool open.
     pub unlocked: Option<String>,
 }
 
@@ -171,8 +173,8 @@ struct Tables {
 
 /// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets (map pages done, all).
 ///
-/// On a file system that can't be written to, the check takes the lock that is there, or goes on without one
-/// ([`CheckReport::unlocked`]); a repair is refused ([`ErrorKind::ReadOnly`]).
+/// On a file system that can't be written to, the check takes the lock that is there, or goes on
+/// without one ([`CheckReport::unlocked`]); a repair is refused ([`ErrorKind::ReadOnly`]).
 ///
 /// An `Err` means that the check could not be made; what it finds is in the report.
 pub fn check(

@@ -1,7 +1,7 @@
 //! Repair without guessing: marks, and counts. One transaction.
 //!
-//! What the maps show decides, where they could be read. Where anything is in doubt, a mark is added and none is taken
-//! away, and counts of branches stay as they are.
+//! What the maps show decides, where they could be read. Where anything is in doubt, a mark is
+//! added and none is taken away, and counts of branches stay as they are.
 
 use super::maps::Used;
 use super::{CheckReport, Tables, marks};

@@ -89,7 +89,8 @@ fn leaks_and_counts_are_found_and_repaired() {
     Pool::open(dir, world(), PoolOptions::default()).unwrap();
 }
 
-/// Fills all free space of the pool with another volume's data, and tells which chunks of `a` show it.
+/// Fills all free space of the pool with another volume's data, and tells which chunks of `a` show
+/// it.
 fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
     let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
     pool.create_volume(&NewVolume { name: "b".into(), ..new_volume(4 << 20) }).unwrap();
@@ -109,8 +110,8 @@ fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
     (0..10).filter(shows).collect()
 }
 
-/// The fault that this guards: a repair made counts agree with lost marks, and the pool gave live slots to the next
-/// writer.
+/// The fault that this guards: a repair made counts agree with lost marks, and the pool gave live
+/// slots to the next writer.
 #[test]
 fn a_repair_gives_no_slot_away() {
     use inject::{Injury, injure};
@@ -125,7 +126,8 @@ fn a_repair_gives_no_slot_away() {
     }
 }
 
-/// Several at once: a repair that doubts keeps leaks, and the next one, when nothing is in doubt any more, takes them.
+/// Several at once: a repair that doubts keeps leaks, and the next one, when nothing is in doubt
+/// any more, takes them.
 #[test]
 fn a_repair_that_doubts_only_adds_marks() {
     use inject::{Injury, injure};

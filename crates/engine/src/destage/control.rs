@@ -166,7 +166,8 @@ impl Pool {
     fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
         match operation {
             Control::RollBack { undo_id, undo, .. } => {
-                // A snapshot that nobody sees goes when nothing rests on it, unless a history has it.
+                // A snapshot that nobody sees goes when nothing rests on it, unless a history has
+                // it.
                 if undo.deleted && !self.anchors().contains(undo_id) {
                     m.deleted.insert(*undo_id);
                 }

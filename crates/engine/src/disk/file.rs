@@ -129,8 +129,8 @@ impl FileDir {
         })
     }
 
-    /// Whether `name` still names the file that `disk` has open: another process may have renamed something over it
-    /// before the lock was there.
+    /// Whether `name` still names the file that `disk` has open: another process may have renamed
+    /// something over it before the lock was there.
     fn still_names(&self, name: &str, disk: &FileDisk) -> io::Result<bool> {
         let open = disk.file.metadata()?;
         match fs::metadata(self.path.join(name)) {
@@ -141,8 +141,8 @@ impl FileDir {
     }
 }
 
-/// Locks an open file. The lock belongs to the open file and goes with it, also when the process is killed. File
-/// systems without locks are used without.
+/// Locks an open file. The lock belongs to the open file and goes with it, also when the process is
+/// killed. File systems without locks are used without.
 fn lock_file(file: &File, mode: OpenMode) -> io::Result<()> {
     let how = match mode {
         OpenMode::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -472,8 +472,8 @@ impl Disk for FileDisk {
     }
 }
 
-/// The physical block size of the block device that a file system lies on, in bytes; `None` where there is none, or it
-/// is not known.
+/// The physical block size of the block device that a file system lies on, in bytes; `None` where
+/// there is none, or it is not known.
 fn physical_block_below(device: u64) -> Option<u64> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));

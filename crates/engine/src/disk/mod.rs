@@ -150,8 +150,8 @@ pub trait Disk: Send + Sync {
     /// A block device that can't change its length.
     fn is_block_device(&self) -> bool;
 
-    /// The block, in bytes, that the device below writes as a whole: interrupted, it may take all of it along. `None`
-    /// where that is not known.
+    /// The block, in bytes, that the device below writes as a whole: interrupted, it may take all
+    /// of it along. `None` where that is not known.
     fn physical_block(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
@@ -175,9 +175,10 @@ pub trait Dir: Send + Sync {
     /// Opens a disk.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
 
-    /// Opens a disk and locks the disk itself, whatever its names are, for as long as the returned value lives: shared
-    /// for [`OpenMode::ReadOnly`], exclusively otherwise. `WouldBlock` when another process, or another handle of this
-    /// one, holds a lock that excludes this one. `name` still names the locked disk when this returns.
+    /// Opens a disk and locks the disk itself, whatever its names are, for as long as the returned
+    /// value lives: shared for [`OpenMode::ReadOnly`], exclusively otherwise. `WouldBlock` when
+    /// another process, or another handle of this one, holds a lock that excludes this one. `name`
+    /// still names the locked disk when this returns.
     ///
     /// Block devices have an owner through `O_EXCL` and are not locked in addition.
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;

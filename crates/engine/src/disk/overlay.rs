@@ -1,4 +1,5 @@
-//! A directory over another one that stays as it is: what is written is kept in memory, and lost with it.
+//! A directory over another one that stays as it is: what is written is kept in memory, and lost
+//! with it.
 
 use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use parking_lot::Mutex;
@@ -9,8 +10,9 @@ use std::sync::Arc;
 
 const PAGE: usize = 4096;
 
-/// Opens everything of `inner` for reading only and keeps changes in memory. Recovery runs on it as on any directory. All
-/// handles of a name share its changes, and can make some, however they were opened.
+/// Opens everything of `inner` for reading only and keeps changes in memory. Recovery runs on it as
+/// on any directory. All handles of a name share its changes, and can make some, however they were
+/// opened.
 pub(crate) struct OverlayDir {
     inner: Arc<dyn Dir>,
     /// Names that were opened, made, or (`None`) removed here.

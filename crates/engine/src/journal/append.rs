@@ -190,8 +190,8 @@ impl Journal {
     }
 }
 
-/// The part of the leader, or of the syncer, which one thread has at a time. A panic poisons the pool and gives the part
-/// back: those who wait for it wake up and fail.
+/// The part of the leader, or of the syncer, which one thread has at a time. A panic poisons the
+/// pool and gives the part back: those who wait for it wake up and fail.
 struct Part<'a> {
     journal: &'a Journal,
     taken: fn(&mut State) -> &mut bool,

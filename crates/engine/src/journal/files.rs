@@ -1,10 +1,12 @@
-//! The journal's files: how one is made, and whether all that were made are there, at their full length.
+//! The journal's files: how one is made, and whether all that were made are there, at their full
+//! length.
 //!
-//! A file is made under another name, at its full length, with all of its space, and synced. Only then it gets its name, the
-//! directory is synced, and the catalog counts it; only then it is used. So a file that the catalog counts and that is missing
-//! or shorter has lost what it held, and a file that is not counted never held anything. An older build made files under
-//! their own names and counted none; it made them in the order of their indexes and used them at their full length. So a gap,
-//! or a short file with a header of this pool, is damage there, too.
+//! A file is made under another name, at its full length, with all of its space, and synced. Only
+//! then it gets its name, the directory is synced, and the catalog counts it; only then it is used.
+//! So a file that the catalog counts and that is missing or shorter has lost what it held, and a
+//! file that is not counted never held anything. An older build made files under their own names
+//! and counted none; it made them in the order of their indexes and used them at their full length.
+//! So a gap, or a short file with a header of this pool, is damage there, too.
 
 use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, SegmentFile, SegmentHeader, file_index, file_name};
@@ -33,8 +35,8 @@ pub(super) struct Candidate {
     allocated: bool,
 }
 
-/// Makes the file `index`, durably. With `prewrite` it is written once: the file system's own journal is not touched when it
-/// is written again.
+/// Makes the file `index`, durably. With `prewrite` it is written once: the file system's own
+/// journal is not touched when it is written again.
 pub(super) fn make(dir: &dyn Dir, index: u32, size: u64, prewrite: bool) -> Result<Arc<dyn Disk>> {
     let name = file_name(index);
     let new = format!("{name}{NEW}");
@@ -62,8 +64,8 @@ fn fill(disk: &dyn Disk, size: u64, prewrite: bool) -> std::io::Result<()> {
     disk.sync(SyncPurpose::Journal)
 }
 
-/// Opens all journal files. An opening that writes removes what was in the making, completes files that were never used, and
-/// gives free files the space that they may lack.
+/// Opens all journal files. An opening that writes removes what was in the making, completes files
+/// that were never used, and gives free files the space that they may lack.
 pub(super) fn open_all(
     dir: &dyn Dir,
     start: &ScanStart,
@@ -117,7 +119,8 @@ pub(super) fn open_all(
     for candidate in
         candidates.values().filter(|c| writable && (counted..scanned.files).contains(&c.file.index))
     {
-        // It is about to be counted, and a build that counts none may have left its length to chance.
+        // It is about to be counted, and a build that counts none may have left its length to
+        // chance.
         let synced = candidate.file.disk.sync(SyncPurpose::JournalOpen);
         synced.map_err(|e| Error::io(format!("sync {}", file_name(candidate.file.index)), e))?;
     }
@@ -149,8 +152,8 @@ fn look_at(disk: Arc<dyn Disk>, index: u32, start: &ScanStart) -> Result<Candida
 }
 
 impl Candidate {
-    /// Gives it its full length, and the space that it may lack. What can't be had makes it unfit for use, no more; but a
-    /// file that `must` be completed fails the opening.
+    /// Gives it its full length, and the space that it may lack. What can't be had makes it unfit
+    /// for use, no more; but a file that `must` be completed fails the opening.
     fn complete(&mut self, size: u64, must: bool) -> Result<()> {
         let disk = &self.file.disk;
         let completed = disk.allocate(0, size).and_then(|()| match self.len < size {

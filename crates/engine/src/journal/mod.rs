@@ -253,11 +253,11 @@ impl Journal {
         self.config.max_files.saturating_sub(created) as u64 * self.config.segment_size
     }
 
-    /// Makes one more file if there may be one, outside the sequencing lock. False when there are enough. A failure loses
-    /// nothing: the writer that needed the file gets the error.
+    /// Makes one more file if there may be one, outside the sequencing lock. False when there are
+    /// enough. A failure loses nothing: the writer that needed the file gets the error.
     ///
-    /// `count` makes the catalog know how many files there are, durably, before the new one can be used: from then on its loss
-    /// is noticed.
+    /// `count` makes the catalog know how many files there are, durably, before the new one can be
+    /// used: from then on its loss is noticed.
     pub(crate) fn add_file(&self, prewrite: bool, count: impl FnOnce(u32) -> Result<()>) -> Result<bool> {
         let _one_at_a_time = self.creating.lock();
         let _alarm = self.fault.alarm("a journal file was made");

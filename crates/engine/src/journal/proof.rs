@@ -1,7 +1,8 @@
-//! What lies beyond the tail: its LSNs are used up, and a record that knew more to be durable proves a loss.
+//! What lies beyond the tail: its LSNs are used up, and a record that knew more to be durable
+//! proves a loss.
 //!
-//! What can't be read here is no evidence. That is sound, because no record here is needed: the log would go on at the tail
-//! or at the start of the next segment, and both were read.
+//! What can't be read here is no evidence. That is sound, because no record here is needed: the log
+//! would go on at the tail or at the start of the next segment, and both were read.
 
 use super::files::Candidate;
 use super::record::{BLOCK, HEADER_LEN, Header, RECORD_ALIGN};
@@ -12,7 +13,8 @@ use std::collections::BTreeSet;
 
 /// Bytes searched at a time.
 const STRIDE: u64 = 64 << 10;
-/// So many blocks in a row that can't be read end the search of a file: a disk may take seconds for each.
+/// So many blocks in a row that can't be read end the search of a file: a disk may take seconds for
+/// each.
 const MAX_UNREADABLE: u32 = 64;
 
 /// A record that proves that more had been durable than is there.
@@ -23,8 +25,9 @@ pub(super) struct Witness {
     pub(super) file: u32,
 }
 
-/// Visits the headers in `from..end` whose salt is one of `salts`, wherever they start, with their positions, while `visit`
-/// says to go on. Passes over blocks that can't be read; the number of those.
+/// Visits the headers in `from..end` whose salt is one of `salts`, wherever they start, with their
+/// positions, while `visit` says to go on. Passes over blocks that can't be read; the number of
+/// those.
 pub(super) fn search(
     disk: &dyn Disk,
     (from, end): (u64, u64),
@@ -36,7 +39,8 @@ pub(super) fn search(
     let mut at = from;
     let mut bytes = Vec::new();
     while at + HEADER_LEN as u64 <= end && in_a_row < MAX_UNREADABLE {
-        // Long strides at first; around what can't be read block by block, without what reaches into the next one.
+        // Long strides at first; around what can't be read block by block, without what reaches
+        // into the next one.
         let read = [(STRIDE, HEADER_LEN as u64), (BLOCK, HEADER_LEN as u64), (BLOCK, 0)].into_iter().find(
             |(step, more)| {
                 let next = (at / BLOCK * BLOCK + step).min(end);
@@ -88,7 +92,8 @@ pub(super) fn gather(candidates: &[Candidate], start: &ScanStart, scanned: &mut 
         look_through(&*tail.file.disk, tail.file.index, (tail.end, end), &salts, scanned);
         scanned.max_incarnation = scanned.max_incarnation.max(tail.header.incarnation);
     }
-    // A file without a header is searched for any segment that the log may have had from its start on.
+    // A file without a header is searched for any segment that the log may have had from its start
+    // on.
     let segments = start.seq..=scanned.next_seq.saturating_add(candidates.len() as u64);
     let any = segments.map(|seq| SegmentHeader::salt_of(&start.owner.pool, seq)).collect();
     for candidate in candidates {
@@ -110,7 +115,8 @@ pub(super) fn gather(candidates: &[Candidate], start: &ScanStart, scanned: &mut 
                 scanned.tail_lsn
             ));
         }
-        // A file that was never used need not be read as a whole: if it was, its first record is there.
+        // A file that was never used need not be read as a whole: if it was, its first record is
+        // there.
         let end = if candidate.blank { candidate.len.min(FIRST_RECORD + BLOCK) } else { candidate.len };
         look_through(disk, index, (FIRST_RECORD, end), salts, scanned);
     }

@@ -1,11 +1,13 @@
 //! Finding the end of the log at open.
 //!
-//! The log is the chain of segments from the one that the catalog names: consecutive `seq`, each linked to the last LSN of the
-//! one before, incarnations never going back, LSNs without a gap inside a segment. It is read from the place that the catalog
-//! names: what lies before is in place, and is neither read nor needed. Where that breaks is the tail. Unsynced writes may be
-//! lost or torn, so a broken tail is normal, unless something proves that what is missing had been durable: the catalog's
-//! word, a later record's `synced_lsn`, a file that is missing or was cut short, or a needed block that can't be read. Then
-//! the scan refuses to guess (I5), unless the operator accepts the loss.
+//! The log is the chain of segments from the one that the catalog names: consecutive `seq`, each
+//! linked to the last LSN of the one before, incarnations never going back, LSNs without a gap
+//! inside a segment. It is read from the place that the catalog names: what lies before is in
+//! place, and is neither read nor needed. Where that breaks is the tail. Unsynced writes may be
+//! lost or torn, so a broken tail is normal, unless something proves that what is missing had been
+//! durable: the catalog's word, a later record's `synced_lsn`, a file that is missing or was cut
+//! short, or a needed block that can't be read. Then the scan refuses to guess (I5), unless the
+//! operator accepts the loss.
 
 use super::ChainSegment;
 use super::cursor::{Cursor, Located};
@@ -57,7 +59,8 @@ impl ScanStart {
         }
     }
 
-    /// The place of the first record that may be needed, if it is known. An older build moves the positions alone.
+    /// The place of the first record that may be needed, if it is known. An older build moves the
+    /// positions alone.
     pub(super) fn position(&self) -> Option<Cursor> {
         let row = self.record.filter(|r| r.destaged_lsn == self.destaged_lsn && r.start.seq == self.seq)?;
         (row.start.at >= FIRST_RECORD && row.start.lsn <= self.destaged_lsn + 1).then_some(row.start)
@@ -72,7 +75,8 @@ pub(crate) struct Scanned {
     pub(crate) free: Vec<Arc<SegmentFile>>,
     /// One more than the largest file index.
     pub(crate) file_indexes: u32,
-    /// Files from the first one on that exist at their full length: so many the catalog shall count.
+    /// Files from the first one on that exist at their full length: so many the catalog shall
+    /// count.
     pub(crate) files: u32,
     /// Last LSN of the log.
     pub(crate) tail_lsn: u64,
@@ -222,9 +226,10 @@ pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> R
 
 /// The candidate that continues the chain, and its header.
 ///
-/// The header is sought first: of two segments with the same `seq` the younger incarnation counts. A header that does not
-/// verify, or can't be read, is worked out from the records behind it. At the start of the log the named segment may be in
-/// place as a whole and damaged: then the next one goes on right behind `destaged_lsn`.
+/// The header is sought first: of two segments with the same `seq` the younger incarnation counts.
+/// A header that does not verify, or can't be read, is worked out from the records behind it. At
+/// the start of the log the named segment may be in place as a whole and damaged: then the next one
+/// goes on right behind `destaged_lsn`.
 fn next_in_chain(
     candidates: &[Candidate],
     start: &ScanStart,
@@ -252,7 +257,8 @@ fn next_in_chain(
         .or_else(|| headers().filter(|(_, h)| skips(h)).max_by_key(|(_, h)| h.incarnation))
 }
 
-/// The header of the segment that continues the chain, if its records are in this file behind a header that is damaged.
+/// The header of the segment that continues the chain, if its records are in this file behind a
+/// header that is damaged.
 fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) -> Option<SegmentHeader> {
     let (pool, seq) = (start.owner.pool, scanned.next_seq);
     let disk = &*candidate.file.disk;
@@ -277,7 +283,8 @@ fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) 
             None if candidate.blank => None,
             None => find_record(&mut reader, disk, FIRST_RECORD, continues),
         };
-        // As if the record before it, which is in place, were its first one: where the known place is not, it is sought again.
+        // As if the record before it, which is in place, were its first one: where the known place
+        // is not, it is sought again.
         return found.map(|Found { header: h, .. }| {
             let first_lsn = if position.is_some() { h.lsn } else { h.lsn - 1 };
             SegmentHeader { first_lsn, ..header(h, first_lsn.saturating_sub(1)) }
@@ -287,7 +294,8 @@ fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) 
     disk.read_at(&mut head, FIRST_RECORD).ok()?;
     Header::decode(&head, reader.salt())?;
     let first = reader.record(FIRST_RECORD).ok()??.header;
-    // Inside of one incarnation LSNs have no gap. Another one begins behind what the catalog then knew to be durable.
+    // Inside of one incarnation LSNs have no gap. Another one begins behind what the catalog then
+    // knew to be durable.
     let begins = first.lsn > wanted && first.incarnation >= newer && scanned.tail_lsn >= start.synced_lsn;
     (continues(&first) || begins).then(|| header(first, scanned.tail_lsn))
 }
@@ -354,8 +362,8 @@ fn follow(
     Ok(true)
 }
 
-/// The record with `lsn` at `at`. Where that is in place already, damage does not matter: the place then moves to the first
-/// record that is needed.
+/// The record with `lsn` at `at`. Where that is in place already, damage does not matter: the place
+/// then moves to the first record that is needed.
 fn read_next(
     reader: &mut SegmentReader<'_>,
     candidate: &Candidate,
@@ -377,7 +385,8 @@ fn read_next(
     }
     let fresh = align_up(*at, BLOCK);
     if found.is_err() && *lsn == start.synced_lsn + 1 && *at != fresh {
-        // The sync that the catalog knows of ended with the record before: the next one began a block.
+        // The sync that the catalog knows of ended with the record before: the next one began a
+        // block.
         found = reader.next_record(fresh, accept(*lsn));
     }
     found.unwrap_or_else(|e| {

@@ -163,8 +163,9 @@ impl<'a> SegmentReader<'a> {
         Ok(Some(Found { header, data_at, next: at + header.space() }))
     }
 
-    /// The record that must follow `at`: there, or at the next block boundary, where a synced group was padded. What can't be
-    /// read at the one place does not matter if the record is at the other.
+    /// The record that must follow `at`: there, or at the next block boundary, where a synced group
+    /// was padded. What can't be read at the one place does not matter if the record is at the
+    /// other.
     pub(crate) fn next_record(
         &mut self,
         at: u64,

@@ -153,8 +153,8 @@ pub(crate) fn write_again(
     while at < end {
         let mut copy = Copy { file: segment.index, offset: at, data: vec![0; (end - at).min(part) as usize] };
         if segment.disk.read_at(&mut copy.data, at).is_err() {
-            // All that is needed was read by the scan: a header is worked out from its records, and what can't be read
-            // between two records is none.
+            // All that is needed was read by the scan: a header is worked out from its records, and
+            // what can't be read between two records is none.
             at += if part == BLOCK { BLOCK } else { 0 };
             part = BLOCK;
             continue;

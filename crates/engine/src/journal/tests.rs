@@ -1,4 +1,5 @@
-//! Pools that an older build wrote: the catalog neither counts journal files nor knows a byte to begin at.
+//! Pools that an older build wrote: the catalog neither counts journal files nor knows a byte to
+//! begin at.
 
 use super::segment::FIRST_RECORD;
 use crate::device::BlockDevice;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 
-/// Ten blocks in place and two durable behind them, in the journal's first file; killed. The catalog's row is as `row` leaves it.
+/// Ten blocks in place and two durable behind them, in the journal's first file; killed. The
+/// catalog's row is as `row` leaves it.
 fn killed(row: impl FnOnce(&Pool)) -> Inside {
     let inside = Inside::new(1 << 20);
     for n in 0..10 {

@@ -168,7 +168,8 @@ impl Allocator {
             let Some(extent) = state.extents.get_mut(id.1 as usize) else {
                 return Err(corrupt(format!("load extent {} of PV {}: it is beyond its end", id.1, id.0)));
             };
-            // The row of an extent without slots in use is removed, so one that counts none has lost its count.
+            // The row of an extent without slots in use is removed, so one that counts none has
+            // lost its count.
             if !(1..=per_extent).contains(&record.used) || !(9..=30).contains(&record.slot_log2) {
                 return Err(corrupt(format!(
                     "load extent {} of PV {}: its record makes no sense",

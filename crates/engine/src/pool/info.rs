@@ -45,17 +45,18 @@ pub struct PoolOptions {
     pub flatten_depth: u32,
     /// Old history is compressed harder in the background.
     pub recompress_history: bool,
-    /// A volume whose branch has come to this epoch goes on with a new branch, without its clients noticing.
+    /// A volume whose branch has come to this epoch goes on with a new branch, without its clients
+    /// noticing.
     pub renew_at_epoch: u32,
     /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
     pub backing_margin: u64,
     /// So often all of the catalog is read and verified in the background (zero: never).
     pub catalog_scrub_interval: Duration,
-    /// Physical volumes get a new stamp with the first commit after so many nanoseconds: what was copied, or restored, within
-    /// a shorter time of one run is not told from what is there.
+    /// Physical volumes get a new stamp with the first commit after so many nanoseconds: what was
+    /// copied, or restored, within a shorter time of one run is not told from what is there.
     pub stamp_interval: u64,
-    /// Damage of the journal that would keep the pool from opening is accepted: [`super::Pool::journal_loss`] tells what
-    /// was lost.
+    /// Damage of the journal that would keep the pool from opening is accepted:
+    /// [`super::Pool::journal_loss`] tells what was lost.
     pub accept_journal_loss: bool,
 }
 

@@ -5,7 +5,8 @@ use crate::error::Result;
 use crate::journal::{Accepted, Cursor, FIRST_RECORD};
 use std::fmt;
 
-/// How the error begins that an opening without [`super::PoolOptions::accept_journal_loss`] returns.
+/// How the error begins that an opening without [`super::PoolOptions::accept_journal_loss`]
+/// returns.
 pub const JOURNAL_DAMAGED: &str = "recover the journal";
 
 /// What an opening with [`super::PoolOptions::accept_journal_loss`] gave up.
@@ -19,9 +20,11 @@ pub struct JournalLoss {
     pub durable_lsn: u64,
     /// No larger LSN is known to have been given out.
     pub last_lsn: u64,
-    /// By volume, the writes behind the damage that were still found in the journal and are given up.
+    /// By volume, the writes behind the damage that were still found in the journal and are given
+    /// up.
     pub volumes: Vec<VolumeLoss>,
-    /// Control operations (snapshots, new volumes, …) behind the damage that were still found and are given up.
+    /// Control operations (snapshots, new volumes, …) behind the damage that were still found and
+    /// are given up.
     pub operations: u64,
 }
 
@@ -71,8 +74,8 @@ impl Pool {
         self.journal_loss.get()
     }
 
-    /// Carries out what was recovered, and begins a journal behind everything that was ever seen: no later opening looks for
-    /// what is lost.
+    /// Carries out what was recovered, and begins a journal behind everything that was ever seen:
+    /// no later opening looks for what is lost.
     pub(super) fn give_up(&self, accepted: Accepted) -> Result<()> {
         let last = accepted.last_lsn;
         self.destage_to(accepted.recovered_lsn)?;

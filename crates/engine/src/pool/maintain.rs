@@ -63,7 +63,8 @@ pub(crate) struct Maintenance {
     pub(crate) held_up: BTreeSet<u64>,
     /// Marks may have expired.
     pub(crate) marks_expire: bool,
-    /// Parts of steps of freeing that are owed for batches that were destaged: see [`Pool::owe_freeing`].
+    /// Parts of steps of freeing that are owed for batches that were destaged: see
+    /// [`Pool::owe_freeing`].
     owed: u32,
     /// Moving data off draining PVs and freeing take turns.
     moves_next: bool,
@@ -171,7 +172,8 @@ impl Pool {
         Ok(Progress::Idle)
     }
 
-    /// Freeing keeps pace with destaging: each batch owes a part of a step, or several steps, the more the less space there is.
+    /// Freeing keeps pace with destaging: each batch owes a part of a step, or several steps, the
+    /// more the less space there is.
     fn owe_freeing(&self, m: &mut Maintenance) {
         let totals = self.space.totals();
         let percent = totals.available.saturating_mul(100) / totals.capacity.max(1);
@@ -183,8 +185,8 @@ impl Pool {
         };
     }
 
-    /// Takes a step of freeing, or with `moves` also of moving data off draining PVs, if one is owed. False when none is, or
-    /// when there is nothing to free.
+    /// Takes a step of freeing, or with `moves` also of moving data off draining PVs, if one is
+    /// owed. False when none is, or when there is nothing to free.
     fn pay_freeing(&self, m: &mut Maintenance, moves: bool) -> Result<bool> {
         if m.owed < STEP {
             return Ok(false);
@@ -205,7 +207,8 @@ impl Pool {
         Ok(self.free(m)? || self.evacuate(m)?)
     }
 
-    /// Takes a step of freeing what nothing needs any more. False when there is nothing that can be freed now.
+    /// Takes a step of freeing what nothing needs any more. False when there is nothing that can be
+    /// freed now.
     pub(super) fn free(&self, m: &mut Maintenance) -> Result<bool> {
         Ok(self.forget_history(m)? || self.reclaim(m)?)
     }
@@ -370,7 +373,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Is space on its way that was freed, and that readers or steps of freeing still keep from being given out?
+    /// Is space on its way that was freed, and that readers or steps of freeing still keep from
+    /// being given out?
     pub(super) fn is_returning(&self, m: &Maintenance) -> bool {
         let names = self.names.read();
         let pinned = |id: &u64| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());
@@ -422,7 +426,8 @@ impl Pool {
         m.evacuated &= taken_back == 0;
     }
 
-    /// Makes one more journal file, which the catalog counts before it is used. False when there are enough.
+    /// Makes one more journal file, which the catalog counts before it is used. False when there
+    /// are enough.
     fn add_journal_file(&self, prewrite: bool) -> Result<bool> {
         self.journal.add_file(prewrite, |files| {
             let counted = self.catalog.begin().and_then(|mut txn| {

@@ -277,7 +277,8 @@ impl Pool {
         Ok(Progress::Worked)
     }
 
-    /// Poisons the pool: its owner has lost a thread that it depends on. `reason` says which, and why.
+    /// Poisons the pool: its owner has lost a thread that it depends on. `reason` says which, and
+    /// why.
     pub fn poison(&self, reason: &str) {
         self.fault.give_up(reason);
     }

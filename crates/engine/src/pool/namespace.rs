@@ -447,7 +447,8 @@ impl Namespace {
         if let Some(new) = self.by_id.get(&id).filter(|_| renewed) {
             let _ = old.successor.set(new.clone());
         }
-        // Handles of what it was find it deleted: data never changes under a client without its knowledge.
+        // Handles of what it was find it deleted: data never changes under a client without its
+        // knowledge.
         old.deleted.store(true, Ordering::Release);
         Ok(())
     }

@@ -106,16 +106,16 @@ impl Pool {
     /// What the journal holds beyond the catalog is made durable, then found again through staging; a batch that was
     /// being applied is applied again (I5).
     ///
-    /// [`ErrorKind::Conflict`] when the data directory and a physical volume are not of the same time: one of them was
-    /// restored, or copied and used elsewhere. Nothing is written then.
+    /// [`ErrorKind::Conflict`] when the data directory and a physical volume are not of the same
+    /// time: one of them was restored, or copied and used elsewhere. Nothing is written then.
     pub fn open(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
         Self::open_in(dir, lock, world, options, &|pv, age| age.check(&pv.path))
     }
 
-    /// Opens a pool to look at what is there, for a disaster: of whatever time its parts are, and without writing to any of
-    /// them. It recovers in memory and is poisoned from the start. Where parts are of different times what is read may be
-    /// wrong.
+    /// Opens a pool to look at what is there, for a disaster: of whatever time its parts are, and
+    /// without writing to any of them. It recovers in memory and is poisoned from the start. Where
+    /// parts are of different times what is read may be wrong.
     pub fn open_read_only(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
         let found = Mutex::new(Vec::new());
@@ -342,8 +342,8 @@ fn load_pvs(
     Ok(())
 }
 
-/// Opens the physical volumes whose addition is still in the journal: one that is missing is reported now, not when its
-/// record is carried out.
+/// Opens the physical volumes whose addition is still in the journal: one that is missing is
+/// reported now, not when its record is carried out.
 fn open_added(
     dir: &dyn Dir,
     names: &Namespace,

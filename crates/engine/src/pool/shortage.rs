@@ -1,5 +1,5 @@
-//! What a request does that the pool cannot promise space to: it helps to free what waits to be freed, asks the policies of
-//! snapshots, and waits for what is on its way, all within bounds.
+//! What a request does that the pool cannot promise space to: it helps to free what waits to be
+//! freed, asks the policies of snapshots, and waits for what is on its way, all within bounds.
 
 use super::Pool;
 use crate::error::{Error, Result, no_space};
@@ -33,8 +33,9 @@ struct Round {
 }
 
 impl Pool {
-    /// Takes a round of bringing space back for a request that cannot be promised `slots` slots of size `1 << slot_log2` (0: it
-    /// lacks something else). False when there is nothing more to bring back, or the request has waited long enough.
+    /// Takes a round of bringing space back for a request that cannot be promised `slots` slots of
+    /// size `1 << slot_log2` (0: it lacks something else). False when there is nothing more to
+    /// bring back, or the request has waited long enough.
     pub(crate) fn relieve(&self, shortage: &mut Shortage, slot_log2: u8, slots: u64) -> Result<bool> {
         shortage.rounds += 1;
         if shortage.rounds > MAX_ROUNDS {

@@ -234,9 +234,10 @@ impl Pool {
         self.snapshot(volume, undo)
     }
 
-    /// Gives one volume whose epochs run out a new branch that rests on what it is now: a rollback to the present, with its
-    /// place in the histories, but its handles go on. What it rests on is a snapshot that nobody sees; it goes when the new
-    /// branch has a copy of everything. False when no volume needs it.
+    /// Gives one volume whose epochs run out a new branch that rests on what it is now: a rollback
+    /// to the present, with its place in the histories, but its handles go on. What it rests on is
+    /// a snapshot that nobody sees; it goes when the new branch has a copy of everything. False
+    /// when no volume needs it.
     pub(crate) fn renew_branch(&self) -> Result<bool> {
         let limit = self.options.renew_at_epoch;
         let needy = |state: &&Arc<VolumeState>| {

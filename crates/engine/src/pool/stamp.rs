@@ -1,8 +1,8 @@
-//! Stamps of physical volumes: how far the pool had come when it last said so. They tell an older data directory, or an
-//! older physical volume, from those that belong together.
+//! Stamps of physical volumes: how far the pool had come when it last said so. They tell an older
+//! data directory, or an older physical volume, from those that belong together.
 //!
-//! Two copies lie behind the label, at bytes 4096 and 8192. A new stamp replaces the older copy, so one is whole when
-//! the writing of the other is interrupted.
+//! Two copies lie behind the label, at bytes 4096 and 8192. A new stamp replaces the older copy, so
+//! one is whole when the writing of the other is interrupted.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -15,10 +15,11 @@
 //! | 56..64 | incarnation of the pool |
 //! | 64..80 | life: drawn at random when the pool was opened |
 //!
-//! Two facts hold at every instant, whatever is cut short. The catalog *issues* a stamp in a commit before any physical
-//! volume bears it: a PV never bears a later one than the catalog has issued. The catalog takes note that a stamp is
-//! *durable* on a PV after its sync: a PV never bears an earlier one than noted. Whatever contradicts one of them was
-//! copied, restored or replaced while the other side went on.
+//! Two facts hold at every instant, whatever is cut short. The catalog *issues* a stamp in a commit
+//! before any physical volume bears it: a PV never bears a later one than the catalog has issued.
+//! The catalog takes note that a stamp is
+//! *durable* on a PV after its sync: a PV never bears an earlier one than noted. Whatever
+//! contradicts one of them was copied, restored or replaced while the other side went on.
 
 use super::label::LABEL_LEN;
 use crate::catalog::StampRecord;
@@ -121,7 +122,8 @@ impl Stamped {
         stamps.max_by_key(|stamp| stamp.sequence)
     }
 
-    /// Compares it with the last stamp that the catalog issued, and the last one that it knows to be durable here.
+    /// Compares it with the last stamp that the catalog issued, and the last one that it knows to
+    /// be durable here.
     pub(crate) fn age(&self, issued: &StampRecord, durable: Option<&StampRecord>) -> Age {
         let found = self.latest().unwrap_or_default();
         let ahead = |of: &StampRecord, than: &StampRecord| {
@@ -142,7 +144,8 @@ impl Stamped {
         if parted(issued) || durable.is_some_and(parted) { Age::Parted } else { Age::Same }
     }
 
-    /// Writes `stamp` in place of the older copy, or of the one that is none. Not durable before [`sync`].
+    /// Writes `stamp` in place of the older copy, or of the one that is none. Not durable before
+    /// [`sync`].
     pub(crate) fn replace(
         &self,
         disk: &dyn Disk,

@@ -1,9 +1,11 @@
-//! Stamping physical volumes: when the pool is opened, and now and then while it is in use (see [`super::stamp`]).
+//! Stamping physical volumes: when the pool is opened, and now and then while it is in use (see
+//! [`super::stamp`]).
 //!
-//! Each opening issues a stamp in the commit that begins its incarnation, and writes it to all physical volumes before
-//! anything is given out or overwritten. Later ones ride on commits that are made anyway: the first commit after
-//! [`super::PoolOptions::stamp_interval`] issues the next stamp, a maintenance step writes it, and the commit after that
-//! takes note of it. A pool without commits changes nothing and needs no stamps.
+//! Each opening issues a stamp in the commit that begins its incarnation, and writes it to all
+//! physical volumes before anything is given out or overwritten. Later ones ride on commits that
+//! are made anyway: the first commit after [`super::PoolOptions::stamp_interval`] issues the next
+//! stamp, a maintenance step writes it, and the commit after that takes note of it. A pool without
+//! commits changes nothing and needs no stamps.
 
 use super::label::Label;
 use super::pv::Pv;
@@ -62,7 +64,8 @@ impl Stamping {
         Stamping(Mutex::new(State { issued, written: true, issued_at: now, borne, unrecorded, problems }))
     }
 
-    /// Adds to a transaction what has become durable since the last one, and the next stamp when it is due.
+    /// Adds to a transaction what has become durable since the last one, and the next stamp when it
+    /// is due.
     pub(crate) fn store(&self, txn: &mut Txn<'_>, now: u64, interval: u64) -> Result<Stored> {
         let state = self.0.lock();
         for (pv, stamp) in &state.unrecorded {
@@ -99,7 +102,8 @@ impl Stamping {
         self.0.lock().problems.values().cloned().collect()
     }
 
-    /// Labels and stamps a disk that is about to become physical volume `label.pv`; durable when this returns.
+    /// Labels and stamps a disk that is about to become physical volume `label.pv`; durable when
+    /// this returns.
     pub(crate) fn first(&self, label: &Label, disk: &dyn Disk, path: &str) -> Result<()> {
         let stamp = self.0.lock().issued;
         label.write(disk, path, &stamp)?;
@@ -110,8 +114,8 @@ impl Stamping {
     }
 }
 
-/// Writes `stamp` to `pvs` and makes it durable, on some at a time if `beside`: the outcome for each. `durable` has what is
-/// known to be durable on each.
+/// Writes `stamp` to `pvs` and makes it durable, on some at a time if `beside`: the outcome for
+/// each. `durable` has what is known to be durable on each.
 pub(crate) fn stamp_all(
     pvs: &[Arc<Pv>],
     pool: [u8; 16],
@@ -126,7 +130,8 @@ pub(crate) fn stamp_all(
         check(pv, &stamped)?;
         let known = durable.get(&pv.id).map_or(0, |stamp| stamp.sequence);
         if stamped.latest().is_some_and(|found| found.sequence > known) {
-            // A kill may have left it in the page cache only. The other copy is all there is until it is durable.
+            // A kill may have left it in the page cache only. The other copy is all there is until
+            // it is durable.
             stamp::sync(&*pv.disk, &pv.path)?;
         }
         stamped.replace(&*pv.disk, &pv.path, &bearer, stamp)?;
@@ -147,8 +152,9 @@ pub(crate) fn stamp_all(
 }
 
 impl Pool {
-    /// Writes the last stamp that was issued, if that is still to be done. A physical volume that can't be stamped keeps
-    /// the older one, which is no lie; a stamp there that is not this pool's own poisons the pool.
+    /// Writes the last stamp that was issued, if that is still to be done. A physical volume that
+    /// can't be stamped keeps the older one, which is no lie; a stamp there that is not this pool's
+    /// own poisons the pool.
     pub(crate) fn write_stamps(&self, _m: &Maintenance) -> Result<()> {
         let (stamp, borne) = {
             let state = self.stamping.0.lock();

@@ -60,17 +60,19 @@ impl Pool {
         over.collect()
     }
 
-    /// Deletes one snapshot, if a volume's policy says so: the oldest that can go, where snapshots take more than their reserve
-    /// or the pool's own space is low. The next follows only when its space has come back. False when nothing is to be done.
+    /// Deletes one snapshot, if a volume's policy says so: the oldest that can go, where snapshots
+    /// take more than their reserve or the pool's own space is low. The next follows only when its
+    /// space has come back. False when nothing is to be done.
     ///
-    /// A full file system below the pool is no reason: a deletion does not cure it. For want of space one snapshot is deleted
-    /// at a time, at most one a second, and none more after one that should have given something back and did not.
+    /// A full file system below the pool is no reason: a deletion does not cure it. For want of
+    /// space one snapshot is deleted at a time, at most one a second, and none more after one that
+    /// should have given something back and did not.
     pub fn enforce_snapshot_policies(&self) -> Result<bool> {
         self.delete_by_policy(false)
     }
 
-    /// The same; `short`: a request waits for space, so that space is low whatever the limit, and each deletion is needed at
-    /// once.
+    /// The same; `short`: a request waits for space, so that space is low whatever the limit, and
+    /// each deletion is needed at once.
     pub(crate) fn delete_by_policy(&self, short: bool) -> Result<bool> {
         if !self.names.read().by_name.values().any(|state| state.policy.read().auto_delete) {
             return Ok(false);
@@ -168,7 +170,8 @@ impl Pool {
 #[derive(Default)]
 pub(crate) struct Deletions {
     last: Option<LastDeletion>,
-    /// A deletion gave nothing back: no more until something has come back beyond this, of [`super::SharedPositions::returned`].
+    /// A deletion gave nothing back: no more until something has come back beyond this, of
+    /// [`super::SharedPositions::returned`].
     futile: Option<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! Watches: who compares a range before it is written learns whether anything else was sequenced there meanwhile.
+//! Watches: who compares a range before it is written learns whether anything else was sequenced
+//! there meanwhile.
 
 use super::Staging;
 use std::ops::Range;
@@ -18,7 +19,8 @@ pub(crate) struct Spot {
 }
 
 impl Watch {
-    /// Begins to watch. Called under the sequencing lock: everything that is sequenced later is noticed.
+    /// Begins to watch. Called under the sequencing lock: everything that is sequenced later is
+    /// noticed.
     pub(crate) fn begin(staging: &Arc<Staging>, range: Range<u64>) -> Watch {
         let spot = Arc::new(Spot { range, disturbed: AtomicBool::new(false) });
         let mut watches = staging.watches.lock();

@@ -109,7 +109,8 @@ impl Volume {
         }
     }
 
-    /// Compares and writes, as one: what is read counts if nothing else was sequenced in the range until the write is.
+    /// Compares and writes, as one: what is read counts if nothing else was sequenced in the range
+    /// until the write is.
     pub(super) fn compare_then_write(
         &self,
         offset: u64,

@@ -106,7 +106,8 @@ impl Machine {
         if self.dead || life != self.life { Err(crashed()) } else { Ok(()) }
     }
 
-    /// Counts an operation that changes something of `file` (0: a name), and says whether the machine survives it.
+    /// Counts an operation that changes something of `file` (0: a name), and says whether the
+    /// machine survives it.
     pub(super) fn begin(&mut self, life: u64, file: u64, is_sync: bool) -> io::Result<Go> {
         self.alive(life)?;
         self.clock += 1;

@@ -11,7 +11,8 @@ use hindcast_engine::{Error, ErrorKind};
 /// Tries of an ORWRITE that another protocol disturbs.
 const MAX_TRIES: u32 = 64;
 
-/// MAXIMUM COMPARE AND WRITE LENGTH, in blocks: what the device compares, and what the one byte can say.
+/// MAXIMUM COMPARE AND WRITE LENGTH, in blocks: what the device compares, and what the one byte can
+/// say.
 pub(crate) fn max_compare_and_write(block_size: u32) -> u8 {
     u8::try_from(MAX_COMPARED / u64::from(block_size)).unwrap_or(u8::MAX)
 }
