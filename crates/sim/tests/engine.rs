@@ -59,6 +59,10 @@ fn seeds_of_whole_runs_that_found_bugs() {
             "a torn control record took an older snapshot's place, and its sum did not see it: the pool did not open",
         ),
         (2113071, "a moment that an image's return would bring back was said to be lost"),
+        (10107, "a pool opened healthy though the catalog's store had failed on the way"),
+        (10427, "the same"),
+        (20350, "the model took all records of a write that failed in part for gone"),
+        (20036, "a segment's header that can't be read kept the pool closed"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));

@@ -240,3 +240,25 @@ impl StorageBackend for Overlay {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Dir, MemDir, OpenMode};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn after_a_panic_nothing_is_done() {
+        let disk = MemDir::new().open("catalog", OpenMode::Create).unwrap();
+        let latched = Latched::new(Below::Plain(disk.clone()));
+        latched.write(0, &[1; 4]).unwrap();
+        let below = |_: &Below| -> io::Result<()> { panic!("below the store") };
+        assert!(catch_unwind(AssertUnwindSafe(|| latched.run(below))).is_err());
+        assert!(latched.panicked().load(Ordering::Acquire));
+        assert!(latched.write(0, &[2; 4]).is_err() && latched.set_len(9).is_err());
+        assert!(latched.sync_data().is_err() && latched.read(0, &mut [0; 4]).is_err());
+        let mut content = [0; 4];
+        disk.read_at(&mut content, 0).unwrap();
+        assert_eq!((content, disk.len().unwrap()), ([1; 4], 4));
+    }
+}

@@ -89,6 +89,21 @@ fn leaks_and_counts_are_found_and_repaired() {
     Pool::open(dir, world(), PoolOptions::default()).unwrap();
 }
 
+/// The row of an extent without slots in use is removed. So a row that counts none has lost its
+/// count, and its slots must not be given out.
+#[test]
+fn an_extent_that_counts_no_slots_keeps_the_pool_closed_until_a_repair() {
+    let dir = pool();
+    damage(&dir, |catalog, txn| {
+        let words = catalog.bitmap(0, 0, 1).unwrap();
+        txn.put_raw_extent((0, 0), &ExtentRecord { slot_log2: 12, used: 0 }, &words).unwrap();
+    });
+    let closed = Pool::open(dir.clone(), world(), PoolOptions::default()).map(drop).unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::Corrupt, "{closed}");
+    assert_eq!(codes(&run(&dir, true)), ["extent-count"]);
+    Pool::open(dir, world(), PoolOptions::default()).unwrap();
+}
+
 /// Fills all free space of the pool with another volume's data, and tells which chunks of `a` show
 /// it.
 fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
