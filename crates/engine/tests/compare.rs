@@ -2,14 +2,17 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
+#[macro_use]
+#[path = "common/forward.rs"]
+mod forward;
 
 use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::device::{BlockDevice, MAX_COMPARED};
-use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
 use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::{Arc, Mutex};
 
 const AT: u64 = 8 * KIB + 512;
@@ -35,21 +38,7 @@ impl Dir for Interrupting {
         let of = name.starts_with("pv").then(|| self.clone());
         Ok(Arc::new(InterruptingDisk(self.inner.open_locked(name, mode)?, of)))
     }
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        self.inner.lock(name)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.inner.list()
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.inner.sync(purpose)
-    }
+    forward!(inner: lock remove rename list sync);
 }
 
 impl Disk for InterruptingDisk {
@@ -70,34 +59,7 @@ impl Disk for InterruptingDisk {
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         self.read_at(buf, offset).map(|()| true)
     }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.0.write_vectored_at(bufs, offset)
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.0.sync(purpose)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.allocate(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.punch(offset, len)
-    }
-    fn backing_available(&self) -> io::Result<Option<Backing>> {
-        self.0.backing_available()
-    }
-    fn advise_random(&self) {}
-    fn is_block_device(&self) -> bool {
-        false
-    }
+    forward!(0: write_at write_vectored_at sync len set_len allocate punch backing_available advise_random is_block_device);
 }
 
 /// Another request comes right behind each read of the comparison, when nothing has been written

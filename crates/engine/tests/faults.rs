@@ -2,6 +2,10 @@
 //! nothing unverified is served.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+#[macro_use]
+#[path = "common/forward.rs"]
+mod forward;
+
 use bytes::Bytes;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment};
 use hindcast_engine::check::{CheckOptions, check};
@@ -87,22 +91,11 @@ impl Dir for FaultyDir {
         let inner = self.inner.open_locked(name, mode)?;
         Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
     }
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        self.inner.lock(name)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.inner.list()
-    }
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         self.check_sync(purpose)?;
         self.inner.sync(purpose)
     }
+    forward!(inner: lock remove rename list);
 }
 
 struct FaultyDisk {
@@ -157,20 +150,11 @@ impl Disk for FaultyDisk {
         self.dir.check_sync(purpose)?;
         self.inner.sync(purpose)
     }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.has_no_room() {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.inner.allocate(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.punch(offset, len)
     }
     fn backing_available(&self) -> io::Result<Option<Backing>> {
         let failing = *self.dir.failing.lock().unwrap();
@@ -189,10 +173,7 @@ impl Disk for FaultyDisk {
             _ => self.inner.backing_available(),
         }
     }
-    fn advise_random(&self) {}
-    fn is_block_device(&self) -> bool {
-        false
-    }
+    forward!(inner: len set_len punch advise_random is_block_device);
 }
 
 fn world() -> World {

@@ -3,16 +3,19 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
+#[macro_use]
+#[path = "common/forward.rs"]
+mod forward;
 
 use bytes::Bytes;
 use common::*;
 use hindcast_engine::check::{CheckOptions, CheckReport, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
 use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec, code};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{Error, ErrorKind, Volume};
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -50,21 +53,7 @@ impl Dir for Faulty {
         let inner = self.inner.open_locked(name, mode)?;
         Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
     }
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        self.inner.lock(name)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.inner.list()
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.inner.sync(purpose)
-    }
+    forward!(inner: lock remove rename list sync);
 }
 
 impl Disk for FaultyDisk {
@@ -81,21 +70,6 @@ impl Disk for FaultyDisk {
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         self.read_at(buf, offset).map(|()| true)
     }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.inner.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.inner.write_vectored_at(bufs, offset)
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.inner.sync(purpose)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         let no_room = self.dir.faults.lock().unwrap().no_room;
         if no_room.is_some_and(|part| self.name.contains(part)) {
@@ -103,16 +77,7 @@ impl Disk for FaultyDisk {
         }
         self.inner.allocate(offset, len)
     }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.punch(offset, len)
-    }
-    fn backing_available(&self) -> io::Result<Option<Backing>> {
-        self.inner.backing_available()
-    }
-    fn advise_random(&self) {}
-    fn is_block_device(&self) -> bool {
-        false
-    }
+    forward!(inner: write_at write_vectored_at sync len set_len punch backing_available advise_random is_block_device);
 }
 
 impl Faulty {

@@ -3,18 +3,21 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
+#[macro_use]
+#[path = "common/forward.rs"]
+mod forward;
 
 use bytes::Bytes;
 use common::{KIB, MIB, Site, idle};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Retention};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode};
 use hindcast_engine::pool::{
     NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotPolicy,
 };
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Result, Volume};
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -34,58 +37,14 @@ impl Dir for Host {
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         Ok(Arc::new(HostDisk(self.inner.open_locked(name, mode)?, self.available.clone())))
     }
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        self.inner.lock(name)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.inner.list()
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.inner.sync(purpose)
-    }
+    forward!(inner: lock remove rename list sync);
 }
 
 impl Disk for HostDisk {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.0.try_read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.0.write_vectored_at(bufs, offset)
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.0.sync(purpose)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.allocate(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.punch(offset, len)
-    }
     fn backing_available(&self) -> io::Result<Option<Backing>> {
         Ok(Some(Backing { file_system: 1, available: self.1.load(Ordering::Relaxed) }))
     }
-    fn advise_random(&self) {}
-    fn is_block_device(&self) -> bool {
-        false
-    }
+    forward!(0: read_at try_read_at write_at write_vectored_at sync len set_len allocate punch advise_random is_block_device);
 }
 
 fn config() -> PoolConfig {
