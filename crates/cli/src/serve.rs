@@ -19,8 +19,8 @@ Without --create there has to be a pool in the directory. Where there is none, n
 and the exit code is 3. Often a file system is not mounted then: a new pool there would be served
 without the volumes.
 
-SIGTERM or SIGINT stops it in order; a second one at once. Both are safe, and so is SIGKILL: what was acknowledged is
-in the journal.";
+SIGTERM or SIGINT stops it in order; a second one at once. Both are safe, and so is SIGKILL: what
+was acknowledged is in the journal.";
 
 /// Run the server
 #[derive(Debug, clap::Args)]

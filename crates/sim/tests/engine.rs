@@ -60,7 +60,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
         ),
         (2113071, "a moment that an image's return would bring back was said to be lost"),
         (10107, "a pool opened healthy though the catalog's store had failed on the way"),
-        (10427, "the same"),
+        (10427, "a drain failed in a pool that opened healthy over a failed store"),
         (20350, "the model took all records of a write that failed in part for gone"),
         (20036, "a segment's header that can't be read kept the pool closed"),
     ];
