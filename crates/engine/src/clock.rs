@@ -241,8 +241,11 @@ impl PoolClock {
     /// the pool time now, or of the last record if that is later.
     pub(crate) fn at(&self, wall: u64, now: u64) -> Option<u64> {
         let state = self.state.lock();
-        if let Some(found) = state.spans(now).find(|span| (span.begins()..=span.ends()).contains(&wall)) {
-            return Some(wall.saturating_add_signed(found.offset.saturating_neg()));
+        // A stretch begins behind the last record, whose time may lie a little ahead of the clock.
+        let tells = |span: &Span| (span.begins().saturating_sub(READING)..=span.ends()).contains(&wall);
+        if let Some(found) = state.spans(now).find(tells) {
+            let time = wall.saturating_add_signed(found.offset.saturating_neg());
+            return Some(time.max(found.from.saturating_sub(1)));
         }
         if wall > now.saturating_add_signed(state.offset()) {
             return None;
