@@ -242,10 +242,16 @@ impl PoolClock {
     pub(crate) fn at(&self, wall: u64, now: u64) -> Option<u64> {
         let state = self.state.lock();
         // A stretch begins behind the last record, whose time may lie a little ahead of the clock.
-        let tells = |span: &Span| (span.begins().saturating_sub(READING)..=span.ends()).contains(&wall);
+        // The one that goes on ends now: the clock may be ahead of it by what makes no stretch.
+        let until = self.clock.now();
+        let newest = |span: &Span| span.last >= now && wall <= until && wall - span.ends() <= STEP;
+        let tells = |span: &Span| {
+            let begins = span.begins().saturating_sub(READING);
+            begins <= wall && (wall <= span.ends() || newest(span))
+        };
         if let Some(found) = state.spans(now).find(tells) {
             let time = wall.saturating_add_signed(found.offset.saturating_neg());
-            return Some(time.max(found.from.saturating_sub(1)));
+            return Some(time.clamp(found.from.saturating_sub(1), found.last));
         }
         if wall > now.saturating_add_signed(state.offset()) {
             return None;

@@ -100,6 +100,20 @@ fn a_stretch_that_begins_behind_records_of_the_same_instant_begins_at_that_insta
 }
 
 #[test]
+fn what_the_clock_says_now_is_no_time_of_an_older_stretch() {
+    let mut site = Site::new();
+    site.go(HOUR);
+    site.set(BEGIN - HOUR);
+    site.go(SECOND);
+    let last = site.stamp();
+    // Less than what makes a stretch; the time was said in the first one, too.
+    let wall = site.wall() + STEP / 2;
+    site.set(wall);
+    assert_eq!((site.at(wall), site.at(wall - STEP / 4)), (Some(last), Some(last)));
+    assert_eq!(site.at(wall - STEP), Some(last - STEP / 2));
+}
+
+#[test]
 fn a_jump_ages_nothing_and_suspends_until_it_is_healed() {
     let mut site = Site::new();
     site.go(HOUR);
