@@ -348,8 +348,21 @@ pub struct Volume {
     pub allocated: u64,
     /// Open handles (client connections).
     pub handles: u64,
+    /// What of it can't be read any more, until it is written again. As of the last destage; absent
+    /// in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<DamagedRange>,
     /// Counters since the server started.
     pub stats: VolumeStats,
+}
+
+/// A range of a volume that can't be read any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DamagedRange {
+    /// Byte offset.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
 }
 
 /// Counters of a volume since the server started.

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{list, properties};
 use crate::session::Session;
 use clap::{ArgGroup, Subcommand};
-use hindcast_api::{CreateVolume, Method, Order, PatchVolume, Size, Volume};
+use hindcast_api::{CreateVolume, DamagedRange, Method, Order, PatchVolume, Size, Volume};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -227,6 +227,15 @@ fn table(volumes: &[Volume]) -> String {
     )
 }
 
+/// What can't be read any more.
+fn damaged(v: &Volume) -> String {
+    let range = |r: &DamagedRange| format!("bytes {} to {}", r.offset, r.offset + r.length - 1);
+    match &v.damaged[..] {
+        [] => "nothing".into(),
+        ranges => ranges.iter().map(range).collect::<Vec<_>>().join(", "),
+    }
+}
+
 fn details(v: &Volume) -> String {
     properties([
         ("name", v.name.clone()),
@@ -244,6 +253,7 @@ fn details(v: &Volume) -> String {
         ("history", v.cdp.as_ref().map_or("none", |cdp| cdp.encoding.name()).into()),
         ("origin", v.origin.clone().unwrap_or_else(|| "-".into())),
         ("handles", v.handles.to_string()),
+        ("damaged", damaged(v)),
         ("created", v.created.to_string()),
         ("uuid", v.uuid.clone()),
     ])

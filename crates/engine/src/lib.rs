@@ -13,6 +13,7 @@ pub mod cdp;
 pub mod check;
 mod clock;
 mod codec;
+mod damage;
 mod destage;
 pub mod device;
 pub mod disk;

@@ -2,6 +2,7 @@
 
 use crate::priority;
 use hindcast_engine::pool::{Health, Pool, Progress};
+use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -75,7 +76,9 @@ fn write_back(pool: &Pool, stop: &AtomicBool) {
 fn maintain(pool: &Pool, stop: &AtomicBool) {
     let mut pause = NAP;
     let mut last_logged: Option<(String, Instant)> = None;
+    let mut read_errors = ReadErrors::default();
     while !stop.load(Ordering::Acquire) {
+        read_errors.log(pool);
         match pool.maintain() {
             Ok(Progress::Worked) => pause = NAP,
             Ok(Progress::Idle) => {
@@ -95,6 +98,36 @@ fn maintain(pool: &Pool, stop: &AtomicBool) {
                 let poisoned = matches!(pool.health(), Health::Poisoned(_));
                 pause = if poisoned { LONGEST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
                 sleep_unless(stop, pause);
+            }
+        }
+    }
+}
+
+/// Logs reads of physical volumes that failed: when there are more, and not more often than once a
+/// minute for each.
+#[derive(Default)]
+struct ReadErrors {
+    /// By physical volume: how many were logged, and when.
+    logged: BTreeMap<u32, (u64, Instant)>,
+    looked: Option<Instant>,
+}
+
+impl ReadErrors {
+    fn log(&mut self, pool: &Pool) {
+        if self.looked.is_some_and(|at| at.elapsed() < LONGEST_PAUSE) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        for pv in pool.pvs().into_iter().filter(|pv| pv.read_errors > 0) {
+            let known = self.logged.get(&pv.id);
+            if known.is_none_or(|(count, at)| *count != pv.read_errors && at.elapsed() >= REPEAT_LOG) {
+                tracing::error!(
+                    pv = pv.path,
+                    errors = pv.read_errors,
+                    last = pv.last_read_error,
+                    "reads of a physical volume fail"
+                );
+                self.logged.insert(pv.id, (pv.read_errors, Instant::now()));
             }
         }
     }

@@ -171,6 +171,11 @@ fn physical_volumes(out: &mut Out<'_>, pvs: &[PvInfo]) -> fmt::Result {
     let each = |value: fn(&PvInfo) -> u64| pvs.iter().map(move |pv| ([("pv", pv.path.clone())], value(pv)));
     out.gauges("hindcast_pv_size_bytes", "Usable bytes of a physical volume.", each(|pv| pv.size))?;
     out.gauges("hindcast_pv_used_bytes", "Bytes in use on a physical volume.", each(|pv| pv.used))?;
+    out.gauges(
+        "hindcast_pv_read_errors",
+        "Reads of a physical volume that failed since the start.",
+        each(|pv| pv.read_errors),
+    )?;
     out.gauges("hindcast_pv_draining", "1 while data is being moved away.", each(|pv| u64::from(pv.draining)))
 }
 

@@ -213,7 +213,7 @@ impl Run {
         for (id, name) in volumes {
             match pool.open_volume(&name, true) {
                 Ok(handle) => self.read_view(&handle, View::Volume(id), id, noticed)?,
-                Err(_) if noticed => {}
+                Err(_) if noticed || !self.lost.is_empty() => {}
                 Err(e) => {
                     return Err(format!("check finds nothing, but volume {name} can't be opened: {e:?}"));
                 }
@@ -225,7 +225,7 @@ impl Run {
             let volume = self.volume_name(snapshot.volume)?;
             match pool.open_snapshot(&volume, &snapshot.name) {
                 Ok(handle) => self.read_view(&handle, View::Snapshot(id), snapshot.volume, noticed)?,
-                Err(_) if noticed => {}
+                Err(_) if noticed || !self.lost.is_empty() => {}
                 Err(e) => {
                     return Err(format!("check finds nothing, but snapshot {id} can't be opened: {e:?}"));
                 }
@@ -249,7 +249,7 @@ impl Run {
                 match view.read(offset, &mut data) {
                     Ok(()) => check_content(&what, &content, offset, &data, |_, _| false)
                         .map_err(|e| format!("served damage: {e}"))?,
-                    Err(_) if noticed => {}
+                    Err(_) if noticed || !self.lost.is_empty() => {}
                     Err(e) => return Err(format!("check finds nothing, but {what} can't be read: {e:?}")),
                 }
             }
@@ -264,7 +264,7 @@ impl Run {
                 Ok(()) => {
                     self.oracle.check_read(view, offset, &data).map_err(|e| format!("served damage: {e}"))?
                 }
-                Err(_) if noticed => {}
+                Err(_) if noticed || !self.lost.is_empty() => {}
                 Err(e) => {
                     let sector = offset / SECTOR;
                     return Err(format!(

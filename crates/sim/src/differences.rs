@@ -103,6 +103,7 @@ impl Run {
             });
             match read {
                 Err(_) if self.dir.crashed() => return Ok(()),
+                Err(e) if self.needs_lost(&e) => continue,
                 read => read.map_err(|e| what(format!("{e:?}")))?,
             }
             let sectors = now.chunks(SECTOR as usize).zip(then.chunks(SECTOR as usize));

@@ -7,6 +7,7 @@
 mod machine;
 
 use crate::fate::{PowerLoss, TearModel};
+use crate::oracle::{SECTOR, held_by};
 use crate::rand::Rand;
 use hindcast_engine::disk::IMAGE_PAGE as PAGE;
 use hindcast_engine::disk::{Backing, Dir, Disk, Image, OpenMode, SyncPurpose};
@@ -100,6 +101,7 @@ impl SimDir {
             tear_model: |_| TearModel::SECTORS,
             dropped: [false; SyncPurpose::ALL.len()],
             fail_sync: None,
+            unreadable: BTreeSet::new(),
             bad: Vec::new(),
             backing: None,
         })))
@@ -205,6 +207,33 @@ impl SimDir {
     /// Reads that touch `range` of `name` fail from now on.
     pub fn fail_reads(&self, name: &str, range: Range<u64>) {
         self.0.lock().bad.push((name.to_owned(), range));
+    }
+
+    /// Sectors of a file that volumes' writes filled can't be read any more, until they are written
+    /// again: `most` in a row, from about `pick` on. What they held: (sector of the volume, stamp).
+    pub(crate) fn lose_sectors(&self, name: &str, pick: u64, most: u64) -> Vec<(u64, u64)> {
+        let machine = &mut *self.0.lock();
+        let Some(id) = machine.names.get(name).copied() else { return Vec::new() };
+        let Some(file) = machine.files.get(&id) else { return Vec::new() };
+        let mut lost = Vec::new();
+        let mut last = None;
+        let per_page = PAGE / SECTOR;
+        let pages: Vec<u64> = file.now.pages_in(0..file.now.len()).collect();
+        let from = (pick % (pages.len() as u64).max(1)) as usize;
+        for place in pages[from..].iter().flat_map(|page| page * per_page..(page + 1) * per_page) {
+            let mut content = [0; SECTOR as usize];
+            file.now.read(&mut content, place * SECTOR);
+            let held = held_by(&content);
+            if let Some(held) = held.filter(|_| last.is_none_or(|last| last + 1 == place)) {
+                machine.unreadable.insert((id, place));
+                lost.push(held);
+                last = Some(place);
+            }
+            if lost.len() as u64 == most || last.is_some_and(|last| last < place) {
+                break;
+            }
+        }
+        lost
     }
 
     /// Takes back [`SimDir::fail_reads`] and a [`SimDir::fail_next_sync`] that did not come to pass.
@@ -462,6 +491,9 @@ impl SimDisk {
         }
         if !data.is_empty() {
             machine.back(self.id, offset, data.len() as u64)?;
+            for sector in offset.div_ceil(SECTOR)..(offset + data.len() as u64) / SECTOR {
+                machine.unreadable.remove(&(self.id, sector));
+            }
             machine.change(self.id, Change::Write { offset, data })?;
         }
         machine.end()

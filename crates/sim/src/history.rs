@@ -251,6 +251,7 @@ impl Run {
                 match held.view.read(*offset, &mut data) {
                     Ok(()) => check_content(&held.what, &held.content, *offset, &data, |_, _| false)?,
                     Err(_) if self.dir.crashed() || self.faults => return Ok(()),
+                    Err(e) if self.needs_lost(&e) => {}
                     Err(e) => return Err(format!("read {}: {e:?}", held.what)),
                 }
             }
@@ -289,6 +290,7 @@ impl Run {
                 compared.into_iter().collect()
             }
             Err(_) if self.dir.crashed() => Ok(()),
+            Err(e) if self.needs_lost(&e) => Ok(()),
             Err(e) if self.moment_refusals(vol).contains(&e.kind()) => {
                 // For good.
                 self.past.entry(vol).or_default().moments.remove(&lsn);
@@ -296,6 +298,11 @@ impl Run {
             }
             Err(e) => Err(format!("read {what}: {e:?}")),
         }
+    }
+
+    /// Can an error be that of a moment which needs what went bad?
+    pub(crate) fn needs_lost(&self, error: &hindcast_engine::Error) -> bool {
+        !self.lost.is_empty() && matches!(error.kind(), ErrorKind::Io | ErrorKind::Lost)
     }
 
     /// All moments that are known, by LSN.

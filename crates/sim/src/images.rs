@@ -146,6 +146,7 @@ impl Run {
             match handle.read(offset, &mut data) {
                 Ok(()) => self.oracle.check_read(view, offset, &data)?,
                 Err(e) if needs && e.kind() == ErrorKind::Unavailable => {}
+                Err(e) if self.needs_lost(&e) => {}
                 Err(e) => return Err(format!("read {view:?} at {offset} without images: {e:?}")),
             }
         }

@@ -5,7 +5,7 @@ use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
 use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
 use crate::perform::VERIFIED_RANGES;
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, read_ranges};
 use crate::survive;
 use crate::workload::{Crash, Op, Plan};
 use bytes::Bytes;
@@ -343,12 +343,10 @@ impl Run {
             if self.pool()?.stats().sequenced_lsn != before {
                 return Err("a poisoned pool sequences records".into());
             }
-            for (offset, len) in self.oracle.interesting(vol, handle.info().size).into_iter().take(4) {
-                let mut buf = vec![0; len as usize];
-                match handle.read(offset, &mut buf) {
-                    Ok(()) => self.oracle.check_read(View::Volume(vol), offset, &buf)?,
-                    Err(e) => return Err(format!("a poisoned pool does not serve reads: {e:?}")),
-                }
+            let mut ranges = self.oracle.interesting(vol, handle.info().size);
+            ranges.truncate(4);
+            for (offset, data) in read_ranges(&handle, "a poisoned pool", ranges, self.lost())? {
+                self.oracle.check_read(View::Volume(vol), offset, &data)?;
             }
         }
         self.read_poisoned_snapshots()?;

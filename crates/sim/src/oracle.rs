@@ -41,6 +41,13 @@ pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
     }
 }
 
+/// What a sector on a physical volume holds, if a write to a volume filled it: (sector of the
+/// volume, stamp).
+pub(crate) fn held_by(buf: &[u8]) -> Option<(u64, u64)> {
+    let (stamp, sector) = (word(buf, 1), word(buf, 3));
+    (word(buf, 0) == MAGIC && stamp != 0 && stamp_of(buf, sector) == stamp).then_some((sector, stamp))
+}
+
 /// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did. A clone shows what other volumes
 /// wrote; no two writes have one number.
 pub(crate) fn stamp_of(buf: &[u8], sector: u64) -> u64 {

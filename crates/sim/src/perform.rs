@@ -192,6 +192,11 @@ impl Run {
             Err(e) if may_refuse.contains(&e.kind()) => Ok(Answer::Refused(e.kind())),
             Err(_) if self.dir.crashed() => Ok(Answer::Unknown),
             Err(_) if self.faults || self.ran_full() => Ok(Answer::Unknown),
+            // A request may have to read what went bad, an export for one, or a write to a part of
+            // a chunk over a moment.
+            Err(e) if !self.lost.is_empty() && matches!(e.kind(), ErrorKind::Io | ErrorKind::Lost) => {
+                Ok(Answer::Refused(e.kind()))
+            }
             Err(e) => Err(format!("{e:?}")),
         }
     }
@@ -335,8 +340,21 @@ impl Run {
         };
         match self.sort(result, &[])? {
             Answer::Done => self.oracle.check_read(View::Volume(vol), offset, &data),
-            _ => Ok(()),
+            Answer::Refused(_) => self.may_be_unreadable(View::Volume(vol), offset, len),
+            Answer::Unknown => Ok(()),
         }
+    }
+
+    /// A read has failed: something that it should have shown must have gone bad.
+    pub(crate) fn may_be_unreadable(&self, view: View, offset: u64, len: u64) -> Outcome<()> {
+        let content = self.oracle.state().content(view).ok_or_else(|| format!("{view:?} is gone"))?;
+        // What rests on a moment is reconstructed by chunks.
+        let doubtful = self.oracle.doubtful() || self.kept_history;
+        let mut sectors = offset / SECTOR..(offset + len) / SECTOR;
+        if doubtful || sectors.any(|sector| self.lost.contains(&(sector, content.get(sector)))) {
+            return Ok(());
+        }
+        Err(format!("{view:?} can't be read at {offset}, {len} bytes, though nothing there went bad"))
     }
 
     fn flush(&mut self, vol: VolId) -> Outcome<()> {
@@ -643,12 +661,10 @@ impl Run {
         if pvs.is_empty() {
             return Ok(());
         }
-        self.faults = true;
-        let (name, len) = pvs[self.rand.below(pvs.len() as u64) as usize];
-        let start = self.rand.below(*len) / SECTOR * SECTOR;
-        let end = start + SECTOR * self.rand.between(1, 2000);
-        self.say(|| format!("{name}: {start}..{end} can't be read"));
-        self.dir.fail_reads(name, start..end);
+        let name = &pvs[self.rand.below(pvs.len() as u64) as usize].0;
+        let lost = self.dir.lose_sectors(name, self.rand.bits() >> 32, self.rand.between(1, 200));
+        self.say(|| format!("{name}: {} sectors can't be read", lost.len()));
+        self.lost.extend(lost);
         Ok(())
     }
 }

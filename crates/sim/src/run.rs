@@ -10,11 +10,11 @@ use crate::rand::Rand;
 use crate::streams::{Arriving, Stream};
 use crate::survive;
 use crate::workload::{Crash, Op, Plan};
-use hindcast_engine::Volume;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Health, Pool, Progress, PvSpec};
 use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
+use hindcast_engine::{ErrorKind, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -126,6 +126,9 @@ pub struct Run {
     pub(crate) summary: Summary,
     /// Some volume was told to give each snapshot a copy of its own.
     pub(crate) independent: bool,
+    /// What lay in sectors that went bad: (sector of the volume, stamp). Reads of it, and of
+    /// nothing else, may fail.
+    pub(crate) lost: BTreeSet<(u64, u64)>,
     /// What is known of the past of volumes with CDP.
     pub(crate) past: BTreeMap<VolId, Past>,
     /// Moments that are held open.
@@ -174,6 +177,7 @@ impl Run {
             handles: BTreeMap::new(),
             snapshot_handles: BTreeMap::new(),
             independent: false,
+            lost: BTreeSet::new(),
             past: BTreeMap::new(),
             held: Vec::new(),
             kept_history: false,
@@ -440,7 +444,7 @@ impl Run {
         for _ in 0..2 {
             ranges.push((self.rand.below(size / block) * block, block));
         }
-        read_ranges(&handle, name, ranges)
+        read_ranges(&handle, name, ranges, self.lost())
     }
 
     /// The same of a snapshot; of many snapshots together only so many ranges, by chance.
@@ -458,7 +462,12 @@ impl Run {
         }
         let handle = self.pool()?.open_snapshot(volume, name);
         let handle = handle.map_err(|e| format!("open snapshot {volume}@{name}: {e:?}"))?;
-        read_ranges(&handle, name, ranges)
+        read_ranges(&handle, name, ranges, self.lost())
+    }
+
+    /// What went bad so far.
+    pub(crate) fn lost(&self) -> Lost<'_> {
+        Lost { sectors: &self.lost, by_chunk: self.kept_history }
     }
 
     /// Compares everything with the oracle; of snapshots so many ranges.
@@ -561,14 +570,48 @@ impl Run {
     }
 }
 
-fn read_ranges(handle: &Volume, name: &str, ranges: Vec<(u64, u64)>) -> Outcome<Vec<(u64, Vec<u8>)>> {
-    let read = |(offset, len): (u64, u64)| {
+/// What can't be read any more.
+#[derive(Clone, Copy)]
+pub(crate) struct Lost<'a> {
+    sectors: &'a BTreeSet<(u64, u64)>,
+    /// Something rests on moments. They are reconstructed by chunks, so one bad sector takes the
+    /// others of its chunk along.
+    by_chunk: bool,
+}
+
+impl Lost<'_> {
+    /// Did anything go bad that some state of a volume had in this range?
+    fn touches(&self, offset: u64, len: u64) -> bool {
+        let range = (offset / SECTOR, 0)..((offset + len) / SECTOR, 0);
+        if self.by_chunk { !self.sectors.is_empty() } else { self.sectors.range(range).next().is_some() }
+    }
+}
+
+/// Reads ranges, without the blocks that went bad.
+pub(crate) fn read_ranges(
+    handle: &Volume,
+    name: &str,
+    ranges: Vec<(u64, u64)>,
+    lost: Lost<'_>,
+) -> Outcome<Vec<(u64, Vec<u8>)>> {
+    let block = u64::from(handle.info().block_size);
+    let mut read = Vec::new();
+    for (offset, len) in ranges {
         let mut data = vec![0xEE; len as usize];
-        let result = handle.read(offset, &mut data);
-        result.map_err(|e| format!("read {len} bytes of {name} at {offset}: {e:?}"))?;
-        Ok((offset, data))
-    };
-    ranges.into_iter().map(read).collect()
+        match handle.read(offset, &mut data) {
+            Ok(()) => read.push((offset, data)),
+            Err(e) if !matches!(e.kind(), ErrorKind::Io | ErrorKind::Lost) || lost.sectors.is_empty() => {
+                return Err(format!("read {len} bytes of {name} at {offset}: {e:?}"));
+            }
+            Err(_) if len > block => {
+                let blocks = (offset..offset + len).step_by(block as usize).map(|at| (at, block)).collect();
+                read.extend(read_ranges(handle, name, blocks, lost)?);
+            }
+            Err(_) if lost.touches(offset, len) => {}
+            Err(e) => return Err(format!("read {len} bytes of {name} at {offset}: {e:?}")),
+        }
+    }
+    Ok(read)
 }
 
 /// The records that a write becomes: one if it has at most `most` bytes, else cut at their multiples in the volume.

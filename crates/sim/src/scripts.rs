@@ -52,6 +52,7 @@ pub fn scripts() -> Vec<Script> {
         script("stale-imports", 4096, stale_imports()),
         script("history-of-a-group", 512, history_of_group()),
         script("clock", 4096, clock()),
+        script("bad-sectors", 512, bad_sectors()),
     ]
 }
 
@@ -605,4 +606,41 @@ fn stale_imports() -> Vec<Op> {
     script.extend(stale(4));
     script.extend([Op::Settle]);
     script
+}
+
+/// Sectors that can't be read, met by redirecting, copying, recording, moving and making complete.
+fn bad_sectors() -> Vec<Op> {
+    let part = |vol, offset| Op::Write { vol, parts: vec![(offset, 512)], fua: false };
+    vec![
+        volume("a", 256 * KIB, 16 * KIB, 512),
+        Op::Write { vol: 1, parts: vec![(0, 96 * KIB)], fua: true },
+        Op::Drain,
+        Op::Snapshot(vec![(1, "s".into())]),
+        Op::BadReads,
+        part(1, 512),
+        part(1, 40 * KIB),
+        Op::Drain,
+        Op::Verify,
+        Op::Method(1, Method::Copy),
+        Op::Snapshot(vec![(1, "t".into())]),
+        Op::BadReads,
+        part(1, 1024),
+        part(1, 72 * KIB),
+        Op::Drain,
+        Op::Verify,
+        Op::Clone(1, "c".into()),
+        Op::Flatten(2, true),
+        Op::Settle,
+        Op::Cdp(1, Some(CdpSettings::default())),
+        part(1, 8 * KIB),
+        Op::BadReads,
+        part(1, 16 * KIB),
+        Op::Drain,
+        Op::Verify,
+        Op::Write { vol: 1, parts: vec![(0, 96 * KIB)], fua: false },
+        Op::Drain,
+        Op::Verify,
+        Op::DeleteSnapshots(vec![1]),
+        Op::Settle,
+    ]
 }

@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Base, Branch, HEAD, Line};
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -94,6 +95,11 @@ impl Pool {
                 let way = |start: Option<&Start>, forward| {
                     start.map(|start| (*start, self.way(branch, chunk, *start, lsn, forward)))
                 };
+                // No way leads through content that could not be read when it was replaced.
+                let way = |start, forward| {
+                    way(start, forward)
+                        .map(|(start, way)| (start, self.without_gap(branch, chunk, start, lsn, way)))
+                };
                 let (before, after) = (way(older.get(round), true), way(newer.get(round), false));
                 match self.settle(branch, chunk, lsn, before, after) {
                     Ok(content) => return Ok(content),
@@ -108,6 +114,27 @@ impl Pool {
                 lost(format!("reconstruct chunk {chunk} at LSN {lsn}: no anchor leads there any more"))
             }));
         }
+    }
+
+    /// A way from a start to the moment, unless it leads through a gap.
+    fn without_gap(
+        &self,
+        branch: &Branch,
+        chunk: u64,
+        start: Start,
+        lsn: u64,
+        way: Result<Way>,
+    ) -> Result<Way> {
+        let at = match start {
+            Start::Epoch(at, _) => at,
+            Start::Head(_) => u64::MAX,
+        };
+        if self.damage.is_gap_between(branch.id, chunk, at.min(lsn), at.max(lsn)) {
+            return Err(lost(format!(
+                "reconstruct chunk {chunk} at LSN {lsn}: lost before here: what was replaced later could not be read"
+            )));
+        }
+        way
     }
 
     /// The way from a start to the moment.
@@ -199,8 +226,21 @@ impl Pool {
         self.frozen_chunk(&Line { branch: branch.clone(), epoch: HEAD, at: None }, chunk)
     }
 
+    /// The same, with zeros for what can't be read; and whether there is any of that.
+    pub(crate) fn placed_parts(&self, branch: &Arc<Branch>, chunk: u64) -> Result<(Vec<u8>, bool)> {
+        let lost = Cell::new(false);
+        let line = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let content = self.chunk_of(&line, chunk, Some(&lost))?;
+        Ok((content, lost.get()))
+    }
+
     /// A chunk as a line shows it, all of which is in place.
     fn frozen_chunk(&self, line: &Line, chunk: u64) -> Result<Vec<u8>> {
+        self.chunk_of(line, chunk, None)
+    }
+
+    /// With `lost` what can't be read is zeros, and told there.
+    fn chunk_of(&self, line: &Line, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let (number, at) = MapPage::locate(chunk);
         let branch = &line.branch;
@@ -208,8 +248,8 @@ impl Pool {
             let based = branch.has_base();
             let look_up_and_read = || match self.map.load(line, number)?.get(at).map(|entry| entry.slot) {
                 Some(Slot::HOLE) => Ok(vec![0; branch.chunk_size() as usize]),
-                Some(slot) => self.slot_content(slot, branch.chunk_size()),
-                None => self.base_chunk(branch, chunk),
+                Some(slot) => self.slot_content(slot, branch.chunk_size(), lost),
+                None => self.base_chunk(branch, chunk, lost),
             };
             let content = match line.epoch {
                 HEAD => look_up_and_read(),
@@ -223,23 +263,31 @@ impl Pool {
     }
 
     /// A chunk of what a branch rests on.
-    fn base_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
+    fn base_chunk(&self, branch: &Arc<Branch>, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let mut content = vec![0; branch.chunk_size() as usize];
         match branch.base() {
             None => {}
             Some(Base::Line(line)) => match &line.at {
                 Some(at) => content.copy_from_slice(&at.chunk(self, chunk)?),
-                None => return self.frozen_chunk(&line, chunk),
+                None => return self.chunk_of(&line, chunk, lost),
             },
             Some(Base::Image(image)) => drop(image.read(&mut content, chunk * branch.chunk_size(), true)?),
         }
         Ok(content)
     }
 
-    fn slot_content(&self, slot: Slot, len: u64) -> Result<Vec<u8>> {
+    fn slot_content(&self, slot: Slot, len: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let mut content = vec![0; len as usize];
         let pv = self.pvs.get(slot.pv())?;
-        let failed = |e| Error::io(format!("read from {} at byte {}", pv.path, slot.offset()), e);
+        if let Some(lost) = lost {
+            lost.set(!self.read_parts(&pv, &mut content, slot.offset())?.is_empty());
+            return Ok(content);
+        }
+        self.check_place(&pv, slot.offset(), content.len())?;
+        let failed = |e| {
+            pv.count_read_error(slot.offset(), &e);
+            Error::io(format!("read from {} at byte {}", pv.path, slot.offset()), e)
+        };
         pv.disk.read_at(&mut content, slot.offset()).map_err(failed)?;
         Ok(content)
     }

@@ -246,6 +246,7 @@ impl Pool {
             debug_assert!(record.records > 0);
         }
         events.iter().try_for_each(|lsn| txn.remove_cdp_event(branch.id, *lsn))?;
+        self.damage.forget_gaps(branch.id, u64::MAX);
         self.commit_aside(m, txn, &[])?;
         self.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
         branch.cdp.change(|log| log.clear());
@@ -268,6 +269,7 @@ impl Pool {
         segments.iter().try_for_each(|(seq, ..)| txn.remove_cdp_segment(branch.id, *seq))?;
         events.iter().try_for_each(|at| txn.remove_cdp_event(branch.id, *at))?;
         txn.put_cdp_event(branch.id, 0, &floor)?;
+        self.damage.forget_gaps(branch.id, lsn);
         self.commit_aside(m, txn, &[])?;
         branch.cdp.change(|log| {
             segments.iter().for_each(|(seq, ..)| drop(log.sealed.remove(seq)));

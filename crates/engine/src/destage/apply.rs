@@ -6,6 +6,7 @@ use crate::fault::died;
 use crate::map::page::Slot;
 use crate::pool::Pool;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ScopedJoinHandle;
@@ -62,6 +63,8 @@ struct Run {
     bytes: Vec<u8>,
     /// Nothing of it is new: a snapshot's, which nobody is likely to read soon.
     copied: bool,
+    /// Parts of `bytes` that are zeros because what belongs there could not be read.
+    lost: Vec<Range<usize>>,
 }
 
 impl Run {
@@ -149,7 +152,7 @@ impl Pool {
                 }
                 run.copied &= matches!(item.fill, Fill::Slot(_));
                 let len = (item.len - done).min((MAX_WRITE - run.bytes.len()) as u32);
-                self.fill(item, done, len, &mut run.bytes)?;
+                self.fill(item, done, len, &mut run)?;
                 done += len;
             }
             unsynced += item.len as usize;
@@ -173,14 +176,15 @@ impl Pool {
     }
 
     /// Appends `len` bytes of the item's content, from byte `from` of it.
-    fn fill(&self, item: &Placed, from: u32, len: u32, buffer: &mut Vec<u8>) -> Result<()> {
-        let old = buffer.len();
+    fn fill(&self, item: &Placed, from: u32, len: u32, run: &mut Run) -> Result<()> {
+        let old = run.bytes.len();
+        let buffer = &mut run.bytes;
         buffer.resize(old + len as usize, 0);
         if let Fill::Slot(slot) = item.fill {
             let pv = self.pvs.get(slot.pv())?;
             let at = slot.offset() + from as u64;
-            let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
-            pv.disk.read_at(&mut buffer[old..], at).map_err(failed)?;
+            let lost = self.read_parts(&pv, &mut buffer[old..], at)?;
+            run.lost.extend(lost.into_iter().map(|part| old + part.start..old + part.end));
         }
         if let Fill::Journal(file, position) = item.fill {
             let Some(segment) = self.journal.file(file) else {
@@ -205,6 +209,9 @@ impl Pool {
                 at += piece.len() as u64;
             }
         }
+        let place = |at: usize| start.offset() + at as u64;
+        let lost: Vec<_> = run.lost.drain(..).map(|part| place(part.start)..place(part.end)).collect();
+        self.damage.written(start.pv(), place(0)..place(run.bytes.len()), &lost);
         self.positions.bytes.fetch_add(run.bytes.len() as u64, Ordering::Relaxed);
         run.bytes.clear();
         Ok(())

@@ -5,8 +5,10 @@ use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
 use crate::pool::line::Branch;
+use crate::pool::pv::Pv;
 use crate::pool::{EvacuateFrom, Maintenance, Pool};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -137,12 +139,21 @@ impl Pool {
         let size = 1u64 << branch.chunk_log2;
         let mut buffer = vec![0u8; size.min(1 << 20) as usize];
         for at in (0..size).step_by(buffer.len()) {
-            let failed = |e| Error::io(format!("move a chunk from {} to {}", source.path, target.path), e);
-            source.disk.read_at(&mut buffer, from.offset() + at).map_err(failed)?;
-            target.disk.write_at(&buffer, to.offset() + at).map_err(failed)?;
+            let lost = self.read_parts(&source, &mut buffer, from.offset() + at)?;
+            self.write_copy(&target, &buffer, to.offset() + at, &lost)?;
         }
         m.allocator.free(from, branch.slot_log2)?;
         self.positions.bytes.fetch_add(size, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes what was copied to a slot; `lost` are the parts of it that could not be read.
+    pub(super) fn write_copy(&self, target: &Pv, bytes: &[u8], at: u64, lost: &[Range<usize>]) -> Result<()> {
+        let failed = |e| Error::io(format!("copy a chunk to {} at byte {at}", target.path), e);
+        target.disk.write_at(bytes, at).map_err(failed)?;
+        let place = |part: &Range<usize>| at + part.start as u64..at + part.end as u64;
+        let lost: Vec<Range<u64>> = lost.iter().map(place).collect();
+        self.damage.written(target.id, at..at + bytes.len() as u64, &lost);
         Ok(())
     }
 

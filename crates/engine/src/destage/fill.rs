@@ -382,19 +382,14 @@ impl Pool {
         let size = branch.chunk_size();
         let slot = m.allocator.allocate(&self.space, branch.slot_log2, step.last)?;
         let target = self.pvs.get(slot.pv())?;
-        let write = |bytes: &[u8], at| {
-            let failed = |e| Error::io(format!("copy a chunk to {}", target.path), e);
-            target.disk.write_at(bytes, slot.offset() + at).map_err(failed)
-        };
         match content {
-            Content::Bytes(bytes) => write(bytes, 0)?,
+            Content::Bytes(bytes) => self.write_copy(&target, bytes, slot.offset(), &[])?,
             Content::Slot(from) => {
                 let source = self.pvs.get(from.pv())?;
                 let mut buffer = vec![0u8; size.min(PIECE) as usize];
                 for at in (0..size).step_by(buffer.len()) {
-                    let failed = |e| Error::io(format!("copy a chunk from {}", source.path), e);
-                    source.disk.read_at(&mut buffer, from.offset() + at).map_err(failed)?;
-                    write(&buffer, at)?;
+                    let lost = self.read_parts(&source, &mut buffer, from.offset() + at)?;
+                    self.write_copy(&target, &buffer, slot.offset() + at, &lost)?;
                 }
             }
         }

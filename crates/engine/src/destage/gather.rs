@@ -5,7 +5,7 @@
 use super::apply::{MIN_PER_THREAD, READ_AHEAD, joined};
 use super::collect::{Batch, Source};
 use crate::cdp::Encoding;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, Line};
@@ -59,6 +59,8 @@ pub(super) struct Window {
     used: usize,
     /// What is still to be read: from where, at which byte, to where.
     waiting: Option<(Disk, u64, Range<usize>)>,
+    /// Zeros, for what could not be read.
+    lost: Vec<Range<usize>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,7 @@ impl Window {
 
     fn reset(&mut self) {
         self.used = 0;
+        self.lost.clear();
     }
 
     /// Room for what nobody looks at, or writes himself.
@@ -116,13 +119,13 @@ impl Window {
 
     fn finish(&mut self, pool: &Pool) -> Result<()> {
         let Some((disk, at, range)) = self.waiting.take() else { return Ok(()) };
-        let into = &mut self.bytes[range];
+        let into = &mut self.bytes[range.clone()];
         match disk {
             Disk::Journal(file) => pool.read_journal(file, at as u32, into),
             Disk::Pv(number) => {
-                let pv = pool.pvs.get(number)?;
-                let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
-                pv.disk.read_at(into, at).map_err(failed)
+                let lost = pool.read_parts(&*pool.pvs.get(number)?, into, at)?;
+                self.lost.extend(lost.into_iter().map(|p| range.start + p.start..range.start + p.end));
+                Ok(())
             }
         }
     }
@@ -246,7 +249,42 @@ impl<'a> Gather<'a> {
         }
         piece.old.finish(self.pool)?;
         piece.new.finish(self.pool)?;
+        if !piece.old.lost.is_empty() {
+            self.note_lost(piece)?;
+        }
         Ok(!piece.chunks.is_empty())
+    }
+
+    /// Takes note of the chunks of a piece that could not be read as a whole. What was known of
+    /// their sums is of no use: they are recorded with zeros in place of what is lost, and moments
+    /// before can't be reached from behind.
+    fn note_lost(&self, piece: &mut Piece) -> Result<()> {
+        let Piece { chunks, old, .. } = piece;
+        for part in chunks {
+            let Some(before) = &mut part.before else { continue };
+            if !old.lost.iter().any(|lost| lost.start < before.old.end && before.old.start < lost.end) {
+                continue;
+            }
+            self.note_gap(part.items.start);
+            let (content, _) =
+                self.pool.placed_parts(&self.head.branch, self.batch.items[part.items.start].chunk)?;
+            *before = Before { sum: None, first: 0, old: old.put(&content) };
+        }
+        Ok(())
+    }
+
+    /// The records of the chunk that begins with this item of the batch replace what could not be
+    /// read.
+    fn note_gap(&self, first: usize) {
+        let items = &self.batch.items[first..];
+        let chunk = items[0].chunk;
+        let of_chunk = items.iter().take_while(|item| (item.branch, item.chunk) == (items[0].branch, chunk));
+        let lsns =
+            of_chunk.filter_map(|item| self.batch.stamps.get(item.order as usize)).map(|stamp| stamp.0);
+        let lsns = lsns.fold(None, |range: Option<(u64, u64)>, lsn| Some((range.map_or(lsn, |r| r.0), lsn)));
+        if let Some(lsns) = lsns {
+            self.pool.damage.add_gap(self.head.branch.id, chunk, lsns);
+        }
     }
 
     /// Reads what the next item writes.
@@ -282,7 +320,10 @@ impl<'a> Gather<'a> {
             Some(Found::Replaced(sum)) => (0, Some(sum), into.room(self.head.branch.chunk_size() as usize)),
             Some(Found::Elsewhere) | None => {
                 let items = &self.batch.items[self.rest.clone()];
-                let content = self.pool.content_before(&self.head, items)?;
+                let (content, lost) = self.pool.content_before(&self.head, items)?;
+                if lost {
+                    self.note_gap(self.rest.start);
+                }
                 (0, None, into.put(&content))
             }
         };

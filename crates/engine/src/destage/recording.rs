@@ -207,9 +207,10 @@ impl Pool {
         }))
     }
 
-    /// What a chunk holds before the batch. What an image or a moment has there was brought into the journal as a whole before
-    /// anything else: that record changes nothing, and says what was there.
-    pub(super) fn content_before(&self, head: &Line, items: &[Item]) -> Result<Vec<u8>> {
+    /// What a chunk holds before the batch, and whether some of it could not be read. What an image
+    /// or a moment has there was brought into the journal as a whole before anything else: that
+    /// record changes nothing, and says what was there.
+    pub(super) fn content_before(&self, head: &Line, items: &[Item]) -> Result<(Vec<u8>, bool)> {
         let (branch, chunk) = (&head.branch, items[0].chunk);
         let (number, at) = MapPage::locate(chunk);
         let foreign = branch.over_foreign && branch.has_base();
@@ -220,16 +221,16 @@ impl Pool {
             let mut content = vec![0; branch.chunk_size() as usize];
             let shown = foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());
             if shown == 0 {
-                return Ok(content);
+                return Ok((content, false));
             }
             if let Some(Item { start: 0, end, source: Source::Journal(file, position), .. }) = items.first()
                 && u64::from(*end) >= shown
             {
                 self.read_journal(*file, *position, &mut content[..*end as usize])?;
-                return Ok(content);
+                return Ok((content, false));
             }
         }
-        self.placed_chunk(branch, chunk)
+        self.placed_parts(branch, chunk)
     }
 
     /// Reads journal data as the destager sees it: collected, so verified once.

@@ -20,6 +20,14 @@ pub(crate) use lane::Lane;
 pub use memory::MemDir;
 pub(crate) use overlay::OverlayDir;
 
+/// Is an error that of a medium which can't give back what lies there? Others (a shortage, a closed
+/// disk) pass.
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    /// EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN, EREMOTEIO.
+    const CODES: [i32; 6] = [5, 61, 74, 84, 117, 121];
+    error.raw_os_error().is_some_and(|code| CODES.contains(&code))
+}
+
 /// Why a sync is issued. Shown in metrics; the simulator drops syncs by purpose to prove that each one is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SyncPurpose {

@@ -555,6 +555,21 @@ impl Allocator {
         self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
     }
 
+    /// Does the byte lie in a slot in use? And where does the slot end, or what has none?
+    pub(crate) fn is_used(&mut self, pv: u32, byte: u64) -> Result<(bool, u64)> {
+        let slot = Slot::new(pv, byte);
+        let ((_, number), _) = self.locate(slot, 9)?;
+        let extent = self.pvs.get(&pv).and_then(|state| state.extents.get(number as usize));
+        let Some(slot_log2) = extent.filter(|e| e.live > 0).map(|e| e.slot_log2) else {
+            return Ok((false, DATA_START + (u64::from(number) + 1) * self.extent_size));
+        };
+        let (id, index) = self.locate(slot, slot_log2)?;
+        let (extent, bits) = self.loaded(id)?;
+        let used = get(&bits.live, index);
+        extent.bits = Some(bits);
+        Ok((used, self.slot_at(id, index + 1, slot_log2).offset()))
+    }
+
     /// Bytes of slots in use on a PV.
     pub(crate) fn used_bytes(&self, pv: u32) -> u64 {
         let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;

@@ -201,18 +201,21 @@ impl Pool {
     pub fn pvs(&self) -> Vec<PvInfo> {
         let names = self.names.read();
         let used = |id: u32| self.pvs.get(id).map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed));
-        names
-            .pvs
-            .iter()
-            .map(|(id, pv)| PvInfo {
+        let info = |(id, pv): (&u32, &PvRecord)| {
+            let (read_errors, last_read_error) =
+                self.pvs.held(*id).map(|pv| pv.read_errors()).unwrap_or_default();
+            PvInfo {
                 id: *id,
                 uuid: pv.uuid,
                 path: pv.path.clone(),
                 size: pv.extents as u64 * self.config.extent_size,
                 used: used(*id) * self.config.extent_size,
                 draining: pv.draining,
-            })
-            .collect()
+                read_errors,
+                last_read_error,
+            }
+        };
+        names.pvs.iter().map(info).collect()
     }
 
     /// Takes in a physical volume; its space counts when this returns.

@@ -14,6 +14,10 @@ pub mod code {
     pub const CATALOG_DAMAGED: &str = "catalog-damaged";
     /// The pool was opened without a part of its journal, as the operator accepted.
     pub const JOURNAL_LOSS: &str = "journal-loss";
+    /// Data can't be read any more: reads there fail until it is written again.
+    pub const DATA_DAMAGED: &str = "data-damaged";
+    /// Reads of a physical volume have failed.
+    pub const PV_READ_ERRORS: &str = "pv-read-errors";
     /// Little space is left for new writes.
     pub const SPACE_LOW: &str = "space-low";
     /// The file system below the pool has little room left; the pool itself has more.
@@ -81,6 +85,7 @@ impl Pool {
         }
         let mut warnings = Vec::new();
         self.warn_of_damage(&mut warnings);
+        self.warn_of_lost_data(&mut warnings);
         self.warn_of_space(&mut warnings);
         self.warn_of_stalled_work(&mut warnings);
         self.warn_of_clock(&mut warnings);
@@ -101,6 +106,23 @@ impl Pool {
         }
         warnings.extend(damages.into_iter().map(|text| Warning::new(code::CATALOG_DAMAGED, text)));
         warnings.extend(self.journal_loss().map(|loss| Warning::new(code::JOURNAL_LOSS, loss.to_string())));
+    }
+
+    fn warn_of_lost_data(&self, warnings: &mut Vec<Warning>) {
+        let (bytes, places) = self.damage.totals();
+        if bytes > 0 {
+            let text = format!(
+                "{bytes} bytes in {places} places can't be read any more: `hindcast volume show` names those of a volume"
+            );
+            warnings.push(Warning::new(code::DATA_DAMAGED, text));
+        }
+        for pv in self.pvs().into_iter().filter(|pv| pv.read_errors > 0) {
+            let text = format!(
+                "{} reads of {} have failed since the start, the last {}",
+                pv.read_errors, pv.path, pv.last_read_error
+            );
+            warnings.push(Warning::new(code::PV_READ_ERRORS, text));
+        }
     }
 
     fn warn_of_space(&self, warnings: &mut Vec<Warning>) {

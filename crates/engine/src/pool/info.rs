@@ -394,6 +394,10 @@ pub struct PvInfo {
     pub used: u64,
     /// New slots go elsewhere and data is being moved away.
     pub draining: bool,
+    /// Reads that failed since the pool was opened.
+    pub read_errors: u64,
+    /// The last of them; empty when there was none.
+    pub last_read_error: String,
 }
 
 /// The pool as it stands.

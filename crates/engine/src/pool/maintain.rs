@@ -160,7 +160,8 @@ impl Pool {
         if self.free_or_move(m)? || self.relocate(m)? || self.fill_branches(m)? {
             return Ok(Progress::Worked);
         }
-        if m.committed.destaged_lsn < m.destaged || self.flushes_wait(m) || self.clock.wants_commit() {
+        let unsaved = self.flushes_wait(m) || self.clock.wants_commit() || self.damage.is_changed();
+        if m.committed.destaged_lsn < m.destaged || unsaved {
             self.checkpoint(m)?;
             return Ok(Progress::Worked);
         }
@@ -282,7 +283,8 @@ impl Pool {
         let now = (m.destaged, self.journal.synced(), self.journal.start_after(m.destaged).0);
         let then = &m.committed;
         let same = now == (then.destaged_lsn, then.synced_lsn, then.journal_seq);
-        if same && self.flushes.oldest_waiting().is_none() && !self.clock.wants_commit() {
+        let waiting = self.flushes.oldest_waiting().is_some() || self.clock.wants_commit();
+        if same && !waiting && !self.damage.is_changed() {
             return Ok(());
         }
         self.fault.check()?;
@@ -318,6 +320,7 @@ impl Pool {
         let flushes = self.flushes.store(&mut txn).map_err(|e| self.fault.poison(&e))?;
         let (now, interval) = (self.world.clock.now(), self.options.stamp_interval);
         let stamps = self.stamping.store(&mut txn, now, interval).map_err(|e| self.fault.poison(&e))?;
+        self.damage.store(&mut txn).map_err(|e| self.fault.poison(&e))?;
         let positions = Positions {
             preserved_lsn: preserved,
             destaged_lsn: destaged,
@@ -393,6 +396,11 @@ impl Pool {
         any |= !slots.is_empty();
         if !slots.is_empty() {
             let change = m.allocator.reuse(&slots).map_err(|e| self.fault.poison(&e))?;
+            for (slot, slot_log2) in &slots {
+                // Nobody reads there any more.
+                let range = slot.offset()..slot.offset() + (1 << slot_log2);
+                self.damage.written(slot.pv(), range, &[]);
+            }
             self.space.settle(&change, &[]);
             self.positions.returned.fetch_add(change.bytes(self.config.extent_size), Ordering::Relaxed);
             // What could not be moved for want of space may move now.

@@ -44,6 +44,7 @@ use crate::cdp::flushes::Flushes;
 use crate::clock::PoolClock;
 use crate::disk::{CountingDir, SyncPurpose};
 
+use crate::damage::Damage;
 use crate::error::{ErrorKind, Result};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
@@ -71,6 +72,7 @@ pub struct Pool {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) journal: Journal,
     pub(crate) fault: Arc<Fault>,
+    pub(crate) damage: Damage,
     pub(crate) readers: Readers,
     pub(crate) space: Space,
     pub(crate) map: Map,

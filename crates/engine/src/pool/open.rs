@@ -18,6 +18,7 @@ use crate::cdp::flushes::Flushes;
 use crate::cdp::log::load_segments;
 use crate::cdp::room::{self, Place};
 use crate::clock::PoolClock;
+use crate::damage::Damage;
 use crate::destage::Fill;
 use crate::disk::{CountingDir, Dir, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
@@ -172,12 +173,19 @@ impl Pool {
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         load_histories(&*dir, &catalog, &superblock, &names, &space)?;
         withdraw_leaving(&names, &mut allocator, &space);
+        let damage = Damage::load(&catalog)?;
+        // What was freed in the last life, and what nobody goes back to any more.
+        damage.retain(
+            |pv, at| allocator.is_used(pv, at).unwrap_or((true, u64::MAX)),
+            |id| names.branches.contains_key(&id),
+        );
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
         let pool = Arc::new(Pool {
             lines: RwLock::new(note_unfinished(&mut maintenance, &catalog, &names)?),
             flushes: Flushes::load(&catalog)?,
             scrub: Scrub::load(&catalog)?,
             stamping,
+            damage,
             uuid: superblock.pool,
             config: superblock.config(),
             options,

@@ -6,7 +6,8 @@ use crate::catalog::PvRecord;
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use arc_swap::{ArcSwapOption, Guard};
-use std::sync::atomic::AtomicU64;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// PV numbers a pool can ever use; they fit a slot address, and the table below stays small.
@@ -21,13 +22,36 @@ pub(crate) struct Pv {
     pub(crate) disk: Arc<dyn Disk>,
     /// Extents in use or waiting for readers, as the allocator counts them.
     pub(crate) used_extents: AtomicU64,
+    /// Reads that failed since the pool was opened, and the last of them.
+    read_errors: AtomicU64,
+    last_read_error: Mutex<String>,
 }
 
 impl Pv {
     pub(crate) fn new(id: u32, record: &PvRecord, disk: Arc<dyn Disk>) -> Arc<Pv> {
         disk.advise_random();
         let PvRecord { uuid, path, extents, .. } = record.clone();
-        Arc::new(Pv { id, uuid, path, extents, disk, used_extents: AtomicU64::new(0) })
+        Arc::new(Pv {
+            id,
+            uuid,
+            path,
+            extents,
+            disk,
+            used_extents: AtomicU64::new(0),
+            read_errors: AtomicU64::new(0),
+            last_read_error: Mutex::default(),
+        })
+    }
+
+    /// Takes note of a read that failed.
+    pub(crate) fn count_read_error(&self, at: u64, error: &std::io::Error) {
+        *self.last_read_error.lock() = format!("at byte {at}: {error}");
+        self.read_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reads that failed since the pool was opened, and the last of them.
+    pub(crate) fn read_errors(&self) -> (u64, String) {
+        (self.read_errors.load(Ordering::Relaxed), self.last_read_error.lock().clone())
     }
 }
 

@@ -7,6 +7,7 @@ use crate::error::{Error, Result, corrupt};
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{Entry, MapPage, Slot};
 use crate::pool::line::{Base, HEAD, Line};
+use crate::pool::pv::Pv;
 use crate::staging::{Piece, SECTORS, Source};
 use std::ops::Range;
 use std::sync::Arc;
@@ -242,8 +243,12 @@ impl Volume {
         match place {
             Place::Slot(slot) => {
                 let pv = self.pool.pvs.get(slot.pv())?;
-                let name = || format!("read from {} at byte {}", pv.path, slot.offset());
-                read_disk(&pv.disk, out, slot.offset(), may_block, name)
+                let (at, len) = (offset + from as u64, out.len());
+                let name = || format!("read {len} bytes at byte {at} of the volume, from {}", pv.path);
+                let whole = self.pool.check_place(&pv, slot.offset(), len);
+                whole.map_err(|e| Error::with_source(e.kind(), name(), e))?;
+                let done = read_slot(&pv, out, slot.offset(), may_block);
+                done.map_err(|e| Error::io(name(), e))
             }
             Place::Base if !out.is_empty() => match line.branch.base() {
                 Some(Base::Line(base)) => self.read_line(&base, offset + from as u64, out, may_block),
@@ -289,6 +294,11 @@ impl Place {
             _ => self == next,
         }
     }
+}
+
+fn read_slot(pv: &Pv, out: &mut [u8], at: u64, may_block: bool) -> std::io::Result<bool> {
+    let read = if may_block { pv.disk.read_at(out, at).map(|()| true) } else { pv.disk.try_read_at(out, at) };
+    read.inspect_err(|error| pv.count_read_error(at, error))
 }
 
 fn read_disk(

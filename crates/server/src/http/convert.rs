@@ -272,6 +272,7 @@ fn volume(info: &VolumeInfo) -> api::Volume {
         created: time(info.created),
         allocated: info.allocated,
         handles: info.handles,
+        damaged: Vec::new(),
         stats: requests(info.stats),
     }
 }

@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, body::Bytes};
 use hindcast_api::{
-    API_V1, AddPv, CreateVolume, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv, PatchVolume,
-    Pool, Pv, Status, Volume, VolumeStatistics,
+    API_V1, AddPv, CreateVolume, DamagedRange, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv,
+    PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy};
 use serde::Deserialize;
@@ -260,7 +260,9 @@ async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Vol
     blocking(&app, move |app| {
         let volume = Lineage::new(&app.pool).volume(&app.pool.volume(&name)?);
         let snapshot_space = app.pool.space_usage(&name).ok().map(|usage| usage.snapshots);
-        Ok(Json(Volume { snapshot_space, ..volume }))
+        let damaged = app.pool.damaged_ranges(&name)?;
+        let damaged = damaged.into_iter().map(|(offset, length)| DamagedRange { offset, length }).collect();
+        Ok(Json(Volume { snapshot_space, damaged, ..volume }))
     })
     .await
 }

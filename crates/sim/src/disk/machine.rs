@@ -2,6 +2,7 @@
 
 use super::{Counts, CrashPoint, PANIC, Stake};
 use crate::fate::{Fates, PowerLoss, TearModel};
+use crate::oracle::SECTOR;
 use crate::rand::Rand;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::disk::{IMAGE_PAGE as PAGE, Image};
@@ -32,6 +33,8 @@ pub(super) struct Machine {
     pub(super) tear_model: fn(&str) -> TearModel,
     pub(super) dropped: [bool; SyncPurpose::ALL.len()],
     pub(super) fail_sync: Option<SyncPurpose>,
+    /// (file, sector) that can't be read until it is written.
+    pub(super) unreadable: BTreeSet<(u64, u64)>,
     pub(super) bad: Vec<(String, Range<u64>)>,
     pub(super) backing: Option<u64>,
 }
@@ -220,9 +223,11 @@ impl Machine {
     }
 
     pub(super) fn unreadable(&self, id: u64, offset: u64, len: u64) -> bool {
-        self.bad.iter().any(|(name, range)| {
-            self.names.get(name) == Some(&id) && range.start < offset + len && offset < range.end
-        })
+        let sectors = (id, offset / SECTOR)..(id, (offset + len).div_ceil(SECTOR));
+        self.unreadable.range(sectors).next().is_some()
+            || self.bad.iter().any(|(name, range)| {
+                self.names.get(name) == Some(&id) && range.start < offset + len && offset < range.end
+            })
     }
 }
 

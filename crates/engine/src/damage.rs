@@ -1,0 +1,402 @@
+//! What can't be read any more (I5). A sector that destage meets and can't read is damage of its
+//! place, not of the pool: the batch is carried out, and the place answers an error until something
+//! is written there, or its slot is freed.
+//!
+//! Rules:
+//! - Whoever writes to a physical volume reports it ([`Damage::written`]): the range is whole
+//!   again, but for the parts that were filled with zeros because their source could not be read.
+//! - Whoever reads a slot asks first ([`Damage::overlaps`]). In a pool without damage that is one
+//!   load.
+//! - Changes are in memory at once, and durable with the next commit, whichever that is
+//!   ([`Damage::store`]). A slot that a commit makes known is written, and reported, before it. A
+//!   slot that is overwritten in place is whole when it is written, and the journal keeps what was
+//!   written there until a later commit.
+//! - A history whose records replaced content that could not be read has a gap there: no
+//!   reconstruction goes through it.
+
+use crate::catalog::{Catalog, DamageKey, DamageRecord, Txn};
+use crate::disk::is_unreadable;
+use crate::error::{Error, ErrorKind, Result};
+use crate::map::page::{CHUNKS, MapPage, Slot};
+use crate::pool::Pool;
+use crate::pool::label::Label;
+use crate::pool::line::Line;
+use crate::pool::pv::Pv;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What is read apart to find out which parts of a range can be read, in bytes: first these, then
+/// sectors.
+const BLOCK: u64 = 4096;
+const SECTOR: u64 = 512;
+
+/// The damage of a pool.
+#[derive(Default)]
+pub(crate) struct Damage {
+    /// There are places.
+    any: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// (PV, first byte) and the byte behind the last. They don't touch.
+    places: BTreeMap<(u32, u64), u64>,
+    /// (branch, chunk, LSN of the first record) and the LSN of the last one.
+    gaps: BTreeMap<(u64, u64, u64), u64>,
+    /// Rows that the catalog does not have as they are here.
+    changed: BTreeSet<DamageKey>,
+}
+
+impl State {
+    fn set(&mut self, pv: u32, start: u64, end: Option<u64>) {
+        match end {
+            Some(end) => drop(self.places.insert((pv, start), end)),
+            None => drop(self.places.remove(&(pv, start))),
+        }
+        self.changed.insert(DamageKey::Place(pv, start));
+    }
+
+    /// The places that lie in a range, or touch it.
+    fn touching(&self, pv: u32, range: &Range<u64>) -> Vec<Range<u64>> {
+        let before =
+            self.places.range((pv, 0)..(pv, range.start)).next_back().filter(|(_, end)| **end >= range.start);
+        let inside = self.places.range((pv, range.start)..=(pv, range.end));
+        before.into_iter().chain(inside).map(|((_, start), end)| *start..*end).collect()
+    }
+
+    fn add(&mut self, pv: u32, range: Range<u64>) {
+        let mut whole = range.clone();
+        for place in self.touching(pv, &range) {
+            whole = whole.start.min(place.start)..whole.end.max(place.end);
+            self.set(pv, place.start, None);
+        }
+        self.set(pv, whole.start, Some(whole.end));
+    }
+
+    fn cut(&mut self, pv: u32, range: Range<u64>) {
+        for place in self.touching(pv, &range) {
+            if place.start >= range.end || place.end <= range.start {
+                continue;
+            }
+            self.set(pv, place.start, None);
+            if place.start < range.start {
+                self.set(pv, place.start, Some(range.start));
+            }
+            if place.end > range.end {
+                self.set(pv, range.end, Some(place.end));
+            }
+        }
+    }
+}
+
+impl Damage {
+    /// As the catalog has it.
+    pub(crate) fn load(catalog: &Catalog) -> Result<Damage> {
+        let mut state = State::default();
+        for (key, record) in catalog.damage()? {
+            match key {
+                DamageKey::Place(pv, start) => drop(state.places.insert((pv, start), record.end)),
+                DamageKey::History(branch, chunk, first) => {
+                    state.gaps.insert((branch, chunk, first), record.end);
+                }
+            }
+        }
+        Ok(Damage { any: AtomicBool::new(!state.places.is_empty()), state: Mutex::new(state) })
+    }
+
+    /// Is any place damaged? What a reader finds through the map was reported before the map
+    /// pointed there.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// The damaged parts of a range of a physical volume.
+    pub(crate) fn overlaps(&self, pv: u32, range: Range<u64>) -> Vec<Range<u64>> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let places = self.state.lock().touching(pv, &range);
+        let inside = places.into_iter().map(|p| p.start.max(range.start)..p.end.min(range.end));
+        inside.filter(|part| part.start < part.end).collect()
+    }
+
+    /// A part of a physical volume can't be read.
+    pub(crate) fn add(&self, pv: u32, range: Range<u64>) {
+        self.state.lock().add(pv, range);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// A range was written; of `fillers` nobody knows what belongs there.
+    pub(crate) fn written(&self, pv: u32, range: Range<u64>, fillers: &[Range<u64>]) {
+        if fillers.is_empty() && !self.any() {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.cut(pv, range);
+        fillers.iter().for_each(|filler| state.add(pv, filler.clone()));
+        self.any.store(!state.places.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Records `first..=last` of a chunk replaced content that could not be read.
+    pub(crate) fn add_gap(&self, branch: u64, chunk: u64, (first, last): (u64, u64)) {
+        let mut state = self.state.lock();
+        let known = state.gaps.entry((branch, chunk, first)).or_insert(last);
+        *known = last.max(*known);
+        state.changed.insert(DamageKey::History(branch, chunk, first));
+    }
+
+    /// Does a way between two moments of a chunk (LSNs) lead through a gap?
+    pub(crate) fn is_gap_between(&self, branch: u64, chunk: u64, from: u64, to: u64) -> bool {
+        let state = self.state.lock();
+        let mut gaps = state.gaps.range((branch, chunk, 0)..=(branch, chunk, to));
+        gaps.any(|(_, last)| *last > from)
+    }
+
+    /// Moments of a branch up to an LSN are forgotten.
+    pub(crate) fn forget_gaps(&self, branch: u64, lsn: u64) {
+        let state = &mut *self.state.lock();
+        let of_branch = state.gaps.range((branch, 0, 0)..=(branch, u64::MAX, u64::MAX));
+        let gone: Vec<_> = of_branch.filter(|(_, last)| **last <= lsn).map(|(key, _)| *key).collect();
+        for key in gone {
+            state.gaps.remove(&key);
+            state.changed.insert(DamageKey::History(key.0, key.1, key.2));
+        }
+    }
+
+    /// Keeps the parts of places that lie in slots in use, and the gaps of branches that there are.
+    /// `slot` says of a byte of a physical volume whether it lies in a slot in use, and where what
+    /// that holds for ends.
+    pub(crate) fn retain(&self, mut slot: impl FnMut(u32, u64) -> (bool, u64), branch: impl Fn(u64) -> bool) {
+        let state = &mut *self.state.lock();
+        for ((pv, start), end) in state.places.clone() {
+            let mut from = start;
+            while from < end {
+                let (used, to) = slot(pv, from);
+                // A place may go on in the next slot.
+                let part = from..to.clamp(from + 1, end);
+                from = part.end;
+                if !used {
+                    state.cut(pv, part);
+                }
+            }
+        }
+        let gone: Vec<_> = state.gaps.keys().filter(|key| !branch(key.0)).copied().collect();
+        for key in gone {
+            state.gaps.remove(&key);
+            state.changed.insert(DamageKey::History(key.0, key.1, key.2));
+        }
+        self.any.store(!state.places.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Bytes and ranges that are lost.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        if !self.any() {
+            return (0, 0);
+        }
+        let state = self.state.lock();
+        (state.places.iter().map(|((_, start), end)| end - start).sum(), state.places.len() as u64)
+    }
+
+    /// Does the catalog lack changes?
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.state.lock().changed.is_empty()
+    }
+
+    /// Writes what has changed. A transaction that is not committed afterwards ends the life of the
+    /// pool.
+    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
+        let rows: Vec<(DamageKey, Option<DamageRecord>)> = {
+            let state = &mut *self.state.lock();
+            let (places, gaps) = (&state.places, &state.gaps);
+            let row = |key| match key {
+                DamageKey::Place(pv, start) => places.get(&(pv, start)),
+                DamageKey::History(branch, chunk, first) => gaps.get(&(branch, chunk, first)),
+            };
+            let changed = std::mem::take(&mut state.changed);
+            changed.into_iter().map(|key| (key, row(key).map(|end| DamageRecord { end: *end }))).collect()
+        };
+        rows.into_iter().try_for_each(|(key, record)| txn.put_damage(key, record))
+    }
+}
+
+impl Pool {
+    /// The ranges of a volume that can't be read any more, as (byte offset, length). What is staged
+    /// over them does not count. Looks through the volume's map where the pool has any damage.
+    pub fn damaged_ranges(&self, volume: &str) -> Result<Vec<(u64, u64)>> {
+        let mut found = Vec::new();
+        if !self.damage.any() {
+            return Ok(found);
+        }
+        let state = self.names.read().volume(volume)?.clone();
+        let _reading = self.readers.enter();
+        let levels: Vec<Line> = state.line.levels().collect();
+        let size = state.line.branch.chunk_size();
+        let pages = state.size.load(Ordering::Acquire).div_ceil(CHUNKS * size);
+        for (depth, level) in levels.iter().enumerate() {
+            let mut from = 0;
+            while from < pages
+                && let Some(number) = self.map.next_page(level, from, pages - 1)?
+            {
+                from = number + 1;
+                let above = levels[..depth].iter().map(|upper| self.map.load(upper, number));
+                let above: Vec<Arc<MapPage>> = above.collect::<Result<_>>()?;
+                for (at, entry) in self.map.load(level, number)?.iter() {
+                    if entry.slot == Slot::HOLE || above.iter().any(|page| page.get(at).is_some()) {
+                        continue;
+                    }
+                    let start = entry.slot.offset();
+                    let chunk = (number * CHUNKS + at as u64) * size;
+                    let parts = self.damage.overlaps(entry.slot.pv(), start..start + size);
+                    found.extend(parts.iter().map(|p| (chunk + p.start - start, p.end - p.start)));
+                }
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Bytes and places of the pool that can't be read any more.
+    pub fn damaged(&self) -> (u64, u64) {
+        self.damage.totals()
+    }
+
+    /// Fails where a part of a range of a physical volume is damaged.
+    #[inline]
+    pub(crate) fn check_place(&self, pv: &Pv, at: u64, len: usize) -> Result<()> {
+        if !self.damage.any() {
+            return Ok(());
+        }
+        match self.damage.overlaps(pv.id, at..at + len as u64).first() {
+            None => Ok(()),
+            Some(part) => Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "read from {} at byte {}: {} bytes there could not be read and are lost until they are written again",
+                    pv.path,
+                    part.start,
+                    part.end - part.start
+                ),
+            )),
+        }
+    }
+
+    /// Reads what can be read of a range of a physical volume, and zeros for the rest: its parts,
+    /// in `out`. What can't be read is damage from then on. A physical volume of which not even the
+    /// label can be read is not damaged but away: that is an error.
+    pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
+        let range = at..at + out.len() as u64;
+        if let Err(error) = pv.disk.read_at(out, at) {
+            let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
+            pv.count_read_error(at, &error);
+            if !is_unreadable(&error) {
+                return Err(failed(error));
+            }
+            Label::read(&*pv.disk, &pv.path)?;
+            self.read_in_pieces(pv, out, at)?;
+        }
+        let lost = self.damage.overlaps(pv.id, range);
+        let lost: Vec<Range<usize>> =
+            lost.into_iter().map(|part| (part.start - at) as usize..(part.end - at) as usize).collect();
+        lost.iter().for_each(|part| out[part.clone()].fill(0));
+        Ok(lost)
+    }
+
+    /// Reads blocks, and of those that fail sectors; the sectors that fail are damage.
+    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<()> {
+        let end = at + out.len() as u64;
+        let mut from = at;
+        while from < end {
+            let to = (from / BLOCK * BLOCK + BLOCK).min(end);
+            let block = &mut out[(from - at) as usize..(to - at) as usize];
+            match pv.disk.read_at(block, from) {
+                Ok(()) => {}
+                Err(error) if is_unreadable(&error) => {
+                    for (sector, place) in
+                        block.chunks_mut(SECTOR as usize).zip((from..).step_by(SECTOR as usize))
+                    {
+                        match pv.disk.read_at(sector, place) {
+                            Ok(()) => {}
+                            Err(error) if is_unreadable(&error) => {
+                                self.damage.add(pv.id, place..place + sector.len() as u64);
+                            }
+                            Err(error) => {
+                                return Err(Error::io(
+                                    format!("read from {} at byte {place}", pv.path),
+                                    error,
+                                ));
+                            }
+                        }
+                    }
+                }
+                Err(error) => return Err(Error::io(format!("read from {} at byte {from}", pv.path), error)),
+            }
+            from = to;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Rng, SplitMix};
+
+    /// Against a plain array of sectors.
+    #[test]
+    fn places_are_what_was_lost_and_not_written_since() {
+        let rng = SplitMix::new(1);
+        for _ in 0..200 {
+            let (damage, mut plain) = (Damage::default(), [false; 64]);
+            for _ in 0..30 {
+                let start = rng.next() % 64;
+                let end = start + 1 + rng.next() % (64 - start);
+                let lost = rng.next() % 3 == 0;
+                let all = start * 512..end * 512;
+                match lost {
+                    true => damage.add(3, all),
+                    false => damage.written(3, all, &[]),
+                }
+                plain[start as usize..end as usize].fill(lost);
+                damage.add(2, 0..512);
+                for (sector, lost) in (0..).zip(plain) {
+                    let found = damage.overlaps(3, sector * 512..sector * 512 + 512);
+                    assert_eq!(!found.is_empty(), lost);
+                }
+                let bytes = plain.iter().filter(|lost| **lost).count() as u64 * 512;
+                let runs = plain.chunk_by(|a, b| a == b).filter(|run| run[0]).count() as u64;
+                assert_eq!(damage.totals(), (bytes + 512, runs + 1), "neighbours are one place");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_place_in_two_slots_the_part_in_the_used_one_stays() {
+        let damage = Damage::default();
+        damage.add(1, 3584..4096);
+        damage.add(1, 4096..4608);
+        damage.add(2, 0..512);
+        assert_eq!(damage.totals(), (1536, 2));
+        damage.retain(|pv, at| (pv == 1 && at >= 4096, at / 4096 * 4096 + 4096), |_| true);
+        assert_eq!(damage.overlaps(1, 0..8192), [4096..4608]);
+        assert_eq!(damage.totals(), (512, 1));
+    }
+
+    #[test]
+    fn a_gap_is_in_the_way_from_its_first_record_to_before_its_last() {
+        let damage = Damage::default();
+        damage.add_gap(1, 7, (10, 12));
+        let between = |from, to| damage.is_gap_between(1, 7, from, to);
+        assert!(between(9, 10) && between(11, 12) && between(5, 20) && between(10, 11));
+        assert!(!between(12, 20) && !between(3, 9));
+        assert!(!damage.is_gap_between(1, 8, 5, 20) && !damage.is_gap_between(2, 7, 5, 20));
+        damage.forget_gaps(1, 11);
+        assert!(between(5, 20));
+        damage.forget_gaps(1, 12);
+        assert!(!between(5, 20));
+    }
+}

@@ -1,0 +1,388 @@
+//! Sectors that can't be read: damage of what lies there, and of nothing else. Whatever background
+//! work meets them goes on, the rest of the chunk is right, what was lost answers an error until it
+//! is written again, and never shows anything else.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+#[macro_use]
+#[path = "common/forward.rs"]
+mod forward;
+
+use bytes::Bytes;
+use common::{KIB, MIB, idle};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
+use hindcast_engine::pool::code;
+use hindcast_engine::pool::{Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::{ErrorKind, Volume};
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex};
+
+const CHUNK: u64 = 16 * KIB;
+const SECTOR: u64 = 512;
+
+/// A directory in which sectors of physical volumes can't be read until they are written.
+#[derive(Clone, Default)]
+struct BadDir {
+    inner: MemDir,
+    /// (file, sector)
+    bad: Arc<Mutex<BTreeSet<(String, u64)>>>,
+    /// Whole files that can't be read at all.
+    away: Arc<Mutex<Option<String>>>,
+}
+
+struct BadDisk {
+    inner: Arc<dyn Disk>,
+    dir: BadDir,
+    name: String,
+}
+
+impl BadDir {
+    /// Makes the sectors unreadable that hold nothing but `byte`; where they are.
+    fn lose(&self, name: &str, byte: u8, most: usize) -> usize {
+        let disk = self.inner.open(name, OpenMode::ReadOnly).unwrap();
+        let mut bad = self.bad.lock().unwrap();
+        let mut found = 0;
+        for sector in MIB / SECTOR..disk.len().unwrap() / SECTOR {
+            let mut content = [0; SECTOR as usize];
+            disk.read_at(&mut content, sector * SECTOR).unwrap();
+            if found < most && content.iter().all(|b| *b == byte) {
+                bad.insert((name.into(), sector));
+                found += 1;
+            }
+        }
+        found
+    }
+}
+
+impl Dir for BadDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open(name, mode)?;
+        Ok(Arc::new(BadDisk { inner, dir: self.clone(), name: name.into() }))
+    }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open_locked(name, mode)?;
+        Ok(Arc::new(BadDisk { inner, dir: self.clone(), name: name.into() }))
+    }
+    forward!(inner: lock remove rename list sync);
+}
+
+impl BadDisk {
+    fn before_read(&self, offset: u64, len: usize) -> io::Result<()> {
+        let end = offset + len as u64;
+        let range = (self.name.clone(), offset / SECTOR)..(self.name.clone(), end.div_ceil(SECTOR));
+        let away = self.dir.away.lock().unwrap().as_deref() == Some(&*self.name);
+        if away || self.dir.bad.lock().unwrap().range(range).next().is_some() {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(())
+    }
+    fn heal(&self, offset: u64, len: usize) {
+        let end = offset + len as u64;
+        let whole = offset.div_ceil(SECTOR)..end / SECTOR;
+        self.dir.bad.lock().unwrap().retain(|(name, at)| *name != self.name || !whole.contains(at));
+    }
+}
+
+impl Disk for BadDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.before_read(offset, buf.len())?;
+        self.inner.read_at(buf, offset)
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.before_read(offset, buf.len())?;
+        self.inner.try_read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.heal(offset, buf.len());
+        self.inner.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.heal(offset, bufs.iter().map(|b| b.len()).sum());
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    forward!(inner: sync len set_len allocate punch backing_available advise_random is_block_device);
+}
+
+struct Site {
+    dir: BadDir,
+    pool: Arc<Pool>,
+    v: Arc<Volume>,
+    threads: usize,
+}
+
+fn world() -> World {
+    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
+}
+
+fn pv(path: &str) -> PvSpec {
+    PvSpec { path: path.into(), size: Some(16 * MIB), force: false }
+}
+
+impl Site {
+    /// Volume `v`: byte 1 in the first chunk, but for one sector of byte 200 at its 4 KiB; byte 2
+    /// in the next three chunks.
+    fn new(threads: usize) -> Site {
+        let dir = BadDir::default();
+        let config = PoolConfig {
+            extent_size: 64 * KIB,
+            journal_size: 2 * MIB,
+            segment_size: 256 * KIB,
+            atomic_unit: 512,
+        };
+        Pool::create(Arc::new(dir.clone()), &world(), &config, Placement::Anywhere, &[pv("pv-0")]).unwrap();
+        let options = PoolOptions { destage_threads: threads, ..PoolOptions::default() };
+        let pool = Pool::open(Arc::new(dir.clone()), world(), options).unwrap();
+        for name in ["v", "w"] {
+            let new = NewVolume {
+                name: name.into(),
+                size: MIB,
+                chunk_size: CHUNK,
+                block_size: 512,
+                read_only: false,
+            };
+            pool.create_volume(&new).unwrap();
+        }
+        let v = pool.open_volume("v", false).unwrap();
+        let site = Site { dir, pool, v, threads };
+        site.write(0, 1, CHUNK);
+        site.write(4096, 200, SECTOR);
+        site.write(CHUNK, 2, 3 * CHUNK);
+        site.pool.drain().unwrap();
+        site
+    }
+
+    /// The sector of byte 200 goes bad, wherever there is a copy of it.
+    fn lose(&self) {
+        assert!(self.dir.lose("pv-0", 200, usize::MAX) > 0);
+    }
+
+    fn write(&self, offset: u64, byte: u8, len: u64) {
+        let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+        self.v.write(&mut ops, false);
+        let [op] = ops;
+        op.result.unwrap();
+    }
+
+    /// As after a kill.
+    fn reopen(self) -> Site {
+        let Site { dir, pool, v, threads } = self;
+        drop((pool, v));
+        let report = check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+        let options = PoolOptions { destage_threads: threads, ..PoolOptions::default() };
+        let pool = Pool::open(Arc::new(dir.clone()), world(), options).unwrap();
+        let v = pool.open_volume("v", false).unwrap();
+        Site { dir, pool, v, threads }
+    }
+
+    /// The sector that was lost answers an error, its neighbours and the next chunk are right;
+    /// others go on.
+    fn expect_lost(&self, device: &Volume) {
+        let mut sector = [0; SECTOR as usize];
+        assert_eq!(device.read(4096, &mut sector).unwrap_err().kind(), ErrorKind::Io);
+        device.read(4096 + SECTOR, &mut sector).unwrap();
+        assert_eq!(sector, [1; SECTOR as usize]);
+        device.read(4096 - SECTOR, &mut sector).unwrap();
+        assert_eq!(sector, [1; SECTOR as usize]);
+        device.read(CHUNK, &mut sector).unwrap();
+        assert_eq!(sector, [2; SECTOR as usize]);
+        assert!(!matches!(self.pool.health(), Health::Poisoned(_)), "{:?}", self.pool.health());
+        let w = self.pool.open_volume("w", false).unwrap();
+        let mut op = [WriteOp::new(0, Bytes::from(vec![5; 4096]))];
+        w.write(&mut op, true);
+        op[0].result.as_ref().unwrap();
+    }
+
+    fn snapshot(&self, name: &str) -> Arc<Volume> {
+        self.pool.open_snapshot("v", name).unwrap()
+    }
+
+    /// Writing the sector again heals it.
+    fn heal(&self) {
+        self.write(4096, 9, SECTOR);
+        let mut sector = [0; SECTOR as usize];
+        self.v.read(4096, &mut sector).unwrap();
+        self.pool.drain().unwrap();
+        self.v.read(4096, &mut sector).unwrap();
+        assert_eq!(sector, [9; SECTOR as usize]);
+        let mut all = vec![0; CHUNK as usize];
+        self.v.read(0, &mut all).unwrap();
+    }
+}
+
+/// A part of the chunk is written while a snapshot sees it: by both methods, in several lives.
+#[test]
+fn a_chunk_that_is_written_in_part_keeps_its_damage_and_the_pool_goes_on() {
+    for method in [Method::Redirect, Method::Copy] {
+        for threads in [1, 4] {
+            let mut site = Site::new(threads);
+            site.pool.set_method("v", method).unwrap();
+            site.pool.create_snapshots(&[("v", "s")]).unwrap();
+            site.pool.drain().unwrap();
+            site.lose();
+            site.write(0, 3, SECTOR);
+            site.pool.drain().unwrap();
+            for life in 0..3 {
+                site.expect_lost(&site.v);
+                site.expect_lost(&site.snapshot("s"));
+                assert!(site.pool.health().has(code::DATA_DAMAGED), "{method:?}, life {life}");
+                let mut sector = [0; SECTOR as usize];
+                site.v.read(0, &mut sector).unwrap();
+                assert_eq!(sector, [3; SECTOR as usize]);
+                site = site.reopen();
+                // Nothing of it depends on the disk: what was copied is known to be a filler.
+                assert!(site.pool.health().has(code::DATA_DAMAGED), "{method:?}, life {life}");
+            }
+            site.heal();
+            site.expect_lost(&site.snapshot("s"));
+            // A clone shares the slot, and so the damage, until it is written there.
+            site.pool.clone_volume("v", "s", "c").unwrap();
+            site.expect_lost(&site.pool.open_volume("c", false).unwrap());
+            site.pool.delete_volume("c", true).unwrap();
+            // The slot of the snapshot is freed, and with it the damage.
+            site.pool.delete_snapshots("v", &["s"]).unwrap();
+            site.pool.drain().unwrap();
+            idle(&site.pool);
+            idle(&site.pool);
+            assert!(!site.pool.health().has(code::DATA_DAMAGED), "{:?}", site.pool.health());
+            assert!(!site.reopen().pool.health().has(code::DATA_DAMAGED));
+        }
+    }
+}
+
+/// What moves chunks moves the damage with them, and no filler comes to light.
+#[test]
+fn chunks_that_move_keep_their_damage() {
+    type Work = fn(&Site);
+    let works: [(&str, Work); 3] = [
+        ("evacuate", |site| {
+            site.pool.add_pv(&pv("pv-1")).unwrap();
+            site.pool.drain_pv("pv-0", true).unwrap();
+        }),
+        ("flatten", |site| {
+            site.pool.create_snapshots(&[("v", "s")]).unwrap();
+            site.pool.clone_volume("v", "s", "c").unwrap();
+            site.pool.flatten_volume("c", 0).unwrap();
+        }),
+        ("relocate", |site| site.pool.relocate_volume("v", 0).unwrap()),
+    ];
+    for (name, work) in works {
+        let site = Site::new(1);
+        if name == "relocate" {
+            // Out of order: each second chunk was redirected.
+            site.pool.create_snapshots(&[("v", "t")]).unwrap();
+            for chunk in [0, 2] {
+                site.write(chunk * CHUNK + 8192, 2 - u8::from(chunk == 0), SECTOR);
+                site.pool.drain().unwrap();
+            }
+            site.pool.delete_snapshots("v", &["t"]).unwrap();
+            idle(&site.pool);
+        }
+        let found = site.dir.lose("pv-0", 200, usize::MAX);
+        assert!(found > 0);
+        work(&site);
+        idle(&site.pool);
+        site.expect_lost(&site.v);
+        let site = site.reopen();
+        site.expect_lost(&site.v);
+        if name == "flatten" {
+            let c = site.pool.open_volume("c", false).unwrap();
+            assert!(site.pool.flattening("c").unwrap().is_none(), "it is complete");
+            site.expect_lost(&c);
+        }
+        if name == "evacuate" {
+            site.pool.remove_pv("pv-0").unwrap();
+            site.expect_lost(&site.v);
+        }
+        site.heal();
+    }
+}
+
+/// A history: moments that need what could not be read are lost, later ones are right once it is
+/// written again.
+#[test]
+fn a_history_says_lost_before_here_and_goes_on() {
+    for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
+        for threads in [1, 4] {
+            let site = Site::new(threads);
+            let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+            site.pool.set_cdp("v", Some(settings)).unwrap();
+            site.pool.drain().unwrap();
+            site.write(8192, 3, SECTOR);
+            site.pool.drain().unwrap();
+            let before = site.pool.stats().sequenced_lsn;
+            let site = site.reopen();
+            site.lose();
+            // A neighbour is written: the chunk's old content is needed, and is lost.
+            site.write(0, 4, SECTOR);
+            site.pool.drain().unwrap();
+            let damaged = site.pool.stats().sequenced_lsn;
+            site.expect_lost(&site.v);
+            let site = site.reopen();
+            site.heal();
+            let healed = site.pool.stats().sequenced_lsn;
+            // What leads forward only needs an anchor behind the damage.
+            site.pool.create_snapshots(&[("v", "healed")]).unwrap();
+            site.write(8192, 6, SECTOR);
+            site.pool.drain().unwrap();
+            let site = site.reopen();
+            let last = site.pool.stats().sequenced_lsn;
+            let at = |lsn, offset| {
+                let view = site.pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
+                let mut sector = [0; SECTOR as usize];
+                view.read(offset, &mut sector).map(|()| sector[0]).map_err(|e| e.kind())
+            };
+            assert_eq!((at(last, 4096), at(last, 8192)), (Ok(9), Ok(6)), "{encoding:?}");
+            if encoding != Encoding::Redo {
+                assert_eq!((at(healed, 4096), at(healed, 8192)), (Ok(9), Ok(3)), "{encoding:?}");
+            }
+            for lsn in [before, damaged] {
+                let found = at(lsn, 4096);
+                assert!(matches!(found, Err(_) | Ok(200)), "{encoding:?}: LSN {lsn} shows {found:?}");
+            }
+            // Another chunk is not concerned.
+            assert_eq!(at(before, CHUNK), Ok(2));
+            assert!(!matches!(site.pool.health(), Health::Poisoned(_)));
+        }
+    }
+}
+
+/// A physical volume that answers nothing is away, not damaged: the journal keeps what it has, and
+/// nothing is given up.
+#[test]
+fn a_physical_volume_that_is_away_is_not_taken_for_damage() {
+    let site = Site::new(1);
+    site.pool.create_snapshots(&[("v", "s")]).unwrap();
+    site.pool.drain().unwrap();
+    site.write(0, 3, SECTOR);
+    *site.dir.away.lock().unwrap() = Some("pv-0".into());
+    assert_eq!(site.pool.drain().unwrap_err().kind(), ErrorKind::Poisoned);
+    let Health::Poisoned(why) = site.pool.health() else { panic!("{:?}", site.pool.health()) };
+    assert!(why.contains("pv-0"), "{why}");
+    *site.dir.away.lock().unwrap() = None;
+    let site = site.reopen();
+    site.pool.drain().unwrap();
+    let mut all = vec![0; CHUNK as usize];
+    site.v.read(0, &mut all).unwrap();
+    assert_eq!((all[0], all[512], all[4096]), (3, 1, 200), "nothing was given up");
+    assert_eq!(site.pool.health(), Health::Healthy);
+}
+
+/// Reads that fail are counted, and told with the place.
+#[test]
+fn read_errors_are_told_by_physical_volume() {
+    let site = Site::new(1);
+    site.lose();
+    let mut sector = [0; SECTOR as usize];
+    assert_eq!(site.v.read(4096, &mut sector).unwrap_err().kind(), ErrorKind::Io);
+    let Health::Warning(warnings) = site.pool.health() else { panic!("{:?}", site.pool.health()) };
+    let warning = warnings.iter().find(|w| w.code == code::PV_READ_ERRORS).unwrap();
+    assert!(warning.text.contains("pv-0") && warning.text.contains("at byte"), "{}", warning.text);
+    // It is the disk's error, as long as nothing had to do without it.
+    assert!(!site.pool.health().has(code::DATA_DAMAGED));
+}
