@@ -227,12 +227,15 @@ fn table(volumes: &[Volume]) -> String {
     )
 }
 
-/// What can't be read any more.
+/// What can't be read any more; `-o json` has all of it.
 fn damaged(v: &Volume) -> String {
+    const TOLD: usize = 10;
     let range = |r: &DamagedRange| format!("bytes {} to {}", r.offset, r.offset + r.length - 1);
-    match &v.damaged[..] {
-        [] => "nothing".into(),
-        ranges => ranges.iter().map(range).collect::<Vec<_>>().join(", "),
+    let told: Vec<String> = v.damaged.iter().take(TOLD).map(range).collect();
+    match v.damaged.len() {
+        0 => "nothing".into(),
+        count if count > TOLD => format!("{} and {} more ranges", told.join(", "), count - TOLD),
+        _ => told.join(", "),
     }
 }
 

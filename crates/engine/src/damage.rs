@@ -382,7 +382,7 @@ mod tests {
         damage.add(2, 0..512);
         assert_eq!(damage.totals(), (1536, 2));
         damage.retain(|pv, at| (pv == 1 && at >= 4096, at / 4096 * 4096 + 4096), |_| true);
-        assert_eq!(damage.overlaps(1, 0..8192), [4096..4608]);
+        assert_eq!(damage.overlaps(1, 0..8192), vec![4096..4608]);
         assert_eq!(damage.totals(), (512, 1));
     }
 

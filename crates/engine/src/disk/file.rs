@@ -447,6 +447,10 @@ impl Disk for FileDisk {
             return Ok(None);
         }
         let fs = rustix::fs::fstatvfs(&self.file)?;
+        if fs.f_blocks == 0 {
+            // Some file systems in user space tell no sizes.
+            return Ok(None);
+        }
         let available = fs.f_bavail.saturating_mul(fs.f_frsize);
         Ok(Some(Backing { file_system: self.file.metadata()?.dev(), available }))
     }

@@ -1,0 +1,155 @@
+#!/usr/bin/python3
+"""A physical volume with one sector that can't be read: nbdkit gives errors there, nbdfuse makes a file of it."""
+
+import errno
+import os
+
+from harness import *
+from libnbd import *
+
+CHUNK = 16 * KIB
+SECTOR = 512
+# A buffered read of a file needs whole pages.
+BLOCK = 4 * KIB
+SIZE = 8 * MIB
+
+
+class BadDisk:
+    """A file that is a disk, with sectors that can't be read until they are written."""
+
+    PREAD = """
+        for s in $(cat $BAD); do
+            if [ $((s * 512)) -lt $(($4 + $3)) ] && [ $((s * 512 + 512)) -gt $4 ]; then
+                echo 'EIO a bad sector' >&2; exit 1
+            fi
+        done
+        dd if=$RAW bs=1M iflag=skip_bytes,count_bytes,fullblock skip=$4 count=$3 2>/dev/null"""
+    PWRITE = """
+        for s in $(cat $BAD); do
+            if [ $((s * 512)) -lt $4 ] || [ $((s * 512 + 512)) -gt $(($4 + $3)) ]; then echo $s; fi
+        done > $BAD.new
+        mv $BAD.new $BAD
+        dd of=$RAW bs=1M oflag=seek_bytes iflag=fullblock conv=notrunc seek=$4 2>/dev/null"""
+
+    def __init__(self, t, size=64 * MIB):
+        need_root()
+        need("nbdkit", "nbdfuse", "fusermount3")
+        self.raw, self.bad = t.dir / "raw", t.dir / "bad"
+        self.socket, self.dir = t.dir / "bad.sock", t.dir / "disk"
+        run("truncate", "-s", size, self.raw)
+        self.bad.write_text("")
+        self.dir.mkdir()
+        log = open(t.dir / "disk.log", "ab")
+        quiet = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        scripts = dict(
+            get_size="stat -c %s $RAW", pread=self.PREAD, pwrite=self.PWRITE, can_write="exit 0",
+            can_flush="exit 0", flush="sync $RAW", thread_model="echo serialize_all_requests",
+        )
+        # One request at a time: the scripts share the list of bad sectors.
+        self.nbdkit = subprocess.Popen(
+            ["nbdkit", "-f", "-U", str(self.socket), "eval", *(f"{k}={v}" for k, v in scripts.items())],
+            env={**os.environ, "RAW": str(self.raw), "BAD": str(self.bad)}, **quiet,
+        )
+        t.defer(self.nbdkit.kill)
+        wait_for("nbdkit", self.socket.exists)
+        self.path = self.dir / "pv"
+        self.fuse = subprocess.Popen(
+            ["nbdfuse", str(self.path), f"nbd+unix:///?socket={self.socket}"], **quiet
+        )
+        t.defer(self.unmount)
+        wait_for("nbdfuse", lambda: self.path.exists())
+
+    def unmount(self):
+        wait_for("nbdfuse's unmount", lambda: run("fusermount3", "-u", self.dir, check=False).returncode == 0)
+
+    def spoil(self, content):
+        """Makes the sector unreadable that holds `content`, and nothing of it is left in memory."""
+        os.sync()
+        at = self.raw.read_bytes().find(content)
+        assert at >= 0 and at % SECTOR == 0, f"found at {at}"
+        with open(self.bad, "a") as file:
+            file.write(f"{at // SECTOR}\n")
+        with open("/proc/sys/vm/drop_caches", "w") as file:
+            file.write("1\n")
+
+
+def block(byte):
+    return bytes([byte]) * BLOCK
+
+
+def codes(server):
+    return {p["code"] for p in server.cli("status")["health"].get("problems", [])}
+
+
+def fails_to_read(uri, offset, length):
+    with connection(uri) as h:
+        refused(errno.EIO, h.pread, length, offset)
+
+
+@test(limit=240, hindcast_only=True)
+def a_bad_sector_is_lost_and_nothing_else(t):
+    disk = BadDisk(t)
+    server = t.server(pool="64M")
+    first = server.cli("pool", "pvs")[0]["path"]
+    server.cli("pool", "add", disk.path)
+    server.cli("pool", "drain", first)
+    server.cli("pool", "remove", first)
+    v, other = server.create("v", SIZE, "16K", "--cdp", "parity"), server.create("other", SIZE)
+    chunk = b"".join(block(100 + n) for n in range(4))
+    with connection(v) as h, connection(other) as o:
+        h.pwrite(chunk, 4 * CHUNK)
+        h.flush()
+        o.pwrite(pattern(0, MIB), 0)
+        o.flush()
+    server.drained()
+    disk.spoil(block(102))
+    bad = 4 * CHUNK + 2 * BLOCK
+    # A client meets it: an error there, and nothing else happens.
+    fails_to_read(v, bad, BLOCK)
+    assert "data-damaged" not in codes(server)
+    # Destage meets it: a snapshot keeps the chunk, and a part of it is overwritten.
+    server.cli("snapshot", "create", "v@s")
+    with connection(v) as h, connection(other) as o:
+        h.pwrite(block(1), 4 * CHUNK)
+        h.flush()
+        o.pwrite(pattern(MIB, MIB), MIB)
+        o.flush()
+    server.drained()
+
+    def as_expected():
+        assert "data-damaged" in codes(server)
+        assert server.show("v")["damaged"] == [{"offset": bad, "length": BLOCK}], server.show("v")
+        fails_to_read(v, bad, BLOCK)
+        fails_to_read(server.uri("v@s"), bad, BLOCK)
+        with connection(v) as h:
+            assert h.pread(2 * BLOCK, 4 * CHUNK) == block(1) + block(101)
+            assert h.pread(BLOCK, bad + BLOCK) == block(103)
+        with connection(server.uri("v@s")) as h:
+            assert h.pread(2 * BLOCK, 4 * CHUNK) == chunk[:2 * BLOCK]
+        with connection(other) as o:
+            assert o.pread(2 * MIB, 0) == pattern(0, MIB) + pattern(MIB, MIB)
+
+    as_expected()
+    assert "pv-read-errors" in codes(server)
+    server.kill()
+    server.start()
+    as_expected()
+    # What is written again is whole again; the snapshot's sector is lost until the snapshot goes.
+    with connection(v) as h:
+        h.pwrite(block(7), bad)
+        h.flush()
+    server.drained()
+    with connection(v) as h:
+        assert h.pread(BLOCK, bad) == block(7)
+    assert "damaged" not in server.show("v")
+    fails_to_read(server.uri("v@s"), bad, BLOCK)
+    server.cli("snapshot", "delete", "v@s")
+    # The history has it still.
+    assert "data-damaged" in codes(server)
+    server.cli("volume", "delete", "v", "--force")
+    wait_for("the end of the damage", lambda: "data-damaged" not in codes(server))
+    server.check()
+
+
+if __name__ == "__main__":
+    main()
