@@ -28,7 +28,10 @@ impl Fault {
 
     /// Poisons the pool because of `cause` (the first cause stays) and returns what waiting requests are told.
     pub(crate) fn poison(&self, cause: &Error) -> Error {
-        let told = || format!("{cause}; mend that, then restart the server: it recovers from the journal");
+        let told = || match cause.kind() {
+            ErrorKind::ReadOnly => cause.to_string(),
+            _ => format!("{cause}; mend that, then restart the server: it recovers from the journal"),
+        };
         self.reason.lock().get_or_insert_with(told);
         self.poisoned.store(true, Ordering::Release);
         self.error()
