@@ -314,6 +314,10 @@ impl Run {
             // committed any more.
             let drained = self.pool()?.drain();
             self.say(|| format!("  after a panic in the store: {drained:?}"));
+            if self.dir.crashed() {
+                let promise = self.end_process();
+                return self.open(promise);
+            }
             if !self.poisoned() {
                 return self.reopen_unclean();
             }

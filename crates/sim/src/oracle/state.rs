@@ -297,6 +297,9 @@ impl State {
                     let end = volume.size.next_multiple_of(volume.chunk_size);
                     volume.content.set(size / SECTOR, u64::MAX / SECTOR, 0);
                     self.lines.discard(volume.line, *size, end);
+                } else if self.lines.over_image(volume.line) && !size.is_multiple_of(volume.chunk_size) {
+                    // By force it may be brought in, in case that the volume has grown meanwhile.
+                    self.lines.write(volume.line, *size, size + 1);
                 }
                 volume.size = *size;
             }
