@@ -449,6 +449,30 @@ def rollback_and_its_undoing(t):
     server.check()
 
 
+@test(hindcast_only=True)
+def what_a_rollback_kept_goes_by_itself(t):
+    server = t.server()
+    server.create("db", MIB)
+    server.cli("snapshot", "create", "db@clean")
+    server.cli("snapshot", "rollback", "db@clean", "--undo-keep", "0s", code=USAGE)
+    for night in range(3):
+        put(server, "db", pattern(night, MIB))
+        undo = f"night{night}"
+        wait_for("the connection's end", lambda: server.show("db")["handles"] == 0)
+        rolled = server.cli("snapshot", "rollback", "db@clean", "--undo-name", undo, "--undo-keep", "3s")
+        assert rolled["undo"]["expires"] > rolled["undo"]["created"]
+    # Labels that people give change nothing; protection does.
+    server.cli("snapshot", "label", "db@night1", "of=tests")
+    server.cli("snapshot", "protect", "db@night2")
+    server.kill()
+    server.start()
+    assert "expires" in server.cli("snapshot", "show", "db@night1")
+    wait_for("their deletion", lambda: names(server) == ["clean", "night2"])
+    server.cli("snapshot", "unprotect", "db@night2")
+    wait_for("its deletion", lambda: names(server) == ["clean"])
+    server.check()
+
+
 def attentions(session, lun=0):
     """Unit attentions, (ASC, ASCQ), up to the first command that is good."""
     found = []

@@ -352,6 +352,9 @@ pub struct RecoverInPlace {
     /// Name of the snapshots that keep what the volumes are now; absent: `before-recovery-` and the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
+    /// Seconds after which those snapshots are deleted by themselves; absent: they stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo_keep_seconds: Option<u64>,
     /// Also while clients use them: NBD clients are disconnected, iSCSI initiators get a unit attention.
     #[serde(default)]
     pub force: bool,

@@ -27,6 +27,9 @@ pub struct Snapshot {
     /// streams and clones are of what the snapshot froze.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<String>,
+    /// When it is deleted by itself, unless it is protected or in use then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
     /// Neither deleted by request, nor by a schedule, nor to make room.
     pub protected: bool,
     /// Address of the snapshot that comes before it in its line of history, if there is one in sight.
@@ -116,6 +119,9 @@ pub struct RollBack {
     /// Name of the snapshot that keeps what the volume is now; absent: `before-rollback-` and the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
+    /// Seconds after which that snapshot is deleted by itself; absent: it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo_keep_seconds: Option<u64>,
     /// Also while clients use the volume: NBD clients are disconnected, iSCSI initiators get a unit attention.
     #[serde(default)]
     pub force: bool,

@@ -6,6 +6,7 @@ mod mount;
 
 use crate::failure::Failure;
 use crate::history::moment;
+use crate::select::undo_keep;
 use crate::session::Session;
 use clap::{Args, Subcommand};
 use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, Recovered, RolledBack, Size};
@@ -60,6 +61,9 @@ pub(crate) struct Command {
     /// With --in-place: name of the snapshots that keep what the volumes are now [default: before-recovery-TIME]
     #[arg(long, value_name = "NAME", requires = "in_place")]
     undo_name: Option<String>,
+    /// With --in-place: delete those snapshots after this time, like 7d [default: they stay]
+    #[arg(long, value_name = "TIME", requires = "in_place", value_parser = undo_keep)]
+    undo_keep: Option<u64>,
     /// With --in-place: also while clients use them, which are disconnected or told
     #[arg(long, requires = "in_place")]
     force: bool,
@@ -74,11 +78,23 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     if let Some(Sub::Bisect(args)) = &command.command {
         return bisect::run(args, session);
     }
-    let Command { volumes, to, names, in_place, last_flush, undo_name, force, rate, no_complete, .. } =
-        command;
+    let Command {
+        volumes,
+        to,
+        names,
+        in_place,
+        last_flush,
+        undo_name,
+        undo_keep,
+        force,
+        rate,
+        no_complete,
+        ..
+    } = command;
     let to = to.ok_or_else(|| Failure::usage("say --to which moment"))?;
     if in_place {
-        let what = RecoverInPlace { volumes, to, last_flush, undo: undo_name, force };
+        let what =
+            RecoverInPlace { volumes, to, last_flush, undo: undo_name, undo_keep_seconds: undo_keep, force };
         return session.output.show(&session.client.recover_in_place(&what)?, |done| taken_back(done));
     }
     if names.len() != volumes.len() {

@@ -22,6 +22,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     seconds.filter(|s| *s <= 1000 * 366 * 24 * 3600).map(Duration::from_secs).ok_or_else(wrong)
 }
 
+/// How long what a rollback kept stays, in seconds.
+pub(crate) fn undo_keep(text: &str) -> Result<u64, String> {
+    match duration(text)?.as_secs() {
+        0 => Err("keep it for a second at least".into()),
+        seconds => Ok(seconds),
+    }
+}
+
 /// `VOLUME@NAME`, either of which may be a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
@@ -174,6 +182,7 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
             labels: BTreeMap::new(),
             writable: None,
+            expires: None,
             protected: false,
             parent: parent.map(str::to_owned),
             clones: Vec::new(),

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{list, properties, yes_no};
-use crate::select::{self, Pattern};
+use crate::select::{self, Pattern, undo_keep};
 use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{
@@ -59,9 +59,10 @@ Examples:
   hindcast snapshot rollback db@before-upgrade
   hindcast snapshot rollback db@before-upgrade --undo-name broken
   hindcast snapshot rollback db@broken               undoes the one above
+  hindcast snapshot rollback test@clean --undo-keep 7d      every night
 
 It takes a moment, whatever the size. Newer snapshots stay. What the volume was is kept as a snapshot of its own, so that
-a rollback can be undone. While clients use the volume it is refused: unmount first. With --force NBD clients are
+a rollback can be undone; with --undo-keep it is deleted by itself after that time. While clients use the volume it is refused: unmount first. With --force NBD clients are
 disconnected and iSCSI initiators find a unit that was switched off and on; a file system that is still mounted there
 does not survive that.";
 
@@ -167,6 +168,10 @@ pub(crate) enum Command {
         /// Name of the snapshot that keeps what the volume is now [default: before-rollback- and the time]
         #[arg(long, value_name = "NAME")]
         undo_name: Option<String>,
+        /// Delete that snapshot after this time, like 7d; protect it to keep it after all [default:
+        /// it stays]
+        #[arg(long, value_name = "TIME", value_parser = undo_keep)]
+        undo_keep: Option<u64>,
     },
 }
 
@@ -267,8 +272,9 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Delete { snapshots, older_than, force, dry_run } => {
             delete(session, &snapshots, older_than, (force, dry_run))
         }
-        Command::Rollback { snapshot: at, force, undo_name } => {
-            let rolled = client.roll_back(&at.volume, &at.name, &RollBack { undo: undo_name, force })?;
+        Command::Rollback { snapshot: at, force, undo_name, undo_keep } => {
+            let how = RollBack { undo: undo_name, undo_keep_seconds: undo_keep, force };
+            let rolled = client.roll_back(&at.volume, &at.name, &how)?;
             output.show(&rolled, |r| {
                 let undo = r.undo.address();
                 format!(
@@ -383,6 +389,7 @@ fn details(s: &Snapshot) -> String {
         ("after", s.parent.clone().unwrap_or_else(|| "-".into())),
         ("clones", if s.clones.is_empty() { "-".into() } else { s.clones.join(" ") }),
         ("writable", s.writable.clone().unwrap_or_else(|| "-".into())),
+        ("deleted", s.expires.map_or_else(|| "-".into(), |at| format!("by itself at {at}"))),
         ("protected", yes_no(s.protected)),
         ("labels", labels_of(s)),
         ("unique", bytes(s.unique)),

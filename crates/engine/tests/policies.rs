@@ -1,15 +1,19 @@
 //! Labels, protection, and what snapshots may take.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod common;
+
 use bytes::Bytes;
+use common::Site;
+use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::MemDir;
 use hindcast_engine::pool::{
     Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotPolicy,
-    SnapshotSpace,
+    SnapshotSpace, Undo,
 };
-use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Result};
 use std::sync::Arc;
 
@@ -278,4 +282,75 @@ fn a_full_pool_keeps_its_snapshots_and_policy_makes_room() {
     idle(&pool);
     assert!(names(&pool, "v").is_empty(), "within its reserve, but space is low");
     write(&pool, "w", 6 * MIB, 3, 512 * KIB).unwrap();
+}
+
+/// What a rollback kept goes when its time has come: by pool time, and not while something keeps
+/// it.
+#[test]
+fn what_a_rollback_kept_has_an_age() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let site = Site::new(16);
+    let v = site.volume("v", MIB, 4 * KIB);
+    common::write(&v, 0, 1, MIB);
+    site.snap("v", "clean");
+    drop(v);
+    let names = |site: &Site| names(&site.pool, "v");
+    let reset = |site: &Site, night: u64| {
+        let v = site.pool.open_volume("v", false).unwrap();
+        common::write(&v, 0, night as u8 + 2, MIB);
+        drop(v);
+        let name = format!("night{night}");
+        let undo = Undo { name: &name, keep: Some(3 * 24 * HOUR) };
+        let made = site.pool.roll_back("v", "clean", undo, false).unwrap();
+        // Records of one instant have times that grow, by a nanosecond each.
+        let left = made.expires.unwrap() - site.clock.now();
+        assert!((3 * 24 * HOUR..3 * 24 * HOUR + 1_000).contains(&left), "{left}");
+    };
+    for night in 0..20 {
+        reset(&site, night);
+        site.clock.advance(24 * HOUR + 1_000);
+        site.idle();
+        assert!(names(&site).len() <= 4 && site.pool.info().used <= 5 * MIB, "{:?}", names(&site));
+    }
+    assert_eq!(names(&site), ["clean", "night18", "night19"]);
+    // Without an age it stays. Over a restart the age goes on.
+    site.pool.roll_back("v", "clean", "kept", false).unwrap();
+    let site = site.reopen();
+    site.pool.protect_snapshot("v", "night18", true).unwrap();
+    let used = site.pool.open_snapshot("v", "night19").unwrap();
+    site.clock.advance(10 * 24 * HOUR);
+    site.idle();
+    assert_eq!(names(&site), ["clean", "night18", "night19", "kept"], "protected, in use, without an age");
+    drop(used);
+    site.pool.rename_snapshot("v", "night18", "eighteen").unwrap();
+    site.idle();
+    assert_eq!(names(&site), ["clean", "eighteen", "kept"]);
+    site.pool.protect_snapshot("v", "eighteen", false).unwrap();
+    site.idle();
+    assert_eq!(names(&site), ["clean", "kept"]);
+    // A clock that is set far ahead makes nothing go.
+    reset(&site, 21);
+    site.clock.set(site.clock.now() + 365 * 24 * HOUR);
+    site.idle();
+    assert_eq!(names(&site), ["clean", "kept", "night21"]);
+}
+
+#[test]
+fn what_a_recovery_in_place_kept_has_an_age() {
+    let site = Site::new(16);
+    let v = site.volume("v", MIB, 4 * KIB);
+    site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+    common::write(&v, 0, 1, MIB);
+    let then = site.pool.stats().sequenced_lsn;
+    common::write(&v, 0, 2, MIB);
+    drop(v);
+    let undo = Undo { name: "undo", keep: Some(1_000_000) };
+    site.pool.roll_back_to(&[("v", undo)], &Moment::Lsn(then), false).unwrap();
+    site.idle();
+    assert_eq!(names(&site.pool, "v"), ["undo"]);
+    site.clock.advance(2_000_000);
+    site.idle();
+    assert!(names(&site.pool, "v").is_empty());
+    let v = site.pool.open_volume("v", true).unwrap();
+    assert!(common::content(&v).iter().all(|b| *b == 1));
 }

@@ -2,9 +2,10 @@
 
 use crate::http::App;
 use crate::moments::{self, Past};
+use crate::snapshots::nanoseconds;
 use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, RollBack};
 use hindcast_engine::cdp;
-use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
+use hindcast_engine::pool::{SnapshotInfo, Undo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -82,11 +83,13 @@ impl App {
         });
         let alone = what.volumes.len() == 1;
         let Some(moment) = self.recovery_point(first, alone, &what.to, what.last_flush)? else {
-            let how = RollBack { undo: Some(undo), force: what.force };
+            let undo_keep_seconds = what.undo_keep_seconds;
+            let how = RollBack { undo: Some(undo), undo_keep_seconds, force: what.force };
             return Ok(vec![self.roll_back(first, &what.to, &how)?]);
         };
         let names: Vec<&str> = what.volumes.iter().map(String::as_str).collect();
-        let wanted: Vec<(&str, &str)> = names.iter().map(|name| (*name, undo.as_str())).collect();
+        let kept = Undo { name: &undo, keep: what.undo_keep_seconds.map(nanoseconds) };
+        let wanted: Vec<(&str, Undo<'_>)> = names.iter().map(|name| (*name, kept)).collect();
         let undone = self
             .iscsi
             .roll_back(&names, what.force, |pool| pool.roll_back_to(&wanted, &moment, what.force))?;

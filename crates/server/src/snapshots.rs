@@ -5,7 +5,7 @@ use crate::http::{App, convert::time};
 use crate::priority;
 use crate::writable::{addresses, check_labels};
 use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
-use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
+use hindcast_engine::pool::{SnapshotInfo, Undo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{Timestamp, tz::TimeZone};
 use std::collections::BTreeMap;
@@ -16,6 +16,11 @@ pub(crate) const MAX_AT_ONCE: usize = 200;
 
 /// The commands around snapshots, by volume.
 pub(crate) type VolumeHooks = BTreeMap<String, Hooks>;
+
+/// An age that a request gives in seconds.
+pub(crate) fn nanoseconds(seconds: u64) -> u64 {
+    seconds.saturating_mul(1_000_000_000)
+}
 
 /// A time as it appears in names: `20261122T031415Z`.
 pub(crate) fn time_name(at: Timestamp) -> String {
@@ -123,8 +128,9 @@ impl App {
             let at = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%S.%3fZ").to_string();
             format!("before-rollback-{at}")
         });
+        let kept = Undo { name: &undo, keep: how.undo_keep_seconds.map(nanoseconds) };
         let roll =
-            |pool: &Arc<hindcast_engine::pool::Pool>| pool.roll_back(volume, snapshot, &undo, how.force);
+            |pool: &Arc<hindcast_engine::pool::Pool>| pool.roll_back(volume, snapshot, kept, how.force);
         let undo = self.iscsi.roll_back(&[volume], how.force, roll)?;
         let info = self.pool.volume(volume)?;
         self.disconnect_nbd(&info);

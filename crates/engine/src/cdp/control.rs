@@ -1,12 +1,12 @@
 //! Control operations on histories: switching CDP on and off, anchors, marks, and going back.
 
 use super::{AnchorPolicy, CdpSettings, Mark, Moment, Point};
-use crate::catalog::{Control, Frozen, VolumeRecord};
+use crate::catalog::{Control, Frozen, SnapshotRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::journal::Record;
 use crate::pool::line::{Branch, Line, VolumeState};
 use crate::pool::namespace::{Namespace, check_name};
-use crate::pool::{Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo, check_depth, snapshot_record};
+use crate::pool::{Pool, SnapshotInfo, SnapshotPolicy, Undo, VolumeInfo, check_depth, snapshot_record};
 use crate::world::uuid;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -196,15 +196,17 @@ impl Pool {
 
     /// Takes volumes back to one moment: (volume, name of the snapshot that keeps what it was). Open handles are refused from
     /// then on ([`ErrorKind::Busy`] when there are any, unless `force`).
-    pub fn roll_back_to(
+    pub fn roll_back_to<'u, U: Into<Undo<'u>> + Copy>(
         &self,
-        wanted: &[(&str, &str)],
+        wanted: &[(&str, U)],
         moment: &Moment,
         force: bool,
     ) -> Result<Vec<SnapshotInfo>> {
+        let wanted: Vec<(&str, Undo<'_>)> =
+            wanted.iter().map(|(volume, undo)| (*volume, (*undo).into())).collect();
         let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
-        self.submit_with(|names| Ok((self.roll_backs(names, wanted, &held, force)?, None)))?;
-        wanted.iter().map(|(volume, undo)| self.snapshot(volume, undo)).collect()
+        self.submit_with(|names| Ok((self.roll_backs(names, &wanted, &held, force)?, None)))?;
+        wanted.iter().map(|(volume, undo)| self.snapshot(volume, undo.name)).collect()
     }
 
     /// The operations that take volumes back to the moments that are held; the first one is all that matters, the others are
@@ -212,7 +214,7 @@ impl Pool {
     fn roll_backs(
         &self,
         names: &Namespace,
-        wanted: &[(&str, &str)],
+        wanted: &[(&str, Undo<'_>)],
         held: &[(Arc<VolumeState>, Line, Point)],
         force: bool,
     ) -> Result<Vec<Control>> {
@@ -242,7 +244,10 @@ impl Pool {
                 at: point.lsn,
                 size: point.size,
                 undo_id,
-                undo: snapshot_record(names, state, undo, uuid(&*self.world.rng), created)?,
+                undo: SnapshotRecord {
+                    labels: self.undo_labels(undo),
+                    ..snapshot_record(names, state, undo.name, uuid(&*self.world.rng), created)?
+                },
             };
             anchors.extend(names.anchor_after(&roll_back, &*self.world.rng));
             roll_backs.push(roll_back);
@@ -316,7 +321,7 @@ mod tests {
         let held = site.pool.hold_all(["v"].into_iter(), &Moment::Lsn(then)).unwrap();
         site.pool
             .submit_with(|names| {
-                Ok((site.pool.roll_backs(names, &[("v", "undo")], &held, false)?[..1].to_vec(), None))
+                Ok((site.pool.roll_backs(names, &[("v", "undo".into())], &held, false)?[..1].to_vec(), None))
             })
             .unwrap();
         drop(held);

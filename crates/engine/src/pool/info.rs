@@ -242,6 +242,8 @@ pub struct SnapshotInfo {
     pub handles: u64,
     /// It may not be deleted.
     pub protected: bool,
+    /// When it is deleted by itself, as the clock is now: nanoseconds since the Unix epoch.
+    pub expires: Option<u64>,
     /// What people and programs noted about it.
     pub labels: BTreeMap<String, String>,
     /// The identity of its content: its own UUID, or that of the snapshot that a stream brought here.

@@ -143,6 +143,7 @@ impl Pool {
             || self.flatten_over_expired()?
             || self.anchor_by_time()?
             || self.forget_mark()?
+            || self.expire_undo()?
         {
             return Ok(Progress::Worked);
         }

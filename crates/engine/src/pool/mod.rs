@@ -5,6 +5,7 @@ mod allocator;
 mod clock;
 mod control;
 mod counters;
+mod expiry;
 mod fill;
 mod health;
 pub(crate) mod image;
@@ -27,6 +28,7 @@ mod statistics;
 mod usage;
 
 pub use crate::clock::{ClockChange, ClockInfo};
+pub use expiry::Undo;
 pub use health::{Health, Warning, code};
 pub use info::*;
 pub use loss::{JOURNAL_DAMAGED, JournalLoss, VolumeLoss};

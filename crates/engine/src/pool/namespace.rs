@@ -2,6 +2,7 @@
 //! The catalog follows, in LSN order.
 
 use super::counters::{PreserveCounters, VolumeCounters};
+use super::expiry::until;
 use super::image::Image;
 use super::info::NewVolume;
 use super::line::{Base, Branch, HEAD, Line, VolumeState};
@@ -53,6 +54,8 @@ pub(crate) struct Namespace {
     snapshot_names: BTreeMap<(u64, String), u64>,
     /// The same by what they froze.
     in_sight: BTreeMap<Frozen, u64>,
+    /// Snapshots in sight that go by themselves, and when, in pool time.
+    pub(crate) expiring: BTreeMap<u64, u64>,
     /// How many branches rest on a frozen state.
     children: HashMap<Frozen, u32>,
     /// Marks: (volume, name) and the LSN.
@@ -78,6 +81,7 @@ impl Namespace {
             snapshots: BTreeMap::new(),
             snapshot_names: BTreeMap::new(),
             in_sight: BTreeMap::new(),
+            expiring: BTreeMap::new(),
             children: HashMap::new(),
             marks: BTreeMap::new(),
             pvs: BTreeMap::new(),
@@ -219,6 +223,7 @@ impl Namespace {
         }
         if !record.deleted {
             self.in_sight.insert(record.of, id);
+            self.expiring.extend(until(&record.labels).map(|until| (id, until)));
         }
         let snapshot = Snapshot {
             volume: record.volume,
@@ -271,6 +276,7 @@ impl Namespace {
             if self.snapshot_names.get(&key) == Some(&id) {
                 self.snapshot_names.remove(&key);
                 self.in_sight.remove(&snapshot.state.line.frozen());
+                self.expiring.remove(&id);
             }
         }
     }
@@ -335,6 +341,10 @@ impl Namespace {
                 if let Some(snapshot) = self.snapshots.get(id) {
                     snapshot.protected.store(*protected, Ordering::Release);
                     labels.clone_into(&mut snapshot.labels.write());
+                    match until(labels).filter(|_| self.is_in_sight(snapshot)) {
+                        Some(until) => drop(self.expiring.insert(*id, until)),
+                        None => drop(self.expiring.remove(id)),
+                    }
                 }
             }
             Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
@@ -401,6 +411,7 @@ impl Namespace {
             name.clone_into(&mut snapshot.state.name.write());
             self.snapshot_names.insert((snapshot.volume, name.to_owned()), id);
             self.in_sight.insert(snapshot.state.line.frozen(), id);
+            self.expiring.extend(until(&snapshot.labels.read()).map(|until| (id, until)));
         }
     }
 

@@ -1,10 +1,12 @@
 //! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
 
+use super::expiry::{Undo, until};
 use super::fill::QUIET_RATE;
 use super::line::{Base, Branch, HEAD, Line, VolumeState};
 use super::namespace::{Namespace, Snapshot, check_name};
 use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
+use crate::clock::PoolClock;
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
 use crate::stream::Lease;
 use crate::world::{Rng, uuid};
@@ -58,21 +60,22 @@ impl Pool {
         })?;
         let names = self.names.read();
         let made = names.snapshots.values().find(|s| s.state.uuid == identity);
-        made.map(|s| info(&names, s)).ok_or_else(|| not_found("find the imported snapshot: it was deleted"))
+        made.map(|s| info(&self.clock, &names, s))
+            .ok_or_else(|| not_found("find the imported snapshot: it was deleted"))
     }
 
     /// The snapshots of a volume, oldest first.
     pub fn snapshots(&self, volume: &str) -> Result<Vec<SnapshotInfo>> {
         let names = self.names.read();
         let state = names.volume(volume)?;
-        Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&names, s)).collect())
+        Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&self.clock, &names, s)).collect())
     }
 
     /// The snapshots of all volumes: by volume name, and of each oldest first.
     pub fn all_snapshots(&self) -> Vec<SnapshotInfo> {
         let names = self.names.read();
         let of = |volume: &Arc<VolumeState>| names.snapshots_of(volume.id);
-        names.by_name.values().flat_map(of).map(|s| info(&names, s)).collect()
+        names.by_name.values().flat_map(of).map(|s| info(&self.clock, &names, s)).collect()
     }
 
     /// The newest snapshot in sight that froze one of these epochs of a branch: its volume's name, and its own.
@@ -97,7 +100,7 @@ impl Pool {
     /// One snapshot.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<SnapshotInfo> {
         let names = self.names.read();
-        Ok(info(&names, names.snapshot(names.volume(volume)?, name)?))
+        Ok(info(&self.clock, &names, names.snapshot(names.volume(volume)?, name)?))
     }
 
     /// Does a snapshot or a mark of a volume have this name?
@@ -206,7 +209,15 @@ impl Pool {
     /// Takes a volume back to one of its snapshots. Newer snapshots stay, and what the volume was is kept as the snapshot
     /// `undo`. Open handles are refused from then on ([`ErrorKind::Busy`] when there are any, unless `force`): data never
     /// changes under a client that does not know.
-    pub fn roll_back(&self, volume: &str, snapshot: &str, undo: &str, force: bool) -> Result<SnapshotInfo> {
+    pub fn roll_back<'u>(
+        &self,
+        volume: &str,
+        snapshot: &str,
+        undo: impl Into<Undo<'u>>,
+        force: bool,
+    ) -> Result<SnapshotInfo> {
+        let undo = undo.into();
+        let labels = self.undo_labels(&undo);
         let identity = uuid(&*self.world.rng);
         let created = self.world.clock.now();
         self.submit_with(|names| {
@@ -226,12 +237,15 @@ impl Pool {
                 at: 0,
                 size: target.size.load(Ordering::Acquire),
                 undo_id: names.next_id,
-                undo: record(names, state, undo, identity, created)?,
+                undo: SnapshotRecord {
+                    labels: labels.clone(),
+                    ..record(names, state, undo.name, identity, created)?
+                },
             };
             let anchor = names.anchor_after(&roll_back, &*self.world.rng);
             Ok(([roll_back].into_iter().chain(anchor).collect(), None))
         })?;
-        self.snapshot(volume, undo)
+        self.snapshot(volume, undo.name)
     }
 
     /// Gives one volume whose epochs run out a new branch that rests on what it is now: a rollback
@@ -293,7 +307,7 @@ impl Pool {
     }
 }
 
-fn info(names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
+fn info(clock: &PoolClock, names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
     let state = &snapshot.state;
     let of = state.line.frozen();
     SnapshotInfo {
@@ -307,6 +321,7 @@ fn info(names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
         handles: state.handles.load(Ordering::Relaxed),
         protected: snapshot.protected.load(Ordering::Relaxed),
         labels: snapshot.labels.read().clone(),
+        expires: until(&snapshot.labels.read()).map(|until| clock.wall(until)),
         content: snapshot.content(),
     }
 }

@@ -216,6 +216,7 @@ impl Lineage<'_> {
             created: time(info.created),
             labels: writable::labels(info),
             writable: writable::clone_behind(self.pool, info).map(|clone| clone.name),
+            expires: info.expires.map(time),
             protected: info.protected,
             parent: self.before(info.of.0, info.of.1),
             clones: self.clones.get(&info.of).cloned().unwrap_or_default(),

@@ -165,6 +165,7 @@ mod tests {
             pinned: false,
             handles: 0,
             protected: false,
+            expires: None,
             labels: Default::default(),
             content: [0xcd; 16],
         }
