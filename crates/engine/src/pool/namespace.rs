@@ -337,16 +337,7 @@ impl Namespace {
             }
             Control::SetOrder { id, order } => self.on_volume(*id, |v| v.line.branch.set_order(*order)),
             Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
-            Control::SetLabels { id, protected, labels } => {
-                if let Some(snapshot) = self.snapshots.get(id) {
-                    snapshot.protected.store(*protected, Ordering::Release);
-                    labels.clone_into(&mut snapshot.labels.write());
-                    match until(labels).filter(|_| self.is_in_sight(snapshot)) {
-                        Some(until) => drop(self.expiring.insert(*id, until)),
-                        None => drop(self.expiring.remove(id)),
-                    }
-                }
-            }
+            Control::SetLabels { id, protected, labels } => self.set_labels(*id, *protected, labels),
             Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
             Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
             Control::SetCdp { id, settings } => self.on_volume(*id, |v| {
@@ -359,6 +350,16 @@ impl Namespace {
             Control::Unmark { volume, lsn } => self.marks.retain(|(of, _), at| (*of, *at) != (*volume, *lsn)),
         }
         Ok(())
+    }
+
+    fn set_labels(&mut self, id: u64, protected: bool, labels: &Labels) {
+        let Some(snapshot) = self.snapshots.get(&id) else { return };
+        snapshot.protected.store(protected, Ordering::Release);
+        labels.clone_into(&mut snapshot.labels.write());
+        match until(labels).filter(|_| self.is_in_sight(snapshot)) {
+            Some(until) => drop(self.expiring.insert(id, until)),
+            None => drop(self.expiring.remove(&id)),
+        }
     }
 
     /// A new volume, and the branch that it writes to.
