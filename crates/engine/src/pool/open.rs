@@ -159,11 +159,9 @@ impl Pool {
         let added = open_added(&*dir, &names, &superblock, &pvs)?;
         undated.extend(check_ages(&added, &superblock, &known, judge)?);
         make_durable(&*dir, &owner, &scanned)?;
-        let stamp = begin_incarnation(&catalog, &mut committed, &scanned, &world)?;
-        // From here on a catalog that is older than this commit is found out.
-        let opened = held(&names, &pvs);
-        stamp_opened(&opened, superblock.pool, &stamp, &known, options.destage_threads > 1)?;
-        let stamping = Stamping::new(stamp, world.clock.now(), &opened, undated);
+        let issued = begin_incarnation(&catalog, &mut committed, &scanned, &world)?;
+        let of = (superblock.pool, options.destage_threads > 1);
+        let stamping = stamp_opened(&held(&names, &pvs), of, issued, (&known, undated), world.clock.now())?;
         keep_tail_room(&*dir, superblock.segment_size)?;
         let (cursor, accepted) = (scanned.cursor, scanned.accepted.take());
         let clock = resume_clock(&world, &catalog, &committed, accepted.as_ref(), &mut scanned)?;
@@ -173,12 +171,7 @@ impl Pool {
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
         load_histories(&*dir, &catalog, &superblock, &names, &space)?;
         withdraw_leaving(&names, &mut allocator, &space);
-        let damage = Damage::load(&catalog)?;
-        // What was freed in the last life, and what nobody goes back to any more.
-        damage.retain(
-            |pv, at| allocator.is_used(pv, at).unwrap_or((true, u64::MAX)),
-            |id| names.branches.contains_key(&id),
-        );
+        let damage = load_damage(&catalog, &mut allocator, &names)?;
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
         let pool = Arc::new(Pool {
             lines: RwLock::new(note_unfinished(&mut maintenance, &catalog, &names)?),
@@ -393,15 +386,29 @@ fn load_histories(
     Ok(())
 }
 
-/// Writes the stamp of this opening to all physical volumes.
+/// Writes the stamp of this opening to all physical volumes: from here on a catalog that is older
+/// than the commit that issued it is found out.
 fn stamp_opened(
     pvs: &[Arc<Pv>],
-    pool: [u8; 16],
-    stamp: &StampRecord,
-    known: &KnownStamps,
-    beside: bool,
-) -> Result<()> {
-    stamp_all(pvs, pool, stamp, &known.durable, beside, &|_, _| Ok(())).into_iter().collect()
+    (pool, beside): ([u8; 16], bool),
+    issued: StampRecord,
+    (known, undated): (&KnownStamps, BTreeMap<u32, String>),
+    now: u64,
+) -> Result<Stamping> {
+    let stamped = stamp_all(pvs, pool, &issued, &known.durable, beside, &|_, _| Ok(()));
+    stamped.into_iter().collect::<Result<()>>()?;
+    Ok(Stamping::new(issued, now, pvs, undated))
+}
+
+/// The damage that the catalog knows, but for what was freed in the last life, and what nobody goes
+/// back to any more.
+fn load_damage(catalog: &Catalog, allocator: &mut Allocator, names: &Namespace) -> Result<Damage> {
+    let damage = Damage::load(catalog)?;
+    damage.retain(
+        |pv, at| allocator.is_used(pv, at).unwrap_or((true, u64::MAX)),
+        |id| names.branches.contains_key(&id),
+    );
+    Ok(damage)
 }
 
 /// Physical volumes that are known and open.
