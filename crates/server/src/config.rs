@@ -9,6 +9,7 @@ use crate::settings::{Digests, Hook, LogFormat, Settings, TlsWhen};
 use crate::snapshots::VolumeHooks;
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
+use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
 use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
 use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
@@ -232,7 +233,8 @@ impl Settings {
     }
 
     fn options(&self) -> Result<PoolOptions, ErrorBody> {
-        let mut options = PoolOptions::default();
+        let mut options =
+            PoolOptions { open_files: open_files(allow_many_files()), ..PoolOptions::default() };
         let bytes = |name: &str, size: Size| {
             usize::try_from(size.0).map_err(|_| invalid(format!("--{name} is larger than memory can be")))
         };
@@ -350,6 +352,11 @@ fn addresses(option: &str, list: &[String]) -> Result<Vec<Address>, ErrorBody> {
     list.iter()
         .map(|text| text.parse().map_err(|e: String| invalid(format!("--{option} {text}: {e}"))))
         .collect()
+}
+
+/// Segments of histories that may stay open where the process may have so many files open: clients need descriptors, too.
+fn open_files(limit: u64) -> usize {
+    (limit / 8).clamp(16, 1024) as usize
 }
 
 #[cfg(test)]

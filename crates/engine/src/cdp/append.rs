@@ -4,11 +4,11 @@ use super::codec::{Packer, crc_after};
 use super::log::{Applying, LogState};
 use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_record};
 use super::room::index_room;
-use super::segment::{Open, Sealed, SegmentFile};
+use super::segment::{Open, Sealed, SegmentDisk, SegmentFile};
 use super::{CdpSettings, Compression, Encoding};
 use crate::catalog::{GroupRecord, SegmentRecord, Txn};
 use crate::codec::crc32c;
-use crate::disk::{Aligned, Dir, Lane, OpenMode, SyncPurpose};
+use crate::disk::{Aligned, Dir, Lane, OpenFiles, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::journal::record::SECTOR;
 use crate::pool::line::Branch;
@@ -24,6 +24,9 @@ const PIECE: usize = 2 << 20;
 const WAITING: usize = 1;
 /// Room in a piece for the record with which it is full, and the index behind it, mostly.
 const PIECE_MARGIN: usize = 256 << 10;
+/// Full segments that wait for their sync, each held open. They are synced in a row in the end: what the first makes durable
+/// of the file system's own is done for the others, too.
+const MAX_UNSYNCED: usize = 8;
 /// Where the first group of a segment starts.
 pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
 
@@ -31,6 +34,7 @@ pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
 #[derive(Clone)]
 pub(crate) struct Shelf {
     pub(crate) dir: Arc<dyn Dir>,
+    pub(crate) files: OpenFiles,
     pub(crate) pool: [u8; 16],
     pub(crate) branch: u64,
     pub(crate) limit: u64,
@@ -38,21 +42,23 @@ pub(crate) struct Shelf {
 
 impl Shelf {
     /// A new file. What an earlier life left under its name, never committed, goes.
-    pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<SegmentFile> {
+    pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<(SegmentFile, SegmentDisk)> {
         let head = SegmentHead { pool: self.pool, branch: self.branch, seq, edition };
         let failed = |e| Error::io(format!("create {}", head.file_name()), e);
-        let disk = self.dir.open(&head.file_name(), OpenMode::Create).map_err(failed)?;
+        let (file, disk) = self.files.create(head.file_name()).map_err(failed)?;
         disk.set_len(0).map_err(failed)?;
         let mut block = head.encode();
         block.resize(FIRST_GROUP as usize, 0);
         disk.write_at(&block, 0).map_err(failed)?;
-        Ok(SegmentFile::new(head, disk))
+        Ok((SegmentFile::new(head, file), SegmentDisk::new(head, disk)))
     }
 }
 
 /// A segment that is being written.
 pub(crate) struct Draft {
     pub(crate) file: SegmentFile,
+    /// Held open from the first write until all is synced.
+    disk: Option<SegmentDisk>,
     pub(crate) record: SegmentRecord,
     pub(crate) groups: Vec<GroupRecord>,
     /// Groups that the catalog knows.
@@ -68,7 +74,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// A new segment, empty.
-    pub(crate) fn new(file: SegmentFile) -> Draft {
+    pub(crate) fn new((file, disk): (SegmentFile, SegmentDisk)) -> Draft {
         let record = SegmentRecord {
             edition: file.head.edition,
             sealed: false,
@@ -82,13 +88,18 @@ impl Draft {
             times: (u64::MAX, 0),
             chunks: (u64::MAX, 0),
         };
-        Draft::of(file, record, Vec::new())
+        Draft::of((file, disk), record, Vec::new())
     }
 
-    fn of(file: SegmentFile, record: SegmentRecord, groups: Vec<GroupRecord>) -> Draft {
+    fn of(
+        (file, disk): (SegmentFile, SegmentDisk),
+        record: SegmentRecord,
+        groups: Vec<GroupRecord>,
+    ) -> Draft {
         let known_groups = groups.len();
         let (fresh, entries, written, buffer) = (Vec::new(), Vec::new(), record.end, Aligned::default());
-        Draft { file, record, groups, known_groups, fresh, entries, written, buffer }
+        let disk = Some(disk);
+        Draft { file, disk, record, groups, known_groups, fresh, entries, written, buffer }
     }
 
     fn len(&self) -> u64 {
@@ -107,7 +118,8 @@ impl Draft {
             self.buffer = Aligned::with_capacity(PIECE + PIECE_MARGIN);
         }
         entry.at = self.len() as u32;
-        put_record(&mut entry, epoch, self.file.salt, self.buffer.append(), payload);
+        let salt = self.file.head.salt();
+        put_record(&mut entry, epoch, salt, self.buffer.append(), payload);
         let record = &mut self.record;
         record.records += 1;
         record.written += entry.raw_len() as u64;
@@ -132,7 +144,7 @@ impl Draft {
         let (start, index_at, records) = (self.record.end, self.len(), self.entries.len() as u64);
         self.groups.push(GroupRecord { start, index_at, records });
         self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
-        put_index(&self.entries, self.file.salt, self.buffer.append());
+        put_index(&self.entries, self.file.head.salt(), self.buffer.append());
         self.fresh.append(&mut self.entries);
         self.record.end = self.len();
         self.write(lane)
@@ -148,7 +160,7 @@ impl Draft {
         }
         let mut blocks = std::mem::replace(&mut self.buffer, rest);
         blocks.truncate(whole);
-        let (file, at) = (self.file.clone(), self.written);
+        let (file, at) = (self.disk()?, self.written);
         self.written += whole as u64;
         lane.run(move || {
             let failed = |e| Error::io(format!("append to {}", file.head.file_name()), e);
@@ -165,17 +177,21 @@ impl Draft {
         }
         let mut all: Vec<Entry> = earlier.chain(self.fresh.iter().copied()).collect();
         all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
-        put_index(&all, self.file.salt, self.buffer.append());
+        put_index(&all, self.file.head.salt(), self.buffer.append());
         self.record.index_at = self.record.end;
         self.record.end = self.len();
         self.write(lane)
     }
 
-    /// Makes all of it durable.
-    pub(crate) fn sync(&self, lane: &mut Lane) -> Result<()> {
-        let file = self.file.clone();
+    fn disk(&self) -> Result<SegmentDisk> {
+        self.disk.clone().map_or_else(|| self.file.open(), Ok)
+    }
+
+    /// Makes all of it durable. From here on the file may be closed.
+    pub(crate) fn sync(&mut self, lane: &mut Lane) -> Result<()> {
+        let Some(file) = self.disk.take() else { return Ok(()) };
         lane.run(move || {
-            let failed = |e| Error::io(format!("sync {}", file.head.file_name()), e);
+            let failed = |e| Error::io(format!("sync {}", file.head.file_name()), e).lasting();
             file.disk.sync(SyncPurpose::Cdp).map_err(failed)
         })
     }
@@ -234,7 +250,10 @@ impl Appender {
         beside: bool,
     ) -> Result<Appender> {
         let log = branch.cdp.log.read();
-        let current = log.open.as_ref().map(|o| Draft::of(o.file.clone(), o.record, o.groups.clone()));
+        let open = |o: &Open| {
+            Ok::<_, Error>(Draft::of((o.file.clone(), o.file.open()?), o.record, o.groups.clone()))
+        };
+        let current = log.open.as_ref().map(open).transpose()?;
         Ok(Appender {
             branch: branch.clone(),
             shelf,
@@ -291,9 +310,9 @@ impl Appender {
         let draft = match &mut self.current {
             Some(draft) => draft,
             none => {
-                let file = self.shelf.create(self.next_seq, 0)?;
+                let created = self.shelf.create(self.next_seq, 0)?;
                 (self.next_seq, self.new_files) = (self.next_seq + 1, true);
-                none.insert(Draft::new(file))
+                none.insert(Draft::new(created))
             }
         };
         let (encoding, packer) = (self.settings.encoding, &mut self.packer);
@@ -322,7 +341,11 @@ impl Appender {
         }
         drop(log);
         self.sealed.push(draft);
-        Ok(())
+        // Segments may be small, and a batch long.
+        match self.sealed.len().checked_sub(MAX_UNSYNCED) {
+            Some(oldest) => self.sealed[oldest].sync(&mut self.lane),
+            None => Ok(()),
+        }
     }
 
     /// Makes it durable. None when nothing was added.
@@ -334,13 +357,12 @@ impl Appender {
         if self.sealed.is_empty() && !open_grew {
             return Ok(None);
         }
-        // All in a row: what the first makes durable of the file system's own is done for the others, too.
-        for draft in self.sealed.iter().chain(self.current.as_ref().filter(|_| open_grew)) {
+        for draft in self.sealed.iter_mut().chain(&mut self.current) {
             draft.sync(&mut self.lane)?;
         }
         self.lane.join()?;
         if self.new_files {
-            let failed = |e| Error::io("sync the data directory", e);
+            let failed = |e| Error::io("sync the data directory", e).lasting();
             self.shelf.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         }
         Ok(Some(Appended {

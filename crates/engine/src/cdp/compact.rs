@@ -1,7 +1,7 @@
 //! Compressing old history harder, when nothing else is to be done.
 //!
 //! A sealed segment is written anew as another edition, every record with the content that it had, and takes the old one's
-//! place with a commit. Who reads the old one goes on: it only loses its name. A crash leaves a file that the catalog does
+//! place with a commit. Who reads the old one goes on: it loses its name when nobody holds it. A crash leaves a file that the catalog does
 //! not know, and that goes at the next opening. What is damaged stays as it is, for the check to find.
 
 use super::append::Draft;
@@ -109,6 +109,7 @@ impl Pool {
     fn compacted(&self, branch: &Branch, old: &Sealed) -> Result<Outcome> {
         let Ok(mut entries) = old.all_entries() else { return Ok(Outcome::Damaged) };
         entries.sort_unstable_by_key(|entry| entry.at);
+        let from = old.file.open()?;
         let mut draft =
             Draft::new(self.shelf(branch.id).create(old.file.head.seq, old.file.head.edition + 1)?);
         let lane = &mut Lane::new(false, 0);
@@ -124,7 +125,7 @@ impl Pool {
                     return Ok(Outcome::Pressed);
                 }
             }
-            let Ok((epoch, raw)) = old.file.record(&entry) else { return Ok(Outcome::Damaged) };
+            let Ok((epoch, raw)) = from.record(&entry) else { return Ok(Outcome::Damaged) };
             packed.clone_from(&raw);
             let compression = packer.pack(&mut packed, 0);
             // The only other copy is about to go.
@@ -146,6 +147,7 @@ impl Pool {
         if saves_little(old.record.end, draft.record.end) {
             return Ok(Outcome::Futile);
         }
+        // What this sync failed to make durable is in a file that goes again.
         draft.sync(lane)?;
         // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
         let failed = |e| self.fault.poison(&Error::io("sync the data directory", e));
@@ -164,7 +166,7 @@ impl Pool {
         let expired = !branch.cdp.log.read().sealed.get(&seq).is_some_and(|now| std::ptr::eq(&**now, old));
         if expired {
             if new.record.edition != old.record.edition {
-                let _ = self.dir.remove(&new.file.head.file_name());
+                new.file.remove_unused();
             }
             return Ok(());
         }
@@ -176,8 +178,7 @@ impl Pool {
         branch.cdp.change(|log| _ = log.sealed.insert(seq, Arc::new(new)));
         if after.edition != before.edition {
             self.positions.compacted.fetch_add(before.end - after.end, Ordering::Relaxed);
-            // Should it stay, the next opening finds that nobody knows it.
-            let _ = self.dir.remove(&old.file.head.file_name());
+            old.file.remove_unused();
         }
         Ok(())
     }

@@ -3,9 +3,9 @@
 use super::CdpSettings;
 use super::record::SegmentHead;
 use super::room::{Stretch, index_room};
-use super::segment::{Open, Sealed, SegmentFile};
+use super::segment::{Open, Sealed, SegmentDisk, SegmentFile};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
-use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Dir, OpenFiles, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::map::page::CHUNKS;
 use parking_lot::{Mutex, RwLock};
@@ -322,9 +322,13 @@ impl LogState {
         self.events.range(1..lsn).map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
     }
 
-    /// Nothing is recorded, and nothing was.
-    pub(crate) fn clear(&mut self) {
-        *self = LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };
+    /// Nothing is recorded, and nothing was. The files that were the log's.
+    pub(crate) fn clear(&mut self) -> Vec<SegmentFile> {
+        let empty =
+            LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };
+        let old = std::mem::replace(self, empty);
+        let sealed = old.sealed.into_values().map(|segment| segment.file.clone());
+        sealed.chain(old.open.map(|open| open.file)).collect()
     }
 
     pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
@@ -375,10 +379,11 @@ impl LogState {
     }
 }
 
-/// Opens the segments that the catalog knows and cuts off what was never committed; files that it does not know are removed.
-/// Branches that the journal began have nothing there.
+/// Takes in the segments that the catalog knows. Those that are appended to are opened, and what was never committed is
+/// cut off; sealed ones are opened when they are read, and damage is found then. Files that the catalog does not know
+/// are removed. Branches that the journal began have nothing there.
 pub(crate) fn load_segments(
-    dir: &dyn Dir,
+    (dir, files): (&dyn Dir, &OpenFiles),
     catalog: &Catalog,
     pool: [u8; 16],
     branch_of: impl Fn(u64) -> Option<Arc<crate::pool::line::Branch>>,
@@ -393,16 +398,16 @@ pub(crate) fn load_segments(
     for ((id, seq), record) in catalog.cdp_segments()? {
         let Some(branch) = branch_of(id) else { continue };
         let head = SegmentHead { pool, branch: id, seq, edition: record.edition };
-        missing |= !there.contains(&head.file_name());
         known.insert(head.file_name());
-        let disk = open_segment(dir, &head, &record)?;
         let mut log = branch.cdp.log.write();
         log.next_seq = log.next_seq.max(seq + 1);
-        let file = SegmentFile::new(head, disk);
         if record.sealed {
+            let file = SegmentFile::new(head, files.named(head.file_name()));
             log.sealed.insert(seq, Arc::new(Sealed::new(file, record)));
         } else {
-            log.open = Some(Open::load(file, record, groups.remove(&(id, seq)).unwrap_or_default()));
+            missing |= !there.contains(&head.file_name());
+            let (file, disk) = open_segment(files, head, &record)?;
+            log.open = Some(Open::load(file, &disk, record, groups.remove(&(id, seq)).unwrap_or_default()));
         }
     }
     for name in there.iter().filter(|name| SegmentHead::names(name) && !known.contains(*name)) {
@@ -416,15 +421,20 @@ pub(crate) fn load_segments(
     Ok(())
 }
 
-/// A segment's file. One that is missing, or too short, is damage like any other: found when it is read.
-fn open_segment(dir: &dyn Dir, head: &SegmentHead, record: &SegmentRecord) -> Result<Arc<dyn Disk>> {
+/// The file of the segment that is appended to. One that is missing, or too short, is damage like any other: found when
+/// it is read.
+fn open_segment(
+    files: &OpenFiles,
+    head: SegmentHead,
+    record: &SegmentRecord,
+) -> Result<(SegmentFile, SegmentDisk)> {
     let name = head.file_name();
     let failed = |e| Error::io(format!("open {name}"), e);
-    let disk = dir.open(&name, OpenMode::Create).map_err(failed)?;
+    let (file, disk) = files.create(name.clone()).map_err(failed)?;
     if disk.len().map_err(failed)? > record.end {
         disk.set_len(record.end).map_err(failed)?;
     }
-    Ok(disk)
+    Ok((SegmentFile::new(head, file), SegmentDisk::new(head, disk)))
 }
 
 #[cfg(test)]

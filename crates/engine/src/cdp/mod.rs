@@ -8,6 +8,8 @@ pub(crate) mod append;
 mod codec;
 mod compact;
 mod control;
+#[cfg(test)]
+mod descriptors;
 pub(crate) mod flushes;
 pub(crate) mod log;
 pub mod model;

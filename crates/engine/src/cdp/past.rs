@@ -134,6 +134,7 @@ impl Pool {
             return Ok(Vec::new());
         };
         let stride = entries.len().div_ceil(limit.max(1)).max(1);
+        let file = file.open()?;
         entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()
     }
 

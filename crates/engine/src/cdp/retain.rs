@@ -3,10 +3,9 @@
 //! What goes is committed first, then the files lose their names. Anchors that nothing needs any more are snapshots like
 //! others: what a user can still see stays, the rest is dissolved.
 
-use super::record::SegmentHead;
+use super::segment::SegmentFile;
 use super::{CdpInfo, Encoding, Retention};
 use crate::catalog::{Control, Event, LineRecord, SegmentRecord};
-use crate::disk::Dir;
 use crate::error::Result;
 use crate::pool::line::{Branch, VolumeState};
 use crate::pool::{Maintenance, Pool};
@@ -75,7 +74,7 @@ impl Pool {
         branch.cdp.change(|log| log.remove_event(lsn));
         // It may have been tried more than once.
         m.begun.extend(branch.cdp.log.read().begun().map(|older| (older, branch.id)));
-        self.let_go(m, &branch, anchors, std::iter::empty())?;
+        self.let_go(m, &branch, anchors)?;
         Ok(true)
     }
 
@@ -249,9 +248,11 @@ impl Pool {
         self.damage.forget_gaps(branch.id, u64::MAX);
         self.commit_aside(m, txn, &[])?;
         self.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
-        branch.cdp.change(|log| log.clear());
+        let mut files = Vec::new();
+        branch.cdp.change(|log| files = log.clear());
+        files.iter().for_each(SegmentFile::remove_unused);
         m.marks_expire = true;
-        self.let_go(m, branch, anchors, segments.iter().map(|(seq, record, _)| (*seq, *record)))
+        self.let_go(m, branch, anchors)
     }
 
     /// Forgets what a branch has recorded before an LSN.
@@ -271,28 +272,19 @@ impl Pool {
         txn.put_cdp_event(branch.id, 0, &floor)?;
         self.damage.forget_gaps(branch.id, lsn);
         self.commit_aside(m, txn, &[])?;
+        let mut gone = Vec::new();
         branch.cdp.change(|log| {
-            segments.iter().for_each(|(seq, ..)| drop(log.sealed.remove(seq)));
+            gone.extend(segments.iter().filter_map(|(seq, ..)| log.sealed.remove(seq)));
             events.iter().for_each(|at| log.remove_event(*at));
             log.put_event(0, floor);
         });
+        gone.iter().for_each(|segment| segment.file.remove_unused());
         m.marks_expire = true;
-        self.let_go(m, branch, anchors, segments.into_iter().map(|(seq, record, _)| (seq, record)))
+        self.let_go(m, branch, anchors)
     }
 
-    /// After the commit: files lose their names, and anchors that nobody sees are to be dissolved.
-    fn let_go(
-        &self,
-        m: &mut Maintenance,
-        branch: &Arc<Branch>,
-        anchors: Vec<u64>,
-        segments: impl Iterator<Item = (u64, SegmentRecord)>,
-    ) -> Result<()> {
-        for (seq, record) in segments {
-            let head = SegmentHead { pool: self.uuid, branch: branch.id, seq, edition: record.edition };
-            // Should it stay, the next opening finds that nobody knows it.
-            let _ = self.dir.remove(&head.file_name());
-        }
+    /// After the commit: anchors that nobody sees are to be dissolved.
+    fn let_go(&self, m: &mut Maintenance, branch: &Arc<Branch>, anchors: Vec<u64>) -> Result<()> {
         for id in anchors {
             // A deletion that is only sequenced, and may yet be lost, counts when it is carried out.
             if self.catalog.snapshot(id)?.is_some_and(|s| s.deleted) {

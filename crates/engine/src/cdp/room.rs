@@ -160,7 +160,7 @@ mod tests {
     use super::super::{CdpSettings, Compression, Encoding};
     use super::*;
     use crate::catalog::BranchRecord;
-    use crate::disk::{Dir, MemDir, OpenMode};
+    use crate::disk::{Dir, MemDir, OpenFiles, OpenMode};
     use crate::journal::record::SECTOR;
     use crate::pool::Method;
     use crate::world::{Rng, SplitMix};
@@ -179,7 +179,8 @@ mod tests {
             let dir = MemDir::new();
             let record = BranchRecord::new(chunk_log2, None, Method::Redirect);
             let branch = Arc::new(Branch::new(7, &record, None, 512, Arc::default()));
-            let shelf = Shelf { dir: Arc::new(dir.clone()), pool: [1; 16], branch: 7, limit };
+            let files = OpenFiles::new(Arc::new(dir.clone()), 8);
+            let shelf = Shelf { dir: Arc::new(dir.clone()), files, pool: [1; 16], branch: 7, limit };
             let settings = CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() };
             Log { dir, shelf, branch, settings, lsn: 0 }
         }

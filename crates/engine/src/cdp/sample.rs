@@ -2,7 +2,7 @@
 
 use super::codec::{Compression, Encoding, Packer, unpack};
 use super::record::{Entry, HEADER_LEN};
-use super::segment::SegmentFile;
+use super::segment::SegmentDisk;
 use crate::error::{Error, Result, invalid};
 
 /// A record as it is stored.
@@ -27,7 +27,7 @@ impl CdpSample {
     }
 
     /// A record of the log.
-    pub(crate) fn read(file: &SegmentFile, entry: &Entry) -> Result<CdpSample> {
+    pub(crate) fn read(file: &SegmentDisk, entry: &Entry) -> Result<CdpSample> {
         let mut packed = vec![0; entry.stored as usize];
         let failed = |e| Error::io("read a CDP record", e);
         file.disk.read_at(&mut packed, u64::from(entry.at) + HEADER_LEN as u64).map_err(failed)?;

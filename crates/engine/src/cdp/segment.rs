@@ -9,16 +9,23 @@ use super::record::{
     thing_at,
 };
 use crate::catalog::{GroupRecord, SegmentRecord};
-use crate::disk::Disk;
+use crate::disk::{Disk, NamedFile};
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::{Arc, OnceLock};
 
-/// A file of a log, as readers hold it: it may have lost its name meanwhile.
+/// A file of a log, which may be closed. It can be read for as long as somebody holds this: its name stays until then.
 #[derive(Clone)]
 pub(crate) struct SegmentFile {
+    pub(crate) head: SegmentHead,
+    file: Arc<NamedFile>,
+}
+
+/// A file of a log, open.
+#[derive(Clone)]
+pub(crate) struct SegmentDisk {
     pub(crate) head: SegmentHead,
     pub(crate) salt: u32,
     pub(crate) disk: Arc<dyn Disk>,
@@ -48,17 +55,37 @@ pub(crate) struct Open {
 }
 
 impl SegmentFile {
-    pub(crate) fn new(head: SegmentHead, disk: Arc<dyn Disk>) -> Self {
-        SegmentFile { head, salt: head.salt(), disk }
+    pub(crate) fn new(head: SegmentHead, file: Arc<NamedFile>) -> Self {
+        SegmentFile { head, file }
     }
 
-    fn name(&self) -> String {
-        self.head.file_name()
+    /// Opens it, if it is not open. What can't be opened is as lost as what does not verify, unless that passes.
+    pub(crate) fn open(&self) -> Result<SegmentDisk> {
+        let opened = self.file.open().map_err(|e| {
+            let error = Error::io(format!("open {}", self.head.file_name()), e);
+            if error.is_shortage() { error } else { lost(error.to_string()) }
+        });
+        Ok(SegmentDisk::new(self.head, opened?))
     }
 
     /// The payload of a record, uncompressed and verified.
     pub(crate) fn payload(&self, entry: &Entry) -> Result<Vec<u8>> {
-        self.record(entry).map(|(_, payload)| payload)
+        self.open()?.record(entry).map(|(_, payload)| payload)
+    }
+
+    /// The log does not need it any more: its name goes when nobody holds it.
+    pub(crate) fn remove_unused(&self) {
+        self.file.remove_unused();
+    }
+}
+
+impl SegmentDisk {
+    pub(crate) fn new(head: SegmentHead, disk: Arc<dyn Disk>) -> Self {
+        SegmentDisk { head, salt: head.salt(), disk }
+    }
+
+    fn name(&self) -> String {
+        self.head.file_name()
     }
 
     /// The epoch of a record, and its payload, uncompressed and verified.
@@ -130,15 +157,15 @@ impl Sealed {
         self.record.records.div_ceil(ENTRIES as u64)
     }
 
-    fn block(&self, number: u64) -> Option<Vec<Entry>> {
+    fn block(&self, file: &SegmentDisk, number: u64) -> Option<Vec<Entry>> {
         let mut block = vec![0; BLOCK_LEN];
-        self.file.disk.read_at(&mut block, self.record.index_at + number * BLOCK_LEN as u64).ok()?;
-        decode_block(&block, self.file.salt).filter(|entries| !entries.is_empty())
+        file.disk.read_at(&mut block, self.record.index_at + number * BLOCK_LEN as u64).ok()?;
+        decode_block(&block, file.salt).filter(|entries| !entries.is_empty())
     }
 
     /// The entries of a chunk with LSNs in a range, in order.
     pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<Entry>> {
-        match self.search(chunk, &lsns) {
+        match self.search(&self.file.open()?, chunk, &lsns) {
             Some(found) => Ok(found),
             None => {
                 let wanted = |e: &&Entry| e.chunk == chunk && lsns.contains(&e.lsn);
@@ -150,7 +177,7 @@ impl Sealed {
     /// The first chunk at or after `chunk` of which there are records.
     pub(crate) fn next_chunk(&self, chunk: u64) -> Result<Option<u64>> {
         let first = |entries: &[Entry]| entries.iter().map(|e| e.chunk).find(|c| *c >= chunk);
-        match self.first_block((chunk, 0)) {
+        match self.first_block(&self.file.open()?, (chunk, 0)) {
             Some((_, held)) => Ok(held.and_then(|(_, block)| first(&block))),
             None => Ok(first(&self.all_entries()?)),
         }
@@ -158,7 +185,7 @@ impl Sealed {
 
     /// The first block of the index whose last entry is not below `key`, and its entries if there is one; `None` when the
     /// index is damaged.
-    fn first_block(&self, key: (u64, u64)) -> Option<(u64, Option<HeldBlock>)> {
+    fn first_block(&self, file: &SegmentDisk, key: (u64, u64)) -> Option<(u64, Option<HeldBlock>)> {
         let (mut low, mut high) = (0, self.blocks());
         let mut held = None;
         while low < high {
@@ -167,7 +194,7 @@ impl Sealed {
             let (last, block) = match known {
                 Some(last) => (last, None),
                 None => {
-                    let block = self.block(middle)?;
+                    let block = self.block(file, middle)?;
                     let last = block.last().map(|e| (e.chunk, e.lsn))?;
                     self.fences.lock().insert(middle, last);
                     (last, Some(block))
@@ -181,19 +208,19 @@ impl Sealed {
             }
         }
         if held.is_none() && low < self.blocks() {
-            held = Some((low, self.block(low)?));
+            held = Some((low, self.block(file, low)?));
         }
         Some((low, held))
     }
 
     /// By the index; `None` when that is damaged.
-    fn search(&self, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<Entry>> {
-        let (low, mut held) = self.first_block((chunk, *lsns.start()))?;
+    fn search(&self, file: &SegmentDisk, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<Entry>> {
+        let (low, mut held) = self.first_block(file, (chunk, *lsns.start()))?;
         let mut found = Vec::new();
         for number in low..self.blocks() {
             let block = match held.take() {
                 Some((n, block)) if n == number => block,
-                _ => self.block(number)?,
+                _ => self.block(file, number)?,
             };
             let wanted = |e: &&Entry| e.chunk == chunk && lsns.contains(&e.lsn);
             found.extend(block.iter().filter(wanted));
@@ -206,7 +233,8 @@ impl Sealed {
 
     /// Shows the entries from a chunk on, in order, until that is enough.
     pub(crate) fn visit(&self, chunk: u64, take: &mut dyn FnMut(&Entry) -> ControlFlow<()>) -> Result<()> {
-        let (first, mut held) = self.first_block((chunk, 0)).unwrap_or_default();
+        let file = &self.file.open()?;
+        let (first, mut held) = self.first_block(file, (chunk, 0)).unwrap_or_default();
         let mut next = (chunk, 0);
         let mut show = |entries: &[Entry]| {
             let rest = &entries[entries.partition_point(|e| (e.chunk, e.lsn) < next)..];
@@ -216,7 +244,7 @@ impl Sealed {
         for number in first..self.blocks() {
             let block = match held.take() {
                 Some((n, block)) if n == number => Some(block),
-                _ => self.block(number),
+                _ => self.block(file, number),
             };
             let Some(block) = block else {
                 _ = show(&self.all_entries()?);
@@ -231,17 +259,18 @@ impl Sealed {
 
     /// Every entry, sorted by (chunk, LSN); without the index if need be.
     pub(crate) fn all_entries(&self) -> Result<Vec<Entry>> {
-        if let Some(entries) = self.file.index(self.record.index_at, self.record.records) {
+        let file = self.file.open()?;
+        if let Some(entries) = file.index(self.record.index_at, self.record.records) {
             return Ok(entries);
         }
         let rebuilt = self.rebuilt.get_or_init(|| {
-            let entries = self.file.scan(SEGMENT_HEAD..self.record.end).ok()?;
+            let entries = file.scan(SEGMENT_HEAD..self.record.end).ok()?;
             (entries.len() as u64 == self.record.records).then_some(entries)
         });
         rebuilt.clone().ok_or_else(|| {
             lost(format!(
                 "read {}: its index and some of its records are damaged; history from LSN {} to {} is lost",
-                self.file.name(),
+                self.file.head.file_name(),
                 self.record.lsns.0,
                 self.record.lsns.1
             ))
@@ -251,12 +280,17 @@ impl Sealed {
 
 impl Open {
     /// Brings the entries of the groups into memory.
-    pub(crate) fn load(file: SegmentFile, record: SegmentRecord, groups: Vec<GroupRecord>) -> Self {
+    pub(crate) fn load(
+        file: SegmentFile,
+        disk: &SegmentDisk,
+        record: SegmentRecord,
+        groups: Vec<GroupRecord>,
+    ) -> Self {
         let mut open = Open { file, record, groups, entries: BTreeMap::new(), incomplete: false };
         for group in &open.groups {
-            let entries = open.file.index(group.index_at, group.records);
+            let entries = disk.index(group.index_at, group.records);
             let entries = entries.or_else(|| {
-                let found = open.file.scan(group.start..group.index_at).ok()?;
+                let found = disk.scan(group.start..group.index_at).ok()?;
                 (found.len() as u64 == group.records).then_some(found)
             });
             match entries {
@@ -287,7 +321,7 @@ impl Open {
         }
         Err(lost(format!(
             "read {}: an index and some records are damaged; history from LSN {} to {} is lost",
-            self.file.name(),
+            self.file.head.file_name(),
             self.record.lsns.0,
             self.record.lsns.1
         )))

@@ -4,7 +4,7 @@
 use super::{CheckReport, Tables};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
 use crate::cdp::record::{Entry, HEADER_LEN, SEGMENT_HEAD, SegmentHead, decode_record};
-use crate::cdp::segment::SegmentFile;
+use crate::cdp::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +84,7 @@ fn check_segment(
     if read.is_err() || SegmentHead::decode(&bytes) != Some(*head) {
         report.find("cdp-segment", &name, "its head is damaged");
     }
-    let file = SegmentFile::new(*head, disk);
+    let file = SegmentDisk::new(*head, disk);
     let indexes: Vec<(u64, u64)> = match record.sealed {
         true => vec![(record.index_at, record.records)],
         false => groups.iter().map(|g| (g.index_at, g.records)).collect(),
@@ -101,7 +101,7 @@ fn check_segment(
     }
 }
 
-fn check_record(file: &SegmentFile, entry: &Entry, record: &SegmentRecord, report: &mut CheckReport) {
+fn check_record(file: &SegmentDisk, entry: &Entry, record: &SegmentRecord, report: &mut CheckReport) {
     let object = || format!("{} LSN {} chunk {}", file.head.file_name(), entry.lsn, entry.chunk);
     let within = |(first, last): (u64, u64), at: u64| (first..=last).contains(&at);
     let placed = u64::from(entry.at) + entry.space() <= record.end;

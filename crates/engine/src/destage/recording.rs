@@ -131,7 +131,7 @@ impl Pool {
     /// Where the segments of a branch's log come from.
     pub(crate) fn shelf(&self, branch: u64) -> Shelf {
         let limit = self.config.segment_size.min(MAX_SEGMENT);
-        Shelf { dir: self.dir.clone(), pool: self.uuid, branch, limit }
+        Shelf { dir: self.dir.clone(), files: self.files.clone(), pool: self.uuid, branch, limit }
     }
 
     /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun` is what

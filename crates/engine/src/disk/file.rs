@@ -58,14 +58,15 @@ impl FileDir {
     }
 }
 
-/// Raises the soft limit of open files, 1024 by custom for the sake of `select`, to the hard one: every segment of a history
-/// is a file that stays open.
-fn allow_many_files() {
+/// Raises the soft limit of open files, 1024 by custom for the sake of `select`, to the hard one; how many files the process may
+/// have open now.
+pub fn allow_many_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // Where it can't be raised it is still good for small histories.
+        // Where it can't be raised the soft limit is the one to live with.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// The directory that holds `path`'s name.

@@ -10,15 +10,21 @@ mod file;
 mod image;
 mod lane;
 mod memory;
+mod open_files;
 mod overlay;
+#[cfg(test)]
+mod scarce;
 
 pub(crate) use aligned::Aligned;
 pub(crate) use counting::CountingDir;
-pub use file::FileDir;
+pub use file::{FileDir, allow_many_files};
 pub use image::{Image, PAGE as IMAGE_PAGE};
 pub(crate) use lane::Lane;
 pub use memory::MemDir;
+pub(crate) use open_files::{NamedFile, OpenFiles};
 pub(crate) use overlay::OverlayDir;
+#[cfg(test)]
+pub(crate) use scarce::ScarceDir;
 
 /// Is an error that of a medium which can't give back what lies there? Others (a shortage, a closed
 /// disk) pass.

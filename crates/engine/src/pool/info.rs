@@ -48,6 +48,9 @@ pub struct PoolOptions {
     /// A volume whose branch has come to this epoch goes on with a new branch, without its clients
     /// noticing.
     pub renew_at_epoch: u32,
+    /// Files of histories that are kept open; a history may have any number of them. Those that a batch is writing to come on
+    /// top.
+    pub open_files: usize,
     /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
     pub backing_margin: u64,
     /// So often all of the catalog is read and verified in the background (zero: never).
@@ -80,6 +83,7 @@ impl Default for PoolOptions {
             flatten_depth: 32,
             recompress_history: true,
             renew_at_epoch: u32::MAX - (1 << 24),
+            open_files: 256,
             backing_margin: 64 << 20,
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),
             stamp_interval: 60_000_000_000,

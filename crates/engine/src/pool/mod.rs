@@ -44,7 +44,7 @@ pub(crate) use space::Space;
 use crate::catalog::{Catalog, LineRecord};
 use crate::cdp::flushes::Flushes;
 use crate::clock::PoolClock;
-use crate::disk::{CountingDir, SyncPurpose};
+use crate::disk::{CountingDir, OpenFiles, SyncPurpose};
 
 use crate::damage::Damage;
 use crate::error::{ErrorKind, Result};
@@ -69,6 +69,8 @@ pub struct Pool {
     pub(crate) config: PoolConfig,
     pub(crate) options: PoolOptions,
     pub(crate) dir: Arc<CountingDir>,
+    /// Files that are opened when they are used: those of histories.
+    pub(crate) files: OpenFiles,
     pub(crate) world: World,
     pub(crate) clock: Arc<PoolClock>,
     pub(crate) catalog: Arc<Catalog>,

@@ -20,7 +20,7 @@ use crate::cdp::room::{self, Place};
 use crate::clock::PoolClock;
 use crate::damage::Damage;
 use crate::destage::Fill;
-use crate::disk::{CountingDir, Dir, OpenMode, OverlayDir};
+use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
@@ -169,7 +169,8 @@ impl Pool {
         let of_journal = journal_config(&superblock, committed.incarnation);
         let journal = Journal::new(of_journal, dir.clone(), clock.clone(), fault.clone(), scanned);
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        load_histories(&*dir, &catalog, &superblock, &names, &space)?;
+        let files = OpenFiles::new(dir.clone(), options.open_files);
+        load_histories((&*dir, &files), &catalog, &superblock, &names, &space)?;
         withdraw_leaving(&names, &mut allocator, &space);
         let damage = load_damage(&catalog, &mut allocator, &names)?;
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
@@ -183,6 +184,7 @@ impl Pool {
             config: superblock.config(),
             options,
             dir,
+            files,
             world,
             clock,
             catalog,
@@ -374,13 +376,13 @@ fn open_catalog(dir: &dyn Dir, cache_bytes: usize) -> Result<(Arc<Catalog>, Supe
 
 /// Opens the segments of all histories, and promises what closing them will take.
 fn load_histories(
-    dir: &dyn Dir,
+    dirs: (&dyn Dir, &OpenFiles),
     catalog: &Catalog,
     superblock: &Superblock,
     names: &Namespace,
     space: &Space,
 ) -> Result<()> {
-    load_segments(dir, catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
+    load_segments(dirs, catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
     let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
     space.adjust_log(closing as i64);
     Ok(())
