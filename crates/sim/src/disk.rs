@@ -11,7 +11,7 @@ use crate::oracle::{SECTOR, held_by};
 use crate::rand::Rand;
 use hindcast_engine::disk::IMAGE_PAGE as PAGE;
 use hindcast_engine::disk::{Backing, Dir, Disk, Image, OpenMode, SyncPurpose};
-use machine::{Change, File, Go, Machine, crashed, eio, index};
+use machine::{Change, File, Go, Machine, crashed, eio, emfile, index};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -104,6 +104,9 @@ impl SimDir {
             unreadable: BTreeSet::new(),
             bad: Vec::new(),
             backing: None,
+            full: Vec::new(),
+            open: 0,
+            descriptors: usize::MAX,
         })))
     }
 
@@ -187,6 +190,22 @@ impl SimDir {
     /// Bounds the backing space of all files together.
     pub fn set_backing(&self, bytes: Option<u64>) {
         self.0.lock().backing = bytes;
+    }
+
+    /// From now on files whose names begin with one of these get no more backing space, while that is bounded.
+    pub fn set_full(&self, names: &[&str]) {
+        self.0.lock().full = names.iter().map(|name| (*name).to_owned()).collect();
+    }
+
+    /// How many disks a process may have open: those that are, and so many more. `None`: any number.
+    pub fn set_descriptors(&self, more: Option<usize>) {
+        let mut machine = self.0.lock();
+        machine.descriptors = more.map_or(usize::MAX, |more| machine.open + more);
+    }
+
+    /// Disks that the process has open.
+    pub fn open_disks(&self) -> usize {
+        self.0.lock().open
     }
 
     /// Backing space in use; counted only while it is bounded.
@@ -332,6 +351,9 @@ impl SimDir {
         let mut machine = self.0.lock();
         let life = machine.life;
         machine.alive(life)?;
+        if machine.open >= machine.descriptors {
+            return Err(emfile());
+        }
         let existing = machine.names.get(name).copied();
         let id = match (existing, mode) {
             (Some(_), OpenMode::CreateNew) => return Err(io::ErrorKind::AlreadyExists.into()),
@@ -352,6 +374,7 @@ impl SimDir {
         if locked && !machine.files.get_mut(&id).ok_or_else(crashed)?.lock(writable) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
+        machine.open += 1;
         Ok(Arc::new(SimDisk { machine: self.0.clone(), id, life, writable, locked }))
     }
 }
@@ -432,6 +455,15 @@ impl Drop for Lock {
         // After a crash somebody else may hold it.
         if machine.life == self.life {
             machine.locked.remove(&self.name);
+        }
+    }
+}
+
+impl Drop for SimDisk {
+    fn drop(&mut self) {
+        let mut machine = self.machine.lock();
+        if machine.life == self.life {
+            machine.open -= 1;
         }
     }
 }

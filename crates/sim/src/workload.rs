@@ -434,6 +434,10 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 1_000_000,
             accept_journal_loss: false,
+            // As few as there can be, so that files are closed and opened again.
+            open_files: 8,
+            // Nothing changes while a write waits.
+            shortage_waits: 0,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
@@ -468,6 +472,10 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 5_000_000,
             accept_journal_loss: false,
+            // As few as there can be, so that files are closed and opened again.
+            open_files: 8,
+            // Nothing changes while a write waits.
+            shortage_waits: 0,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::codec::align_up;
 use crate::disk::{Dir, Lane, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::pool::line::Branch;
+use crate::pool::shortage::Task;
 use crate::pool::{Maintenance, Pool};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -83,8 +84,12 @@ impl Pool {
                 return Ok(false);
             }
         };
-        let done = self.replace_segment(&mut self.maintenance.lock(), branch, old, new);
-        done.map(|()| true).map_err(|e| self.fault.poison(&e))
+        let m = &mut *self.maintenance.lock();
+        let done = self.replace_segment(m, branch, old, new);
+        match done.map_err(|e| self.failed(m, Task::Upkeep, e)) {
+            Err(error) if error.is_shortage() => Ok(false),
+            done => done.map(|()| true),
+        }
     }
 
     /// The oldest segment of any branch that was not tried since the pool was opened.
@@ -150,7 +155,7 @@ impl Pool {
         // What this sync failed to make durable is in a file that goes again.
         draft.sync(lane)?;
         // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
-        let failed = |e| self.fault.poison(&Error::io("sync the data directory", e));
+        let failed = |e| self.fault.poison(&Error::io("sync the data directory", e).lasting());
         self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         Ok(Outcome::Smaller(Box::new(draft)))
     }

@@ -8,6 +8,7 @@ use super::{CdpInfo, Encoding, Retention};
 use crate::catalog::{Control, Event, LineRecord, SegmentRecord};
 use crate::error::Result;
 use crate::pool::line::{Branch, VolumeState};
+use crate::pool::shortage::Task;
 use crate::pool::{Maintenance, Pool};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl Pool {
         let forgot = self.forget_begun(m).and_then(|forgot| {
             Ok(forgot || self.end_histories(m)? || self.enforce_retention(m)? || self.forget_flushes(m)?)
         });
-        forgot.map_err(|e| self.fault.poison(&e))
+        forgot.map_err(|e| self.failed(m, Task::Upkeep, e))
     }
 
     /// Forgets an anchor behind which recording was to begin, when a crash came in between and it did not.
@@ -66,11 +67,11 @@ impl Pool {
         let begun = m.begun.range(..destaged).next().and_then(|(lsn, id)| Some((*lsn, of(*lsn, id)?)));
         drop(names);
         let Some((lsn, branch)) = begun else { return Ok(false) };
-        m.begun.remove(&lsn);
         let anchors = branch.cdp.log.read().anchor_at(lsn).into_iter().collect();
         let mut txn = self.catalog.begin()?;
         txn.remove_cdp_event(branch.id, lsn)?;
         self.commit_aside(m, txn, &[])?;
+        m.begun.remove(&lsn);
         branch.cdp.change(|log| log.remove_event(lsn));
         // It may have been tried more than once.
         m.begun.extend(branch.cdp.log.read().begun().map(|older| (older, branch.id)));

@@ -124,7 +124,7 @@ impl Pool {
             let pv = placed.address.pv();
             if last != Some(pv) && synced.insert(pv) {
                 let pv = self.pvs.get(pv)?;
-                let failed = |e| Error::io(format!("sync {}", pv.path), e);
+                let failed = |e| Error::io(format!("sync {}", pv.path), e).lasting();
                 pv.disk.sync(purpose).map_err(failed)?;
             }
             last = Some(pv);

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
 use crate::pool::line::Branch;
 use crate::pool::pv::Pv;
+use crate::pool::shortage::Task;
 use crate::pool::{EvacuateFrom, Maintenance, Pool};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -30,7 +31,7 @@ impl Pool {
         if !any || m.evacuated || m.committed.preserved_lsn > m.destaged {
             return Ok(false);
         }
-        self.evacuate_step(m).map_err(|e| self.fault.poison(&e))
+        self.evacuate_step(m).map_err(|e| self.failed(m, Task::Upkeep, e))
     }
 
     fn evacuate_step(&self, m: &mut Maintenance) -> Result<bool> {
@@ -117,7 +118,7 @@ impl Pool {
         if moves.budget == 0 {
             return Ok(None);
         }
-        if !self.space.try_reserve(branch.slot_log2, 1) {
+        if !self.borrow(m, branch.slot_log2, 1) {
             moves.short = true;
             return Ok(None);
         }
@@ -163,7 +164,7 @@ impl Pool {
         }
         for id in moves.written {
             let pv = self.pvs.get(id)?;
-            let failed = |e| Error::io(format!("sync {}", pv.path), e);
+            let failed = |e| Error::io(format!("sync {}", pv.path), e).lasting();
             pv.disk.sync(SyncPurpose::Preserve).map_err(failed)?;
         }
         let mut txn = self.catalog.begin()?;

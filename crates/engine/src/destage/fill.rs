@@ -19,6 +19,7 @@ use crate::disk::SyncPurpose;
 use crate::error::{Error, Result, no_space, not_found};
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::pool::line::{Branch, Foreign, HEAD, Line, VolumeState};
+use crate::pool::shortage::Task;
 use crate::pool::{Maintenance, Pool, full};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -121,7 +122,11 @@ impl Pool {
         let ready = |job: &Fill| now >= job.not_before;
         let found = m.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id);
         if let Some(id) = found {
-            self.fill_step(m, id, now).map_err(|e| self.fault.poison(&e))?;
+            let job = m.filling.get(&id).cloned();
+            self.fill_step(m, id, now).map_err(|e| {
+                m.filling.extend(job.map(|job| (id, job)));
+                self.failed(m, Task::Upkeep, e)
+            })?;
         }
         let stalled = m.filling.values().find_map(|job| job.stalled.clone());
         *self.positions.completion_stalled.lock() = stalled;
@@ -184,7 +189,6 @@ impl Pool {
         chunk: u64,
         content: Option<&[u8]>,
     ) -> Result<()> {
-        let poison = |e| self.fault.poison(&e);
         let (number, at) = MapPage::locate(chunk);
         let key = (branch.id, number);
         let mut page = (*self.map.read(key)?).clone();
@@ -196,14 +200,15 @@ impl Pool {
         let mut slot = Slot::HOLE;
         // Zeros need an entry, too: what has none would be looked for below.
         if let Some(content) = content {
-            match self.place_copy(m, branch, Content::Bytes(content), &mut step).map_err(poison)? {
+            let placed = self.place_copy(m, branch, Content::Bytes(content), &mut step);
+            match placed.map_err(|e| self.failed(m, Task::Upkeep, e))? {
                 Some(taken) => slot = taken,
                 None => return Err(step.stalled.unwrap_or_else(full)),
             }
         }
         page.set(at, Entry { slot, born: FIRST });
         step.pages.push((key, page));
-        self.commit_fill(m, branch, step, None).map_err(poison)
+        self.commit_fill(m, branch, step, None).map_err(|e| self.failed(m, Task::Upkeep, e))
     }
 
     /// The map page behind the last that anybody reads of a branch.
@@ -375,7 +380,7 @@ impl Pool {
         content: Content<'_>,
         step: &mut Step,
     ) -> Result<Option<Slot>> {
-        if !self.space.try_reserve(branch.slot_log2, 1) {
+        if !self.borrow(m, branch.slot_log2, 1) {
             step.stalled = Some(no_space("copy a chunk from below: the pool is full"));
             return Ok(None);
         }
@@ -416,7 +421,7 @@ impl Pool {
         }
         for id in step.written {
             let pv = self.pvs.get(id)?;
-            let failed = |e| Error::io(format!("sync {}", pv.path), e);
+            let failed = |e| Error::io(format!("sync {}", pv.path), e).lasting();
             pv.disk.sync(SyncPurpose::Preserve).map_err(failed)?;
         }
         let mut txn = self.catalog.begin()?;

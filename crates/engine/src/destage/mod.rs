@@ -30,6 +30,7 @@ use crate::fault::died;
 use crate::journal::Cursor;
 use crate::map::page::{MapPage, PageKey};
 use crate::pool::line::Branch;
+use crate::pool::shortage::Task;
 use crate::pool::{Maintenance, Pool};
 use apply::Placed;
 pub(crate) use collect::Ahead;
@@ -43,12 +44,24 @@ use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Carries out the next part of the journal. False when there is none. A failure poisons the pool: what is in the
-    /// journal stays there, and reopening goes on from it.
+    /// journal stays there, and reopening goes on from it. A shortage before the part's commit leaves everything as it
+    /// was.
     pub(crate) fn destage(&self, m: &mut Maintenance) -> Result<bool> {
-        self.try_destage(m).map_err(|e| self.fault.poison(&e))
+        let position = |m: &Maintenance| (m.committed.preserved_lsn, m.destaged);
+        let before = position(m);
+        match self.try_destage(m) {
+            Ok(worked) => {
+                self.shortages.over(Task::Destage);
+                Ok(worked)
+            }
+            // What comes after the commit can't be taken back.
+            Err(error) if position(m) != before => Err(self.fault.poison(&error)),
+            Err(error) => Err(self.failed(m, Task::Destage, error)),
+        }
     }
 
     fn try_destage(&self, m: &mut Maintenance) -> Result<bool> {
+        debug_assert!(m.allocator.is_clean(), "changes from before that no commit has");
         if self.journal.written() < m.cursor.lsn {
             return Ok(false);
         }

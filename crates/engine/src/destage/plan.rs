@@ -324,7 +324,7 @@ impl Pool {
         for last in older {
             let slot = if current.slot == Slot::HOLE {
                 Slot::HOLE
-            } else if self.space.try_reserve(branch.slot_log2, 1) {
+            } else if self.borrow(m, branch.slot_log2, 1) {
                 out.reserved.push((branch.slot_log2, 1));
                 let slot = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
                 self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);

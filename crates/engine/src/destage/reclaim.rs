@@ -7,6 +7,7 @@ use crate::catalog::{Event, Version};
 use crate::error::Result;
 use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::pool::line::{Branch, HEAD};
+use crate::pool::shortage::Task;
 use crate::pool::{Maintenance, Pool};
 use std::ops::Range;
 use std::sync::Arc;
@@ -224,7 +225,7 @@ impl Pool {
             Some((id, from)) => self.trim_branch(m, id, from).map(|()| true),
             None => self.dissolve(m),
         };
-        worked.map_err(|e| self.fault.poison(&e))
+        worked.map_err(|e| self.failed(m, Task::Upkeep, e))
     }
 
     /// Frees, from map page `from` on, what no snapshot of a branch without a writer sees: its current map counts as the
@@ -259,13 +260,13 @@ impl Pool {
         match next {
             Some(next) => drop(m.dead.insert(id, next)),
             None => {
-                m.dead.remove(&id);
                 // A deleted snapshot whose dissolution has begun keeps nothing any more, but still names the branch: it
                 // brings the branch here again when it is gone.
                 let recorded = !branch.cdp.log.read().events.is_empty();
                 if newest.is_none() && !recorded && !self.names.read().is_named(id) {
                     self.remove_branch(m, id)?;
                 }
+                m.dead.remove(&id);
             }
         }
         Ok(())

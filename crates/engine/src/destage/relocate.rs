@@ -10,6 +10,7 @@ use crate::catalog::Version;
 use crate::error::{Result, not_found};
 use crate::map::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::pool::line::Branch;
+use crate::pool::shortage::Task;
 use crate::pool::{Layout, Maintenance, Pool, RelocationInfo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,7 +113,11 @@ impl Pool {
         let Some(id) = m.relocating.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id) else {
             return Ok(false);
         };
-        self.relocate_step(m, id, now).map_err(|e| self.fault.poison(&e))?;
+        let job = m.relocating.get(&id).cloned();
+        self.relocate_step(m, id, now).map_err(|e| {
+            m.relocating.extend(job.map(|job| (id, job)));
+            self.failed(m, Task::Upkeep, e)
+        })?;
         Ok(true)
     }
 
@@ -212,7 +217,7 @@ impl Pool {
         if wanted == entry.slot || moves.is_spent() || moves.short {
             return Ok(());
         }
-        if !self.space.try_reserve(branch.slot_log2, 1) {
+        if !self.borrow(m, branch.slot_log2, 1) {
             moves.short = true;
             return Ok(());
         }
@@ -222,7 +227,7 @@ impl Pool {
             page.set(at, Entry { slot: wanted, ..entry });
             return Ok(());
         }
-        self.space.adjust_reserved(branch.slot_log2, -1);
+        self.return_last(m);
         let chunk = number * CHUNKS + at as u64;
         let versions = self.catalog.versions_of(branch.id, chunk)?;
         if let Some(version) = versions.into_iter().find(|v| v.entry.slot == wanted)
@@ -245,12 +250,12 @@ impl Pool {
         moves: &mut Moves,
     ) -> Result<()> {
         let count = segment.len() as u32;
-        if !self.space.try_reserve(branch.slot_log2, count.into()) {
+        if !self.borrow(m, branch.slot_log2, count.into()) {
             moves.short = true;
             return Ok(());
         }
         let Some(first) = m.allocator.take_run(&self.space, branch.slot_log2, count)? else {
-            self.space.adjust_reserved(branch.slot_log2, -i64::from(count));
+            self.return_last(m);
             let halves = segment.split_at(segment.len() / 2);
             if halves.0.len() >= least {
                 self.write_anew(m, branch, halves.0, least, page, moves)?;

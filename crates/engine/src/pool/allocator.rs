@@ -5,6 +5,8 @@
 //! not given out (I5). Bitmaps are loaded when needed and dropped when an extent is full; an extent at rest costs 24
 //! bytes of memory.
 
+mod undo;
+
 use super::placement::{Choice, ExtentId, FreeView, choose};
 use super::pv::Pv;
 use super::space::{Backing, Change, Space};
@@ -30,6 +32,10 @@ pub(crate) struct Allocator {
     dirty: BTreeSet<ExtentId>,
     freed: Vec<FreedSlot>,
     change: Change,
+    /// What the file system below said when it had no room for an extent.
+    refused: Option<Error>,
+    /// What has changed since the last commit.
+    undo: Vec<undo::Step>,
 }
 
 /// Open extents in which a run of slots is looked for.
@@ -130,6 +136,8 @@ impl Allocator {
             dirty: BTreeSet::new(),
             freed: Vec::new(),
             change: Change::default(),
+            refused: None,
+            undo: Vec::new(),
         }
     }
 
@@ -241,7 +249,10 @@ impl Allocator {
             let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last, spare) else {
                 match margins.next() {
                     Some(next) if !self.index.shunned.is_empty() => margins = next,
-                    _ => return Err(no_space("allocate a slot")),
+                    _ => {
+                        let refused = self.refused.clone();
+                        return Err(refused.unwrap_or_else(|| no_space("allocate a slot")));
+                    }
                 }
                 self.index.shunned.clear();
                 continue;
@@ -301,6 +312,7 @@ impl Allocator {
             if error.kind() != ErrorKind::NoSpace {
                 return Err(error);
             }
+            self.refused = Some(error);
             // What it got hold of in spite of that.
             let _ = state.pv.disk.punch(offset, self.extent_size);
             space.set_aside(slot_log2, 1 + state.free);
@@ -319,6 +331,7 @@ impl Allocator {
         state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
         *self.extent(id)? = Extent { slot_log2, ..Extent::default() };
         self.index.open.entry(slot_log2).or_default().insert(id);
+        self.undo.push(undo::Step::Opened(id));
         Ok(true)
     }
 
@@ -400,6 +413,7 @@ impl Allocator {
         }
         self.change.free_slots[slot_log2 as usize] -= 1;
         self.dirty.insert(id);
+        self.undo.push(undo::Step::Took(id, index));
         Ok(self.slot_at(id, index, slot_log2))
     }
 
@@ -421,6 +435,7 @@ impl Allocator {
         }
         self.dirty.insert(id);
         self.freed.push((slot, slot_log2));
+        self.undo.push(undo::Step::Freed(id, index));
         Ok(())
     }
 
@@ -440,6 +455,7 @@ impl Allocator {
 
     /// After the commit: the slots that it freed, to be retired, and the change of what is free.
     pub(crate) fn committed(&mut self) -> (Vec<FreedSlot>, Change) {
+        self.undo.clear();
         (std::mem::take(&mut self.freed), std::mem::take(&mut self.change))
     }
 

@@ -4,7 +4,7 @@ use super::label::{Label, wipe};
 use super::line::{Branch, VolumeState};
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
-use super::shortage::{Shortage, full};
+use super::relief::{Relief, full};
 use super::snapshots::check_deletable;
 use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, PvRecord};
@@ -53,7 +53,7 @@ impl Pool {
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
         mut behind: impl FnMut(&Namespace) -> Result<Option<Record>>,
     ) -> Result<(u64, u64)> {
-        let mut shortage = Shortage::default();
+        let mut relief = Relief::default();
         loop {
             self.check_usable()?;
             let mut names = self.names.write();
@@ -78,7 +78,7 @@ impl Pool {
                 drop(sequencing);
                 drop(names);
                 self.journal.write_out(sequenced)?;
-                if !self.relieve(&mut shortage, 0, 0)? {
+                if !self.relieve(&mut relief, 0, 0)? {
                     return Err(full());
                 }
                 continue;

@@ -4,6 +4,8 @@
 //! cause and its cure in docs/OPERATIONS.md, which a test compares with this list.
 
 use super::Pool;
+use super::shortage::Task;
+use crate::error::ErrorKind;
 use std::sync::atomic::Ordering;
 
 /// Codes of warnings that the engine raises.
@@ -24,6 +26,10 @@ pub mod code {
     pub const HOST_FULL: &str = "host-full";
     /// A volume has used more than half of the epochs of its branch.
     pub const EPOCHS_LOW: &str = "epochs-low";
+    /// What was acknowledged is not carried out until a file system has room again.
+    pub const HOST_FULL_WAITING: &str = "host-full-waiting";
+    /// Background work waits for descriptors, memory or threads.
+    pub const RESOURCES_SHORT: &str = "resources-short";
     /// Snapshots of a volume take more than the reserve configured for them.
     pub const RESERVE_EXCEEDED: &str = "reserve-exceeded";
     /// Data can't be moved off a draining physical volume for want of space elsewhere.
@@ -91,6 +97,7 @@ impl Pool {
         self.warn_of_clock(&mut warnings);
         let problems = self.stamping.problems().into_iter();
         warnings.extend(problems.map(|text| Warning::new(code::PV_STAMP, text)));
+        self.warn_of_shortages(&mut warnings);
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 
@@ -122,6 +129,20 @@ impl Pool {
                 pv.read_errors, pv.path, pv.last_read_error
             );
             warnings.push(Warning::new(code::PV_READ_ERRORS, text));
+        }
+    }
+
+    fn warn_of_shortages(&self, warnings: &mut Vec<Warning>) {
+        for (task, what) in [
+            (Task::Destage, "what was acknowledged stays in the journal"),
+            (Task::Upkeep, "space is not freed"),
+        ] {
+            let Some(cause) = self.shortages.cause(task) else { continue };
+            let code = match cause.kind() {
+                ErrorKind::NoSpace => code::HOST_FULL_WAITING,
+                _ => code::RESOURCES_SHORT,
+            };
+            warnings.push(Warning::new(code, format!("{what} until a shortage ends: {cause}")));
         }
     }
 

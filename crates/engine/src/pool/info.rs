@@ -51,6 +51,9 @@ pub struct PoolOptions {
     /// Files of histories that are kept open; a history may have any number of them. Those that a batch is writing to come on
     /// top.
     pub open_files: usize,
+    /// How often, at intervals of 5 ms, a writer that finds the journal full looks for room while background work waits
+    /// for the end of a shortage. Then its write is refused.
+    pub shortage_waits: u32,
     /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
     pub backing_margin: u64,
     /// So often all of the catalog is read and verified in the background (zero: never).
@@ -84,6 +87,7 @@ impl Default for PoolOptions {
             recompress_history: true,
             renew_at_epoch: u32::MAX - (1 << 24),
             open_files: 256,
+            shortage_waits: 1000,
             backing_margin: 64 << 20,
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),
             stamp_interval: 60_000_000_000,

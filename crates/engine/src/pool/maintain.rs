@@ -1,5 +1,6 @@
 //! Background work, one step at a time (I2), and the destager's own state.
 
+use super::shortage::Task;
 use super::space::Backing;
 use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
@@ -47,6 +48,8 @@ pub(crate) struct Maintenance {
     pub(crate) ends: Option<Cursor>,
     /// What was collected from there in advance.
     pub(crate) ahead: Option<Ahead>,
+    /// Slots promised to background work since the last commit: (log2 of the slot size, slots).
+    pub(crate) lent: Vec<(u8, u64)>,
     /// As of the last commit.
     pub(crate) committed: Positions,
     /// Everything up to here is in place, durably, though the catalog may not say so yet.
@@ -93,6 +96,7 @@ impl Maintenance {
             cursor,
             ends: None,
             ahead: None,
+            lent: Vec::new(),
             destaged: committed.destaged_lsn,
             committed,
             dead: BTreeMap::new(),
@@ -137,33 +141,24 @@ impl Pool {
 
     fn step(&self) -> Result<Progress> {
         self.look_at_clock();
-        if self.enforce_snapshot_policies()?
-            || self.renew_branch()?
-            || self.flatten_deepest()?
-            || self.flatten_over_expired()?
-            || self.anchor_by_time()?
-            || self.forget_mark()?
-            || self.expire_undo()?
-        {
+        if passing(self.policies(), false)? {
             return Ok(Progress::Worked);
         }
         let m = &mut *self.maintenance.lock();
         self.check_usable()?;
         self.write_stamps(m)?;
         self.poll_retired(m)?;
-        if self.pay_freeing(m, true)? {
+        // What waits for the end of a shortage keeps nothing else from going on: that may be what
+        // ends it.
+        let may_tidy = self.shortages.may_try(Task::Upkeep, self.world.clock.monotonic());
+        if may_tidy && passing(self.pay_freeing(m, true), false)? {
             return Ok(Progress::Worked);
         }
-        if self.wants_destage(m) && self.destage(m)? {
+        if self.wants_destage(m) && self.retry_destage(m)? {
             self.owe_freeing(m);
             return Ok(Progress::Worked);
         }
-        if self.free_or_move(m)? || self.relocate(m)? || self.fill_branches(m)? {
-            return Ok(Progress::Worked);
-        }
-        let unsaved = self.flushes_wait(m) || self.clock.wants_commit() || self.damage.is_changed();
-        if m.committed.destaged_lsn < m.destaged || unsaved {
-            self.checkpoint(m)?;
+        if may_tidy && passing(self.upkeep(m), false)? {
             return Ok(Progress::Worked);
         }
         m.seen = (self.journal.written(), self.work.kicks.load(Ordering::Relaxed));
@@ -213,6 +208,29 @@ impl Pool {
     /// freed now.
     pub(super) fn free(&self, m: &mut Maintenance) -> Result<bool> {
         Ok(self.forget_history(m)? || self.reclaim(m)?)
+    }
+
+    /// One control operation that a policy asks for. False when none does.
+    fn policies(&self) -> Result<bool> {
+        Ok(self.enforce_snapshot_policies()?
+            || self.renew_branch()?
+            || self.flatten_deepest()?
+            || self.flatten_over_expired()?
+            || self.anchor_by_time()?
+            || self.forget_mark()?
+            || self.expire_undo()?)
+    }
+
+    /// One step of what keeps the pool tidy. False when there is nothing to be done.
+    fn upkeep(&self, m: &mut Maintenance) -> Result<bool> {
+        let mut worked = self.free_or_move(m)? || self.relocate(m)? || self.fill_branches(m)?;
+        let unsaved = self.flushes_wait(m) || self.clock.wants_commit() || self.damage.is_changed();
+        if !worked && (m.committed.destaged_lsn < m.destaged || unsaved) {
+            self.checkpoint(m)?;
+            worked = true;
+        }
+        self.shortages.over(Task::Upkeep);
+        Ok(worked)
     }
 
     /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the bound on staged
@@ -289,7 +307,7 @@ impl Pool {
             return Ok(());
         }
         self.fault.check()?;
-        let txn = self.catalog.begin().map_err(|e| self.fault.poison(&e))?;
+        let txn = self.catalog.begin().map_err(|e| self.failed(m, Task::Upkeep, e))?;
         self.commit_aside(m, txn, &[])
     }
 
@@ -357,6 +375,7 @@ impl Pool {
         }
         drop(names);
         m.committed = positions;
+        m.lent.clear();
         m.destaged = m.destaged.max(destaged);
         let (freed, change) = m.allocator.committed();
         self.space.settle(&change, released);
@@ -474,17 +493,20 @@ impl Pool {
                 if let Some(mut m) = self.maintenance.try_lock() {
                     let m = &mut *m;
                     self.poll_retired(m)?;
-                    progress = self.destage(m)?;
+                    progress = self.retry_destage(m)?;
                     if progress {
                         self.owe_freeing(m);
                         let mut steps = 0;
-                        while steps < STEPS_OF_HELP && self.pay_freeing(m, false)? {
+                        while steps < STEPS_OF_HELP && passing(self.pay_freeing(m, false), false)? {
                             steps += 1;
                         }
                     } else {
-                        self.checkpoint(m)?;
+                        passing(self.checkpoint(m), ())?;
                     }
                     progress |= self.poll_retired(m)?;
+                }
+                if !progress && self.shortages.cause(Task::Destage).is_some() {
+                    return self.wait_out_shortage();
                 }
                 if !progress {
                     self.journal.wait_for_room();
@@ -517,5 +539,13 @@ impl Pool {
             m.evacuated = false;
         }
         fits
+    }
+}
+
+/// The outcome of background work, where one that failed for a shortage is tried again by itself: `waits` then.
+pub(super) fn passing<T>(done: Result<T>, waits: T) -> Result<T> {
+    match done {
+        Err(error) if error.is_shortage() => Ok(waits),
+        done => done,
     }
 }

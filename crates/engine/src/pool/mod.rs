@@ -18,8 +18,9 @@ pub(crate) mod namespace;
 mod open;
 mod placement;
 pub(crate) mod pv;
+mod relief;
 mod scrub;
-mod shortage;
+pub(crate) mod shortage;
 mod snapshots;
 mod space;
 pub(crate) mod stamp;
@@ -38,7 +39,7 @@ pub(crate) use snapshots::{check_depth, record as snapshot_record};
 pub(crate) use allocator::{Allocator, FreedSlot};
 pub(crate) use maintain::{EvacuateFrom, Maintenance};
 pub(crate) use open::{LOCK_FILE, decode_control, locked};
-pub(crate) use shortage::{Shortage, full};
+pub(crate) use relief::{Relief, full};
 pub(crate) use space::Space;
 
 use crate::catalog::{Catalog, LineRecord};
@@ -57,6 +58,7 @@ use crate::world::World;
 use namespace::Namespace;
 use parking_lot::{Condvar, Mutex, RwLock};
 use pv::PvTable;
+use shortage::Shortages;
 use stamping::Stamping;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,6 +79,7 @@ pub struct Pool {
     pub(crate) journal: Journal,
     pub(crate) fault: Arc<Fault>,
     pub(crate) damage: Damage,
+    pub(crate) shortages: Shortages,
     pub(crate) readers: Readers,
     pub(crate) space: Space,
     pub(crate) map: Map,

@@ -6,6 +6,7 @@ use super::maintain::Maintenance;
 use super::namespace::{Namespace, check_name};
 use super::pv::{Pv, PvTable, open_known, open_new};
 use super::scrub::Scrub;
+use super::shortage::Shortages;
 use super::space::Space;
 use super::stamp::Age;
 use super::stamping::{Stamping, age_of, stamp_all};
@@ -189,6 +190,7 @@ impl Pool {
             clock,
             catalog,
             journal,
+            shortages: Shortages::default(),
             readers: Readers::default(),
             space,
             map,

@@ -1,86 +1,154 @@
-//! What a request does that the pool cannot promise space to: it helps to free what waits to be
-//! freed, asks the policies of snapshots, and waits for what is on its way, all within bounds.
+//! Shortages that pass: background work that met one waits and tries again; nothing that was acknowledged is lost.
+//!
+//! What can run short is everything that the host lends: space in a file system, descriptors, memory, threads. Work that
+//! fails for want of it is taken back up to the last commit ([`Pool::failed`]) and done again later, less and less often.
+//! Meanwhile the journal holds what was acknowledged. Once that is full, writes are refused.
 
-use super::Pool;
-use crate::error::{Error, Result, no_space};
-use parking_lot::{Condvar, Mutex};
-use std::time::Duration;
+use super::maintain::passing;
+use super::{Maintenance, Pool};
+use crate::error::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 
-/// Rounds before a request is refused, as long as each brings something back.
-const MAX_ROUNDS: u32 = 256;
-/// Rounds that only carry out what is pending: records mostly take less than was promised to them.
-const MAX_PENDING: u32 = 3;
-/// Rounds that only wait for readers of what was freed, and how long each waits.
-const MAX_WAITS: u32 = 200;
-const WAIT: Duration = Duration::from_millis(5);
-/// Steps of freeing in one round.
-const STEPS: u32 = 64;
+/// Nanoseconds from a failure to the next attempt: the first time, and at most.
+const FIRST_PAUSE: u64 = 20_000_000;
+const LONGEST_PAUSE: u64 = 2_000_000_000;
 
-/// One request that found no space, and what it has done about it.
-#[derive(Default)]
-pub(crate) struct Shortage {
-    rounds: u32,
-    pending: u32,
-    waits: u32,
+/// Work that waits for the end of a shortage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Carrying out what is in the journal.
+    Destage,
+    /// Freeing, moving, forgetting.
+    Upkeep,
 }
 
-/// What one round has done.
-struct Round {
-    carried_out: bool,
-    steps: u32,
-    /// Slots were freed that readers may still hold.
-    retired: bool,
+/// What waits, and why.
+#[derive(Default)]
+pub(crate) struct Shortages(Mutex<[Option<Waiting>; 2]>);
+
+#[derive(Clone)]
+struct Waiting {
+    cause: Error,
+    /// Not again before this time,
+    not_before: u64,
+    /// so long after the last failure.
+    pause: u64,
+}
+
+impl Shortages {
+    /// A task failed for want of something.
+    fn met(&self, task: Task, cause: &Error, now: u64) {
+        let waiting = &mut self.0.lock()[task as usize];
+        let pause = waiting.as_ref().map_or(FIRST_PAUSE, |w| (w.pause * 2).min(LONGEST_PAUSE));
+        *waiting = Some(Waiting { cause: cause.clone(), not_before: now.saturating_add(pause), pause });
+    }
+
+    /// A task went through.
+    pub(crate) fn over(&self, task: Task) {
+        self.0.lock()[task as usize] = None;
+    }
+
+    /// Has the task waited long enough since it failed last?
+    pub(crate) fn may_try(&self, task: Task, now: u64) -> bool {
+        let waiting = &self.0.lock()[task as usize];
+        waiting.as_ref().is_none_or(|w| now >= w.not_before)
+    }
+
+    /// What keeps the task from going on.
+    pub(crate) fn cause(&self, task: Task) -> Option<Error> {
+        self.0.lock()[task as usize].as_ref().map(|w| w.cause.clone())
+    }
 }
 
 impl Pool {
-    /// Takes a round of bringing space back for a request that cannot be promised `slots` slots of
-    /// size `1 << slot_log2` (0: it lacks something else). False when there is nothing more to
-    /// bring back, or the request has waited long enough.
-    pub(crate) fn relieve(&self, shortage: &mut Shortage, slot_log2: u8, slots: u64) -> Result<bool> {
-        shortage.rounds += 1;
-        if shortage.rounds > MAX_ROUNDS {
-            return Ok(false);
+    /// What becomes of an error of background work. A shortage takes back everything since the last commit, and the task
+    /// can be tried again; anything else poisons the pool.
+    pub(crate) fn failed(&self, m: &mut Maintenance, task: Task, error: Error) -> Error {
+        if !error.is_shortage() || self.fault.check().is_err() {
+            return self.fault.poison(&error);
         }
-        let round = self.reclaim_round()?;
-        if round.steps > 0 {
-            return Ok(true);
+        match self.take_back(m) {
+            Ok(()) => {
+                self.shortages.met(task, &error, self.world.clock.monotonic());
+                error
+            }
+            Err(broken) => self.fault.poison(&broken),
         }
-        if round.carried_out && shortage.pending < MAX_PENDING {
-            shortage.pending += 1;
-            return Ok(true);
-        }
-        if round.retired && shortage.waits < MAX_WAITS {
-            shortage.waits += 1;
-            Condvar::new().wait_for(&mut Mutex::new(()).lock(), WAIT);
-            return Ok(true);
-        }
-        // Where the file systems below are what is full a deletion gives nothing back.
-        Ok(slots > 0 && !self.space.has_own_room(slot_log2, slots) && self.delete_by_policy(true)?)
     }
 
-    fn reclaim_round(&self) -> Result<Round> {
-        let last = self.journal.last().0;
-        let mut carried_out = false;
-        while self.destage_once(last)? {
-            carried_out = true;
+    /// Takes back what was allocated, freed and promised since the last commit.
+    fn take_back(&self, m: &mut Maintenance) -> Result<()> {
+        let closed = m.allocator.roll_back()?;
+        let lent = std::mem::take(&mut m.lent);
+        self.space.settle(&closed, &lent);
+        Ok(())
+    }
+
+    /// Promises slots to background work, until its commit.
+    pub(crate) fn borrow(&self, m: &mut Maintenance, slot_log2: u8, slots: u64) -> bool {
+        let lent = self.space.try_reserve(slot_log2, slots);
+        if lent {
+            m.lent.push((slot_log2, slots));
         }
-        let m = &mut *self.maintenance.lock();
-        self.check_usable()?;
-        let mut steps = 0;
-        while steps < STEPS && self.free(m)? {
-            steps += 1;
+        lent
+    }
+
+    /// Takes back the last promise to background work.
+    pub(crate) fn return_last(&self, m: &mut Maintenance) {
+        if let Some(lent) = m.lent.pop() {
+            self.space.settle(&super::space::Change::default(), &[lent]);
         }
-        if carried_out || steps > 0 || self.is_returning(m) {
-            self.checkpoint(m)?;
-            self.poll_retired(m)?;
-            // What that commit let go of.
-            self.poll_retired(m)?;
+    }
+
+    /// A part of the journal, unless that failed for a shortage just now. False when nothing was carried out.
+    pub(super) fn retry_destage(&self, m: &mut Maintenance) -> Result<bool> {
+        if !self.shortages.may_try(Task::Destage, self.world.clock.monotonic()) {
+            return Ok(false);
         }
-        Ok(Round { carried_out, steps, retired: self.is_returning(m) })
+        passing(self.destage(m), false)
+    }
+
+    /// Waits for room in the journal while destage waits for the end of a shortage, or refuses the write after a while.
+    pub(crate) fn wait_out_shortage(&self) -> Result<()> {
+        for _ in 0..self.options.shortage_waits {
+            self.journal.wait_for_room();
+            if let Some(mut m) = self.maintenance.try_lock() {
+                self.retry_destage(&mut m)?;
+            }
+            if self.shortages.cause(Task::Destage).is_none() {
+                return Ok(());
+            }
+            self.check_usable()?;
+        }
+        self.shortages.cause(Task::Destage).map_or(Ok(()), |cause| {
+            let text = "take the write: the journal is full, and is not carried out for want of resources";
+            Err(Error::new(ErrorKind::NoSpace, format!("{text}: {cause}")))
+        })
     }
 }
 
-/// What a write is told when nothing can be promised.
-pub(crate) fn full() -> Error {
-    no_space("promise space for the write: the pool is full; free some or add a physical volume")
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::no_space;
+
+    #[test]
+    fn less_and_less_often_and_at_once_when_it_is_over() {
+        let shortages = Shortages::default();
+        assert!(shortages.may_try(Task::Destage, 0) && shortages.cause(Task::Destage).is_none());
+        let mut now = 1_000;
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            shortages.met(Task::Destage, &no_space("x"), now);
+            assert!(!shortages.may_try(Task::Destage, now) && shortages.may_try(Task::Upkeep, now));
+            let from = now;
+            while !shortages.may_try(Task::Destage, now) {
+                now += FIRST_PAUSE;
+            }
+            pauses.push(now - from);
+        }
+        assert!(pauses.is_sorted() && pauses[0] == FIRST_PAUSE && pauses[11] <= LONGEST_PAUSE, "{pauses:?}");
+        shortages.over(Task::Destage);
+        assert!(shortages.may_try(Task::Destage, now) && shortages.cause(Task::Destage).is_none());
+    }
 }

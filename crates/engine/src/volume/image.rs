@@ -11,7 +11,7 @@
 use super::Volume;
 use crate::error::{ErrorKind, Result};
 use crate::map::page::MapPage;
-use crate::pool::Shortage;
+use crate::pool::Relief;
 use crate::pool::line::{Base, Foreign};
 use parking_lot::RwLockReadGuard;
 
@@ -74,13 +74,13 @@ impl Volume {
         // Here only those wait for it who write to this volume.
         below.read(&self.pool, &mut content, chunk * size)?;
         let content = Some(&content[..]).filter(|content| content.iter().any(|b| *b != 0));
-        let mut shortage = Shortage::default();
+        let mut relief = Relief::default();
         loop {
             match self.pool.fill_chunk(&self.state, chunk, content) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     // What is pending may give some back.
                     self.pool.journal.write_out(self.pool.journal.last().0)?;
-                    if !self.pool.relieve(&mut shortage, 0, 0)? {
+                    if !self.pool.relieve(&mut relief, 0, 0)? {
                         return Err(error);
                     }
                 }

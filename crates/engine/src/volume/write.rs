@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
 use crate::journal::{Record, Room, Sequencing};
 use crate::map::page::{Entry, MapPage, Slot};
-use crate::pool::{Shortage, full};
+use crate::pool::{Relief, full};
 use crate::staging::Watch;
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -369,7 +369,7 @@ impl Volume {
         records: &[Record],
     ) -> Result<HistoryRoom<'a>> {
         let journal = &self.pool.journal;
-        let mut shortage = Shortage::default();
+        let mut relief = Relief::default();
         loop {
             self.pool.check_usable()?;
             if let Some(room) = HistoryRoom::promise(&self.pool, self.branch(), records) {
@@ -378,7 +378,7 @@ impl Volume {
             *held = None;
             // What is pending mostly takes less than it was promised.
             journal.write_out(journal.last().0)?;
-            if !self.pool.relieve(&mut shortage, 0, 0)? {
+            if !self.pool.relieve(&mut relief, 0, 0)? {
                 return Err(no_room());
             }
         }
@@ -405,7 +405,7 @@ impl Volume {
         }
         let journal = &self.pool.journal;
         let mut quiet = false;
-        let mut shortage = Shortage::default();
+        let mut relief = Relief::default();
         loop {
             self.pool.check_usable()?;
             let sequencing = held.get_or_insert_with(|| journal.sequence());
@@ -429,7 +429,7 @@ impl Volume {
                 continue;
             }
             *held = None;
-            if !self.pool.relieve(&mut shortage, slot_log2, self.asked_for(slots))? {
+            if !self.pool.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
                 return Err(full());
             }
         }
@@ -438,10 +438,10 @@ impl Volume {
     /// Promises so many slots, bringing space back if need be. The sequencing lock is not held.
     fn promise_more(&self, slots: u64) -> Result<()> {
         let slot_log2 = self.branch().slot_log2;
-        let mut shortage = Shortage::default();
+        let mut relief = Relief::default();
         while !self.pool.space.try_reserve(slot_log2, slots) {
             self.pool.journal.write_out(self.pool.journal.last().0)?;
-            if !self.pool.relieve(&mut shortage, slot_log2, self.asked_for(slots))? {
+            if !self.pool.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
                 return Err(full());
             }
         }

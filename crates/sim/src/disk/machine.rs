@@ -37,6 +37,11 @@ pub(super) struct Machine {
     pub(super) unreadable: BTreeSet<(u64, u64)>,
     pub(super) bad: Vec<(String, Range<u64>)>,
     pub(super) backing: Option<u64>,
+    /// Files whose names begin so get no more backing space.
+    pub(super) full: Vec<String>,
+    /// Disks of this life that are open, and how many may be.
+    pub(super) open: usize,
+    pub(super) descriptors: usize,
 }
 
 #[derive(Clone)]
@@ -80,6 +85,11 @@ pub(super) enum Change {
 
 pub(super) fn crashed() -> io::Error {
     io::Error::other("simulated crash")
+}
+
+/// The process has as many files open as it may.
+pub(super) fn emfile() -> io::Error {
+    io::Error::from_raw_os_error(24)
 }
 
 pub(super) fn eio() -> io::Error {
@@ -156,6 +166,7 @@ impl Machine {
         (self.panic_at, self.panicked) = (None, None);
         self.locked.clear();
         self.files.values_mut().for_each(|file| file.locked = (false, 0));
+        self.open = 0;
     }
 
     pub(super) fn lose_power(&mut self, how: PowerLoss) {
@@ -202,6 +213,9 @@ impl Machine {
     pub(super) fn back(&mut self, id: u64, offset: u64, len: u64) -> io::Result<()> {
         let Some(limit) = self.backing else { return Ok(()) };
         let used = self.backing_used();
+        let is_full =
+            |(name, file): (&String, &u64)| *file == id && self.full.iter().any(|f| name.starts_with(f));
+        let full = self.names.iter().any(is_full);
         let Some(file) = self.files.get_mut(&id) else {
             return Err(crashed());
         };
@@ -210,7 +224,7 @@ impl Machine {
         }
         let pages = offset / PAGE..(offset + len).div_ceil(PAGE);
         let more: Vec<u64> = pages.filter(|page| !file.backed.contains(page)).collect();
-        if used + more.len() as u64 * PAGE > limit {
+        if used + more.len() as u64 * PAGE > limit || full && !more.is_empty() {
             return Err(io::ErrorKind::StorageFull.into());
         }
         file.backed.extend(more);
