@@ -459,15 +459,6 @@ impl Drop for Lock {
     }
 }
 
-impl Drop for SimDisk {
-    fn drop(&mut self) {
-        let mut machine = self.machine.lock();
-        if machine.life == self.life {
-            machine.open -= 1;
-        }
-    }
-}
-
 struct SimDisk {
     machine: Arc<Mutex<Machine>>,
     id: u64,
@@ -478,12 +469,13 @@ struct SimDisk {
 
 impl Drop for SimDisk {
     fn drop(&mut self) {
-        if !self.locked {
+        let mut machine = self.machine.lock();
+        // A crash has ended the locks of its life, and closed its files.
+        if machine.life != self.life {
             return;
         }
-        let mut machine = self.machine.lock();
-        // A crash has ended the locks of its life.
-        if machine.life == self.life
+        machine.open -= 1;
+        if self.locked
             && let Some(file) = machine.files.get_mut(&self.id)
         {
             file.unlock(self.writable);

@@ -5,6 +5,7 @@
 //! two.
 
 use super::backend::{Below, Overlay};
+use super::ballast::{Ballast, Ballasted};
 use super::blocks::{BLOCK, Blocks, Head, decode_head};
 use super::store::database;
 use super::{FILE, in_use};
@@ -46,8 +47,16 @@ pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<Below> {
 /// Opens the catalog's file for writing. One without sums is verified whole, and gets them. Where
 /// there is no space for a second copy it stays as it is: then it is verified whole at each
 /// opening, as an older build did.
-pub(super) fn open(dir: &dyn Dir) -> Result<(Arc<dyn Disk>, Below)> {
-    let open = || dir.open_locked(FILE, OpenMode::Existing).map_err(in_use);
+///
+/// With a ballast, writes that find no space spend it.
+pub(super) fn open(dir: &dyn Dir, ballast: Option<&Arc<Ballast>>) -> Result<(Arc<dyn Disk>, Below)> {
+    let open = || {
+        let disk = dir.open_locked(FILE, OpenMode::Existing).map_err(in_use)?;
+        Ok::<_, Error>(match ballast {
+            Some(ballast) => Arc::new(Ballasted::new(disk, ballast.clone())),
+            None => disk,
+        })
+    };
     let disk = open()?;
     let found = below(&disk)?;
     let Below::Plain(_) = found else { return Ok((disk, found)) };

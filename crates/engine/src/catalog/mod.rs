@@ -6,6 +6,7 @@
 
 mod adopt;
 mod backend;
+mod ballast;
 mod blocks;
 mod cdp;
 mod clock;
@@ -25,6 +26,7 @@ mod usage;
 mod values;
 mod versions;
 
+pub(crate) use ballast::Ballast;
 pub(crate) use cdp::{Event, GroupRecord, LineRecord, SegmentRecord};
 pub(crate) use clock::{ClockRecord, Stretch};
 pub(crate) use control::Control;
@@ -43,7 +45,7 @@ pub(crate) use values::{
 pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
-use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
 use crate::journal::{Cursor, FIRST_RECORD};
 use crate::map::page::{MapPage, PageKey};
 use backend::Below;
@@ -58,6 +60,8 @@ pub(crate) const FILE: &str = "catalog.redb";
 const NEW_FILE: &str = "catalog.redb.new";
 /// Until it is complete.
 const DRAFT_FILE: &str = "catalog.redb.draft";
+/// The least space that a commit is begun with.
+const LEAST_ROOM: u64 = 512 << 10;
 /// Bytes of page cache while a pool is created.
 const CREATION_CACHE: usize = 1 << 20;
 
@@ -81,6 +85,8 @@ const POSITIONS: &str = "positions";
 pub(crate) struct Catalog {
     store: Store,
     pub(crate) commits: AtomicU64,
+    /// Space for commits where the file system is full; only a pool that is open has it.
+    ballast: Option<Arc<Ballast>>,
 }
 
 /// A write transaction: nothing of it is visible or durable before [`Txn::commit`].
@@ -160,14 +166,28 @@ impl Catalog {
     }
 
     fn on(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Catalog> {
-        Ok(Catalog { store: Store::open(disk, below, cache_bytes)?, commits: AtomicU64::new(0) })
+        let store = Store::open(disk, below, cache_bytes)?;
+        Ok(Catalog { store, commits: AtomicU64::new(0), ballast: None })
     }
 
     /// Opens the catalog with a page cache of `cache_bytes`. One of a build that knew no sums gets
     /// them.
     pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
-        let (disk, below) = adopt::open(dir)?;
-        let catalog = Self::on(disk, below, cache_bytes)?;
+        Self::open_with(dir, cache_bytes, None)
+    }
+
+    /// The same for a pool that is about to be used: with a ballast of so many bytes.
+    pub(crate) fn open_for_use(dir: &dyn Dir, cache_bytes: usize, ballast: u64) -> Result<Catalog> {
+        Self::open_with(dir, cache_bytes, Some(Ballast::open(dir, ballast)))
+    }
+
+    fn open_with(dir: &dyn Dir, cache_bytes: usize, ballast: Option<Arc<Ballast>>) -> Result<Catalog> {
+        let (disk, below) = adopt::open(dir, ballast.as_ref())?;
+        if let (Some(ballast), Ok(Some(backing))) = (&ballast, disk.backing_available()) {
+            ballast.restore(backing.available);
+        }
+        let mut catalog = Self::on(disk, below, cache_bytes)?;
+        catalog.ballast = ballast;
         let superblock = catalog.superblock()?;
         let catalog = catalog.upgraded()?;
         if matches!(catalog.store.below(), Below::Blocks(_)) && superblock.features & CATALOG_SUMS == 0 {
@@ -188,7 +208,7 @@ impl Catalog {
         let disk = dir.open_locked(name, OpenMode::ReadOnly).map_err(in_use)?;
         let below = adopt::below(&disk)?;
         let store = Store::open_untouched(disk, below, cache_bytes)?;
-        let catalog = Catalog { store, commits: AtomicU64::new(0) };
+        let catalog = Catalog { store, commits: AtomicU64::new(0), ballast: None };
         catalog.superblock()?;
         catalog.upgraded()
     }
@@ -227,7 +247,33 @@ impl Catalog {
         self.store.check_writable()
     }
 
+    /// Bytes of the ballast: what it has, and what is missing.
+    pub(crate) fn ballast(&self) -> (u64, u64) {
+        self.ballast.as_ref().map_or((0, 0), |ballast| (ballast.held(), ballast.missing()))
+    }
+
+    /// Makes the ballast whole again where there is room.
+    pub(crate) fn restore_ballast(&self, available: u64) {
+        if let Some(ballast) = &self.ballast {
+            ballast.restore(available);
+        }
+    }
+
+    /// Refuses a commit that its file system, and the ballast, have no space for: once the store has met an error it
+    /// answers nothing any more.
+    fn check_room(&self) -> Result<()> {
+        let Some(ballast) = &self.ballast else { return Ok(()) };
+        let available = self.backing_available().ok().flatten().map_or(u64::MAX, |backing| backing.available);
+        if available.saturating_add(ballast.held()) >= LEAST_ROOM {
+            return Ok(());
+        }
+        Err(no_space(
+            "begin a catalog transaction: the data directory's file system is full, and the ballast is used up",
+        ))
+    }
+
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {
+        self.check_room()?;
         let txn = Guarded::new(self.store.begin_write()?);
         Ok(Txn { catalog: self, txn, usage: usage::UsageChange::default() })
     }

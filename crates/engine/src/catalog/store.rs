@@ -37,7 +37,8 @@ pub(super) fn fail(what: &str, error: redb::Error) -> Error {
         redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
             Error::with_source(ErrorKind::Corrupt, what, io)
         }
-        redb::Error::Io(io) => Error::io(what, io),
+        // The store answers nothing any more after any error of its file: so this is no shortage.
+        redb::Error::Io(io) => Error::io(what, io).lasting(),
         redb::Error::Corrupted(ref text) => match named(text) {
             Some(block) => damaged(what, block),
             None => Error::with_source(ErrorKind::Corrupt, what, error),

@@ -17,7 +17,8 @@ use std::sync::Arc;
 const MAX_HOLES: u64 = 4096;
 /// Chunk operations of one batch: bounds its memory (48 bytes each).
 const MAX_ITEMS: usize = 256 << 10;
-/// Map pages that one batch touches: each is in memory twice until the commit (4 KiB each time).
+/// Map pages that one batch touches, if the catalog's file system has room for them: each is in memory twice until the commit
+/// (4 KiB each time).
 const MAX_PAGES: usize = 8 << 10;
 
 /// What comes next in the journal.
@@ -232,6 +233,7 @@ impl Pool {
     /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor behind it.
     pub(super) fn collect(&self, cursor: &mut Cursor, last: u64, max_bytes: u64) -> Result<Collected> {
         let mut batch = Batch::default();
+        let most_pages = self.catalog_room.pages(MAX_PAGES);
         let mut alone = None;
         // Copied, so that control operations need not wait for the journal to be read.
         let branches = self.names.read().branches.clone();
@@ -239,7 +241,7 @@ impl Pool {
             let header = &located.header;
             let begun = batch.records > 0;
             // What is repeated is one batch, and changes no page.
-            let crowded = max_bytes < u64::MAX && batch.pages.len() >= MAX_PAGES;
+            let crowded = max_bytes < u64::MAX && batch.pages.len() >= most_pages;
             batch.full = batch.bytes >= max_bytes || batch.items.len() >= MAX_ITEMS || crowded;
             if alone.is_some() || batch.full {
                 return Ok(false);

@@ -36,7 +36,8 @@ impl Pool {
         // From here on nothing more is preserved for it, and nobody can open it any more.
         branch.frozen.write().remove(&of.epoch);
         self.map.end_view(of.branch, of.epoch);
-        let versions = self.catalog.versions_by_last(of.branch, of.epoch, VERSIONS_PER_STEP)?;
+        let most = self.catalog_room.versions(VERSIONS_PER_STEP);
+        let versions = self.catalog.versions_by_last(of.branch, of.epoch, most)?;
         if versions.is_empty() {
             self.forget_snapshot(m, id, of)?;
         } else {

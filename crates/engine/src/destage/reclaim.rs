@@ -68,7 +68,7 @@ impl Pool {
             // Pages in the middle vanish; the two at the edges may stay, so they are taken together with what follows.
             let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
             loop {
-                let most = PAGES_PER_STEP + 2;
+                let most = self.catalog_room.pages(PAGES_PER_STEP) + 2;
                 let numbers = self.catalog.page_numbers(branch.id, first_page, last_page, most)?;
                 let step = self.empty_pages(m, range, first..end, numbers)?;
                 if step.pages.is_empty() {
@@ -102,8 +102,9 @@ impl Pool {
         let branch = &range.branch;
         let mut from = pages.start;
         while from < pages.end {
-            let numbers = self.catalog.page_numbers(branch.id, from, pages.end - 1, PAGES_PER_STEP)?;
-            let short = numbers.len() < PAGES_PER_STEP;
+            let most = self.catalog_room.pages(PAGES_PER_STEP);
+            let numbers = self.catalog.page_numbers(branch.id, from, pages.end - 1, most)?;
+            let short = numbers.len() < most;
             let next = numbers.last().filter(|_| !short).map_or(pages.end, |n| n + 1);
             let mut step = Step { hole: Some(from..next), ..Step::default() };
             for number in numbers {
@@ -237,7 +238,8 @@ impl Pool {
             return Ok(());
         };
         let newest = branch.frozen.read().last().copied();
-        let numbers = self.catalog.page_numbers(id, from, u64::MAX, PAGES_PER_STEP)?;
+        let most = self.catalog_room.pages(PAGES_PER_STEP);
+        let numbers = self.catalog.page_numbers(id, from, u64::MAX, most)?;
         let next = numbers.last().map(|n| n + 1);
         let mut step = Step::default();
         for number in numbers {

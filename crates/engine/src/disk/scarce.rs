@@ -46,23 +46,31 @@ impl Drop for ScarceDisk {
     }
 }
 
-impl Dir for ScarceDir {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-        // Counts itself out again when it is dropped.
-        let counted = |inner| ScarceDisk { inner, open: self.open.clone() };
-        if open > self.limit.load(Ordering::Relaxed) {
+impl ScarceDir {
+    fn counted(&self, open: impl FnOnce() -> io::Result<Arc<dyn Disk>>) -> io::Result<Arc<dyn Disk>> {
+        let count = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        if count > self.limit.load(Ordering::Relaxed) {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return Err(io::Error::from_raw_os_error(24));
         }
-        self.most.fetch_max(open, Ordering::Relaxed);
-        match self.inner.open(name, mode) {
-            Ok(inner) => Ok(Arc::new(counted(inner))),
+        self.most.fetch_max(count, Ordering::Relaxed);
+        match open() {
+            // Counts itself out again when it is dropped.
+            Ok(inner) => Ok(Arc::new(ScarceDisk { inner, open: self.open.clone() })),
             Err(error) => {
                 self.open.fetch_sub(1, Ordering::Relaxed);
                 Err(error)
             }
         }
+    }
+}
+
+impl Dir for ScarceDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.counted(|| self.inner.open(name, mode))
+    }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        self.counted(|| self.inner.open_locked(name, mode))
     }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.inner.lock(name)

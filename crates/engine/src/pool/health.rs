@@ -28,6 +28,8 @@ pub mod code {
     pub const EPOCHS_LOW: &str = "epochs-low";
     /// What was acknowledged is not carried out until a file system has room again.
     pub const HOST_FULL_WAITING: &str = "host-full-waiting";
+    /// The catalog's space in reserve is used up, or in use.
+    pub const BALLAST_USED: &str = "ballast-used";
     /// Background work waits for descriptors, memory or threads.
     pub const RESOURCES_SHORT: &str = "resources-short";
     /// Snapshots of a volume take more than the reserve configured for them.
@@ -133,6 +135,14 @@ impl Pool {
     }
 
     fn warn_of_shortages(&self, warnings: &mut Vec<Warning>) {
+        let (held, missing) = self.catalog.ballast();
+        if missing > 0 {
+            let text = format!(
+                "the data directory's file system is full: of the {} bytes in reserve for the catalog {held} are left",
+                held + missing
+            );
+            warnings.push(Warning::new(code::BALLAST_USED, text));
+        }
         for (task, what) in [
             (Task::Destage, "what was acknowledged stays in the journal"),
             (Task::Upkeep, "space is not freed"),

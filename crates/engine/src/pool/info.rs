@@ -67,6 +67,11 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
+    /// Bytes of the catalog's ballast, which comes on top of the margin.
+    pub(crate) fn ballast(&self) -> u64 {
+        self.backing_margin / 4
+    }
+
     /// What a batch carries is let go of as a whole: writers shall not have to wait for it.
     pub(crate) fn fit(&mut self, config: &PoolConfig) {
         self.batch_bytes = self.batch_bytes.min(config.journal_size / 8);

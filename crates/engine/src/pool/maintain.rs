@@ -334,6 +334,10 @@ impl Pool {
     ) -> Result<()> {
         // Whoever had the allocator before may have panicked with half of a plan in it.
         self.fault.check()?;
+        {
+            let sequencing = self.journal.sequence();
+            self.catalog_room.mark(sequencing.last_lsn());
+        }
         let (journal_seq, journal_incarnation) = self.journal.start_after(destaged);
         // Before it is said what is durable, which is at least what they cover.
         let flushes = self.flushes.store(&mut txn).map_err(|e| self.fault.poison(&e))?;
@@ -379,6 +383,8 @@ impl Pool {
         m.destaged = m.destaged.max(destaged);
         let (freed, change) = m.allocator.committed();
         self.space.settle(&change, released);
+        self.catalog_room.settle(preserved);
+        self.measure_catalog();
         if self.space.settle_log(preserved) {
             // Records are mostly smaller than what was promised to them.
             self.measure_backing(m);
@@ -430,13 +436,26 @@ impl Pool {
         Ok(any)
     }
 
+    /// Asks the catalog's file system what it can still provide, for the sizes of commits to come and for the ballast. `None` where
+    /// the host can't tell, and the last answer stands.
+    fn measure_catalog(&self) -> Option<Option<crate::disk::Backing>> {
+        let data = self.catalog.backing_available().ok()?;
+        if let Some(data) = &data {
+            self.catalog.restore_ballast(data.available);
+        }
+        let (ballast, missing) = self.catalog.ballast();
+        let available = data.map_or(u64::MAX, |data| data.available);
+        self.catalog_room.measured(available, ballast, missing);
+        Some(data)
+    }
+
     /// Asks the file systems under sparse physical volumes and histories what they can still provide. Where the host can't tell,
     /// the last answer stands.
     pub(crate) fn measure_backing(&self, m: &mut Maintenance) {
         // The catalog grows there, and the journal's files that do not exist yet take space from the same file system.
         let margin = self.options.backing_margin;
         let kept = margin + self.journal.uncreated_bytes();
-        let Ok(mut data) = self.catalog.backing_available() else { return };
+        let Some(mut data) = self.measure_catalog() else { return };
         // What is recorded ahead has its space, and the promise of it until its commit: it would count twice.
         let ahead = m.ahead.as_ref().map_or(0, Ahead::recorded_bytes);
         if let Some(data) = &mut data {

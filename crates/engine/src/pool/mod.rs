@@ -2,6 +2,7 @@
 //! control operations, and decides which background step comes next.
 
 mod allocator;
+pub(crate) mod catalog_room;
 mod clock;
 mod control;
 mod counters;
@@ -55,6 +56,7 @@ use crate::journal::Journal;
 use crate::map::Map;
 use crate::volume::{Difference, Volume};
 use crate::world::World;
+use catalog_room::CatalogRoom;
 use namespace::Namespace;
 use parking_lot::{Condvar, Mutex, RwLock};
 use pv::PvTable;
@@ -80,6 +82,7 @@ pub struct Pool {
     pub(crate) fault: Arc<Fault>,
     pub(crate) damage: Damage,
     pub(crate) shortages: Shortages,
+    pub(crate) catalog_room: CatalogRoom,
     pub(crate) readers: Readers,
     pub(crate) space: Space,
     pub(crate) map: Map,

@@ -1,6 +1,7 @@
 //! Creating, opening and recovering a pool.
 
 use super::allocator::Allocator;
+use super::catalog_room::{CatalogRoom, growth};
 use super::label::{Found, Label};
 use super::maintain::Maintenance;
 use super::namespace::{Namespace, check_name};
@@ -142,7 +143,7 @@ impl Pool {
         judge: &dyn Fn(&Pv, Age) -> Result<()>,
     ) -> Result<Arc<Pool>> {
         let dir = Arc::new(CountingDir::new(dir));
-        let (catalog, superblock) = open_catalog(&*dir, options.catalog_cache_bytes)?;
+        let (catalog, superblock) = open_catalog(&*dir, &options)?;
         let mut committed = catalog.positions()?;
         let mut start = ScanStart::new(&superblock, &committed, catalog.journal()?);
         start.accept_loss = options.accept_journal_loss;
@@ -155,7 +156,8 @@ impl Pool {
         let mut undated = check_ages(&held(&names, &pvs), &superblock, &known, judge)?;
         let owner = start.owner;
         restore_tail(&*dir, &owner)?;
-        let promises = (&space, options.batch_bytes);
+        let catalog_room = CatalogRoom::default();
+        let promises = (&space, &catalog_room, options.batch_bytes);
         let mut scanned = recover_journal(&*dir, start, committed.preserved_lsn, &mut names, promises)?;
         let added = open_added(&*dir, &names, &superblock, &pvs)?;
         undated.extend(check_ages(&added, &superblock, &known, judge)?);
@@ -191,6 +193,7 @@ impl Pool {
             catalog,
             journal,
             shortages: Shortages::default(),
+            catalog_room,
             readers: Readers::default(),
             space,
             map,
@@ -365,11 +368,11 @@ fn open_added(
     Ok(added)
 }
 
-fn open_catalog(dir: &dyn Dir, cache_bytes: usize) -> Result<(Arc<Catalog>, Superblock)> {
+fn open_catalog(dir: &dyn Dir, options: &PoolOptions) -> Result<(Arc<Catalog>, Superblock)> {
     if !Pool::exists(dir)? {
         return Err(crate::error::not_found("open the pool: there is none in this directory"));
     }
-    let catalog = Arc::new(Catalog::open(dir, cache_bytes)?);
+    let catalog = Arc::new(Catalog::open_for_use(dir, options.catalog_cache_bytes, options.ballast())?);
     let superblock = catalog.superblock()?;
     check_config(&superblock.config())
         .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
@@ -472,7 +475,7 @@ fn recover_journal(
     start: ScanStart,
     preserved: u64,
     names: &mut Namespace,
-    (space, batch): (&Space, u64),
+    (space, catalog_room, batch): (&Space, &CatalogRoom, u64),
 ) -> Result<Scanned> {
     // Before this LSN no batch reaches over.
     let mut cut = preserved;
@@ -502,6 +505,8 @@ fn recover_journal(
         if let Some(branch) = names.branches.get(&header.branch) {
             stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
             space.adjust_reserved(branch.slot_log2, header.slots.into());
+            catalog_room.promised_before(growth(branch, header.kind, header.offset, header.length));
+            catalog_room.mark(header.lsn);
             let record = (header.kind, header.offset, header.length);
             let room = room::promised(branch, record, &place, batch);
             space.adjust_log(room as i64);

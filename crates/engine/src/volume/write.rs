@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
 use crate::journal::{Record, Room, Sequencing};
 use crate::map::page::{Entry, MapPage, Slot};
+use crate::pool::catalog_room::{Promise as PagesPromise, growth, no_pages};
 use crate::pool::{Relief, full};
 use crate::staging::Watch;
 use bytes::Bytes;
@@ -295,6 +296,7 @@ impl Volume {
         let _alarm = self.pool.fault.alarm(PROMISED);
         let journal = &self.pool.journal;
         let branch = self.branch();
+        let mut pages = self.promise_pages(held, &request.records)?;
         let mut room = self.promise_room(held, &request.records)?;
         let exact_in = self.reserve(held, &mut request)?;
         let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
@@ -341,6 +343,7 @@ impl Volume {
                     // Snapshots are sequenced under the same lock: the record is before or after each of them.
                     record.epoch = branch.epoch.load(Ordering::Acquire);
                     room.take(branch, &record, sequencing)?;
+                    pages.take(growth(branch, record.kind, record.offset, record.length));
                     let chunks = branch.chunks(record.offset, record.length);
                     last = sequencing.push(record)?;
                     room.sequenced(last);
@@ -360,6 +363,32 @@ impl Volume {
             self.pool.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
         }
         sequenced.map(|()| last)
+    }
+
+    /// Promises the room that a request may take in the catalog (I6), or refuses it as a whole.
+    fn promise_pages<'a>(
+        &'a self,
+        held: &mut Option<Sequencing<'a>>,
+        records: &[Record],
+    ) -> Result<PagesPromise<'a>> {
+        let (pool, branch) = (&self.pool, self.branch());
+        let mut relief = Relief::default();
+        loop {
+            if let Some(pages) = pool.promise_pages(branch, records) {
+                return Ok(pages);
+            }
+            // What adds no page can always be carried out, and so can what frees some.
+            if pool.pages_are_there(branch, records)?
+                && let Some(nothing) = pool.catalog_room.promise(0)
+            {
+                return Ok(nothing);
+            }
+            *held = None;
+            pool.journal.write_out(pool.journal.last().0)?;
+            if !pool.relieve(&mut relief, 0, 0)? {
+                return Err(no_pages());
+            }
+        }
     }
 
     /// Promises the room that recording a request may take in its volume's history (I6), or refuses it as a whole.

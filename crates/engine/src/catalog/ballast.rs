@@ -1,0 +1,172 @@
+//! The ballast: space that is held in reserve beside the catalog, so that a file system which another program has filled
+//! never keeps the catalog from committing.
+//!
+//! It is a file of zeros. Where a write to the catalog finds no space the ballast is cut to nothing, and the write is
+//! tried again: so what was acknowledged can be carried out, and what is deleted gives its space back. The ballast is
+//! made whole again when there is room.
+
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use crate::error::is_shortage;
+use parking_lot::Mutex;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Its file in the data directory.
+pub(crate) const FILE: &str = "catalog-ballast";
+
+/// See the module.
+pub(crate) struct Ballast {
+    disk: Mutex<Option<Arc<dyn Disk>>>,
+    /// Bytes that it has when it is whole.
+    whole: u64,
+    /// Bytes that it has.
+    held: AtomicU64,
+}
+
+impl Ballast {
+    /// Takes what is there, and does without where there is nothing to be had.
+    pub(crate) fn open(dir: &dyn Dir, whole: u64) -> Arc<Ballast> {
+        let disk = dir.open(FILE, OpenMode::Create).ok();
+        let len = disk.as_ref().and_then(|disk| disk.len().ok()).unwrap_or(0);
+        let ballast = Ballast { disk: Mutex::new(disk), whole, held: AtomicU64::new(0) };
+        if len == whole {
+            ballast.held.store(whole, Ordering::Relaxed);
+        } else {
+            ballast.give_up();
+        }
+        Arc::new(ballast)
+    }
+
+    /// Bytes that it could still give.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are missing.
+    pub(crate) fn missing(&self) -> u64 {
+        self.whole - self.held()
+    }
+
+    /// Gives its space back to the file system. False when it had none.
+    fn give_up(&self) -> bool {
+        let disk = self.disk.lock();
+        let had = self.held.swap(0, Ordering::Relaxed);
+        disk.as_ref().is_some_and(|disk| disk.set_len(0).is_ok()) && had > 0
+    }
+
+    /// Makes it whole again, where `available` bytes are enough for that and as much again.
+    pub(crate) fn restore(&self, available: u64) {
+        if self.missing() == 0 || available < 2 * self.whole {
+            return;
+        }
+        let disk = self.disk.lock();
+        let Some(disk) = disk.as_ref() else { return };
+        match disk.allocate(0, self.whole) {
+            Ok(()) => self.held.store(self.whole, Ordering::Relaxed),
+            // What it got hold of in spite of that.
+            Err(_) => _ = disk.set_len(0),
+        }
+    }
+
+    /// Does what may want for space: once more with the ballast's, if there is some.
+    pub(super) fn spend<T>(&self, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match work() {
+            Err(error) if is_shortage(&error) && self.give_up() => work(),
+            done => done,
+        }
+    }
+}
+
+/// The catalog's file, whose changes may spend the ballast: the store gives up after an error.
+pub(super) struct Ballasted {
+    disk: Arc<dyn Disk>,
+    ballast: Arc<Ballast>,
+}
+
+impl Ballasted {
+    pub(super) fn new(disk: Arc<dyn Disk>, ballast: Arc<Ballast>) -> Ballasted {
+        Ballasted { disk, ballast }
+    }
+}
+
+impl Disk for Ballasted {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.disk.read_at(buf, offset)
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.disk.try_read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.ballast.spend(|| self.disk.write_at(buf, offset))
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        // An attempt may advance the slices.
+        self.ballast.spend(|| self.disk.write_vectored_at(&mut bufs.to_vec(), offset))
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.disk.sync(purpose)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.disk.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.ballast.spend(|| self.disk.set_len(len))
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.ballast.spend(|| self.disk.allocate(offset, len))
+    }
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.disk.punch(offset, len)
+    }
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
+        self.disk.backing_available()
+    }
+    fn advise_random(&self) {
+        self.disk.advise_random();
+    }
+    fn is_block_device(&self) -> bool {
+        self.disk.is_block_device()
+    }
+    fn physical_block(&self) -> io::Result<Option<u64>> {
+        self.disk.physical_block()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::MemDir;
+    use std::cell::Cell;
+
+    fn full() -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    #[test]
+    fn it_is_spent_once_and_comes_back() {
+        let dir = MemDir::new();
+        let len = || dir.open(FILE, OpenMode::ReadOnly).unwrap().len().unwrap();
+        let ballast = Ballast::open(&dir, 1 << 20);
+        assert_eq!((ballast.held(), len()), (0, 0));
+        ballast.restore(1 << 20);
+        assert_eq!(ballast.held(), 0, "there is hardly room for it");
+        ballast.restore(4 << 20);
+        assert_eq!((ballast.held(), len()), (1 << 20, 1 << 20));
+        drop(ballast);
+        let ballast = Ballast::open(&dir, 1 << 20);
+        assert_eq!((ballast.held(), ballast.missing()), (1 << 20, 0), "it is there at the next opening");
+        let tries = Cell::new(0);
+        let write = || {
+            tries.set(tries.get() + 1);
+            if len() > 0 { full() } else { Ok(()) }
+        };
+        ballast.spend(write).unwrap();
+        assert_eq!((tries.get(), len(), ballast.missing()), (2, 0, 1 << 20));
+        assert!(ballast.spend(full).is_err());
+        let eio = || -> io::Result<()> { Err(io::Error::from_raw_os_error(5)) };
+        ballast.restore(4 << 20);
+        assert!(ballast.spend(eio).is_err() && ballast.held() > 0, "it is no cure for a broken disk");
+        assert_eq!(Ballast::open(&dir, 1 << 10).held(), 0, "of another size");
+    }
+}
