@@ -10,9 +10,11 @@ use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
 use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
-use crate::{logging, priority, storage};
+use crate::{descriptors, logging, priority, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
+use hindcast_target::iscsi::IscsiConfig;
+use hindcast_target::nbd::NbdConfig;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -59,8 +61,11 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     for address in &config.api {
         listeners.push(Listener::bind(address).await?);
     }
-    let nbd = NbdTarget::start(&config.nbd, pool.clone()).map_err(http::error_body)?;
-    let iscsi = IscsiTarget::start(&config.iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
+    let connections = descriptors::connections(config, &pool)?;
+    let nbd = NbdConfig { max_connections: connections.nbd, ..config.nbd.clone() };
+    let iscsi = IscsiConfig { max_connections: connections.iscsi, ..config.iscsi.clone() };
+    let nbd = NbdTarget::start(&nbd, pool.clone()).map_err(http::error_body)?;
+    let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
@@ -80,7 +85,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let scheduler =
         Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
     let anchorer = Anchorer::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
-    let api = http::serve(&app, listeners, config.api_token.as_deref());
+    let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api);
     // After everything that lives as long as the server was started.
     let raised = priority::raise();
     if raised.is_none() {

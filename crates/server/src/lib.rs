@@ -7,6 +7,7 @@
 mod config;
 mod cost;
 mod daemon;
+mod descriptors;
 mod durable;
 mod files;
 pub mod freeze;

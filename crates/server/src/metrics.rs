@@ -161,6 +161,10 @@ fn space(out: &mut Out<'_>, info: &PoolInfo) -> fmt::Result {
     out.gauges("hindcast_pool_health", "1 for the state that the pool is in.", health)?;
     out.gauge("hindcast_pool_capacity_bytes", "Bytes that physical volumes offer.", info.capacity)?;
     out.gauge("hindcast_pool_used_bytes", "Bytes of extents in use.", info.used)?;
+    if let Some(available) = info.data_available {
+        let what = "Bytes that the data directory's file system has available: histories and the catalog grow there.";
+        out.gauge("hindcast_data_available_bytes", what, available)?;
+    }
     out.gauge("hindcast_pool_available_bytes", "Bytes that can be promised to new writes.", info.available)?;
     out.gauge("hindcast_pool_reserved_bytes", "Bytes reserved for writes not yet in place.", info.reserved)?;
     out.gauge("hindcast_pool_provisioned_bytes", "Sum of the sizes of all volumes.", info.provisioned)?;

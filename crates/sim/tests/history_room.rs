@@ -278,11 +278,15 @@ fn somebody_else_who_fills_the_file_system_is_noticed_in_time() {
     let used = site.dir.backing_used();
     site.dir.set_backing(Some(used + MARGIN));
     site.idle();
+    assert!(site.pool.health().has("history-room-low"), "{:?}", site.pool.health());
     assert_eq!(site.write(0, 4 * KIB), Err(ErrorKind::NoSpace));
+    assert!(site.pool.health().has("history-room-refusing"), "{:?}", site.pool.health());
     write_to(&site.volume("plain"), 0, &[1; 4096]).unwrap();
     site.dir.set_backing(Some(used + MARGIN + MIB));
     site.idle();
     site.write(0, 4 * KIB).unwrap();
+    site.dir.set_backing(Some(used + MARGIN + 64 * MIB));
     site.idle();
+    assert_eq!(site.pool.health(), Health::Healthy);
     site.verify();
 }

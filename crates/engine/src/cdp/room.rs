@@ -109,7 +109,12 @@ impl<'a> Room<'a> {
             let stretches = (2 + 2 * journaled / stretch).min(records.len() as u64);
             left = records.iter().map(room).sum::<u64>() + stretches * STRETCH_ROOM;
         }
-        (left == 0 || pool.space.try_reserve_log(left)).then(|| Room { pool, left, taken: 0, last: 0 })
+        let promised = left == 0 || pool.space.try_reserve_log(left);
+        let refused = &pool.positions.history_refused;
+        if promised && left > 0 && refused.load(Ordering::Relaxed) {
+            refused.store(false, Ordering::Relaxed);
+        }
+        promised.then_some(Room { pool, left, taken: 0, last: 0 })
     }
 
     /// Takes what the next record needs, which is about to be sequenced: whether it will be recorded is known now.

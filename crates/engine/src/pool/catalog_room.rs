@@ -31,6 +31,8 @@ const MOVED_VERSION: u64 = 10 << 10;
 pub(crate) struct CatalogRoom {
     /// Bytes that commits can have, as measured last.
     free: AtomicU64,
+    /// Bytes that the file system has available, ballast not included.
+    available: AtomicU64,
     /// Bytes that may be promised.
     limit: AtomicU64,
     /// Promised to requests that are not sequenced yet.
@@ -47,6 +49,7 @@ impl Default for CatalogRoom {
     fn default() -> Self {
         CatalogRoom {
             free: AtomicU64::new(u64::MAX),
+            available: AtomicU64::new(u64::MAX),
             limit: AtomicU64::new(u64::MAX),
             in_flight: AtomicU64::new(0),
             sequenced: AtomicU64::new(0),
@@ -65,9 +68,15 @@ pub(crate) struct Promise<'a> {
 impl CatalogRoom {
     /// The file system has so many bytes for the catalog, and the ballast so many more.
     pub(crate) fn measured(&self, available: u64, ballast: u64, missing: u64) {
+        self.available.store(available, Ordering::Relaxed);
         self.free.store(available.saturating_add(ballast), Ordering::Relaxed);
         // As much again is for commits, before what they replace can be used again; and the ballast comes first.
         self.limit.store(available.saturating_sub(missing) / 2, Ordering::Relaxed);
+    }
+
+    /// Bytes that the file system has available, where that is known.
+    pub(crate) fn available(&self) -> Option<u64> {
+        Some(self.available.load(Ordering::Relaxed)).filter(|bytes| *bytes < u64::MAX)
     }
 
     /// Map pages that one commit may change.

@@ -30,6 +30,10 @@ pub mod code {
     pub const HOST_FULL_WAITING: &str = "host-full-waiting";
     /// The catalog's space in reserve is used up, or in use.
     pub const BALLAST_USED: &str = "ballast-used";
+    /// Little room is left for histories in the data directory's file system.
+    pub const HISTORY_ROOM_LOW: &str = "history-room-low";
+    /// Writes to volumes with a history are refused for want of room for it.
+    pub const HISTORY_ROOM_REFUSING: &str = "history-room-refusing";
     /// Background work waits for descriptors, memory or threads.
     pub const RESOURCES_SHORT: &str = "resources-short";
     /// Snapshots of a volume take more than the reserve configured for them.
@@ -100,6 +104,7 @@ impl Pool {
         let problems = self.stamping.problems().into_iter();
         warnings.extend(problems.map(|text| Warning::new(code::PV_STAMP, text)));
         self.warn_of_shortages(&mut warnings);
+        self.warn_of_history_room(&mut warnings);
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 
@@ -131,6 +136,30 @@ impl Pool {
                 pv.read_errors, pv.path, pv.last_read_error
             );
             warnings.push(Warning::new(code::PV_READ_ERRORS, text));
+        }
+    }
+
+    fn warn_of_history_room(&self, warnings: &mut Vec<Warning>) {
+        let (kept, stored) = {
+            let names = self.names.read();
+            let kept = names.by_name.values().any(|volume| volume.line.branch.cdp.is_on());
+            (kept, names.branches.values().map(|b| b.cdp.log.read().stored()).sum::<u64>())
+        };
+        let room = self.space.log_room();
+        let share = u128::from(self.options.low_space_percent);
+        let low = room == 0 || u128::from(room) * 100 < share * (u128::from(room) + u128::from(stored));
+        if kept && low && self.positions.history_refused.load(Ordering::Relaxed) {
+            let text = format!(
+                "writes to volumes with a history are refused: the data directory's file system has {room} bytes left for \
+                 histories, which take {stored}"
+            );
+            warnings.push(Warning::new(code::HISTORY_ROOM_REFUSING, text));
+        } else if kept && low {
+            let text = format!(
+                "room for histories is low: {room} bytes in the data directory's file system, beside {stored} taken \
+                 (less than {share} %)"
+            );
+            warnings.push(Warning::new(code::HISTORY_ROOM_LOW, text));
         }
     }
 

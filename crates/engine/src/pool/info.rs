@@ -436,6 +436,8 @@ pub struct PoolInfo {
     pub reserved: u64,
     /// Bytes of the data directory's file system reserved for the histories of such writes, and to close what is open of them.
     pub reserved_history: u64,
+    /// Bytes that the data directory's file system has available, where that is known: histories and the catalog grow there.
+    pub data_available: Option<u64>,
     /// Sum of the sizes of all volumes.
     pub provisioned: u64,
     /// Number of volumes.

@@ -115,6 +115,8 @@ pub(crate) struct SharedPositions {
     pub(crate) batches: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) allocated: AtomicU64,
+    /// The last write that needed room for its history was refused.
+    pub(crate) history_refused: AtomicBool,
     /// Snapshots deleted by policy.
     pub(crate) auto_deleted: AtomicU64,
     /// Bytes of slots that were freed and can be given out again, since the pool was opened.
@@ -156,6 +158,7 @@ impl Pool {
             own_available: totals.own,
             reserved: totals.reserved,
             reserved_history: self.space.log(),
+            data_available: self.catalog_room.available(),
             provisioned: names.by_name.values().map(|v| v.size.load(Ordering::Relaxed)).sum(),
             volumes: names.by_name.len() as u64,
             health,

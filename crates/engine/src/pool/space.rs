@@ -307,6 +307,12 @@ impl Space {
         inner.log.saturating_add(inner.logged)
     }
 
+    /// Bytes that may still be promised to logs.
+    pub(crate) fn log_room(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.backing.log_bytes.saturating_sub(inner.log.saturating_add(inner.logged))
+    }
+
     pub(crate) fn totals(&self) -> Totals {
         let inner = self.inner.lock();
         let bytes = |extents: u64| extents << self.extent_log2;

@@ -14,7 +14,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-const MAX_CONNECTIONS: usize = 128;
 /// A client gets this long to send the head of a request, and as long between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// After a failed accept (out of file descriptors), so that the loop does not spin.
@@ -26,10 +25,15 @@ pub(crate) struct ApiServer {
     loops: JoinSet<()>,
 }
 
-/// Starts serving on all listeners. TCP ones ask for `token`.
-pub(crate) fn serve(app: &Arc<App>, listeners: Vec<Listener>, token: Option<&str>) -> ApiServer {
+/// Starts serving on all listeners, at most so many connections. TCP ones ask for `token`.
+pub(crate) fn serve(
+    app: &Arc<App>,
+    listeners: Vec<Listener>,
+    token: Option<&str>,
+    connections: usize,
+) -> ApiServer {
     let (stop, stopped) = watch::channel(false);
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(connections));
     let mut loops = JoinSet::new();
     for listener in listeners {
         // Configuration refuses TCP without a token; an impossible one here admits nobody rather than everybody.
@@ -66,6 +70,7 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
+    let mut failed = 0u64;
     loop {
         let permit = tokio::select! {
             permit = permits.clone().acquire_owned() => permit,
@@ -80,7 +85,11 @@ async fn accept(
             Ok(Connection::Tcp(stream)) => spawn(stream, &router, permit, &graceful),
             Ok(Connection::Unix(stream)) => spawn(stream, &router, permit, &graceful),
             Err(error) => {
-                tracing::warn!(%error, "accept an admin connection");
+                // Without descriptors it fails ten times a second.
+                failed += 1;
+                if failed.is_power_of_two() {
+                    tracing::warn!(%error, failed, "accept an admin connection");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -88,6 +88,7 @@ impl Listener {
 
     /// Accepts until [`Listener::stop`].
     pub(crate) fn accept_loop(&self, stopping: &AtomicBool, admit: impl Fn(Socket, String)) {
+        let mut failed = 0u64;
         loop {
             let accepted = match &self.kind {
                 Kind::Tcp(listener) => listener.accept().map(|(s, peer)| (Socket::new(s), peer.to_string())),
@@ -102,7 +103,11 @@ impl Listener {
                 Ok((socket, peer)) => admit(socket, peer),
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(e) => {
-                    tracing::warn!(error = %e, "accept a connection");
+                    // Without descriptors it fails twenty times a second.
+                    failed += 1;
+                    if failed.is_power_of_two() {
+                        tracing::warn!(error = %e, failed, "accept a connection");
+                    }
                     thread::sleep(ACCEPT_PAUSE);
                 }
             }
