@@ -283,19 +283,29 @@ impl Run {
         self.oracle.state().volumes.get(vol).map_or(0, |v| used.min(bytes) / v.chunk_size)
     }
 
-    /// Is the pool poisoned because so much was emptied that the catalog needed more than is kept for it? DURABILITY.md says what
-    /// is to be expected: nothing is lost, and the pool goes on where there is space. From now on there is.
+    /// Was so much emptied that the catalog needed more than is kept for it? DURABILITY.md says what is to be expected: the work
+    /// waits, or (where a commit had begun) the pool is poisoned; nothing is lost, and the pool goes on where there is space.
+    /// From now on there is.
     pub(crate) fn ran_full(&mut self) -> bool {
-        let health = self.pool.as_ref().map(|pool| pool.health());
+        if self.plan.backing.is_none() || self.emptied < MUCH {
+            return false;
+        }
         let catalogs = |why: &str| why.contains("catalog") || why.contains("update ");
-        let full = matches!(health, Some(Health::Poisoned(why)) if why.contains("no storage space") && catalogs(&why));
-        if !full || self.plan.backing.is_none() || self.emptied < MUCH {
+        let (full, waits) = match self.pool.as_ref().map(|pool| pool.health()) {
+            Some(Health::Poisoned(why)) => (why.contains("no storage space") && catalogs(&why), false),
+            Some(Health::Warning(warnings)) => {
+                (false, warnings.iter().any(|w| w.code == "host-full-waiting" && catalogs(&w.text)))
+            }
+            _ => (false, false),
+        };
+        if !full && !waits {
             return false;
         }
         self.say(|| "the catalog found its file system full".into());
         self.summary.ran_full += 1;
         self.dir.set_backing(None);
-        (self.plan.backing, self.faults) = (None, true);
+        self.plan.backing = None;
+        self.faults |= full;
         true
     }
 

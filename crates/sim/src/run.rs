@@ -547,7 +547,11 @@ impl Run {
         }
         self.oracle.observe(pool.stats().sequenced_lsn);
         match result {
-            Ok(progress) => Ok(progress),
+            Ok(progress) => {
+                // What waits for space says nothing.
+                self.ran_full();
+                Ok(progress)
+            }
             Err(_) if self.faults || self.dir.crashed() || self.ran_full() => Ok(Progress::Idle),
             Err(e) => Err(format!("a background step failed: {e:?}")),
         }
