@@ -32,7 +32,7 @@ struct Site {
     pool: Option<Arc<Pool>>,
     volumes: BTreeMap<&'static str, Vec<u8>>,
     snapshots: BTreeMap<(&'static str, String), Vec<u8>>,
-    moments: Vec<(u64, Vec<u8>)>,
+    moments: Vec<(&'static str, u64, Vec<u8>)>,
     next: u32,
     refused: u32,
 }
@@ -77,6 +77,7 @@ impl Site {
             retention: Retention::default(),
         };
         pool.set_cdp("kept", Some(settings)).unwrap();
+        pool.set_cdp("copied", Some(CdpSettings { encoding: Encoding::Undo, ..settings })).unwrap();
         let volumes = VOLUMES.iter().map(|name| (*name, vec![0; SIZE as usize])).collect();
         Site {
             dir,
@@ -154,8 +155,8 @@ impl Site {
         let [op] = op;
         if self.taken(op.result).is_some() {
             self.volumes.get_mut(name).unwrap()[offset as usize..][..len as usize].copy_from_slice(&data);
-            if name == "kept" && self.below(20) == 0 {
-                self.moments.push((self.pool().stats().sequenced_lsn, self.volumes["kept"].clone()));
+            if name != "plain" && self.below(20) == 0 {
+                self.moments.push((name, self.pool().stats().sequenced_lsn, self.volumes[name].clone()));
             }
         }
     }
@@ -210,10 +211,10 @@ impl Site {
             self.pool().open_snapshot(volume, name).unwrap().read(0, &mut all).unwrap();
             assert!(all == *content, "{volume}@{name}");
         }
-        for (lsn, content) in &self.moments {
-            let view = self.pool().open_moment("kept", &Moment::Lsn(*lsn)).unwrap();
+        for (name, lsn, content) in &self.moments {
+            let view = self.pool().open_moment(name, &Moment::Lsn(*lsn)).unwrap();
             view.read(0, &mut all).unwrap();
-            assert!(all == *content, "the moment of LSN {lsn}");
+            assert!(all == *content, "the moment of LSN {lsn} of {name}");
         }
     }
 
