@@ -82,7 +82,7 @@ impl Pool {
         let lent = std::mem::take(&mut m.lent);
         self.space.settle(&closed, &lent);
         // They are the sums after the batch, where its records were made before something else ran short.
-        for branch in self.names.read().branches.values().filter(|branch| branch.cdp.is_on()) {
+        for branch in self.names.read().branches.values() {
             branch.cdp.log.write().sums.clear();
         }
         Ok(())
