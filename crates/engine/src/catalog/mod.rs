@@ -183,8 +183,9 @@ impl Catalog {
 
     fn open_with(dir: &dyn Dir, cache_bytes: usize, ballast: Option<Arc<Ballast>>) -> Result<Catalog> {
         let (disk, below) = adopt::open(dir, ballast.as_ref())?;
-        if let (Some(ballast), Ok(Some(backing))) = (&ballast, disk.backing_available()) {
-            ballast.restore(backing.available);
+        if let (Some(ballast), Ok(backing)) = (&ballast, disk.backing_available()) {
+            // Where the file system tells no sizes it is tried at openings only.
+            ballast.restore(backing.map_or(u64::MAX, |backing| backing.available));
         }
         let mut catalog = Self::on(disk, below, cache_bytes)?;
         catalog.ballast = ballast;
