@@ -114,7 +114,8 @@ impl<'a> Room<'a> {
         if promised && left > 0 && refused.load(Ordering::Relaxed) {
             refused.store(false, Ordering::Relaxed);
         }
-        promised.then_some(Room { pool, left, taken: 0, last: 0 })
+        // Only what was promised may be given back, when it is dropped.
+        promised.then(|| Room { pool, left, taken: 0, last: 0 })
     }
 
     /// Takes what the next record needs, which is about to be sequenced: whether it will be recorded is known now.

@@ -398,21 +398,17 @@ impl Volume {
         records: &[Record],
     ) -> Result<HistoryRoom<'a>> {
         let journal = &self.pool.journal;
-        let refused = &self.pool.positions.history_refused;
         let mut relief = Relief::default();
         loop {
             self.pool.check_usable()?;
             if let Some(room) = HistoryRoom::promise(&self.pool, self.branch(), records) {
-                if refused.load(Ordering::Relaxed) {
-                    refused.store(false, Ordering::Relaxed);
-                }
                 return Ok(room);
             }
             *held = None;
             // What is pending mostly takes less than it was promised.
             journal.write_out(journal.last().0)?;
             if !self.pool.relieve(&mut relief, 0, 0)? {
-                refused.store(true, Ordering::Relaxed);
+                self.pool.positions.history_refused.store(true, Ordering::Relaxed);
                 return Err(no_room());
             }
         }
