@@ -46,6 +46,15 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
+/// The outcome of two things that were done side by side. Where both failed it is an error that is
+/// no shortage, if there is one: a shortage is tried again, as if nothing had happened.
+pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
+    match (first, second) {
+        (Err(first), Err(second)) if first.is_shortage() => Err(second),
+        (first, second) => second.and(first),
+    }
+}
+
 /// The engine's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -1,12 +1,13 @@
 //! The ballast: space that is held in reserve beside the catalog, so that a file system which another program has filled
 //! never keeps the catalog from committing.
 //!
-//! It is a file of zeros. Where a write to the catalog finds no space the ballast is cut to nothing, and the write is
+//! It is a file of noise. Where a write to the catalog finds no space the ballast is cut to nothing, and the write is
 //! tried again: so what was acknowledged can be carried out, and what is deleted gives its space back. The ballast is
 //! made whole again when there is room.
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::is_shortage;
+use crate::world::{Rng, SplitMix};
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Its file in the data directory.
 pub(crate) const FILE: &str = "catalog-ballast";
+/// Bytes of one write to it.
+const PIECE: u64 = 1 << 20;
 
 /// See the module.
 pub(crate) struct Ballast {
@@ -28,9 +31,11 @@ impl Ballast {
     /// Takes what is there, and does without where there is nothing to be had.
     pub(crate) fn open(dir: &dyn Dir, whole: u64) -> Arc<Ballast> {
         let disk = dir.open(FILE, OpenMode::Create).ok();
-        let len = disk.as_ref().and_then(|disk| disk.len().ok()).unwrap_or(0);
+        // A copy of the directory may have made holes of it.
+        let data = |disk: &Arc<dyn Disk>| Some((disk.len().ok()?, disk.run_at(0).ok()?));
+        let there = disk.as_ref().and_then(data);
         let ballast = Ballast { disk: Mutex::new(disk), whole, held: AtomicU64::new(0) };
-        if len == whole {
+        if there.is_some_and(|(len, (run, is_data))| len == whole && is_data && run >= whole) {
             ballast.held.store(whole, Ordering::Relaxed);
         } else {
             ballast.give_up();
@@ -62,11 +67,26 @@ impl Ballast {
         }
         let disk = self.disk.lock();
         let Some(disk) = disk.as_ref() else { return };
-        match disk.allocate(0, self.whole) {
+        match self.fill(&**disk) {
             Ok(()) => self.held.store(self.whole, Ordering::Relaxed),
             // What it got hold of in spite of that.
             Err(_) => _ = disk.set_len(0),
         }
+    }
+
+    /// Where a file system can't reserve space, or leaves out what compresses, only what is written
+    /// takes any.
+    fn fill(&self, disk: &dyn Disk) -> io::Result<()> {
+        disk.allocate(0, self.whole)?;
+        let rng = SplitMix::new(self.whole);
+        let mut at = 0;
+        while at < self.whole {
+            let len = PIECE.min(self.whole - at);
+            let piece: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).collect();
+            disk.write_at(&piece[..len as usize], at)?;
+            at += len;
+        }
+        Ok(())
     }
 
     /// Does what may want for space: once more with the ballast's, if there is some.

@@ -51,7 +51,7 @@ use crate::map::page::{MapPage, PageKey};
 use backend::Below;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::{Guarded, Store, db, guarded};
 
 /// The catalog's file in the data directory.
@@ -87,6 +87,8 @@ pub(crate) struct Catalog {
     pub(crate) commits: AtomicU64,
     /// Space for commits where the file system is full; only a pool that is open has it.
     ballast: Option<Arc<Ballast>>,
+    /// The pool has been opened.
+    in_use: AtomicBool,
 }
 
 /// A write transaction: nothing of it is visible or durable before [`Txn::commit`].
@@ -167,7 +169,7 @@ impl Catalog {
 
     fn on(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Catalog> {
         let store = Store::open(disk, below, cache_bytes)?;
-        Ok(Catalog { store, commits: AtomicU64::new(0), ballast: None })
+        Ok(Catalog { store, commits: AtomicU64::new(0), ballast: None, in_use: AtomicBool::new(false) })
     }
 
     /// Opens the catalog with a page cache of `cache_bytes`. One of a build that knew no sums gets
@@ -209,7 +211,8 @@ impl Catalog {
         let disk = dir.open_locked(name, OpenMode::ReadOnly).map_err(in_use)?;
         let below = adopt::below(&disk)?;
         let store = Store::open_untouched(disk, below, cache_bytes)?;
-        let catalog = Catalog { store, commits: AtomicU64::new(0), ballast: None };
+        let catalog =
+            Catalog { store, commits: AtomicU64::new(0), ballast: None, in_use: AtomicBool::new(false) };
         catalog.superblock()?;
         catalog.upgraded()
     }
@@ -263,7 +266,9 @@ impl Catalog {
     /// Refuses a commit that its file system, and the ballast, have no space for: once the store has met an error it
     /// answers nothing any more.
     fn check_room(&self) -> Result<()> {
-        let Some(ballast) = &self.ballast else { return Ok(()) };
+        let Some(ballast) = self.ballast.as_ref().filter(|_| self.in_use.load(Ordering::Relaxed)) else {
+            return Ok(());
+        };
         let available = self.backing_available().ok().flatten().map_or(u64::MAX, |backing| backing.available);
         if available.saturating_add(ballast.held()) >= LEAST_ROOM {
             return Ok(());
@@ -271,6 +276,12 @@ impl Catalog {
         Err(no_space(
             "begin a catalog transaction: the data directory's file system is full, and the ballast is used up",
         ))
+    }
+
+    /// From here on commits are refused that there is no space for. An opening tries them: the file
+    /// may have room inside, and only an open pool can be told to delete something.
+    pub(crate) fn set_in_use(&self) {
+        self.in_use.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn begin(&self) -> Result<Txn<'_>> {

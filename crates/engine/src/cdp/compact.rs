@@ -85,9 +85,16 @@ impl Pool {
             }
         };
         let m = &mut *self.maintenance.lock();
+        let (file, is_new) = (new.file.clone(), new.record.edition != old.record.edition);
         let done = self.replace_segment(m, branch, old, new);
         match done.map_err(|e| self.failed(m, Task::Upkeep, e)) {
-            Err(error) if error.is_shortage() => Ok(false),
+            Err(error) if error.is_shortage() => {
+                if is_new {
+                    file.remove_unused();
+                }
+                m.compacted.remove(&branch.id);
+                Ok(false)
+            }
             done => done.map(|()| true),
         }
     }

@@ -6,6 +6,7 @@ use crate::catalog::{
     BaseRecord, BranchRecord, Control, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord,
 };
 use crate::error::{Result, corrupt};
+use crate::pool::label::wipe;
 use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Method, Pool};
 
@@ -205,6 +206,9 @@ impl Pool {
                 self.apply_draining(m, *pv, true, true);
                 m.allocator.remove_pv(*pv);
                 self.stamping.forget(*pv);
+                if let Some(pv) = self.pvs.take(*pv) {
+                    let _ = pv.wiped.set(wipe(&*pv.disk, &pv.path));
+                }
             }
             Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
             Control::SetFill { branches, .. } => self.note_fills(m, branches)?,

@@ -56,7 +56,8 @@ impl Pool {
         moves: &mut Moves,
     ) -> Result<Option<EvacuateFrom>> {
         let mut pages: Vec<(PageKey, MapPage)> = Vec::new();
-        let next = self.catalog.visit_pages(from, PAGES_PER_STEP, &mut |key, page| {
+        let most = self.catalog_room.pages(PAGES_PER_STEP);
+        let next = self.catalog.visit_pages(from, most, &mut |key, page| {
             let page = page?;
             if page.iter().any(|(_, e)| leaves(m, e)) {
                 pages.push((key, page));

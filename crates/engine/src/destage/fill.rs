@@ -228,7 +228,7 @@ impl Pool {
         step: &mut Step,
     ) -> Result<u64> {
         let mut at = pages.start;
-        for _ in 0..PAGES_PER_STEP {
+        for _ in 0..self.catalog_room.pages(PAGES_PER_STEP) {
             if at >= pages.end || step.budget == 0 {
                 break;
             }

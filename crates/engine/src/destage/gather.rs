@@ -5,7 +5,7 @@
 use super::apply::{MIN_PER_THREAD, READ_AHEAD, joined};
 use super::collect::{Batch, Source};
 use crate::cdp::Encoding;
-use crate::error::Result;
+use crate::error::{Result, both};
 use crate::map::page::{MapPage, Slot};
 use crate::pool::Pool;
 use crate::pool::line::{Branch, HEAD, Line};
@@ -223,7 +223,7 @@ impl<'a> Gather<'a> {
                 Ok(())
             });
             drop(empty);
-            Some(recorded.and(joined(reader)))
+            Some(both(recorded, joined(reader)))
         })
     }
 

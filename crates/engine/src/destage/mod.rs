@@ -25,7 +25,7 @@ mod relocate;
 use crate::catalog::Txn;
 use crate::cdp::append::Appended;
 use crate::disk::SyncPurpose;
-use crate::error::Result;
+use crate::error::{Result, both};
 use crate::fault::died;
 use crate::journal::Cursor;
 use crate::map::page::{MapPage, PageKey};
@@ -137,10 +137,22 @@ impl Pool {
         let (known, (applied, preserved)) = self.with_helper(meanwhile, || {
             self.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions))
         });
-        preserved?;
-        applied?;
+        both(preserved, self.insist(applied, &at_once))?;
         let (applied, done) = self.beside(&after, SyncPurpose::Apply, || then(known));
-        applied.map(|()| done)
+        self.insist(applied, &after).map(|()| done)
+    }
+
+    /// What comes after the commit can't be taken back: where it met a shortage it is done again,
+    /// for as long as a writer would wait.
+    fn insist(&self, mut applied: Result<()>, placed: &[Placed]) -> Result<()> {
+        for _ in 0..self.options.shortage_waits {
+            match &applied {
+                Err(error) if error.is_shortage() => self.journal.wait_for_room(),
+                _ => break,
+            }
+            applied = self.write_placed(placed, SyncPurpose::Apply);
+        }
+        applied
     }
 
     /// Does two things at once, if destage may borrow a thread for the first, which is not needed.
@@ -169,8 +181,7 @@ impl Pool {
         let begun = std::mem::take(&mut plan.recorded);
         let (written, prepared) =
             self.beside(&plan.fresh, SyncPurpose::Preserve, || self.prepare(batch, &plan, begun));
-        let (recorded, txn) = prepared?;
-        written?;
+        let (recorded, txn) = both(prepared, written)?;
         let (preserved, destaged) = positions(m);
         // Before the commit that ends what was promised for the records.
         self.space.adjust_log(recorded.iter().map(Appended::closing_room).sum());

@@ -131,8 +131,9 @@ impl Pool {
             }
         }
         let mut moves = Moves::new(BYTES_PER_STEP);
-        let numbers = self.catalog.page_numbers(id, job.page, u64::MAX, PAGES_PER_STEP)?;
-        let last = numbers.len() < PAGES_PER_STEP;
+        let most = self.catalog_room.pages(PAGES_PER_STEP);
+        let numbers = self.catalog.page_numbers(id, job.page, u64::MAX, most)?;
+        let last = numbers.len() < most;
         for number in numbers {
             let mut page = (*self.map.read((id, number))?).clone();
             let moved = moves.bytes();

@@ -90,8 +90,12 @@ impl Shared {
     /// Opens a file; where the system has no descriptor left, closes some that are not in use and tries once more.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         match self.dir.open(name, mode) {
-            Err(error) if is_shortage(&error) => {
-                let most = self.ring.lock().len() / 2;
+            Err(error) if is_shortage(&error) && error.kind() != io::ErrorKind::StorageFull => {
+                let most = {
+                    let mut ring = self.ring.lock();
+                    ring.retain(|file| file.strong_count() > 0);
+                    ring.len() / 2
+                };
                 if self.close_beyond(most) == 0 {
                     return Err(error);
                 }

@@ -571,17 +571,18 @@ impl Allocator {
         self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
     }
 
-    /// Does the byte lie in a slot in use? And where does the slot end, or what has none?
+    /// Does the byte lie in a slot in use, or that a reader may still hold? And where does the slot
+    /// end, or what has none?
     pub(crate) fn is_used(&mut self, pv: u32, byte: u64) -> Result<(bool, u64)> {
         let slot = Slot::new(pv, byte);
         let ((_, number), _) = self.locate(slot, 9)?;
         let extent = self.pvs.get(&pv).and_then(|state| state.extents.get(number as usize));
-        let Some(slot_log2) = extent.filter(|e| e.live > 0).map(|e| e.slot_log2) else {
+        let Some(slot_log2) = extent.filter(|e| e.busy > 0).map(|e| e.slot_log2) else {
             return Ok((false, DATA_START + (u64::from(number) + 1) * self.extent_size));
         };
         let (id, index) = self.locate(slot, slot_log2)?;
         let (extent, bits) = self.loaded(id)?;
-        let used = get(&bits.live, index);
+        let used = get(&bits.busy, index);
         extent.bits = Some(bits);
         Ok((used, self.slot_at(id, index + 1, slot_log2).offset()))
     }

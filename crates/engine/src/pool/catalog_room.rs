@@ -23,7 +23,7 @@ const RECORD: u64 = 256;
 const VERSION: u64 = 192;
 /// Bytes that a commit writes for each map page that it changes: the page, its versions, bitmaps, and the inner pages
 /// above all of them.
-const CHANGED_PAGE: u64 = 16 << 10;
+const CHANGED_PAGE: u64 = 64 << 10;
 /// Bytes that a commit writes for a version whose neighbours stay as they are.
 const MOVED_VERSION: u64 = 10 << 10;
 
@@ -152,7 +152,7 @@ pub(crate) fn growth(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u
     // Snapshots keep what was there as versions.
     let has_snapshots = branch.epoch.load(Ordering::Relaxed) > 1 && kind != Kind::Discard;
     let versions = if has_snapshots { chunks.end - chunks.start } else { 0 };
-    RECORD + pages.min(ends) * NEW_PAGE + versions.min(4096) * VERSION
+    RECORD + pages.min(ends) * NEW_PAGE + versions * VERSION
 }
 
 impl Pool {
@@ -217,7 +217,7 @@ mod tests {
         let room = CatalogRoom::default();
         assert_eq!((room.pages(8192), room.versions(4096)), (8192, 4096));
         room.measured(40 << 20, 8 << 20, 0);
-        assert_eq!(room.pages(8192), 1024);
+        assert_eq!(room.pages(8192), 256);
         room.measured(0, 0, 8 << 20);
         assert_eq!((room.pages(8192), room.versions(4096)), (1, 16));
     }

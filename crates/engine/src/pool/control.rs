@@ -1,6 +1,6 @@
 //! Control operations: validated, sequenced like any write, durable when they return.
 
-use super::label::{Label, wipe};
+use super::label::Label;
 use super::line::{Branch, VolumeState};
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
@@ -246,8 +246,28 @@ impl Pool {
             self.stamping.forget(id);
         })?;
         // Slots on it may be committed only after the catalog knows it: its space counts from then on.
-        self.destage_to(lsn)?;
+        self.see_through(lsn)?;
         self.pv(id)
+    }
+
+    /// Carries out an operation that was sequenced, if need be when a shortage has passed. What can't
+    /// wait so long is carried out all the same, later.
+    fn see_through(&self, lsn: u64) -> Result<()> {
+        let mut waits = 0;
+        loop {
+            match self.destage_to(lsn) {
+                Err(error) if error.is_shortage() && waits < self.options.shortage_waits => {
+                    waits += 1;
+                    self.journal.wait_for_room();
+                }
+                Err(error) if error.is_shortage() => {
+                    let text =
+                        format!("carry it out: it was accepted, and follows when a shortage ends: {error}");
+                    return Err(Error::new(error.kind(), text));
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Opens a PV that a sequenced operation has added.
@@ -285,7 +305,7 @@ impl Pool {
         if !draining {
             // Its space counts again only once that is in the catalog: a promise must hold after a crash too.
             let lsn = self.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
-            return self.destage_to(lsn);
+            return self.see_through(lsn);
         }
         {
             let m = &mut *self.maintenance.lock();
@@ -330,9 +350,10 @@ impl Pool {
                 return Err(no_space(format!("remove {wanted}: the others can't hold what is promised")));
             }
         }
+        let removed = self.pvs.held(pv);
         let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;
-        self.destage_to(lsn)?;
-        self.pvs.take(pv).map_or(Ok(()), |pv| wipe(&*pv.disk, &pv.path))
+        self.see_through(lsn)?;
+        removed.and_then(|pv| pv.wiped.get().cloned()).unwrap_or(Ok(()))
     }
 }
 

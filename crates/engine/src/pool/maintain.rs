@@ -243,7 +243,13 @@ impl Pool {
         }
         // What is recorded ahead does not wait: it holds threads and buffers.
         let recorded = m.ahead.as_ref().is_some_and(Ahead::is_recorded);
-        self.is_quiet(m) || recorded || self.is_pressed() || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+        // What waits for the end of a shortage asks for it by itself.
+        let waits = self.shortages.cause(Task::Destage).is_some();
+        waits
+            || self.is_quiet(m)
+            || recorded
+            || self.is_pressed()
+            || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
     }
 
     /// Have flush points waited long enough for a commit to take them along?
@@ -477,11 +483,13 @@ impl Pool {
     /// are enough.
     fn add_journal_file(&self, prewrite: bool) -> Result<bool> {
         self.journal.add_file(prewrite, |files| {
-            let counted = self.catalog.begin().and_then(|mut txn| {
-                txn.change_journal(|row| row.files = row.files.max(files))?;
-                txn.commit()
-            });
-            counted.map_err(|e| self.fault.poison(&e))
+            let mut txn = match self.catalog.begin() {
+                // Nothing was changed: the file is made once more, later.
+                Err(error) if error.is_shortage() => return Err(error),
+                begun => begun.map_err(|e| self.fault.poison(&e))?,
+            };
+            let counted = txn.change_journal(|row| row.files = row.files.max(files));
+            counted.and_then(|()| txn.commit()).map_err(|e| self.fault.poison(&e))
         })
     }
 

@@ -219,7 +219,9 @@ impl Pool {
         self.make_up_anchors()?;
         self.store_clock()?;
         // Reads on the way are served in spite of it.
-        self.catalog.check_writable()
+        self.catalog.check_writable()?;
+        self.catalog.set_in_use();
+        Ok(())
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Pv {
     /// Reads that failed since the pool was opened, and the last of them.
     read_errors: AtomicU64,
     last_read_error: Mutex<String>,
+    /// It has left the pool, and this became of its label.
+    pub(crate) wiped: OnceLock<Result<()>>,
 }
 
 impl Pv {
@@ -40,6 +42,7 @@ impl Pv {
             used_extents: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             last_read_error: Mutex::default(),
+            wiped: OnceLock::new(),
         })
     }
 

@@ -7,6 +7,7 @@
 use super::maintain::passing;
 use super::{Maintenance, Pool};
 use crate::error::{Error, ErrorKind, Result};
+use crate::journal::Room;
 use parking_lot::Mutex;
 
 /// Nanoseconds from a failure to the next attempt: the first time, and at most.
@@ -81,6 +82,9 @@ impl Pool {
         let closed = m.allocator.roll_back()?;
         let lent = std::mem::take(&mut m.lent);
         self.space.settle(&closed, &lent);
+        // Slots that were given back may have been filled in part.
+        let used = |pv, at| m.allocator.is_used(pv, at).unwrap_or((true, u64::MAX));
+        self.damage.retain(used, |_| true);
         // They are the sums after the batch, where its records were made before something else ran short.
         for branch in self.names.read().branches.values() {
             branch.cdp.log.write().sums.clear();
@@ -119,7 +123,9 @@ impl Pool {
             if let Some(mut m) = self.maintenance.try_lock() {
                 self.retry_destage(&mut m)?;
             }
-            if self.shortages.cause(Task::Destage).is_none() {
+            // Readers of old segments may have gone meanwhile.
+            let has_room = self.journal.sequence().room(0, false) != Room::Full;
+            if has_room || self.shortages.cause(Task::Destage).is_none() {
                 return Ok(());
             }
             self.check_usable()?;

@@ -124,7 +124,7 @@ pub(crate) fn stamp_all(
     beside: bool,
     check: &(dyn Fn(&Pv, &Stamped) -> Result<()> + Sync),
 ) -> Vec<Result<()>> {
-    let one = |pv: &Arc<Pv>| {
+    let one = &|pv: &Arc<Pv>| {
         let bearer = Bearer { pool, pv_uuid: pv.uuid };
         let stamped = Stamped::read(&*pv.disk, &bearer);
         check(pv, &stamped)?;
@@ -143,9 +143,13 @@ pub(crate) fn stamp_all(
     let mut outcomes = Vec::with_capacity(pvs.len());
     for some in pvs.chunks(AT_A_TIME) {
         std::thread::scope(|scope| {
-            let running: Vec<_> = some.iter().map(|pv| scope.spawn(|| one(pv))).collect();
-            let ended = running.into_iter().map(|thread| thread.join());
-            outcomes.extend(ended.map(|o| o.unwrap_or_else(|_| Err(corrupt("stamp: a thread ended")))));
+            let start = |pv| std::thread::Builder::new().spawn_scoped(scope, move || one(pv));
+            let running: Vec<_> = some.iter().map(|pv| (pv, start(pv))).collect();
+            outcomes.extend(running.into_iter().map(|(pv, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err(corrupt("stamp: a thread ended"))),
+                // There are as many threads as there can be.
+                Err(_) => one(pv),
+            }));
         });
     }
     outcomes
