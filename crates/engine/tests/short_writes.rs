@@ -1,0 +1,193 @@
+//! Writes to physical volumes that meet a shortage which passes, where extents are reserved: file
+//! systems that copy on write, and devices that are thinly provisioned, run full in spite of that.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+mod common;
+#[macro_use]
+#[path = "common/forward.rs"]
+mod forward;
+
+use common::{KIB, MIB, content, idle, write};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
+use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory in memory that refuses so many of the next writes to physical volumes.
+#[derive(Clone, Default)]
+struct Short {
+    inner: MemDir,
+    refused: Arc<AtomicU32>,
+}
+
+struct ShortDisk {
+    inner: Arc<dyn Disk>,
+    refused: Option<Arc<AtomicU32>>,
+}
+
+impl Short {
+    fn disk(&self, name: &str, inner: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        let refused = name.starts_with("pv").then(|| self.refused.clone());
+        Arc::new(ShortDisk { inner, refused })
+    }
+}
+
+impl Dir for Short {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        Ok(self.disk(name, self.inner.open(name, mode)?))
+    }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        Ok(self.disk(name, self.inner.open_locked(name, mode)?))
+    }
+    forward!(inner: lock remove rename list sync);
+}
+
+impl ShortDisk {
+    fn admit(&self) -> io::Result<()> {
+        let less = |left: u32| left.checked_sub(1);
+        match &self.refused {
+            Some(left) if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Disk for ShortDisk {
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.admit()?;
+        self.inner.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.admit()?;
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    forward!(inner: read_at try_read_at sync len set_len allocate punch backing_available advise_random is_block_device);
+}
+
+struct Site {
+    dir: Short,
+    world: World,
+}
+
+impl Site {
+    fn new() -> Site {
+        let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+        let dir = Short::default();
+        let config = PoolConfig {
+            extent_size: 64 * KIB,
+            journal_size: 8 * MIB,
+            segment_size: 512 * KIB,
+            atomic_unit: 4096,
+        };
+        let pv = |n| PvSpec { path: format!("pv-{n}"), size: Some(5 * MIB), force: false };
+        Pool::create(Arc::new(dir.clone()), &world, &config, Placement::Anywhere, &[pv(0), pv(1)]).unwrap();
+        Site { dir, world }
+    }
+
+    fn open(&self, threads: usize, waits: u32) -> Arc<Pool> {
+        let options =
+            PoolOptions { destage_threads: threads, shortage_waits: waits, ..PoolOptions::default() };
+        Pool::open(Arc::new(self.dir.clone()), self.world.clone(), options).unwrap()
+    }
+
+    fn volume(&self, pool: &Arc<Pool>) {
+        let (name, size) = ("v".into(), MIB);
+        let new = NewVolume { name, size, chunk_size: 16 * KIB, block_size: 512, read_only: false };
+        pool.create_volume(&new).unwrap();
+    }
+
+    fn refuse(&self, writes: u32) {
+        self.dir.refused.store(writes, Ordering::Relaxed);
+    }
+}
+
+/// Whatever phase of a batch it meets: new slots, and places that are overwritten.
+#[test]
+fn a_batch_goes_on_when_the_shortage_has_passed() {
+    for threads in [1, 4] {
+        let site = Site::new();
+        let pool = site.open(threads, 100);
+        site.volume(&pool);
+        let v = pool.open_volume("v", false).unwrap();
+        for round in 1..20u8 {
+            write(&v, 0, round, MIB / 2);
+            write(&v, u64::from(round) * 16 * KIB, round + 100, 4 * KIB);
+            if round % 3 == 0 {
+                pool.create_snapshots(&[("v", &format!("s{round}"))]).unwrap();
+            }
+            if round > 6 {
+                let old = format!("s{}", (round - 4) / 3 * 3);
+                let _ = pool.delete_snapshots("v", &[&old]);
+            }
+            let expected = content(&v);
+            site.refuse(u32::from(round % 4));
+            while pool.stats().destaged_lsn < pool.stats().sequenced_lsn {
+                let _ = pool.drain().map_err(|e| assert!(e.is_shortage(), "round {round}: {e}"));
+            }
+            assert!(content(&v) == expected, "round {round}");
+            assert!(!matches!(pool.health(), Health::Poisoned(_)), "round {round}: {:?}", pool.health());
+        }
+        site.refuse(0);
+        idle(&pool);
+        assert!(!pool.health().has("host-full-waiting"), "{:?}", pool.health());
+    }
+}
+
+/// A shortage that lasts is no way to lose anything.
+#[test]
+fn one_that_does_not_pass_poisons_where_nothing_can_be_taken_back() {
+    let site = Site::new();
+    let pool = site.open(1, 2);
+    site.volume(&pool);
+    let v = pool.open_volume("v", false).unwrap();
+    write(&v, 0, 1, MIB);
+    pool.drain().unwrap();
+    write(&v, 0, 2, 64 * KIB);
+    v.flush().unwrap();
+    site.refuse(u32::MAX);
+    while !matches!(pool.health(), Health::Poisoned(_)) {
+        assert!(pool.drain().is_err());
+    }
+    let Health::Poisoned(why) = pool.health() else { unreachable!() };
+    assert!(why.contains("pv-"), "{why}");
+    site.refuse(0);
+    drop((v, pool));
+    let pool = site.open(1, 2);
+    let v = pool.open_volume("v", false).unwrap();
+    let all = content(&v);
+    assert!(
+        all[..64 * KIB as usize].iter().all(|b| *b == 2) && all[64 * KIB as usize..].iter().all(|b| *b == 1)
+    );
+}
+
+/// What was accepted is carried out as a whole, and leaves nothing half done.
+#[test]
+fn a_physical_volume_leaves_through_a_shortage() {
+    let site = Site::new();
+    let pool = site.open(1, 100);
+    site.volume(&pool);
+    let v = pool.open_volume("v", false).unwrap();
+    write(&v, 0, 1, MIB);
+    pool.drain().unwrap();
+    pool.drain_pv("pv-1", true).unwrap();
+    idle(&pool);
+    write(&v, 0, 2, MIB);
+    pool.create_snapshots(&[("v", "s")]).unwrap();
+    site.refuse(3);
+    pool.remove_pv("pv-1").unwrap();
+    let spec = PvSpec { path: "pv-1".into(), size: None, force: false };
+    site.refuse(3);
+    let added = loop {
+        match pool.add_pv(&spec) {
+            Err(error) => assert!(error.is_shortage(), "its label is gone: {error}"),
+            Ok(added) => break added,
+        }
+    };
+    assert_eq!((added.path.as_str(), pool.pvs().len()), ("pv-1", 2));
+    assert!(content(&v).iter().all(|b| *b == 2));
+}
