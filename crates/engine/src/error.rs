@@ -35,11 +35,13 @@ pub enum ErrorKind {
     Unavailable,
 }
 
-/// Linux's numbers of errors that have no [`io::ErrorKind`]: the system, or the process, has no descriptor left.
+/// Linux's numbers of errors that have no [`io::ErrorKind`]: the system, or the process, has no
+/// descriptor left.
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
-/// Is it a shortage that passes, rather than a fault of a disk: of descriptors, memory, threads, or space?
+/// Is it a shortage that passes, rather than a fault of a disk: of descriptors, memory, threads, or
+/// space?
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
     matches!(error.kind(), StorageFull | QuotaExceeded | OutOfMemory | WouldBlock)
@@ -72,7 +74,8 @@ impl Error {
         Error { kind, context: context.into(), source: None }
     }
 
-    /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages [`ErrorKind::Busy`].
+    /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
+    /// [`ErrorKind::Busy`].
     pub fn io(context: impl Into<String>, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
@@ -84,14 +87,14 @@ impl Error {
         Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
     }
 
-    /// Is it a shortage that passes (descriptors, memory, threads, space), rather than a fault of a disk? What failed
-    /// with it has changed nothing, and can be tried again.
+    /// Is it a shortage that passes (descriptors, memory, threads, space), rather than a fault of a
+    /// disk? What failed with it has changed nothing, and can be tried again.
     pub fn is_shortage(&self) -> bool {
         matches!(self.kind, ErrorKind::NoSpace | ErrorKind::Busy)
     }
 
-    /// The same error of an operation after which nothing is certain, whatever the cause: a sync, or a commit. No
-    /// shortage then.
+    /// The same error of an operation after which nothing is certain, whatever the cause: a sync,
+    /// or a commit. No shortage then.
     pub(crate) fn lasting(mut self) -> Self {
         if self.is_shortage() {
             self.kind = ErrorKind::Io;

@@ -354,7 +354,8 @@ fn addresses(option: &str, list: &[String]) -> Result<Vec<Address>, ErrorBody> {
         .collect()
 }
 
-/// Segments of histories that may stay open where the process may have so many files open: clients need descriptors, too.
+/// Segments of histories that may stay open where the process may have so many files open: clients
+/// need descriptors, too.
 fn open_files(limit: u64) -> usize {
     (limit / 8).clamp(16, 1024) as usize
 }

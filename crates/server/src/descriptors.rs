@@ -1,7 +1,8 @@
 //! File descriptors: the pool's are set aside, and clients share what is left.
 //!
-//! A client that opens connections must not take the descriptors that the pool needs to carry out what it has promised. So
-//! the limits of connections are clipped to what the process may have open beyond the pool's own files.
+//! A client that opens connections must not take the descriptors that the pool needs to carry out
+//! what it has promised. So the limits of connections are clipped to what the process may have open
+//! beyond the pool's own files.
 
 use crate::config::Config;
 use hindcast_api::{ErrorBody, ErrorKind};

@@ -192,12 +192,14 @@ impl SimDir {
         self.0.lock().backing = bytes;
     }
 
-    /// From now on files whose names begin with one of these get no more backing space, while that is bounded.
+    /// From now on files whose names begin with one of these get no more backing space, while that
+    /// is bounded.
     pub fn set_full(&self, names: &[&str]) {
         self.0.lock().full = names.iter().map(|name| (*name).to_owned()).collect();
     }
 
-    /// How many disks a process may have open: those that are, and so many more. `None`: any number.
+    /// How many disks a process may have open: those that are, and so many more. `None`: any
+    /// number.
     pub fn set_descriptors(&self, more: Option<usize>) {
         let mut machine = self.0.lock();
         machine.descriptors = more.map_or(usize::MAX, |more| machine.open + more);

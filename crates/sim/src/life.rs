@@ -283,9 +283,9 @@ impl Run {
         self.oracle.state().volumes.get(vol).map_or(0, |v| used.min(bytes) / v.chunk_size)
     }
 
-    /// Was so much emptied that the catalog needed more than is kept for it? DURABILITY.md says what is to be expected: the work
-    /// waits, or (where a commit had begun) the pool is poisoned; nothing is lost, and the pool goes on where there is space.
-    /// From now on there is.
+    /// Was so much emptied that the catalog needed more than is kept for it? DURABILITY.md says
+    /// what is to be expected: the work waits, or (where a commit had begun) the pool is poisoned;
+    /// nothing is lost, and the pool goes on where there is space. From now on there is.
     pub(crate) fn ran_full(&mut self) -> bool {
         if self.plan.backing.is_none() || self.emptied < MUCH {
             return false;

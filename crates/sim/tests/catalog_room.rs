@@ -1,5 +1,6 @@
-//! A catalog on a file system that is nearly full: what was acknowledged can be carried out, with batches as small as need
-//! be and the ballast behind them; and what is deleted gives its space back.
+//! A catalog on a file system that is nearly full: what was acknowledged can be carried out, with
+//! batches as small as need be and the ballast behind them; and what is deleted gives its space
+//! back.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -111,7 +112,8 @@ impl Site {
     }
 }
 
-/// The catalog has 512 full map pages, all of which were written to again when the file system became nearly full.
+/// The catalog has 512 full map pages, all of which were written to again when the file system
+/// became nearly full.
 #[test]
 fn acknowledged_writes_are_carried_out_with_little_space() {
     for left in [2 * MIB, 256 * KIB, 0] {
@@ -150,7 +152,8 @@ fn the_ballast_is_told_of_and_comes_back() {
     site.shows(0..64, 1);
 }
 
-/// Pages that are new make the catalog grow for good: what has no room is refused before it is acknowledged.
+/// Pages that are new make the catalog grow for good: what has no room is refused before it is
+/// acknowledged.
 #[test]
 fn no_more_is_promised_than_the_catalog_can_take() {
     let site = Site::new();

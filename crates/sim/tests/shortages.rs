@@ -1,6 +1,6 @@
-//! Shortages of everything that a host lends (descriptors, space for histories, for extents, for the catalog, for the
-//! journal's files) begin and end at random. None of them poisons the pool or loses what was acknowledged, and all of it is
-//! carried out when they have ended.
+//! Shortages of everything that a host lends (descriptors, space for histories, for extents, for
+//! the catalog, for the journal's files) begin and end at random. None of them poisons the pool or
+//! loses what was acknowledged, and all of it is carried out when they have ended.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -137,7 +137,8 @@ impl Site {
 
     fn write(&mut self) {
         let name = VOLUMES[self.below(3) as usize];
-        // At most one record: of a longer one that is refused when the journal is full its beginning may be there.
+        // At most one record: of a longer one that is refused when the journal is full its
+        // beginning may be there.
         let len = [512, 4 * KIB, 16 * KIB, 60 * KIB][self.below(4) as usize];
         let offset = self.below((SIZE - len) / 512) * 512;
         let volume = self.volume(name);
@@ -271,7 +272,8 @@ fn none_poisons_and_nothing_is_lost() {
     assert!(refused > 100, "{refused} requests met a shortage");
 }
 
-/// The journal fills while nothing can be carried out; then writes are refused, and all of it is done later.
+/// The journal fills while nothing can be carried out; then writes are refused, and all of it is
+/// done later.
 #[test]
 fn the_journal_holds_what_waits() {
     for names in [&["cdp-"][..], &["pv-"]] {

@@ -1,9 +1,9 @@
-//! The ballast: space that is held in reserve beside the catalog, so that a file system which another program has filled
-//! never keeps the catalog from committing.
+//! The ballast: space that is held in reserve beside the catalog, so that a file system which
+//! another program has filled never keeps the catalog from committing.
 //!
-//! It is a file of noise. Where a write to the catalog finds no space the ballast is cut to nothing, and the write is
-//! tried again: so what was acknowledged can be carried out, and what is deleted gives its space back. The ballast is
-//! made whole again when there is room.
+//! It is a file of noise. Where a write to the catalog finds no space the ballast is cut to
+//! nothing, and the write is tried again: so what was acknowledged can be carried out, and what is
+//! deleted gives its space back. The ballast is made whole again when there is room.
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::is_shortage;

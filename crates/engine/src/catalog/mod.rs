@@ -263,8 +263,8 @@ impl Catalog {
         }
     }
 
-    /// Refuses a commit that its file system, and the ballast, have no space for: once the store has met an error it
-    /// answers nothing any more.
+    /// Refuses a commit that its file system, and the ballast, have no space for: once the store
+    /// has met an error it answers nothing any more.
     fn check_room(&self) -> Result<()> {
         let Some(ballast) = self.ballast.as_ref().filter(|_| self.in_use.load(Ordering::Relaxed)) else {
             return Ok(());

@@ -24,8 +24,8 @@ const PIECE: usize = 2 << 20;
 const WAITING: usize = 1;
 /// Room in a piece for the record with which it is full, and the index behind it, mostly.
 const PIECE_MARGIN: usize = 256 << 10;
-/// Full segments that wait for their sync, each held open. They are synced in a row in the end: what the first makes durable
-/// of the file system's own is done for the others, too.
+/// Full segments that wait for their sync, each held open. They are synced in a row in the end:
+/// what the first makes durable of the file system's own is done for the others, too.
 const MAX_UNSYNCED: usize = 8;
 /// Where the first group of a segment starts.
 pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;

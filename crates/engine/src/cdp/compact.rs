@@ -1,8 +1,9 @@
 //! Compressing old history harder, when nothing else is to be done.
 //!
-//! A sealed segment is written anew as another edition, every record with the content that it had, and takes the old one's
-//! place with a commit. Who reads the old one goes on: it loses its name when nobody holds it. A crash leaves a file that the catalog does
-//! not know, and that goes at the next opening. What is damaged stays as it is, for the check to find.
+//! A sealed segment is written anew as another edition, every record with the content that it had,
+//! and takes the old one's place with a commit. Who reads the old one goes on: it loses its name
+//! when nobody holds it. A crash leaves a file that the catalog does not know, and that goes at the
+//! next opening. What is damaged stays as it is, for the check to find.
 
 use super::append::Draft;
 use super::codec::{Compression, Packer, unpack};

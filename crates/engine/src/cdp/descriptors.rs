@@ -15,7 +15,8 @@ use std::sync::Arc;
 const CHUNK: u64 = 4096;
 const SIZE: u64 = 1 << 20;
 
-/// A pool whose segments are small, with a volume `v` that has a history, in a directory of few descriptors.
+/// A pool whose segments are small, with a volume `v` that has a history, in a directory of few
+/// descriptors.
 struct Site {
     files: MemDir,
     dir: Arc<ScarceDir>,

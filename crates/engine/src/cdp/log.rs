@@ -379,9 +379,10 @@ impl LogState {
     }
 }
 
-/// Takes in the segments that the catalog knows. Those that are appended to are opened, and what was never committed is
-/// cut off; sealed ones are opened when they are read, and damage is found then. Files that the catalog does not know
-/// are removed. Branches that the journal began have nothing there.
+/// Takes in the segments that the catalog knows. Those that are appended to are opened, and what
+/// was never committed is cut off; sealed ones are opened when they are read, and damage is found
+/// then. Files that the catalog does not know are removed. Branches that the journal began have
+/// nothing there.
 pub(crate) fn load_segments(
     (dir, files): (&dyn Dir, &OpenFiles),
     catalog: &Catalog,
@@ -421,8 +422,8 @@ pub(crate) fn load_segments(
     Ok(())
 }
 
-/// The file of the segment that is appended to. One that is missing, or too short, is damage like any other: found when
-/// it is read.
+/// The file of the segment that is appended to. One that is missing, or too short, is damage like
+/// any other: found when it is read.
 fn open_segment(
     files: &OpenFiles,
     head: SegmentHead,

@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::{Arc, OnceLock};
 
-/// A file of a log, which may be closed. It can be read for as long as somebody holds this: its name stays until then.
+/// A file of a log, which may be closed. It can be read for as long as somebody holds this: its
+/// name stays until then.
 #[derive(Clone)]
 pub(crate) struct SegmentFile {
     pub(crate) head: SegmentHead,
@@ -59,7 +60,8 @@ impl SegmentFile {
         SegmentFile { head, file }
     }
 
-    /// Opens it, if it is not open. What can't be opened is as lost as what does not verify, unless that passes.
+    /// Opens it, if it is not open. What can't be opened is as lost as what does not verify, unless
+    /// that passes.
     pub(crate) fn open(&self) -> Result<SegmentDisk> {
         let opened = self.file.open().map_err(|e| {
             let error = Error::io(format!("open {}", self.head.file_name()), e);

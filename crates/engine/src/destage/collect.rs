@@ -17,8 +17,8 @@ use std::sync::Arc;
 const MAX_HOLES: u64 = 4096;
 /// Chunk operations of one batch: bounds its memory (48 bytes each).
 const MAX_ITEMS: usize = 256 << 10;
-/// Map pages that one batch touches, if the catalog's file system has room for them: each is in memory twice until the commit
-/// (4 KiB each time).
+/// Map pages that one batch touches, if the catalog's file system has room for them: each is in
+/// memory twice until the commit (4 KiB each time).
 const MAX_PAGES: usize = 8 << 10;
 
 /// What comes next in the journal.

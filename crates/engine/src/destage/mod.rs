@@ -43,9 +43,9 @@ use std::any::Any;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// Carries out the next part of the journal. False when there is none. A failure poisons the pool: what is in the
-    /// journal stays there, and reopening goes on from it. A shortage before the part's commit leaves everything as it
-    /// was.
+    /// Carries out the next part of the journal. False when there is none. A failure poisons the
+    /// pool: what is in the journal stays there, and reopening goes on from it. A shortage before
+    /// the part's commit leaves everything as it was.
     pub(crate) fn destage(&self, m: &mut Maintenance) -> Result<bool> {
         let position = |m: &Maintenance| (m.committed.preserved_lsn, m.destaged);
         let before = position(m);

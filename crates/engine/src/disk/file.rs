@@ -58,8 +58,8 @@ impl FileDir {
     }
 }
 
-/// Raises the soft limit of open files, 1024 by custom for the sake of `select`, to the hard one; how many files the process may
-/// have open now.
+/// Raises the soft limit of open files, 1024 by custom for the sake of `select`, to the hard one;
+/// how many files the process may have open now.
 pub fn allow_many_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

@@ -1,8 +1,9 @@
 //! Files that are opened when they are used: a bounded number of them stays open.
 //!
-//! A pool keeps far more files than a process may have open. [`OpenFiles`] keeps the ones used last open (by the CLOCK
-//! rule) and closes others. A closed file is opened again by its name. So a name must not go while somebody may still
-//! want to read the file: [`NamedFile::remove_unused`] removes it when its last holder lets go.
+//! A pool keeps far more files than a process may have open. [`OpenFiles`] keeps the ones used last
+//! open (by the CLOCK rule) and closes others. A closed file is opened again by its name. So a name
+//! must not go while somebody may still want to read the file: [`NamedFile::remove_unused`] removes
+//! it when its last holder lets go.
 
 use super::{Dir, Disk, OpenMode};
 use crate::error::is_shortage;
@@ -15,14 +16,16 @@ use std::sync::{Arc, Weak};
 /// The smallest bound that is taken.
 const MIN_LIMIT: usize = 8;
 
-/// Keeps at most `limit` files of a directory open, besides those that somebody holds open. Clones share the bound.
+/// Keeps at most `limit` files of a directory open, besides those that somebody holds open. Clones
+/// share the bound.
 #[derive(Clone)]
 pub(crate) struct OpenFiles(Arc<Shared>);
 
 struct Shared {
     dir: Arc<dyn Dir>,
     limit: usize,
-    /// Files that are kept open, in the order of the clock's hand. A file that is gone stays until the hand comes by.
+    /// Files that are kept open, in the order of the clock's hand. A file that is gone stays until
+    /// the hand comes by.
     ring: Mutex<VecDeque<Weak<NamedFile>>>,
 }
 
@@ -41,8 +44,8 @@ pub(crate) struct NamedFile {
 #[derive(Default)]
 struct Held {
     kept: Option<Arc<dyn Disk>>,
-    /// One that is not kept any more, but that somebody may still hold: it is taken again, so that a file is never open
-    /// twice. Only one disk then knows of a sync that failed.
+    /// One that is not kept any more, but that somebody may still hold: it is taken again, so that
+    /// a file is never open twice. Only one disk then knows of a sync that failed.
     elsewhere: Option<Weak<dyn Disk>>,
 }
 
@@ -87,7 +90,8 @@ impl OpenFiles {
 }
 
 impl Shared {
-    /// Opens a file; where the system has no descriptor left, closes some that are not in use and tries once more.
+    /// Opens a file; where the system has no descriptor left, closes some that are not in use and
+    /// tries once more.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         match self.dir.open(name, mode) {
             Err(error) if is_shortage(&error) && error.kind() != io::ErrorKind::StorageFull => {
@@ -136,8 +140,8 @@ impl Shared {
 }
 
 impl NamedFile {
-    /// The open file. Whoever writes to it holds it until the write is synced: a file that was closed in between
-    /// would not hear of a sync that failed.
+    /// The open file. Whoever writes to it holds it until the write is synced: a file that was
+    /// closed in between would not hear of a sync that failed.
     pub(crate) fn open(self: &Arc<Self>) -> io::Result<Arc<dyn Disk>> {
         let mut held = self.disk.lock();
         if let Some(disk) = &held.kept {
@@ -159,7 +163,8 @@ impl NamedFile {
         }
     }
 
-    /// Nothing durable names the file any more: its name goes when the last holder of this value lets go.
+    /// Nothing durable names the file any more: its name goes when the last holder of this value
+    /// lets go.
     pub(crate) fn remove_unused(&self) {
         self.unwanted.store(true, Ordering::Release);
     }

@@ -1,9 +1,9 @@
 //! The room that the catalog needs to carry out what was acknowledged (I6).
 //!
-//! The catalog grows by the map pages that records of the journal bring about, and each commit writes every page that it
-//! changes anew before the old ones can be used again. So records are promised room for the pages that they may add; a
-//! batch changes no more pages than a third of the free space holds, one at least; and the ballast
-//! ([`crate::catalog::Ballast`]) is behind both.
+//! The catalog grows by the map pages that records of the journal bring about, and each commit
+//! writes every page that it changes anew before the old ones can be used again. So records are
+//! promised room for the pages that they may add; a batch changes no more pages than a third of the
+//! free space holds, one at least; and the ballast ([`crate::catalog::Ballast`]) is behind both.
 
 use super::Pool;
 use crate::error::{Error, Result, no_space};
@@ -21,8 +21,8 @@ const NEW_PAGE: u64 = 5 << 10;
 const RECORD: u64 = 256;
 /// Bytes that the rows of a version of a chunk take.
 const VERSION: u64 = 192;
-/// Bytes that a commit writes for each map page that it changes: the page, its versions, bitmaps, and the inner pages
-/// above all of them.
+/// Bytes that a commit writes for each map page that it changes: the page, its versions, bitmaps,
+/// and the inner pages above all of them.
 const CHANGED_PAGE: u64 = 64 << 10;
 /// Bytes that a commit writes for a version whose neighbours stay as they are.
 const MOVED_VERSION: u64 = 10 << 10;
@@ -70,7 +70,8 @@ impl CatalogRoom {
     pub(crate) fn measured(&self, available: u64, ballast: u64, missing: u64) {
         self.available.store(available, Ordering::Relaxed);
         self.free.store(available.saturating_add(ballast), Ordering::Relaxed);
-        // As much again is for commits, before what they replace can be used again; and the ballast comes first.
+        // As much again is for commits, before what they replace can be used again; and the ballast
+        // comes first.
         self.limit.store(available.saturating_sub(missing) / 2, Ordering::Relaxed);
     }
 
@@ -109,7 +110,8 @@ impl CatalogRoom {
         self.sequenced.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What was sequenced up to `lsn` was promised all that is promised now. Under the sequencing lock.
+    /// What was sequenced up to `lsn` was promised all that is promised now. Under the sequencing
+    /// lock.
     pub(crate) fn mark(&self, lsn: u64) {
         let promised = self.sequenced.load(Ordering::Relaxed);
         let mut marks = self.marks.lock();
@@ -156,7 +158,8 @@ pub(crate) fn growth(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u
 }
 
 impl Pool {
-    /// The room for the pages that a request may add to the catalog; `None` when it can't be promised.
+    /// The room for the pages that a request may add to the catalog; `None` when it can't be
+    /// promised.
     pub(crate) fn promise_pages(&self, branch: &Branch, records: &[Record]) -> Option<Promise<'_>> {
         let most = records.iter().map(|r| growth(branch, r.kind, r.offset, r.length)).sum();
         self.catalog_room.promise(most)

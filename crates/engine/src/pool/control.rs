@@ -250,8 +250,8 @@ impl Pool {
         self.pv(id)
     }
 
-    /// Carries out an operation that was sequenced, if need be when a shortage has passed. What can't
-    /// wait so long is carried out all the same, later.
+    /// Carries out an operation that was sequenced, if need be when a shortage has passed. What
+    /// can't wait so long is carried out all the same, later.
     fn see_through(&self, lsn: u64) -> Result<()> {
         let mut waits = 0;
         loop {

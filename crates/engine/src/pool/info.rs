@@ -48,11 +48,11 @@ pub struct PoolOptions {
     /// A volume whose branch has come to this epoch goes on with a new branch, without its clients
     /// noticing.
     pub renew_at_epoch: u32,
-    /// Files of histories that are kept open; a history may have any number of them. Those that a batch is writing to come on
-    /// top.
+    /// Files of histories that are kept open; a history may have any number of them. Those that a
+    /// batch is writing to come on top.
     pub open_files: usize,
-    /// How often, at intervals of 5 ms, a writer that finds the journal full looks for room while background work waits
-    /// for the end of a shortage. Then its write is refused.
+    /// How often, at intervals of 5 ms, a writer that finds the journal full looks for room while
+    /// background work waits for the end of a shortage. Then its write is refused.
     pub shortage_waits: u32,
     /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
     pub backing_margin: u64,
@@ -436,7 +436,8 @@ pub struct PoolInfo {
     pub reserved: u64,
     /// Bytes of the data directory's file system reserved for the histories of such writes, and to close what is open of them.
     pub reserved_history: u64,
-    /// Bytes that the data directory's file system has available, where that is known: histories and the catalog grow there.
+    /// Bytes that the data directory's file system has available, where that is known: histories
+    /// and the catalog grow there.
     pub data_available: Option<u64>,
     /// Sum of the sizes of all volumes.
     pub provisioned: u64,

@@ -442,8 +442,8 @@ impl Pool {
         Ok(any)
     }
 
-    /// Asks the catalog's file system what it can still provide, for the sizes of commits to come and for the ballast. `None` where
-    /// the host can't tell, and the last answer stands.
+    /// Asks the catalog's file system what it can still provide, for the sizes of commits to come
+    /// and for the ballast. `None` where the host can't tell, and the last answer stands.
     fn measure_catalog(&self) -> Option<Option<crate::disk::Backing>> {
         let data = self.catalog.backing_available().ok()?;
         if let Some(data) = &data {
@@ -569,7 +569,8 @@ impl Pool {
     }
 }
 
-/// The outcome of background work, where one that failed for a shortage is tried again by itself: `waits` then.
+/// The outcome of background work, where one that failed for a shortage is tried again by itself:
+/// `waits` then.
 pub(super) fn passing<T>(done: Result<T>, waits: T) -> Result<T> {
     match done {
         Err(error) if error.is_shortage() => Ok(waits),

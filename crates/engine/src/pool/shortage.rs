@@ -1,8 +1,10 @@
-//! Shortages that pass: background work that met one waits and tries again; nothing that was acknowledged is lost.
+//! Shortages that pass: background work that met one waits and tries again; nothing that was
+//! acknowledged is lost.
 //!
-//! What can run short is everything that the host lends: space in a file system, descriptors, memory, threads. Work that
-//! fails for want of it is taken back up to the last commit ([`Pool::failed`]) and done again later, less and less often.
-//! Meanwhile the journal holds what was acknowledged. Once that is full, writes are refused.
+//! What can run short is everything that the host lends: space in a file system, descriptors,
+//! memory, threads. Work that fails for want of it is taken back up to the last commit
+//! ([`Pool::failed`]) and done again later, less and less often. Meanwhile the journal holds what
+//! was acknowledged. Once that is full, writes are refused.
 
 use super::maintain::passing;
 use super::{Maintenance, Pool};
@@ -62,8 +64,8 @@ impl Shortages {
 }
 
 impl Pool {
-    /// What becomes of an error of background work. A shortage takes back everything since the last commit, and the task
-    /// can be tried again; anything else poisons the pool.
+    /// What becomes of an error of background work. A shortage takes back everything since the last
+    /// commit, and the task can be tried again; anything else poisons the pool.
     pub(crate) fn failed(&self, m: &mut Maintenance, task: Task, error: Error) -> Error {
         if !error.is_shortage() || self.fault.check().is_err() {
             return self.fault.poison(&error);
@@ -85,7 +87,8 @@ impl Pool {
         // Slots that were given back may have been filled in part.
         let used = |pv, at| m.allocator.is_used(pv, at).unwrap_or((true, u64::MAX));
         self.damage.retain(used, |_| true);
-        // They are the sums after the batch, where its records were made before something else ran short.
+        // They are the sums after the batch, where its records were made before something else ran
+        // short.
         for branch in self.names.read().branches.values() {
             branch.cdp.log.write().sums.clear();
         }
@@ -108,7 +111,8 @@ impl Pool {
         }
     }
 
-    /// A part of the journal, unless that failed for a shortage just now. False when nothing was carried out.
+    /// A part of the journal, unless that failed for a shortage just now. False when nothing was
+    /// carried out.
     pub(super) fn retry_destage(&self, m: &mut Maintenance) -> Result<bool> {
         if !self.shortages.may_try(Task::Destage, self.world.clock.monotonic()) {
             return Ok(false);
@@ -116,7 +120,8 @@ impl Pool {
         passing(self.destage(m), false)
     }
 
-    /// Waits for room in the journal while destage waits for the end of a shortage, or refuses the write after a while.
+    /// Waits for room in the journal while destage waits for the end of a shortage, or refuses the
+    /// write after a while.
     pub(crate) fn wait_out_shortage(&self) -> Result<()> {
         for _ in 0..self.options.shortage_waits {
             self.journal.wait_for_room();

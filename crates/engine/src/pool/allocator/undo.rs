@@ -1,5 +1,5 @@
-//! Taking back what was allocated and freed since the last commit: background work that met a shortage leaves no trace
-//! in memory, and can be done again.
+//! Taking back what was allocated and freed since the last commit: background work that met a
+//! shortage leaves no trace in memory, and can be done again.
 
 use super::{Allocator, Bits, DATA_START, Extent, ExtentId, clear, set};
 use crate::error::Result;
@@ -23,8 +23,9 @@ impl Allocator {
         self.undo.is_empty()
     }
 
-    /// Takes back everything since the last commit. The change is what was counted in the pool's space at once, for
-    /// extents that are closed again; what slots would have changed is forgotten here.
+    /// Takes back everything since the last commit. The change is what was counted in the pool's
+    /// space at once, for extents that are closed again; what slots would have changed is forgotten
+    /// here.
     pub(crate) fn roll_back(&mut self) -> Result<Change> {
         let mut change = Change::default();
         for step in std::mem::take(&mut self.undo).into_iter().rev() {
@@ -45,7 +46,8 @@ impl Allocator {
         Ok(change)
     }
 
-    /// The extent with its bitmaps, as they are in memory. A full extent may have lost them in a commit that failed.
+    /// The extent with its bitmaps, as they are in memory. A full extent may have lost them in a
+    /// commit that failed.
     fn with_bits(&mut self, id: ExtentId) -> Result<(&mut Extent, Box<Bits>)> {
         let extent_size = self.extent_size;
         let extent = self.extent(id)?;
