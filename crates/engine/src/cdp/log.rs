@@ -93,6 +93,13 @@ pub(crate) enum Patch {
 }
 
 impl BranchCdp {
+    /// So many more chunks were written to, since the last anchor, if that is recorded.
+    pub(crate) fn count_writes(&self, chunks: u64) {
+        if self.is_on() {
+            self.writes.fetch_add(chunks, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
     }

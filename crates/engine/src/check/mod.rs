@@ -321,7 +321,7 @@ fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
 }
 
 fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
-    let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal);
+    let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal, false);
     let mut records = 0;
     let mut undecoded: Option<Error> = None;
     let scanned = scan(dir, start, false, &mut |located, data| {

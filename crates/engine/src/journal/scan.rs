@@ -46,7 +46,12 @@ pub(crate) struct ScanStart {
 
 impl ScanStart {
     /// As the catalog has it.
-    pub(crate) fn new(superblock: &Superblock, positions: &Positions, record: Option<JournalRecord>) -> Self {
+    pub(crate) fn new(
+        superblock: &Superblock,
+        positions: &Positions,
+        record: Option<JournalRecord>,
+        accept_loss: bool,
+    ) -> Self {
         ScanStart {
             owner: Owner { pool: superblock.pool, incarnation: positions.incarnation },
             seq: positions.journal_seq,
@@ -55,7 +60,7 @@ impl ScanStart {
             synced_lsn: positions.synced_lsn,
             record,
             segment_size: superblock.segment_size,
-            accept_loss: false,
+            accept_loss,
         }
     }
 

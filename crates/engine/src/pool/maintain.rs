@@ -340,10 +340,7 @@ impl Pool {
     ) -> Result<()> {
         // Whoever had the allocator before may have panicked with half of a plan in it.
         self.fault.check()?;
-        {
-            let sequencing = self.journal.sequence();
-            self.catalog_room.mark(sequencing.last_lsn());
-        }
+        self.mark_promised_pages();
         let (journal_seq, journal_incarnation) = self.journal.start_after(destaged);
         // Before it is said what is durable, which is at least what they cover.
         let flushes = self.flushes.store(&mut txn).map_err(|e| self.fault.poison(&e))?;
@@ -376,14 +373,7 @@ impl Pool {
         self.flushes.stored(flushes);
         self.clock.stored(&clock, stretches.as_deref());
         self.stamping.stored(stamps);
-        let names = self.names.read();
-        for (id, change) in kept {
-            if let Some(branch) = names.branches.get(&id) {
-                let kept = branch.kept.load(Ordering::Relaxed);
-                branch.kept.store(kept.saturating_add_signed(change), Ordering::Relaxed);
-            }
-        }
-        drop(names);
+        self.count_kept(kept);
         m.committed = positions;
         m.lent.clear();
         m.destaged = m.destaged.max(destaged);
@@ -406,6 +396,23 @@ impl Pool {
         // What was retired here may still be in the map cache and in staging: nothing is polled before the caller has
         // published and unstaged, and so turned away every new reader.
         Ok(())
+    }
+
+    /// What is sequenced by now was promised all pages of the catalog that are promised by now.
+    fn mark_promised_pages(&self) {
+        let sequencing = self.journal.sequence();
+        self.catalog_room.mark(sequencing.last_lsn());
+    }
+
+    /// Slots that snapshots keep, by branch, have changed by so many.
+    fn count_kept(&self, changes: impl IntoIterator<Item = (u64, i64)>) {
+        let names = self.names.read();
+        for (id, change) in changes {
+            if let Some(branch) = names.branches.get(&id) {
+                let kept = branch.kept.load(Ordering::Relaxed);
+                branch.kept.store(kept.saturating_add_signed(change), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Is space on its way that was freed, and that readers or steps of freeing still keep from

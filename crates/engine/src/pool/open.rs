@@ -145,35 +145,30 @@ impl Pool {
         let dir = Arc::new(CountingDir::new(dir));
         let (catalog, superblock) = open_catalog(&*dir, &options)?;
         let mut committed = catalog.positions()?;
-        let mut start = ScanStart::new(&superblock, &committed, catalog.journal()?);
-        start.accept_loss = options.accept_journal_loss;
+        let start = ScanStart::new(&superblock, &committed, catalog.journal()?, options.accept_journal_loss);
         options.fit(&superblock.config());
         let mut names = load_names(dir.clone(), &catalog, &superblock)?;
-        let (pvs, space) = (PvTable::new(), Space::new(superblock.extent_size));
+        let (pvs, space, room) = (PvTable::new(), Space::new(superblock.extent_size), CatalogRoom::default());
         let mut allocator = Allocator::new(superblock.extent_size, superblock.placement, catalog.clone());
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
         let known = catalog.stamps()?;
         let mut undated = check_ages(&held(&names, &pvs), &superblock, &known, judge)?;
-        let owner = start.owner;
-        restore_tail(&*dir, &owner)?;
-        let catalog_room = CatalogRoom::default();
-        let promises = (&space, &catalog_room, options.batch_bytes);
+        restore_tail(&*dir, &start.owner)?;
+        let promises = (&space, &room, options.batch_bytes);
         let mut scanned = recover_journal(&*dir, start, committed.preserved_lsn, &mut names, promises)?;
-        let added = open_added(&*dir, &names, &superblock, &pvs)?;
-        undated.extend(check_ages(&added, &superblock, &known, judge)?);
-        make_durable(&*dir, &owner, &scanned)?;
+        let added = &open_added(&*dir, &names, &superblock, &pvs)?;
+        undated.extend(check_ages(added, &superblock, &known, judge)?);
+        make_durable(&*dir, &start.owner, &scanned)?;
         let issued = begin_incarnation(&catalog, &mut committed, &scanned, &world)?;
         let of = (superblock.pool, options.destage_threads > 1);
         let stamping = stamp_opened(&held(&names, &pvs), of, issued, (&known, undated), world.clock.now())?;
-        keep_tail_room(&*dir, superblock.segment_size)?;
         let (cursor, accepted) = (scanned.cursor, scanned.accepted.take());
         let clock = resume_clock(&world, &catalog, &committed, accepted.as_ref(), &mut scanned)?;
         let fault = Arc::new(Fault::default());
         let of_journal = journal_config(&superblock, committed.incarnation);
         let journal = Journal::new(of_journal, dir.clone(), clock.clone(), fault.clone(), scanned);
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        let files = OpenFiles::new(dir.clone(), options.open_files);
-        load_histories((&*dir, &files), &catalog, &superblock, &names, &space)?;
+        let files = load_histories(&dir, options.open_files, &catalog, &superblock, (&names, &space))?;
         withdraw_leaving(&names, &mut allocator, &space);
         let damage = load_damage(&catalog, &mut allocator, &names)?;
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
@@ -193,7 +188,7 @@ impl Pool {
             catalog,
             journal,
             shortages: Shortages::default(),
-            catalog_room,
+            catalog_room: room,
             readers: Readers::default(),
             space,
             map,
@@ -212,6 +207,7 @@ impl Pool {
     }
 
     fn finish_opening(&self, accepted: Option<Accepted>) -> Result<()> {
+        keep_tail_room(&*self.dir, self.config.segment_size)?;
         self.finish_interrupted_batch()?;
         if let Some(accepted) = accepted {
             self.give_up(accepted)?;
@@ -383,16 +379,17 @@ fn open_catalog(dir: &dyn Dir, options: &PoolOptions) -> Result<(Arc<Catalog>, S
 
 /// Opens the segments of all histories, and promises what closing them will take.
 fn load_histories(
-    dirs: (&dyn Dir, &OpenFiles),
+    dir: &Arc<CountingDir>,
+    open_files: usize,
     catalog: &Catalog,
     superblock: &Superblock,
-    names: &Namespace,
-    space: &Space,
-) -> Result<()> {
-    load_segments(dirs, catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
+    (names, space): (&Namespace, &Space),
+) -> Result<OpenFiles> {
+    let files = OpenFiles::new(dir.clone(), open_files);
+    load_segments((&**dir, &files), catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
     let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
     space.adjust_log(closing as i64);
-    Ok(())
+    Ok(files)
 }
 
 /// Writes the stamp of this opening to all physical volumes: from here on a catalog that is older

@@ -348,9 +348,7 @@ impl Volume {
                     last = sequencing.push(record)?;
                     room.sequenced(last);
                     unsequenced -= slots;
-                    if branch.cdp.is_on() {
-                        branch.cdp.writes.fetch_add(chunks.end - chunks.start, Ordering::Relaxed);
-                    }
+                    branch.cdp.count_writes(chunks.end - chunks.start);
                     return Ok(());
                 }
                 let sequenced = sequencing.last_lsn();
