@@ -66,12 +66,14 @@ pub struct Error {
     kind: ErrorKind,
     context: String,
     source: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
+    /// Nothing is certain after it: no shortage, whatever its kind.
+    lasting: bool,
 }
 
 impl Error {
     /// An error without a source. `context` begins with a verb: "open journal segment 3".
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Error { kind, context: context.into(), source: None }
+        Error { kind, context: context.into(), source: None, lasting: false }
     }
 
     /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
@@ -84,21 +86,19 @@ impl Error {
             _ if is_shortage(&source) => ErrorKind::Busy,
             _ => ErrorKind::Io,
         };
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), lasting: false }
     }
 
     /// Is it a shortage that passes (descriptors, memory, threads, space), rather than a fault of a
     /// disk? What failed with it has changed nothing, and can be tried again.
     pub fn is_shortage(&self) -> bool {
-        matches!(self.kind, ErrorKind::NoSpace | ErrorKind::Busy)
+        !self.lasting && matches!(self.kind, ErrorKind::NoSpace | ErrorKind::Busy)
     }
 
     /// The same error of an operation after which nothing is certain, whatever the cause: a sync,
     /// or a commit. No shortage then.
     pub(crate) fn lasting(mut self) -> Self {
-        if self.is_shortage() {
-            self.kind = ErrorKind::Io;
-        }
+        self.lasting = true;
         self
     }
 
@@ -108,7 +108,7 @@ impl Error {
         context: impl Into<String>,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)) }
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), lasting: false }
     }
 
     /// What the caller can do about it.
