@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -122,12 +123,18 @@ class Daemon:
         self.log = self.dir.parent / (self.dir.name + ".log")
         self.process = None
         self.env = {}
+        # Limits of the process, as `resource` names them: {what: (soft, hard)}.
+        self.limits = {}
+
+    def limit(self):
+        for what, most in self.limits.items():
+            resource.setrlimit(what, most)
 
     def spawn(self, command):
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [str(c) for c in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **self.env},
+                env={**os.environ, **self.env}, preexec_fn=self.limit if self.limits else None,
             )
 
     def ended(self):
