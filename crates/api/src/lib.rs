@@ -4,6 +4,7 @@
 //! the same types as an OpenAPI document at `/api/v1/openapi.json`.
 #![forbid(unsafe_code)]
 
+mod backups;
 mod cdp;
 mod client;
 mod clock;
@@ -19,6 +20,7 @@ mod targets;
 mod transfer;
 mod types;
 
+pub use backups::*;
 pub use cdp::*;
 pub use client::{Client, ClientError, Endpoint};
 pub use clock::*;

@@ -1,6 +1,7 @@
 //! `hindcast`: the server, and the command line that talks to it.
 //!
-//! One file per noun. Everything but `serve` and `check` is a request to a running server through the admin API.
+//! One file per noun. Everything but `serve`, `check` and `restore-metadata` is a request to a
+//! running server through the admin API.
 #![forbid(unsafe_code)]
 
 mod cdp;
@@ -14,6 +15,7 @@ mod output;
 mod pool;
 mod recover;
 mod relocate;
+mod restore;
 mod schedule;
 mod select;
 mod serve;
@@ -101,6 +103,7 @@ enum Command {
     #[command(subcommand)]
     Cdp(cdp::Command),
     Check(check::Args),
+    RestoreMetadata(restore::Args),
     Completions(extras::Completions),
     Man(extras::Man),
 }
@@ -147,6 +150,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Cdp(command) => cdp::run(command, &global),
         Command::Check(args) => check::run(&args, global.output()),
+        Command::RestoreMetadata(args) => restore::run(&args, global.output()),
         Command::Completions(args) => extras::completions(&args),
         Command::Man(args) => extras::man(&args),
     }

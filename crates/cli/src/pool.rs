@@ -6,10 +6,11 @@ use crate::session::Session;
 use crate::status::health;
 use clap::Subcommand;
 use hindcast_api::{
-    AddPv, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, PatchPool, PatchPv, Placement, Pool, Pv,
-    Size,
+    AddPv, BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, PatchPool, PatchPv, Placement,
+    Pool, Pv, Size,
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Between looks at a physical volume that is being drained.
@@ -34,6 +35,14 @@ more than a minute without power, forgetting waits ten minutes.
 Examples:
   hindcast pool clock
   date; hindcast pool clock --confirm            the clock was wrong before, and is right now";
+
+const BACKUP_EXAMPLES: &str = "\
+A backup holds no data. The server makes one when it stops in order and once a day; it keeps the last three in
+DIR/metadata, and copies in reserved space of every physical volume. See hindcast restore-metadata --help.
+
+Examples:
+  hindcast pool backup-metadata
+  hindcast pool backup-metadata --to /mnt/backup/hindcast";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -77,6 +86,13 @@ pub(crate) enum Command {
         #[arg(long)]
         confirm: bool,
     },
+    /// Write a backup of the metadata: where the data of all volumes lie
+    #[command(after_help = BACKUP_EXAMPLES)]
+    BackupMetadata {
+        /// Directory for it, on the server's machine [default: metadata in the data directory]
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
+    },
     /// Change the pool's policies
     Set {
         /// Where new data goes: anywhere or contiguous
@@ -112,6 +128,17 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Clock { confirm } => {
             let clock = if confirm { client.confirm_clock()? } else { client.clock()? };
             output.show(&clock, clock_table)
+        }
+        Command::BackupMetadata { to } => {
+            let path = to.map(|path| std::path::absolute(&path).unwrap_or(path).display().to_string());
+            let backup = client.back_up(&BackUp { path })?;
+            output.show(&backup, |b| {
+                let copies = match b.pvs {
+                    0 => "no copy on the physical volumes".to_owned(),
+                    n => format!("copies on {n} physical volumes"),
+                };
+                format!("wrote {}: {}, {copies}", b.path, Size(b.bytes))
+            })
         }
         Command::Set { placement } => {
             let pool = client.patch_pool(&PatchPool { placement: Some(placement) })?;

@@ -8,6 +8,7 @@
 //! them in `map`, all committed by `catalog`; `disk` and `world` are the seams at the bottom.
 #![forbid(unsafe_code)]
 
+pub mod backup;
 mod catalog;
 pub mod cdp;
 pub mod check;

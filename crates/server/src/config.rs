@@ -38,6 +38,10 @@ pub(crate) struct Config {
     pub(crate) hooks: VolumeHooks,
     pub(crate) prices: Prices,
     pub(crate) stop_timeout: Duration,
+    /// Backups of the metadata to keep.
+    pub(crate) metadata_keep: usize,
+    /// Between backups of the metadata; `None`: none by time.
+    pub(crate) metadata_interval: Option<Duration>,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
 }
@@ -99,6 +103,10 @@ impl Settings {
             hooks: said.hooks()?,
             prices: said.prices()?,
             stop_timeout: Duration::from_secs(said.stop_timeout.unwrap_or(10).into()),
+            metadata_keep: said.metadata_keep.unwrap_or(3).max(1).into(),
+            metadata_interval: Some(said.metadata_interval.unwrap_or(24))
+                .filter(|hours| *hours > 0)
+                .map(|hours| Duration::from_secs(u64::from(hours) * 3600)),
             log: said.log.unwrap_or_else(|| "info".into()),
             log_format: said.log_format.unwrap_or_else(default_log_format),
             data,

@@ -1,5 +1,6 @@
 //! The life of the server: open, listen, announce, wait for a signal, stop in order.
 
+use crate::backups::{BackupKeeper, Backups};
 use crate::config::Config;
 use crate::cost::Anchorer;
 use crate::http::{self, ApiServer, App};
@@ -80,11 +81,13 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         transfers: Arc::new(Semaphore::new(http::MAX_TRANSFERS)),
         changing_writable: Mutex::default(),
         schedules: Schedules::open(&config.data),
+        backups: Backups::open(&config.data, config.metadata_keep, config.metadata_interval),
         prices: config.prices,
     });
     let scheduler =
         Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
     let anchorer = Anchorer::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
+    let keeper = BackupKeeper::start(app.clone()).map_err(|e| io_error("start the thread of backups", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api);
     // After everything that lives as long as the server was started.
     let raised = priority::raise();
@@ -109,7 +112,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     }
     notifier.stopping();
     tokio::select! {
-        result = stop(app, api, (scheduler, anchorer, maintenance), config.stop_timeout) => result,
+        result = stop(app, api, (scheduler, anchorer, keeper, maintenance), config.stop_timeout) => result,
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
@@ -122,7 +125,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
-    (scheduler, anchorer, maintenance): (Scheduler, Anchorer, Maintenance),
+    (scheduler, anchorer, keeper, maintenance): (Scheduler, Anchorer, BackupKeeper, Maintenance),
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();
@@ -135,8 +138,14 @@ async fn stop(
     let closed = tokio::task::spawn_blocking(move || {
         scheduler.stop();
         anchorer.stop();
+        keeper.stop();
         maintenance.stop();
-        priority::lowered(|| app.pool.close())
+        priority::lowered(|| {
+            app.pool.close()?;
+            // A stop is orderly without a backup too; the log says why there is none.
+            let _ = app.backups.make(&app.pool, None);
+            hindcast_engine::Result::Ok(())
+        })
     });
     closed.await.map_err(|e| io_error("close the pool", &e))?.map_err(http::error_body)?;
     tracing::info!("stopped");

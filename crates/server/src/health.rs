@@ -2,6 +2,7 @@
 
 use crate::http::{App, convert};
 use hindcast_api::{Health, HealthState, Problem};
+use jiff::Timestamp;
 
 /// Codes of warnings that the server raises, beside the engine's (`hindcast_engine::pool::code`).
 pub(crate) mod code {
@@ -11,6 +12,8 @@ pub(crate) mod code {
     pub(crate) const SCHEDULES_UNREADABLE: &str = "schedules-unreadable";
     /// The last run of a schedule failed.
     pub(crate) const SCHEDULE_FAILING: &str = "schedule-failing";
+    /// The newest backup of the metadata is older than two days, or there is none.
+    pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
 }
 
 impl App {
@@ -19,6 +22,9 @@ impl App {
         let mut health = convert::health(&self.pool.health());
         self.warn_of_short_histories(&mut health);
         self.warn_of_schedules(&mut health);
+        if let Some(message) = self.backups.problem(Timestamp::now()) {
+            warn(&mut health, code::METADATA_BACKUP_OLD, message);
+        }
         health
     }
 

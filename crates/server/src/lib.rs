@@ -4,6 +4,7 @@
 //! engine from threads that may block.
 #![forbid(unsafe_code)]
 
+mod backups;
 mod config;
 mod cost;
 mod daemon;
@@ -31,6 +32,7 @@ mod storage;
 mod world;
 mod writable;
 
+pub use backups::DIRECTORY as BACKUPS;
 pub use daemon::serve;
 pub use files::{DamagedFile, check_files};
 pub use http::error_body;

@@ -242,6 +242,15 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_STOP_TIMEOUT", value_name = "SECONDS", help_heading = "Operation")]
     pub stop_timeout: Option<u32>,
 
+    /// Hours between backups of the metadata into DIR/metadata; one is made at each clean stop
+    /// anyway; 0: no more [default: 24]
+    #[arg(long, env = "HINDCAST_METADATA_INTERVAL", value_name = "HOURS")]
+    pub metadata_interval: Option<u16>,
+
+    /// Backups of the metadata that are kept in DIR/metadata [default: 3]
+    #[arg(long, env = "HINDCAST_METADATA_KEEP", value_name = "N")]
+    pub metadata_keep: Option<u16>,
+
     /// What to log, as in "info" or "info,hindcast_engine=debug" [default: info]
     #[arg(long, env = "HINDCAST_LOG", value_name = "FILTER", help_heading = "Operation")]
     pub log: Option<String>,
@@ -411,6 +420,8 @@ impl Settings {
             low_space,
             accept_journal_loss,
             stop_timeout,
+            metadata_interval,
+            metadata_keep,
             log,
             log_format,
         )

@@ -2,16 +2,19 @@
 //! repair and more writes, a reason to give space in use to another volume.
 
 use crate::disk::CrashPoint;
+use crate::fate::PowerLoss;
 use crate::oracle::{Promise, SECTOR, SnapId, SnapshotModel, View, VolId, check_content};
 use crate::rand::Rand;
 use crate::run::{Outcome, Run};
 use crate::workload::Crash;
 use bytes::Bytes;
 use hindcast_engine::Volume;
+use hindcast_engine::backup::{find, restore};
 use hindcast_engine::cdp::Moment;
 use hindcast_engine::check::inject::{Injury, injure};
 use hindcast_engine::check::{CheckOptions, CheckReport, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{NewVolume, Pool};
 use std::sync::Arc;
 
@@ -38,6 +41,9 @@ impl Run {
         }
         self.dir.crash_at(None);
         let mut rand = Rand::new(seed);
+        if rand.percent(30) {
+            return self.restore(&mut rand);
+        }
         let mut injured = false;
         for _ in 0..rand.between(1, 3) {
             let (injury, place) = (rand.pick(&Injury::MENDED), rand.bits());
@@ -66,6 +72,28 @@ impl Run {
         for _ in 0..REPAIRS {
             self.check(true)?;
         }
+        self.inspect()?;
+        self.open(Promise::Acknowledged)
+    }
+
+    /// Loses the catalog of the closed pool, and makes it anew from a backup: nothing is missing.
+    fn restore(&mut self, rand: &mut Rand) -> Outcome<()> {
+        let fail = |what: &str, e: hindcast_engine::Error| format!("{what}: {e:?}");
+        let pool = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone())
+            .map_err(|e| fail("open the pool to back it up", e))?;
+        pool.close().map_err(|e| fail("close the pool to back it up", e))?;
+        let info = pool.backup_metadata(&self.dir, 2).map_err(|e| fail("back the metadata up", e))?;
+        drop(pool);
+        self.dir.lose_power(rand.pick(&PowerLoss::ALL));
+        let on_pv = self.pvs.iter().next().filter(|_| info.pvs > 0 && rand.percent(50)).cloned();
+        let from = on_pv.or(info.file).ok_or("the backup has no place")?;
+        let catalogs = self.dir.files().into_iter().filter(|(name, _)| name.starts_with("catalog.redb"));
+        for (name, _) in catalogs {
+            self.dir.remove(&name).map_err(|e| format!("lose {name}: {e:?}"))?;
+        }
+        let found = find(&self.dir, &from).map_err(|e| fail("find the backup", e))?;
+        restore(&self.dir, &found).map_err(|e| fail("restore the catalog", e))?;
+        self.dir.lose_power(rand.pick(&PowerLoss::ALL));
         self.inspect()?;
         self.open(Promise::Acknowledged)
     }

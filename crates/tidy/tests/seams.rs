@@ -48,3 +48,24 @@ fn targets_know_only_block_devices() {
             .collect()
     });
 }
+
+/// A table of the catalog that a backup of the metadata leaves out would be lost with the catalog.
+#[test]
+fn every_table_of_the_catalog_is_backed_up() {
+    let tree = Tree::load();
+    let folder = "crates/engine/src/catalog/";
+    let list = tree.files.iter().find(|file| file.path == format!("{folder}rows.rs"));
+    let list = &list.expect("the list of tables is in rows.rs").text;
+    let mut tables = 0;
+    for file in tree.rust_below(folder) {
+        for definition in file.text.split("const ").skip(1) {
+            let Some((name, rest)) = definition.split_once(':') else { continue };
+            let end = rest.find(';').unwrap_or(rest.len());
+            if rest[..end].contains("TableDefinition::new(") {
+                tables += 1;
+                assert!(list.contains(&format!("::{name});")), "{}: table {name} is in no backup", file.path);
+            }
+        }
+    }
+    assert!(tables > 15, "only {tables} tables were found");
+}

@@ -10,14 +10,15 @@ use crate::error::Result;
 use redb::TableDefinition;
 
 /// (branch, number)
-const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");
+pub(super) const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");
 /// (branch, number of the segment, number of the group)
 type GroupKey = (u64, u64, u64);
-const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> = TableDefinition::new("cdp_groups");
+pub(super) const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> =
+    TableDefinition::new("cdp_groups");
 /// (volume, LSN)
-const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
+pub(super) const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
 /// (branch, LSN)
-const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
+pub(super) const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
 
 /// A segment of a branch's log, as far as it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -37,7 +37,8 @@ impl DamageKey {
     }
 }
 
-const DAMAGE: TableDefinition<'static, (u8, u64, u64, u64), Bytes> = TableDefinition::new("damage");
+pub(super) const DAMAGE: TableDefinition<'static, (u8, u64, u64, u64), Bytes> =
+    TableDefinition::new("damage");
 
 /// The value of a row: the byte behind a place, or the LSN of the last such record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,6 +16,7 @@ mod flushes;
 mod holes;
 mod journal;
 mod raw;
+mod rows;
 mod scrub;
 mod stamps;
 mod store;
@@ -34,6 +35,7 @@ pub(crate) use damage::{DamageKey, DamageRecord};
 pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;
 pub(crate) use journal::JournalRecord;
+pub(crate) use rows::Row;
 pub(crate) use scrub::ScrubRecord;
 pub(crate) use stamps::{KnownStamps, StampRecord};
 pub(crate) use superblock::{CATALOG_SUMS, Superblock};
@@ -62,6 +64,8 @@ const NEW_FILE: &str = "catalog.redb.new";
 const DRAFT_FILE: &str = "catalog.redb.draft";
 /// The least space that a commit is begun with.
 const LEAST_ROOM: u64 = 512 << 10;
+/// Name of a catalog that is being restored.
+const RESTORED_FILE: &str = "catalog.redb.restored";
 /// Bytes of page cache while a pool is created.
 const CREATION_CACHE: usize = 1 << 20;
 
@@ -164,6 +168,28 @@ impl Catalog {
     /// Gives a complete catalog its name.
     pub(crate) fn finish(dir: &dyn Dir) -> Result<()> {
         dir.rename(NEW_FILE, FILE).map_err(|e| Error::io("name the new catalog", e))?;
+        dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
+    }
+
+    /// An empty catalog under a name of its own, for rows to be restored. Only [`Catalog::replace`]
+    /// makes it the pool's.
+    pub(crate) fn draft(dir: &dyn Dir) -> Result<Catalog> {
+        match dir.remove(RESTORED_FILE) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("remove a catalog that was never restored", e));
+            }
+            _ => {}
+        }
+        let disk = dir
+            .open(RESTORED_FILE, OpenMode::CreateNew)
+            .map_err(|e| Error::io("create the restored catalog", e))?;
+        let below = adopt::below(&disk)?;
+        Self::on(disk, below, CREATION_CACHE)
+    }
+
+    /// Puts a restored catalog, which is whole and closed, in the place of the pool's.
+    pub(crate) fn replace(dir: &dyn Dir) -> Result<()> {
+        dir.rename(RESTORED_FILE, FILE).map_err(|e| Error::io("name the restored catalog", e))?;
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
@@ -494,6 +520,12 @@ impl Catalog {
     }
 }
 
+/// The positions, if this is their row.
+pub(crate) fn positions_in(row: &Row<'_>) -> Option<Positions> {
+    let is_theirs = row.table == redb::TableHandle::name(&META) && row.key == POSITIONS.as_bytes();
+    is_theirs.then(|| Positions::decode(row.value)).flatten()
+}
+
 /// Words of one stored bitmap page (3,968 bytes).
 pub(crate) const BITMAP_WORDS: usize = 496;
 
@@ -504,7 +536,7 @@ fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
 }
 
 impl Txn<'_> {
-    fn create_tables(&mut self) -> Result<()> {
+    pub(crate) fn create_tables(&mut self) -> Result<()> {
         db!("create the catalog", self.txn.get()?.open_table(META));
         db!("create the catalog", self.txn.get()?.open_table(PVS));
         db!("create the catalog", self.txn.get()?.open_table(VOLUMES));

@@ -10,7 +10,7 @@ use redb::{ReadableTable, TableDefinition, TableError};
 use std::collections::BTreeMap;
 
 /// By PV number.
-const STAMPS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pv_stamps");
+pub(super) const STAMPS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pv_stamps");
 const ISSUED: &str = "stamp";
 
 /// Says how far a pool had come: which one of all stamps of a pool it is.

@@ -173,3 +173,20 @@ impl Candidate {
         self.allocated && self.len >= size
     }
 }
+
+/// The latest incarnation that has a segment in the journal of `pool`; 0: none has.
+pub(crate) fn newest_incarnation(dir: &dyn Dir, pool: [u8; 16]) -> Result<u64> {
+    let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
+    let mut newest = 0;
+    for name in names.iter().filter(|name| file_index(name).is_some()) {
+        let mut block = vec![0u8; FIRST_RECORD as usize];
+        let read = dir.open(name, OpenMode::ReadOnly).and_then(|disk| disk.read_at(&mut block, 0));
+        // A file that can't be read says nothing.
+        if read.is_ok()
+            && let Some(header) = SegmentHeader::decode(&block).filter(|h| h.pool == pool)
+        {
+            newest = newest.max(header.incarnation);
+        }
+    }
+    Ok(newest)
+}

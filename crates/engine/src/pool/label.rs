@@ -116,6 +116,7 @@ fn write_head(disk: &dyn Disk, path: &str, head: &[u8]) -> Result<()> {
 pub(crate) fn wipe(disk: &dyn Disk, path: &str) -> Result<()> {
     let fail = |e| Error::io(format!("wipe the label of {path}"), e);
     disk.write_at(&[0; HEAD_LEN], 0).map_err(fail)?;
+    crate::backup::wipe(disk).map_err(fail)?;
     disk.sync(SyncPurpose::Label).map_err(fail)
 }
 

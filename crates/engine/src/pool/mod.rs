@@ -139,6 +139,8 @@ struct Work {
     kicks: AtomicU64,
     signal: Condvar,
     closed: AtomicBool,
+    /// Closing has ended, and went well.
+    done: AtomicBool,
 }
 
 impl Pool {
@@ -313,6 +315,13 @@ impl Pool {
         }
         self.fault.check()?;
         self.journal.sync_all()?;
-        self.checkpoint_now()
+        self.checkpoint_now()?;
+        self.work.done.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The pool was closed, and that went well: nothing is committed any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.work.done.load(Ordering::Acquire) && self.fault.check().is_ok()
     }
 }

@@ -1,5 +1,6 @@
 //! The admin API over HTTP: routes, credentials, and the loops that serve connections.
 
+mod backups;
 mod cdp;
 mod clock;
 pub(crate) mod convert;
@@ -16,6 +17,7 @@ mod transfer;
 pub use error::error_body;
 pub(crate) use serve::{ApiServer, addresses, serve};
 
+use crate::backups::Backups;
 use crate::cost::Prices;
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
@@ -46,6 +48,8 @@ pub(crate) struct App {
     /// Commands around snapshots.
     pub(crate) hooks: VolumeHooks,
     pub(crate) schedules: Schedules,
+    /// Backups of the metadata.
+    pub(crate) backups: Backups,
     /// What time and space are worth.
     pub(crate) prices: Prices,
     /// Exports and imports that may go on at the same time.

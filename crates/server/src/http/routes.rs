@@ -3,7 +3,7 @@
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
 use super::{
-    App, blocking, cdp, clock, convert, flatten, relocation, schedules, snapshots, targets, transfer,
+    App, backups, blocking, cdp, clock, convert, flatten, relocation, schedules, snapshots, targets, transfer,
 };
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -52,6 +52,7 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
         .merge(transfer::router())
         .merge(clock::router())
         .merge(relocation::router())
+        .merge(backups::router())
         .merge(flatten::router())
         .merge(schedules::router())
         .merge(targets::router());

@@ -1,0 +1,135 @@
+//! `hindcast restore-metadata`: a catalog out of a backup, without a server.
+
+use crate::failure::Failure;
+use crate::output::{Output, properties};
+use hindcast_api::{ErrorBody, ErrorKind, Size};
+use hindcast_engine::backup::{BackupInfo, Found, find, restore};
+use hindcast_engine::disk::{Dir, FileDir};
+use hindcast_engine::world::uuid_text;
+use hindcast_server::{BACKUPS, error_body};
+use jiff::Timestamp;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+const AFTER_HELP: &str = "\
+For a pool whose catalog (catalog.redb in the data directory) is lost or damaged, while its physical volumes and its
+journal are whole. Without --yes nothing is written: the backup is verified, and what it is gets shown.
+
+A server backs the metadata up when it stops in order, once a day, and on request (hindcast pool backup-metadata): into
+DIR/metadata, and into reserved space of every physical volume. Only a backup of an orderly stop can be restored: it is
+the catalog itself. One of a running server lacks what was committed after it, and space that it calls a volume's may
+hold another one's data. The same is true when the server ran again after the backup: what the journal shows of that
+is refused, so take the newest backup that there is.
+
+The old catalog is kept as catalog.redb.old-N. Afterwards: hindcast check, then start the server.
+
+Examples:
+  hindcast restore-metadata --data /var/lib/hindcast                          show the newest backup in DIR/metadata
+  hindcast restore-metadata --data /var/lib/hindcast --yes                    restore it
+  hindcast restore-metadata --data /var/lib/hindcast --from /dev/vdb --yes    from the copy on a physical volume";
+
+/// Make the catalog of a pool anew from a backup of its metadata
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Data directory of the pool
+    #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
+    data: PathBuf,
+
+    /// A backup's file, or a physical volume of the pool [default: the newest in DIR/metadata]
+    #[arg(long, value_name = "PATH")]
+    from: Option<PathBuf>,
+
+    /// Do it
+    #[arg(long)]
+    yes: bool,
+}
+
+/// The machine-readable report.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Where the backup is.
+    from: String,
+    pool: String,
+    sequence: u64,
+    made: Timestamp,
+    /// It was made at an orderly stop: it can be restored.
+    closed: bool,
+    rows: u64,
+    bytes: u64,
+    restored: bool,
+    /// Where the old catalog is now.
+    kept: Option<String>,
+}
+
+pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
+    if !args.data.is_dir() {
+        let message = format!("open data directory {}: there is none", args.data.display());
+        return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
+    }
+    let (path, found) = choose(args)?;
+    let mut report = report(&path, &found.info);
+    if args.yes {
+        let dir = FileDir::new(&args.data);
+        let restored = restore(&dir, &found).map_err(error_body)?;
+        report.restored = true;
+        report.kept = restored.kept;
+    }
+    output.show(&report, table)
+}
+
+fn report(path: &Path, info: &BackupInfo) -> Report {
+    Report {
+        from: path.display().to_string(),
+        pool: uuid_text(&info.pool),
+        sequence: info.sequence,
+        made: Timestamp::from_nanosecond(info.time.into()).unwrap_or_default(),
+        closed: info.closed,
+        rows: info.rows,
+        bytes: info.bytes,
+        restored: false,
+        kept: None,
+    }
+}
+
+/// The backup that was named, or the newest of the data directory that verifies.
+fn choose(args: &Args) -> Result<(PathBuf, Found), Failure> {
+    let at = |path: &Path| -> Result<Found, Failure> {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let dir = FileDir::new(&args.data);
+        Ok(find(&dir, &absolute.to_string_lossy()).map_err(error_body)?)
+    };
+    if let Some(path) = &args.from {
+        return Ok((path.clone(), at(path)?));
+    }
+    let directory = args.data.join(BACKUPS);
+    let names = FileDir::new(&directory).list().unwrap_or_default();
+    let found = names.iter().filter_map(|name| {
+        let path = directory.join(name);
+        Some((path.clone(), at(&path).ok()?))
+    });
+    found.max_by_key(|(_, found)| found.info.sequence).ok_or_else(|| {
+        let message = format!(
+            "find a backup in {}: there is none that verifies; try --from with a physical volume",
+            directory.display()
+        );
+        ErrorBody { kind: ErrorKind::NotFound, message }.into()
+    })
+}
+
+fn table(report: &Report) -> String {
+    let facts = properties([
+        ("backup", report.from.clone()),
+        ("pool", report.pool.clone()),
+        ("made", report.made.to_string()),
+        ("at an orderly stop", if report.closed { "yes" } else { "no: it can't be restored" }.to_owned()),
+        ("rows", report.rows.to_string()),
+        ("size", Size(report.bytes).to_string()),
+    ]);
+    let end = match (report.restored, &report.kept) {
+        (false, _) => "nothing was written; --yes restores it".to_owned(),
+        (true, Some(kept)) => format!("restored; the old catalog is {kept}"),
+        (true, None) => "restored".to_owned(),
+    };
+    format!("{facts}\n\n{end}")
+}

@@ -1,0 +1,94 @@
+//! Backups of the metadata: all rows of the catalog at one instant, in a file and in the reserved
+//! space of every physical volume. Data are not in them: a backup says where data lie.
+//!
+//! A backup that was made when the pool had been closed is the catalog itself, as long as the pool
+//! was not opened since. Later, space that it calls a volume's may be another's.
+
+mod format;
+mod places;
+mod restore;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use places::wipe;
+pub use places::{BackupInfo, Found, find};
+pub use restore::{Restored, restore};
+
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use format::{BodyWriter, HEADER_LEN, Header};
+use places::{file_name, sequence_of};
+use std::sync::Arc;
+
+/// Its name until it is complete.
+const NEW_FILE: &str = "metadata.new";
+
+impl Pool {
+    /// Writes a backup of the metadata into `target`, and of the files there keeps the last `keep`
+    /// (at least one). It also goes into the reserved space of every physical volume, if it fits; a
+    /// physical volume that can't take it does not make the backup fail.
+    ///
+    /// Commits go on meanwhile. When this returns the backup survives power loss.
+    pub fn backup_metadata(&self, target: &dyn Dir, keep: usize) -> Result<BackupInfo> {
+        let _one_at_a_time = self.pv_operations.lock();
+        let fail = |e| Error::io("write a backup of the metadata", e);
+        match target.remove(NEW_FILE) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
+            _ => {}
+        }
+        let names = target.list().map_err(fail)?;
+        let pvs: Vec<_> = {
+            let known = self.names.read();
+            known.pvs.keys().filter_map(|id| self.pvs.held(*id)).collect()
+        };
+        let in_files = names.iter().filter_map(|name| sequence_of(name));
+        let on_pvs =
+            pvs.iter().flat_map(|pv| places::headers_on(&*pv.disk, self.uuid)).map(|(_, h)| h.sequence);
+        let sequence = in_files.chain(on_pvs).max().unwrap_or(0) + 1;
+
+        let disk = target.open(NEW_FILE, OpenMode::CreateNew).map_err(fail)?;
+        let header = self.write_rows(&*disk, sequence)?;
+        disk.write_at(&header.encode(), 0).map_err(fail)?;
+        disk.sync(SyncPurpose::Catalog).map_err(fail)?;
+        target.rename(NEW_FILE, &file_name(sequence)).map_err(fail)?;
+        target.sync(SyncPurpose::Dir).map_err(fail)?;
+
+        let mut info = BackupInfo::of(&header, Some(file_name(sequence)));
+        let bytes = HEADER_LEN as u64 + header.body_len;
+        if bytes <= places::SLOT_LEN {
+            let mut all = vec![0; bytes as usize];
+            disk.read_at(&mut all, 0).map_err(fail)?;
+            let written = pvs.iter().filter(|pv| places::write_on(&pv.disk, sequence, &all).is_ok());
+            info.pvs = written.count() as u32;
+        }
+        let mut old: Vec<u64> = names.iter().filter_map(|name| sequence_of(name)).collect();
+        old.sort_unstable_by(|a, b| b.cmp(a));
+        for sequence in old.into_iter().skip(keep.max(1) - 1) {
+            // The new one counts; what can't be removed now is removed with the next.
+            let _ = target.remove(&file_name(sequence));
+        }
+        Ok(info)
+    }
+
+    fn write_rows(&self, disk: &dyn Disk, sequence: u64) -> Result<Header> {
+        // Before the rows are read: a commit in between makes the backup one of an open pool.
+        let closed = self.is_closed();
+        let mut body = BodyWriter::new(disk)?;
+        let mut incarnation = 0;
+        self.catalog.visit_rows(&mut |row| {
+            if let Some(positions) = crate::catalog::positions_in(&row) {
+                incarnation = positions.incarnation;
+            }
+            body.put(row)
+        })?;
+        let (body_sum, body_len, rows) = body.finish()?;
+        let (pool, time) = (self.uuid, self.world.clock.now());
+        Ok(Header { pool, sequence, time, incarnation, closed, body_sum, body_len, rows })
+    }
+}
+
+/// The disk of a file or of a device by its path.
+fn open(dir: &dyn Dir, path: &str) -> Result<Arc<dyn Disk>> {
+    dir.open(path, OpenMode::ReadOnly).map_err(|e| Error::io(format!("open {path}"), e))
+}

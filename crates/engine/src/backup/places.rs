@@ -1,0 +1,131 @@
+//! Where backups of the metadata lie: in files, and in two slots of every physical volume, between
+//! its label and its data. The slots are used in turn, so one whole backup is left when the writing
+//! of the other is interrupted.
+
+use super::format::{HEADER_LEN, Header, Section, sum};
+use crate::disk::{Dir, Disk, SyncPurpose};
+use crate::error::{Error, Result, corrupt};
+use crate::pool::label::DATA_START;
+use std::io;
+use std::sync::Arc;
+
+/// Byte of a physical volume at which the first slot begins.
+pub(crate) const SLOTS_START: u64 = 64 << 10;
+/// Bytes of a slot: header and body.
+pub(super) const SLOT_LEN: u64 = (DATA_START - SLOTS_START) / 2;
+const PREFIX: &str = "metadata-";
+const SUFFIX: &str = ".backup";
+
+/// What is known of a backup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupInfo {
+    /// Name of its file in the directory that it was written to; `None` where it lies on a physical
+    /// volume.
+    pub file: Option<String>,
+    /// The pool's UUID.
+    pub pool: [u8; 16],
+    /// A later backup of the pool has a larger one.
+    pub sequence: u64,
+    /// Nanoseconds since the Unix epoch.
+    pub time: u64,
+    /// Incarnation of the pool: it grows with each opening.
+    pub incarnation: u64,
+    /// It was made when the pool had been closed.
+    pub closed: bool,
+    /// Rows of the catalog.
+    pub rows: u64,
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// Physical volumes that got a copy.
+    pub pvs: u32,
+}
+
+impl BackupInfo {
+    pub(super) fn of(header: &Header, file: Option<String>) -> BackupInfo {
+        BackupInfo {
+            file,
+            pool: header.pool,
+            sequence: header.sequence,
+            time: header.time,
+            incarnation: header.incarnation,
+            closed: header.closed,
+            rows: header.rows,
+            bytes: HEADER_LEN as u64 + header.body_len,
+            pvs: 0,
+        }
+    }
+}
+
+/// A backup that verifies, and where it lies.
+pub struct Found {
+    /// What it says of itself.
+    pub info: BackupInfo,
+    pub(super) header: Header,
+    pub(super) disk: Arc<dyn Disk>,
+    /// Byte of the disk at which its header is.
+    pub(super) at: u64,
+}
+
+impl Found {
+    pub(super) fn body(&self) -> Section<'_> {
+        let at = self.at + HEADER_LEN as u64;
+        Section { disk: &*self.disk, at, end: at + self.header.body_len }
+    }
+}
+
+pub(super) fn file_name(sequence: u64) -> String {
+    format!("{PREFIX}{sequence:010}{SUFFIX}")
+}
+
+/// The sequence in the name of a backup's file.
+pub(super) fn sequence_of(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok()
+}
+
+fn slot(number: u64) -> u64 {
+    SLOTS_START + number % 2 * SLOT_LEN
+}
+
+/// The headers that verify in the slots of a physical volume of this pool, and their places.
+pub(super) fn headers_on(disk: &dyn Disk, pool: [u8; 16]) -> Vec<(u64, Header)> {
+    let header = |at: u64| Some((at, header_at(disk, at)?)).filter(|(_, header)| header.pool == pool);
+    [slot(0), slot(1)].into_iter().filter_map(header).collect()
+}
+
+fn header_at(disk: &dyn Disk, at: u64) -> Option<Header> {
+    let mut block = vec![0; HEADER_LEN];
+    disk.read_at(&mut block, at).ok()?;
+    Header::decode(&block)
+}
+
+/// Puts a whole backup into its slot of a physical volume.
+pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io::Result<()> {
+    disk.write_at(bytes, slot(sequence))?;
+    disk.sync(SyncPurpose::Label)
+}
+
+/// Clears the slots of a physical volume that leaves its pool.
+pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
+    let zeros = vec![0; SLOT_LEN as usize];
+    disk.write_at(&zeros, slot(0))?;
+    disk.write_at(&zeros, slot(1))
+}
+
+/// The newest backup that verifies in `path`, which is a file of a backup or a physical volume. An
+/// error ([`crate::ErrorKind::Corrupt`]) when there is none.
+pub fn find(dir: &dyn Dir, path: &str) -> Result<Found> {
+    let disk = super::open(dir, path)?;
+    let mut headers: Vec<(u64, Header)> =
+        [0, slot(0), slot(1)].into_iter().filter_map(|at| Some((at, header_at(&*disk, at)?))).collect();
+    headers.sort_by_key(|(_, header)| std::cmp::Reverse(header.sequence));
+    let len = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
+    for (at, header) in headers {
+        let body = at + HEADER_LEN as u64;
+        let Some(end) = body.checked_add(header.body_len).filter(|end| *end <= len) else { continue };
+        if sum(Section { disk: &*disk, at: body, end }).is_ok_and(|sum| sum == header.body_sum) {
+            let info = BackupInfo::of(&header, (at == 0).then(|| path.to_owned()));
+            return Ok(Found { info, header, disk, at });
+        }
+    }
+    Err(corrupt(format!("find a backup of the metadata in {path}: there is none that verifies")))
+}

@@ -1,0 +1,165 @@
+//! Backups of the metadata: one a day, one at each clean stop, and on request.
+
+use crate::http::App;
+use hindcast_engine::backup::{BackupInfo, find};
+use hindcast_engine::disk::{Dir, FileDir};
+use hindcast_engine::pool::Pool;
+use hindcast_engine::{Error, Result};
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Directory of backups in the data directory.
+pub const DIRECTORY: &str = "metadata";
+/// Backups older than this are reported.
+const OLD: SignedDuration = SignedDuration::from_hours(48);
+/// Between looks at the clock, and between tries where a backup fails.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// What the server knows of its backups.
+pub(crate) struct Backups {
+    directory: PathBuf,
+    keep: usize,
+    /// `None`: none is made but on request and at a stop.
+    interval: Option<Duration>,
+    newest: Mutex<Newest>,
+    started: Timestamp,
+}
+
+#[derive(Default)]
+struct Newest {
+    made: Option<Timestamp>,
+    /// Why the last try failed.
+    failure: Option<String>,
+}
+
+impl Backups {
+    /// Looks for the newest backup in the data directory.
+    pub(crate) fn open(data: &Path, keep: usize, interval: Option<Duration>) -> Backups {
+        let directory = data.join(DIRECTORY);
+        let made = newest_in(&directory);
+        let newest = Mutex::new(Newest { made, failure: None });
+        Backups { directory, keep, interval, newest, started: Timestamp::now() }
+    }
+
+    /// Makes one, in `path` or in the data directory.
+    pub(crate) fn make(&self, pool: &Pool, path: Option<&Path>) -> Result<BackupInfo> {
+        let directory = path.unwrap_or(&self.directory);
+        let made = FileDir::create(directory)
+            .map_err(|e| Error::io(format!("create {}", directory.display()), e))
+            .and_then(|dir| pool.backup_metadata(&dir, self.keep));
+        let mut newest = self.newest.lock();
+        match &made {
+            Ok(info) => {
+                *newest = Newest { made: Some(Timestamp::now()), failure: None };
+                tracing::info!(
+                    bytes = info.bytes,
+                    pvs = info.pvs,
+                    sequence = info.sequence,
+                    "metadata backed up"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the metadata could not be backed up");
+                newest.failure = Some(error.to_string());
+            }
+        }
+        made
+    }
+
+    /// Is one to be made by now?
+    fn is_due(&self, now: Timestamp) -> bool {
+        let Some(interval) = self.interval else { return false };
+        let made = self.newest.lock().made;
+        // After a clock that was set back the age is unknown.
+        made.is_none_or(|made| made > now || now.duration_since(made).unsigned_abs() >= interval)
+    }
+
+    /// A sentence, if the newest backup is too old.
+    pub(crate) fn problem(&self, now: Timestamp) -> Option<String> {
+        let newest = self.newest.lock();
+        let since = newest.made.unwrap_or(self.started);
+        let age = now.duration_since(since);
+        if age < OLD {
+            return None;
+        }
+        let age = match newest.made {
+            Some(_) => format!("the newest backup of the metadata is {} hours old", age.as_hours()),
+            None => "there is no backup of the metadata".to_owned(),
+        };
+        Some(match &newest.failure {
+            Some(why) => format!("{age}; the last try failed: {why}"),
+            None => age,
+        })
+    }
+}
+
+/// When the newest backup in a directory was made.
+fn newest_in(directory: &Path) -> Option<Timestamp> {
+    let dir = FileDir::new(directory);
+    let names = dir.list().ok()?;
+    let made = names.iter().filter_map(|name| Some(find(&dir, name).ok()?.info.time)).max()?;
+    Timestamp::from_nanosecond(made.into()).ok()
+}
+
+/// The thread that makes backups in time.
+pub(crate) struct BackupKeeper {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: JoinHandle<()>,
+}
+
+impl BackupKeeper {
+    /// Starts it.
+    pub(crate) fn start(app: Arc<App>) -> io::Result<BackupKeeper> {
+        let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let seen = stop.clone();
+        let run = move || {
+            let mut stopping = seen.0.lock();
+            while !*stopping {
+                if app.backups.is_due(Timestamp::now()) {
+                    // A failure is kept for the health, and the next look tries again.
+                    let _ = MutexGuard::unlocked(&mut stopping, || app.backups.make(&app.pool, None));
+                }
+                if !*stopping {
+                    seen.1.wait_for(&mut stopping, LOOK);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("backups".into()).spawn(run)?;
+        Ok(BackupKeeper { stop, thread })
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of backups had ended by a defect");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn age_is_measured_from_the_newest_or_from_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let backups = Backups::open(dir.path(), 3, Some(Duration::from_secs(86_400)));
+        let now = Timestamp::now();
+        let hours = |n| now + SignedDuration::from_hours(n);
+        assert!(backups.is_due(now) && backups.problem(hours(47)).is_none());
+        assert_eq!(backups.problem(hours(49)).as_deref(), Some("there is no backup of the metadata"));
+        backups.newest.lock().made = Some(now);
+        assert!(!backups.is_due(hours(23)) && backups.is_due(hours(25)) && backups.is_due(hours(-1)));
+        backups.newest.lock().failure = Some("full".into());
+        let problem = backups.problem(hours(50)).unwrap();
+        assert_eq!(problem, "the newest backup of the metadata is 50 hours old; the last try failed: full");
+        assert!(!Backups::open(dir.path(), 3, None).is_due(now));
+    }
+}

@@ -1,0 +1,45 @@
+//! The route of backups of the metadata.
+
+use super::error::{ApiError, Json};
+use super::routes::Shared;
+use super::{App, blocking};
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{BackUp, Backup, ErrorBody, ErrorKind};
+use hindcast_engine::world::uuid_text;
+use jiff::Timestamp;
+use std::path::PathBuf;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(back_up))
+}
+
+/// Writes a backup of the pool's metadata, durably. The path is the server's.
+#[utoipa::path(post, path = "/pool/backups", request_body = BackUp, responses((status = CREATED, body = Backup), (status = "default", body = ErrorBody)))]
+async fn back_up(
+    State(app): Shared,
+    Json(how): Json<BackUp>,
+) -> Result<(StatusCode, Json<Backup>), ApiError> {
+    blocking(&app, move |app| {
+        let path = how.path.map(PathBuf::from);
+        if path.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return Err(ApiError::new(ErrorKind::Invalid, "a path for a backup has to be absolute"));
+        }
+        let info = app.backups.make(&app.pool, path.as_deref())?;
+        let directory = path.unwrap_or_else(|| PathBuf::from(&app.data).join(crate::backups::DIRECTORY));
+        let backup = Backup {
+            path: directory.join(info.file.unwrap_or_default()).display().to_string(),
+            pool: uuid_text(&info.pool),
+            sequence: info.sequence,
+            made: Timestamp::from_nanosecond(info.time.into()).unwrap_or_default(),
+            rows: info.rows,
+            bytes: info.bytes,
+            pvs: info.pvs,
+        };
+        Ok((StatusCode::CREATED, Json(backup)))
+    })
+    .await
+}
