@@ -323,3 +323,28 @@ fn many_physical_volumes_are_stamped_side_by_side() {
         assert_eq!(open_mem(&mixed, 6).map(drop).unwrap_err().kind(), ErrorKind::Conflict, "pv {n}");
     }
 }
+
+/// A disk that writes more as a whole than the pool's atomic unit is not taken in; one that a pool
+/// was moved to is told of.
+#[test]
+fn blocks_of_the_disk_are_not_larger_than_the_atomic_unit() {
+    let dir = MemDir::new();
+    let config = PoolConfig { atomic_unit: 512, ..config() };
+    let pv = |n| PvSpec { path: format!("pv-{n}.img"), size: Some(16 * MIB), force: false };
+    let create = |unit| {
+        let config = PoolConfig { atomic_unit: unit, ..config };
+        Pool::create(Arc::new(dir.clone()), &world(1), &config, Placement::Anywhere, &[pv(0)])
+    };
+    dir.set_physical_block(4096);
+    let refused = create(512).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("4096"), "{refused}");
+    dir.set_physical_block(512);
+    create(512).unwrap();
+    let pool = open_mem(&dir, 2).unwrap();
+    assert_eq!(pool.health(), Health::Healthy);
+    dir.set_physical_block(4096);
+    assert_eq!(pool.add_pv(&pv(1)).unwrap_err().kind(), ErrorKind::Invalid);
+    drop(pool);
+    let pool = open_mem(&dir, 3).unwrap();
+    assert!(pool.health().has(code::BLOCKS_LARGE), "{:?}", pool.health());
+}

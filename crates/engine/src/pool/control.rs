@@ -228,7 +228,8 @@ impl Pool {
         }
         let known = |uuid: &[u8; 16]| self.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
         let extent_size = self.config.extent_size;
-        let (disk, extents) = open_new(&*self.dir, spec, self.uuid, extent_size, &known)?;
+        let (disk, extents) =
+            open_new(&*self.dir, spec, self.uuid, (extent_size, self.config.atomic_unit), &known)?;
         let identity = uuid(&*self.world.rng);
         let label = Label { pool: self.uuid, pv_uuid: identity, pv: id, extents, extent_size };
         self.stamping.first(&label, &*disk, &spec.path)?;

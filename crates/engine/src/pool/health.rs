@@ -18,6 +18,8 @@ pub mod code {
     pub const JOURNAL_LOSS: &str = "journal-loss";
     /// Data can't be read any more: reads there fail until it is written again.
     pub const DATA_DAMAGED: &str = "data-damaged";
+    /// The disk below a physical volume writes more as a whole than the pool's atomic unit.
+    pub const BLOCKS_LARGE: &str = "blocks-large";
     /// Reads of a physical volume have failed.
     pub const PV_READ_ERRORS: &str = "pv-read-errors";
     /// Little space is left for new writes.
@@ -105,6 +107,7 @@ impl Pool {
         warnings.extend(problems.map(|text| Warning::new(code::PV_STAMP, text)));
         self.warn_of_shortages(&mut warnings);
         self.warn_of_history_room(&mut warnings);
+        self.warn_of_large_blocks(&mut warnings);
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 
@@ -136,6 +139,21 @@ impl Pool {
                 pv.read_errors, pv.path, pv.last_read_error
             );
             warnings.push(Warning::new(code::PV_READ_ERRORS, text));
+        }
+    }
+
+    fn warn_of_large_blocks(&self, warnings: &mut Vec<Warning>) {
+        let ids: Vec<u32> = self.names.read().pvs.keys().copied().collect();
+        let unit = self.config.atomic_unit;
+        for pv in ids.into_iter().filter_map(|id| self.pvs.held(id)) {
+            if let Some(whole) = pv.physical_block.filter(|whole| *whole > u64::from(unit)) {
+                let text = format!(
+                    "the disk of {} writes {whole} bytes as a whole, more than the pool's atomic unit of {unit}: a \
+                     power cut could damage what lies beside a write",
+                    pv.path
+                );
+                warnings.push(Warning::new(code::BLOCKS_LARGE, text));
+            }
         }
     }
 

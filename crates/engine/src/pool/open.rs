@@ -73,7 +73,7 @@ impl Pool {
             if pvs[..id].iter().any(|earlier| earlier.path == spec.path) {
                 return Err(conflict(format!("create a pool: {} was named twice", spec.path)));
             }
-            let (disk, extents) = open_new(&*dir, spec, pool, extent_size, &|_| false)?;
+            let (disk, extents) = open_new(&*dir, spec, pool, (extent_size, config.atomic_unit), &|_| false)?;
             let record =
                 PvRecord { uuid: uuid(&*world.rng), path: spec.path.clone(), extents, draining: false };
             let label = Label { pool, pv_uuid: record.uuid, pv: id as u32, extents, extent_size };

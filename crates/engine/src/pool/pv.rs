@@ -20,6 +20,8 @@ pub(crate) struct Pv {
     pub(crate) path: String,
     pub(crate) extents: u32,
     pub(crate) disk: Arc<dyn Disk>,
+    /// Bytes that the disk below writes as a whole, where that is known.
+    pub(crate) physical_block: Option<u64>,
     /// Extents in use or waiting for readers, as the allocator counts them.
     pub(crate) used_extents: AtomicU64,
     /// Reads that failed since the pool was opened, and the last of them.
@@ -38,6 +40,7 @@ impl Pv {
             uuid,
             path,
             extents,
+            physical_block: disk.physical_block().ok().flatten(),
             disk,
             used_extents: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
@@ -172,7 +175,7 @@ pub(crate) fn open_new(
     dir: &dyn Dir,
     spec: &PvSpec,
     pool: [u8; 16],
-    extent_size: u64,
+    (extent_size, atomic_unit): (u64, u32),
     known: &dyn Fn(&[u8; 16]) -> bool,
 ) -> Result<(Arc<dyn Disk>, u32)> {
     let path = &spec.path;
@@ -201,6 +204,13 @@ pub(crate) fn open_new(
         }
         Err(e) => return Err(fail(e)),
     };
+    if let Some(whole) = disk.physical_block().map_err(fail)?.filter(|whole| *whole > u64::from(atomic_unit))
+    {
+        return Err(invalid(format!(
+            "use {path}: its disk writes {whole} bytes as a whole, more than the pool's atomic unit of {atomic_unit}: \
+             a power cut could damage what lies beside a write"
+        )));
+    }
     match check_unknown(Label::read(&*disk, path)?, path, pool, known)? {
         Found::Label(label) if label.pool == pool => {}
         Found::Label(_) | Found::Damaged if !spec.force => {
