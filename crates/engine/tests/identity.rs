@@ -126,8 +126,11 @@ fn a_copied_directory_does_not_open_beside_the_original() {
     assert!(!report.is_clean());
     pool.close().unwrap();
     drop(pool);
-    // One after the other it is of the same time, and opens; from then on the original is the older
-    // one.
+    // It is older than what the close left.
+    assert_eq!(open_file(&two).map(drop).unwrap_err().kind(), ErrorKind::Conflict);
+    // A copy of that is of the same time, and opens; from then on the original is the older one.
+    std::fs::remove_dir_all(&two).unwrap();
+    copy_directory(&one, &two);
     drop(open_file(&two).unwrap());
     let error = open_file(&one).map(drop).unwrap_err();
     assert!(error.to_string().contains("this data directory is older"), "{error}");
@@ -347,4 +350,20 @@ fn blocks_of_the_disk_are_not_larger_than_the_atomic_unit() {
     drop(pool);
     let pool = open_mem(&dir, 3).unwrap();
     assert!(pool.health().has(code::BLOCKS_LARGE), "{:?}", pool.health());
+}
+
+/// The last stamp is of the close: a copy that is younger than the interval is told, too.
+#[test]
+fn what_was_copied_right_before_a_close_is_older_than_what_is_left() {
+    let dir = mem_pool(1);
+    let pool = open_mem(&dir, 3).unwrap();
+    let copied = dir.copy();
+    fill(&pool, "v", 2);
+    pool.close().unwrap();
+    drop(pool);
+    let refused = open_mem(&restore_directory(&dir, &copied), 4).map(drop).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Conflict && refused.to_string().contains("older"), "{refused}");
+    let refused = open_mem(&restore_pv(&dir, &copied), 4).map(drop).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Conflict && refused.to_string().contains("older"), "{refused}");
+    open_mem(&dir, 5).unwrap();
 }

@@ -312,6 +312,11 @@ impl Pool {
         if same && !waiting && !self.damage.is_changed() {
             return Ok(());
         }
+        self.commit_alone(m)
+    }
+
+    /// Commits the positions, and what waits for a commit.
+    pub(super) fn commit_alone(&self, m: &mut Maintenance) -> Result<()> {
         self.fault.check()?;
         let txn = self.catalog.begin().map_err(|e| self.failed(m, Task::Upkeep, e))?;
         self.commit_aside(m, txn, &[])

@@ -315,7 +315,7 @@ impl Pool {
         }
         self.fault.check()?;
         self.journal.sync_all()?;
-        self.checkpoint_now()?;
+        self.stamp_last()?;
         self.work.done.store(true, Ordering::Release);
         Ok(())
     }

@@ -29,6 +29,8 @@ struct State {
     issued: StampRecord,
     /// It has been written to the physical volumes.
     written: bool,
+    /// The next commit issues one.
+    due: bool,
     /// When it was issued, by the world's clock.
     issued_at: u64,
     /// The last one of this life that is durable on each physical volume.
@@ -61,7 +63,8 @@ impl Stamping {
     ) -> Self {
         let borne: BTreeMap<u32, StampRecord> = pvs.iter().map(|pv| (pv.id, issued)).collect();
         let unrecorded = borne.clone();
-        Stamping(Mutex::new(State { issued, written: true, issued_at: now, borne, unrecorded, problems }))
+        let (written, due) = (true, false);
+        Stamping(Mutex::new(State { issued, written, due, issued_at: now, borne, unrecorded, problems }))
     }
 
     /// Adds to a transaction what has become durable since the last one, and the next stamp when it
@@ -72,7 +75,7 @@ impl Stamping {
             txn.put_durable_stamp(*pv, stamp)?;
         }
         // Clocks go back.
-        let due = state.written && now.abs_diff(state.issued_at) >= interval;
+        let due = state.written && (state.due || now.abs_diff(state.issued_at) >= interval);
         let next = StampRecord { sequence: state.issued.sequence + 1, ..state.issued };
         if due {
             txn.put_issued_stamp(&next)?;
@@ -85,8 +88,13 @@ impl Stamping {
         let state = &mut *self.0.lock();
         state.unrecorded.retain(|pv, stamp| stored.recorded.get(pv) != Some(stamp));
         if let Some((stamp, now)) = stored.issued {
-            (state.issued, state.issued_at, state.written) = (stamp, now, false);
+            (state.issued, state.issued_at, state.written, state.due) = (stamp, now, false, false);
         }
+    }
+
+    /// The next commit issues a stamp, however young the last one is.
+    fn make_due(&self) {
+        self.0.lock().due = true;
     }
 
     /// Forgets a physical volume that leaves.
@@ -156,6 +164,18 @@ pub(crate) fn stamp_all(
 }
 
 impl Pool {
+    /// Writes a last stamp for a pool that is about to be closed: what was copied of it within the
+    /// last interval is told from what is left.
+    pub(crate) fn stamp_last(&self) -> Result<()> {
+        let m = &mut *self.maintenance.lock();
+        self.write_stamps(m)?;
+        self.stamping.make_due();
+        self.commit_alone(m)?;
+        self.write_stamps(m)?;
+        // That they are durable.
+        self.commit_alone(m)
+    }
+
     /// Writes the last stamp that was issued, if that is still to be done. A physical volume that
     /// can't be stamped keeps the older one, which is no lie; a stamp there that is not this pool's
     /// own poisons the pool.
