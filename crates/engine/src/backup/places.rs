@@ -104,11 +104,18 @@ pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io:
     disk.sync(SyncPurpose::Label)
 }
 
-/// Clears the slots of a physical volume that leaves its pool.
+/// Clears the slots of a physical volume that leaves its pool. Only what holds something is written: a
+/// sparse file on a full file system has room for that, and for no more.
 pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
-    let zeros = vec![0; SLOT_LEN as usize];
-    disk.write_at(&zeros, slot(0))?;
-    disk.write_at(&zeros, slot(1))
+    let mut block = vec![0; HEADER_LEN];
+    for at in (SLOTS_START..DATA_START).step_by(HEADER_LEN) {
+        disk.read_at(&mut block, at)?;
+        if block.iter().any(|byte| *byte != 0) {
+            block.fill(0);
+            disk.write_at(&block, at)?;
+        }
+    }
+    Ok(())
 }
 
 /// The newest backup that verifies in `path`, which is a file of a backup or a physical volume. An
