@@ -63,6 +63,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
         (10427, "a drain failed in a pool that opened healthy over a failed store"),
         (20350, "the model took all records of a write that failed in part for gone"),
         (20036, "a segment's header that can't be read kept the pool closed"),
+        (1864, "reads of a poisoned pool met a lock of the page cache that a panic had left poisoned"),
         (1820, "a physical volume that leaves took space of a full file system to be wiped"),
         (7486, "the model knew no chunk that growing by force brings in"),
         (6305, "a crash during the drain after a panic was taken for a failed read"),

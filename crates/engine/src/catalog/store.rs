@@ -164,13 +164,14 @@ impl Store {
     fn is_lost(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Poisoned => true,
-            // A panic over damage, or one that has left the store's locks poisoned: then no
-            // transaction begins.
+            // A panic of the disk may have left any of the store's locks poisoned, such as that of a
+            // part of its page cache.
+            ErrorKind::Corrupt | ErrorKind::Io if self.panicked.load(Ordering::Acquire) => true,
+            // A panic over damage may have, too: then no transaction begins.
             ErrorKind::Corrupt => {
                 let begin = || self.db.get().is_ok_and(|db| db.begin_read().is_ok());
                 !catch_unwind(AssertUnwindSafe(begin)).unwrap_or(false)
             }
-            ErrorKind::Io => self.panicked.load(Ordering::Acquire),
             _ => false,
         }
     }
