@@ -68,13 +68,17 @@ fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
 /// A mount point without its file system is an empty directory. A new pool there would take the
 /// room of another file system, and clients would find their volumes gone.
 fn no_pool(path: &Path, advice: &str) -> ErrorBody {
-    ErrorBody {
-        kind: ErrorKind::NotFound,
-        message: format!(
-            "open the pool in {}: there is none; is the file system mounted?{advice}",
-            path.display()
-        ),
-    }
+    let shown = path.display();
+    let lost = path.join(crate::BACKUPS).is_dir();
+    let message = if lost {
+        format!(
+            "open the pool in {shown}: its catalog is lost, but there are backups of it: see `hindcast \
+             restore-metadata --data {shown}`"
+        )
+    } else {
+        format!("open the pool in {shown}: there is none; is the file system mounted?{advice}")
+    };
+    ErrorBody { kind: ErrorKind::NotFound, message }
 }
 
 fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), ErrorBody> {

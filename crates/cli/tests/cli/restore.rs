@@ -31,6 +31,13 @@ fn a_lost_catalog_comes_back_from_the_backup_of_a_stop() {
 
     for from in [None, Some(dir.path().join("pv-0.img"))] {
         std::fs::remove_file(dir.path().join("catalog.redb")).unwrap();
+        let refused = program()
+            .args(["serve", "--nbd=none", "--iscsi=none", "--data"])
+            .arg(dir.path())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(3) && told.contains("restore-metadata"), "{told}");
         let from: Vec<&str> = from.iter().flat_map(|path| ["--from", path.to_str().unwrap()]).collect();
         let (code, report) = restore(dir.path(), &from);
         assert_eq!((code, &report["closed"], &report["restored"]), (Some(0), &true.into(), &false.into()));
