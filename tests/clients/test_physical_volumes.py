@@ -253,5 +253,43 @@ def check_names_damage(t):
     assert "more.pv" in output + message, output + message
 
 
+@test(limit=240, hindcast_only=True)
+def a_copied_data_directory(t):
+    """The physical volume lies elsewhere; of the directory there are copies, of several times."""
+    server = t.server(pool="64M")
+    first = pvs(server)[0]["path"]
+    outside = t.dir / "outside.pv"
+    server.cli("pool", "add", outside, "--size", "256M")
+    server.cli("pool", "drain", first)
+    server.cli("pool", "remove", first)
+    server.create("v", 16 * MIB)
+    put(server, "v", pattern(1, MIB))
+    server.drained()
+    sockets = shutil.ignore_patterns("*.sock")
+    shutil.copytree(server.dir, t.dir / "old", ignore=sockets)
+
+    def copy_of(name):
+        copy = t.server(name, start=False, pool="64M")
+        # It has a pool: it is not to make one.
+        copy.answered = True
+        return copy
+
+    # Both at once.
+    assert "another process" in copy_of("old").refuses_to_start()
+    put(server, "v", pattern(2, MIB))
+    server.stop()
+    # One that was copied while the pool was in use.
+    assert "older than its physical volumes" in copy_of("old").refuses_to_start()
+    shutil.copytree(server.dir, t.dir / "new", ignore=sockets)
+    copy = copy_of("new").start()
+    assert get(copy, "v", MIB) == pattern(2, MIB)
+    copy.stop()
+    # The copy went on: now the original is the older one. Nothing was written by those who were refused.
+    assert "older than its physical volumes" in server.refuses_to_start()
+    copy.start()
+    assert get(copy, "v", MIB) == pattern(2, MIB)
+    copy.check()
+
+
 if __name__ == "__main__":
     main()

@@ -82,7 +82,8 @@ def the_host_is_filled_under_postgresql(t):
     recorded = {0: bench.committed()}
     assert recorded[0], "pgbench committed nothing: the test would prove nothing"
     disk.tear_down()
-    # The file system on the volume was told that there is no space, and may have given up: as after a power cut.
+    # The file system on the volume was told that there is no space, and may have given up: as after
+    # a power cut.
     disk.attach()
     disk.mount_checked()
     postgres.start()

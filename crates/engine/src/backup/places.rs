@@ -104,8 +104,8 @@ pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io:
     disk.sync(SyncPurpose::Label)
 }
 
-/// Clears the slots of a physical volume that leaves its pool. Only what holds something is written: a
-/// sparse file on a full file system has room for that, and for no more.
+/// Clears the slots of a physical volume that leaves its pool. Only what holds something is
+/// written: a sparse file on a full file system has room for that, and for no more.
 pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
     let mut block = vec![0; HEADER_LEN];
     for at in (SLOTS_START..DATA_START).step_by(HEADER_LEN) {

@@ -164,8 +164,8 @@ impl Store {
     fn is_lost(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Poisoned => true,
-            // A panic of the disk may have left any of the store's locks poisoned, such as that of a
-            // part of its page cache.
+            // A panic of the disk may have left any of the store's locks poisoned, such as that of
+            // a part of its page cache.
             ErrorKind::Corrupt | ErrorKind::Io if self.panicked.load(Ordering::Acquire) => true,
             // A panic over damage may have, too: then no transaction begins.
             ErrorKind::Corrupt => {
