@@ -169,7 +169,8 @@ fn a_new_pool_is_made_only_where_that_is_asked_for() {
 fn a_creation_that_was_cut_short_is_begun_again_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(Server::start(dir.path()).stop("-TERM"), Some(0));
-    // As it is before the catalog gets its name: there is no journal.
+    // As it is before the catalog gets its name: there is no journal, and no backup.
+    std::fs::remove_dir_all(dir.path().join("metadata")).unwrap();
     for name in state(dir.path()).unwrap().1.into_keys().filter(|name| name.starts_with("journal")) {
         std::fs::remove_file(dir.path().join(name)).unwrap();
     }
