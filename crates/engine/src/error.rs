@@ -53,6 +53,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
     match (first, second) {
         (Err(first), Err(second)) if first.is_shortage() => Err(second),
+        (Err(first), _) => Err(first),
         (first, second) => second.and(first),
     }
 }
@@ -144,3 +145,20 @@ macro_rules! ctor {
     )*};
 }
 ctor!(corrupt => Corrupt, invalid => Invalid, conflict => Conflict, not_found => NotFound, no_space => NoSpace);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_hides_no_other_failure() {
+        let short = || Err::<(), _>(no_space("x"));
+        let failed = || Err::<(), _>(Error::new(ErrorKind::Io, "sync"));
+        for outcome in [both(short(), failed()), both(failed(), short()), both(Ok(()), failed())] {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Io);
+        }
+        let lasting = Err(no_space("commit").lasting());
+        assert!(!both(short(), lasting).unwrap_err().is_shortage());
+        assert!(both(short(), short()).unwrap_err().is_shortage() && both(Ok(7), Ok(())).unwrap() == 7);
+    }
+}

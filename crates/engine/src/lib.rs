@@ -8,6 +8,13 @@
 //! them in `map`, all committed by `catalog`; `disk` and `world` are the seams at the bottom.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as hindcast_engine;
+#[cfg(test)]
+#[macro_use]
+#[path = "../tests/common/forward.rs"]
+mod forward;
+
 pub mod backup;
 mod catalog;
 pub mod cdp;

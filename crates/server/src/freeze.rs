@@ -65,7 +65,10 @@ pub fn frozen<T, E>(hooks: &Hooks, work: impl FnOnce() -> Result<T, E>) -> Resul
         (late, guardian.thaw(hooks.timeout))
     };
     std::thread::scope(|scope| {
-        let timer = scope.spawn(timed);
+        // Where there is none to be had the guardian goes with the closure, and thaws.
+        let timer = std::thread::Builder::new()
+            .spawn_scoped(scope, timed)
+            .map_err(|e| FreezeError::Before(format!("start a thread to watch the time: {e}")))?;
         let result = work();
         drop(done);
         let thawed = timer.join().unwrap_or_else(|_| (true, Err("run the command after: a defect".into())));
@@ -76,6 +79,12 @@ pub fn frozen<T, E>(hooks: &Hooks, work: impl FnOnce() -> Result<T, E>) -> Resul
             (Ok(done), (false, Ok(()))) => Ok(done),
         }
     })
+}
+
+/// Waits for the end of a process, beside everything else. Without a thread for that the process stays
+/// a zombie until this one ends.
+fn reap(mut process: Child) {
+    let _ = std::thread::Builder::new().spawn(move || process.wait());
 }
 
 /// The process that thaws.
@@ -109,7 +118,7 @@ impl Guardian {
             Ok(()) => writeln!(self.orders).map_err(|e| fail(&e)),
             Err(why) => {
                 // Its group is the guardian's to kill; what is left of it here is reaped.
-                std::thread::spawn(move || process.wait());
+                reap(process);
                 Err(why)
             }
         }
@@ -122,7 +131,7 @@ impl Guardian {
             Ok(Some(status)) if status.success() => Ok(()),
             Ok(Some(status)) => Err(format!("run the command after the snapshot: {status}")),
             Ok(None) => {
-                std::thread::spawn(move || self.process.wait());
+                reap(self.process);
                 Err("run the command after the snapshot: it goes on and on".into())
             }
             Err(e) => Err(format!("wait for the command after the snapshot: {e}")),

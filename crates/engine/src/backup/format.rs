@@ -9,7 +9,7 @@
 //! | 32..40 | sequence: a later backup of the pool has a larger one |
 //! | 40..48 | time, nanoseconds since the Unix epoch |
 //! | 48..56 | incarnation of the pool |
-//! | 56..60 | 1: made when the pool had been closed, so nothing was committed after it in that incarnation; else 0 |
+//! | 56..60 | 1: the pool had been closed: its incarnation has no later commit; else 0 |
 //! | 60..64 | CRC32C of the body |
 //! | 64..72 | bytes of the body, which follows the header |
 //! | 72..80 | rows in the body |

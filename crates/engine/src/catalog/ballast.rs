@@ -189,4 +189,23 @@ mod tests {
         assert!(ballast.spend(eio).is_err() && ballast.held() > 0, "it is no cure for a broken disk");
         assert_eq!(Ballast::open(&dir, 1 << 10).held(), 0, "of another size");
     }
+
+    /// A copy of a data directory may have made holes of what was full.
+    #[test]
+    fn a_ballast_with_holes_is_none() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = crate::disk::FileDir::new(tmp.path());
+        Ballast::open(&dir, 1 << 20).restore(u64::MAX);
+        assert_eq!(Ballast::open(&dir, 1 << 20).held(), 1 << 20);
+        let file = dir.open(FILE, OpenMode::Existing).unwrap();
+        file.set_len(0).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let sparse = file.run_at(0).unwrap() != (1 << 20, true);
+        if !sparse {
+            println!("SKIPPED: this file system does not tell holes");
+            return;
+        }
+        let ballast = Ballast::open(&dir, 1 << 20);
+        assert_eq!((ballast.held(), file.len().unwrap()), (0, 0), "it is made anew where there is room");
+    }
 }

@@ -1,8 +1,7 @@
 //! A directory in which resources run short, for tests.
 
-use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use super::{Dir, Disk, OpenMode};
 use std::io;
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -72,58 +71,9 @@ impl Dir for ScarceDir {
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         self.counted(|| self.inner.open_locked(name, mode))
     }
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        self.inner.lock(name)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.inner.list()
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.inner.sync(purpose)
-    }
+    forward!(inner: lock remove rename list sync);
 }
 
 impl Disk for ScarceDisk {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.inner.try_read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.inner.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.inner.write_vectored_at(bufs, offset)
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.inner.sync(purpose)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.allocate(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.punch(offset, len)
-    }
-    fn backing_available(&self) -> io::Result<Option<Backing>> {
-        self.inner.backing_available()
-    }
-    fn advise_random(&self) {
-        self.inner.advise_random();
-    }
-    fn is_block_device(&self) -> bool {
-        self.inner.is_block_device()
-    }
+    forward!(inner: read_at try_read_at write_at write_vectored_at sync len set_len allocate punch backing_available advise_random is_block_device);
 }
