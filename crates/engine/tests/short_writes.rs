@@ -8,7 +8,8 @@ mod common;
 mod forward;
 
 use common::{KIB, MIB, content, idle, write};
-use hindcast_engine::device::BlockDevice;
+use hindcast_engine::ErrorKind;
+use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
 use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
@@ -190,4 +191,35 @@ fn a_physical_volume_leaves_through_a_shortage() {
     };
     assert_eq!((added.path.as_str(), pool.pvs().len()), ("pv-1", 2));
     assert!(content(&v).iter().all(|b| *b == 2));
+}
+
+/// A writer is not kept waiting for ever, wherever in a segment of the journal it finds no room.
+#[test]
+fn a_full_journal_refuses_while_the_shortage_lasts_and_takes_writes_after_it() {
+    for (threads, len) in [(1, 128 * KIB), (4, 128 * KIB), (1, 4 * KIB), (1, 512)] {
+        let site = Site::new();
+        let pool = site.open(threads, 3);
+        site.volume(&pool);
+        let v = pool.open_volume("v", false).unwrap();
+        site.refuse(u32::MAX);
+        let mut taken = 0;
+        let refused = loop {
+            let data = bytes::Bytes::from(vec![taken as u8; len as usize]);
+            let mut ops = [WriteOp::new(taken * len % MIB, data)];
+            v.write(&mut ops, false);
+            match ops.into_iter().next().unwrap().result {
+                Ok(()) => taken += 1,
+                Err(error) => break error,
+            }
+            assert!(taken * len < 32 * MIB, "more than the journal has room for");
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(pool.health().has("host-full-waiting"), "{:?}", pool.health());
+        site.refuse(0);
+        while pool.stats().destaged_lsn < pool.stats().sequenced_lsn {
+            let _ = pool.drain().map_err(|e| assert!(e.is_shortage(), "{e}"));
+        }
+        write(&v, 0, 7, len);
+        assert!(content(&v)[..len as usize].iter().all(|b| *b == 7));
+    }
 }

@@ -9,7 +9,6 @@
 use super::maintain::passing;
 use super::{Maintenance, Pool};
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::Room;
 use parking_lot::Mutex;
 
 /// Nanoseconds from a failure to the next attempt: the first time, and at most.
@@ -123,14 +122,16 @@ impl Pool {
     /// Waits for room in the journal while destage waits for the end of a shortage, or refuses the
     /// write after a while.
     pub(crate) fn wait_out_shortage(&self) -> Result<()> {
+        let used = self.journal.usage().0;
         for _ in 0..self.options.shortage_waits {
             self.journal.wait_for_room();
             if let Some(mut m) = self.maintenance.try_lock() {
                 self.retry_destage(&mut m)?;
             }
-            // Readers of old segments may have gone meanwhile.
-            let has_room = self.journal.sequence().room(0, false) != Room::Full;
-            if has_room || self.shortages.cause(Task::Destage).is_none() {
+            // Readers of old segments may have gone meanwhile. What counts is that room came back: how
+            // much the write needs is not known here, and it looks again.
+            let has_come_back = self.journal.usage().0 < used;
+            if has_come_back || self.shortages.cause(Task::Destage).is_none() {
                 return Ok(());
             }
             self.check_usable()?;
