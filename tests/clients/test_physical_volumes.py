@@ -284,7 +284,8 @@ def a_copied_data_directory(t):
     copy = copy_of("new").start()
     assert get(copy, "v", MIB) == pattern(2, MIB)
     copy.stop()
-    # The copy went on: now the original is the older one. Nothing was written by those who were refused.
+    # The copy went on: now the original is the older one. Nothing was written by those who were
+    # refused.
     assert "older than its physical volumes" in server.refuses_to_start()
     copy.start()
     assert get(copy, "v", MIB) == pattern(2, MIB)

@@ -61,7 +61,8 @@ def the_host_is_filled_under_postgresql(t):
     end = time.monotonic() + 20
     while time.monotonic() < end:
         host.fill()
-        # What has its place goes on, unless the journal is full of what has to wait. Reads always do.
+        # What has its place goes on, unless the journal is full of what has to wait. Reads always
+        # do.
         with connection(server.uri("other")) as h:
             try:
                 h.pwrite(pattern(2, 64 * KIB), 0)

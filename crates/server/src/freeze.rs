@@ -81,8 +81,8 @@ pub fn frozen<T, E>(hooks: &Hooks, work: impl FnOnce() -> Result<T, E>) -> Resul
     })
 }
 
-/// Waits for the end of a process, beside everything else. Without a thread for that the process stays
-/// a zombie until this one ends.
+/// Waits for the end of a process, beside everything else. Without a thread for that the process
+/// stays a zombie until this one ends.
 fn reap(mut process: Child) {
     let _ = std::thread::Builder::new().spawn(move || process.wait());
 }

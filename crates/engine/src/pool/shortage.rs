@@ -128,8 +128,8 @@ impl Pool {
             if let Some(mut m) = self.maintenance.try_lock() {
                 self.retry_destage(&mut m)?;
             }
-            // Readers of old segments may have gone meanwhile. What counts is that room came back: how
-            // much the write needs is not known here, and it looks again.
+            // Readers of old segments may have gone meanwhile. What counts is that room came back:
+            // how much the write needs is not known here, and it looks again.
             let has_come_back = self.journal.usage().0 < used;
             if has_come_back || self.shortages.cause(Task::Destage).is_none() {
                 return Ok(());
