@@ -1,7 +1,7 @@
 //! `hindcast`: the server, and the command line that talks to it.
 //!
-//! One file per noun. Everything but `serve`, `check` and `restore-metadata` is a request to a
-//! running server through the admin API.
+//! One file per noun. Everything but `serve`, `check`, `restore-metadata` and `pool reidentify` is
+//! a request to a running server through the admin API.
 #![forbid(unsafe_code)]
 
 mod cdp;
@@ -14,6 +14,7 @@ mod history;
 mod output;
 mod pool;
 mod recover;
+mod reidentify;
 mod relocate;
 mod restore;
 mod schedule;
@@ -136,7 +137,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(*args),
         Command::Status => status::run(&global.session()?),
-        Command::Pool(command) => pool::run(command, &global.session()?),
+        Command::Pool(command) => pool::run(command, &global),
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),

@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::output::{list, percent, properties, yes_no};
-use crate::session::Session;
+use crate::reidentify;
+use crate::session::{Global, Session};
 use crate::status::health;
 use clap::Subcommand;
 use hindcast_api::{
@@ -46,6 +47,14 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[command(flatten)]
+    Served(Served),
+    Reidentify(reidentify::Args),
+}
+
+/// What a server does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Served {
     /// Space, journal and map cache of the pool
     Show,
     /// List the physical volumes
@@ -101,16 +110,23 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+pub(crate) fn run(command: Command, global: &Global) -> Result<(), Failure> {
+    match command {
+        Command::Reidentify(args) => reidentify::run(&args, global.output()),
+        Command::Served(command) => ask(command, &global.session()?),
+    }
+}
+
+fn ask(command: Served, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
-        Command::Show => output.show(&client.pool()?, table),
-        Command::Pvs => output.show(&client.pvs()?, |pvs| pv_list(pvs)),
-        Command::Add { path, size, force } => {
+        Served::Show => output.show(&client.pool()?, table),
+        Served::Pvs => output.show(&client.pvs()?, |pvs| pv_list(pvs)),
+        Served::Add { path, size, force } => {
             let pv = client.add_pv(&AddPv { path, size: size.map(|s| s.0), force })?;
             output.show(&pv, |pv| format!("added {}: {}, number {}", pv.path, Size(pv.size), pv.id))
         }
-        Command::Drain { pv, wait, cancel } => {
+        Served::Drain { pv, wait, cancel } => {
             let mut now = client.patch_pv(&pv, &PatchPv { draining: !cancel })?;
             if wait {
                 now = wait_until_empty(session, now)?;
@@ -121,15 +137,15 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 (true, used) => format!("draining {}: {} to move", pv.path, Size(used)),
             })
         }
-        Command::Remove { pv } => {
+        Served::Remove { pv } => {
             client.remove_pv(&pv)?;
             output.done(format_args!("removed {pv}"))
         }
-        Command::Clock { confirm } => {
+        Served::Clock { confirm } => {
             let clock = if confirm { client.confirm_clock()? } else { client.clock()? };
             output.show(&clock, clock_table)
         }
-        Command::BackupMetadata { to } => {
+        Served::BackupMetadata { to } => {
             let path = to.map(|path| std::path::absolute(&path).unwrap_or(path).display().to_string());
             let backup = client.back_up(&BackUp { path })?;
             output.show(&backup, |b| {
@@ -140,7 +156,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 format!("wrote {}: {}, {copies}", b.path, Size(b.bytes))
             })
         }
-        Command::Set { placement } => {
+        Served::Set { placement } => {
             let pool = client.patch_pool(&PatchPool { placement: Some(placement) })?;
             output.show(&pool, |pool| format!("placement is {}", pool.placement.name()))
         }

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Creation};
 use crate::http::error_body;
-use crate::world;
+use crate::{reidentify, world};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{JOURNAL_DAMAGED, Pool, PvSpec};
@@ -44,7 +44,7 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
         );
     }
     tracing::info!(data = %config.data.display(), "opening the pool");
-    let pool = Pool::open(dir, world::real(), config.options.clone()).map_err(|e| {
+    let pool = reidentify::open(&dir, &config.options).map_err(|e| {
         let mut body = error_body(e);
         if body.message.starts_with(JOURNAL_DAMAGED) {
             body.message += "; bring the files back if you can: --accept-journal-loss opens the pool without what is lost";
@@ -58,7 +58,7 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
 }
 
 /// Is there a pool? What a creation that was cut short left behind is none.
-fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
+pub(crate) fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
     match Pool::exists(dir).map_err(error_body) {
         Err(e) if e.kind == ErrorKind::NotFound => Ok(false),
         result => result,
@@ -67,7 +67,7 @@ fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
 
 /// A mount point without its file system is an empty directory. A new pool there would take the
 /// room of another file system, and clients would find their volumes gone.
-fn no_pool(path: &Path, advice: &str) -> ErrorBody {
+pub(crate) fn no_pool(path: &Path, advice: &str) -> ErrorBody {
     let shown = path.display();
     let lost = path.join(crate::BACKUPS).is_dir();
     let message = if lost {

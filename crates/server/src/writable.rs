@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Labels whose keys begin like this are the server's own.
 const OWN: &str = "hindcast.";
 /// The label that has the identity of the clone.
-const CLONE: &str = "hindcast.clone";
+pub(crate) const CLONE: &str = "hindcast.clone";
 
 /// The clone that stands behind a snapshot's address.
 pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {

@@ -7,8 +7,11 @@ use crate::pool::{Placement, PoolConfig};
 /// A bit of [`Superblock::features`]: the catalog's blocks have sums. The bits 1 (references), 2
 /// (sums of data), 4 (layouts), 8 (kept) and 16 (regions) are reserved.
 pub(crate) const CATALOG_SUMS: u64 = 32;
+/// The same: volumes and snapshots have new identities, and files beside the catalog may still name
+/// the old ones. It goes when they don't.
+pub(super) const REIDENTIFIED: u64 = 64;
 /// Features that this build can handle.
-const KNOWN: u64 = CATALOG_SUMS;
+const KNOWN: u64 = CATALOG_SUMS | REIDENTIFIED;
 
 /// Fixed facts of a pool and counters of ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +38,11 @@ impl Superblock {
             segment_size: self.segment_size,
             atomic_unit: self.atomic_unit,
         }
+    }
+
+    /// A change of identities has begun, and has not ended.
+    pub(crate) fn is_reidentified(&self) -> bool {
+        self.features & REIDENTIFIED != 0
     }
 
     /// Refuses a pool that uses a format of a later build.
@@ -119,6 +127,10 @@ mod tests {
             (
                 CATALOG_SUMS,
                 "020101010101010101010101010101010100004000000000000000004000000000000000020000000000100000010900000000000000020000002000000000000000b4599a88",
+            ),
+            (
+                CATALOG_SUMS | REIDENTIFIED,
+                "02010101010101010101010101010101010000400000000000000000400000000000000002000000000010000001090000000000000002000000600000000000000086929a92",
             ),
         ] {
             let value = superblock(features);

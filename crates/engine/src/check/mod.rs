@@ -192,6 +192,7 @@ pub fn check(
             blocks::check_blocks(&catalog, options, &mut report)?;
             check_tables(&tables, &mut report);
             versions::check_snapshots(&tables, &mut report);
+            unless_damaged(catalog.identities(), "identities", &mut report)?;
             let known = unless_damaged(catalog.stamps(), "stamps", &mut report)?;
             let is_known = known.is_some();
             let stamps = known.unwrap_or_default();

@@ -19,6 +19,7 @@ pub(crate) mod namespace;
 mod open;
 mod placement;
 pub(crate) mod pv;
+mod reidentify;
 mod relief;
 mod scrub;
 pub(crate) mod shortage;
@@ -34,6 +35,7 @@ pub use expiry::Undo;
 pub use health::{Health, Warning, code};
 pub use info::*;
 pub use loss::{JOURNAL_DAMAGED, JournalLoss, VolumeLoss};
+pub use reidentify::{REIDENTIFYING, Reidentification};
 
 pub(crate) use snapshots::{check_depth, record as snapshot_record};
 

@@ -11,7 +11,7 @@ use super::shortage::Shortages;
 use super::space::Space;
 use super::stamp::Age;
 use super::stamping::{Stamping, age_of, stamp_all};
-use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work};
+use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work, reidentify};
 use crate::catalog::{
     self, CURRENT, Catalog, Control, JournalRecord, KnownStamps, LineRecord, Positions, PvRecord,
     SnapshotRecord, StampRecord, Superblock,
@@ -133,6 +133,14 @@ impl Pool {
         }
         pool.fault.poison(&Error::new(ErrorKind::ReadOnly, reason));
         Ok(pool)
+    }
+
+    /// Opens the pool as [`Pool::open`] would, and leaves everything as it is: recovery, and what is
+    /// done to the pool, stays in memory.
+    pub fn open_in_memory(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
+        let lock = lock(&*dir)?;
+        let overlay = Arc::new(OverlayDir::new(dir));
+        Self::open_in(overlay, lock, world, options, &|pv, age| age.check(&pv.path))
     }
 
     fn open_in(
@@ -374,6 +382,7 @@ fn open_catalog(dir: &dyn Dir, options: &PoolOptions) -> Result<(Arc<Catalog>, S
     let superblock = catalog.superblock()?;
     check_config(&superblock.config())
         .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
+    reidentify::check_ended(&catalog)?;
     Ok((catalog, superblock))
 }
 

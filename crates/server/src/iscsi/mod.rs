@@ -20,15 +20,41 @@ pub(crate) fn verify(content: &[u8]) -> hindcast_engine::Result<()> {
     stored::decode(content).map(drop)
 }
 
+/// The content of the file of targets with other identities of volumes and snapshots: the new ones,
+/// by the old ones. Exported files get new ones, too.
+pub(crate) fn renew(content: &[u8], identities: &BTreeMap<Uuid, Uuid>) -> Result<Vec<u8>> {
+    let mut registry = stored::decode(content)?;
+    registry.renew(identities, &mut crate::world::uuid);
+    stored::encode(&registry)
+}
+
+/// iSCSI names of the targets that initiators may log in to and that a copy of the pool has, too,
+/// whatever its identities; and the paths of exported files. As the file of targets has it.
+pub(crate) fn names_and_files(
+    dir: &Arc<dyn Dir>,
+    volumes: &[VolumeInfo],
+) -> Result<(Vec<String>, Vec<String>)> {
+    let content = DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION).read()?;
+    let registry = content.map_or_else(|| Ok(Registry::default()), |bytes| stored::decode(&bytes))?;
+    let created = registry.named.iter().filter(|(_, target)| target.settings.enabled);
+    let own = volumes
+        .iter()
+        .filter(|v| registry.settings(&Scope::Volume(v.uuid)).enabled)
+        .filter_map(names::by_name_alone);
+    let files = registry.files.values().map(|file| file.path.clone()).collect();
+    Ok((own.chain(created.map(|(name, _)| name.clone())).collect(), files))
+}
+
 use crate::durable::DurableFile;
 use exports::Exports;
-use hindcast_engine::disk::FileDir;
+use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Otherwise;
 use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
 use parking_lot::Mutex;
-use registry::{Scope, Store, Uuid};
+use registry::{Registry, Scope, Store, Uuid};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

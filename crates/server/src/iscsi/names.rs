@@ -41,6 +41,11 @@ pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
     format!("{AUTHORITY}:{folded}:{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
+/// The same, where nothing but the volume's name is in it.
+pub(crate) fn by_name_alone(volume: &VolumeInfo) -> Option<String> {
+    is_plain(&volume.name).then(|| of_volume(volume))
+}
+
 /// The name of the target that shows a snapshot: after the volume's, `:snap:` and the snapshot's. iSCSI names have no `@`,
 /// no capitals and no underscores; where that, or the length, is in the way the snapshot's identity takes the place of both
 /// names.

@@ -209,6 +209,19 @@ impl Registry {
             .collect()
     }
 
+    /// Gives volumes and snapshots other identities, the new ones by the old ones; and exported
+    /// files those that `draw` tells.
+    pub(crate) fn renew(&mut self, identities: &BTreeMap<Uuid, Uuid>, draw: &mut dyn FnMut() -> Uuid) {
+        let mut all = identities.clone();
+        all.extend(self.files.keys().map(|id| (*id, draw())));
+        let new = |id: Uuid| all.get(&id).copied().unwrap_or(id);
+        self.named.values_mut().flat_map(|t| t.luns.values_mut()).for_each(|id| *id = new(*id));
+        self.volumes = std::mem::take(&mut self.volumes).into_iter().map(|(id, s)| (new(id), s)).collect();
+        let files = std::mem::take(&mut self.files).into_values();
+        let files = files.map(|file| FileSpec { uuid: new(file.uuid), ..file });
+        self.files = files.map(|file| (file.uuid, file)).collect();
+    }
+
     /// Forgets volumes that are gone: their mappings and the settings of their own targets.
     pub(crate) fn forget_volumes(&mut self, exists: impl Fn(&Uuid) -> bool) {
         let files = &self.files;

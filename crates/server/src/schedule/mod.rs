@@ -10,6 +10,23 @@ mod when;
 /// Name, kind and version of the file of schedules.
 pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);
 
+/// The content of the file of schedules with other identities of volumes: the new ones, by the old
+/// ones.
+pub(crate) fn renew(content: &[u8], identities: &BTreeMap<Uuid, Uuid>) -> Result<Vec<u8>> {
+    let mut plans = stored::decode(content)?;
+    for id in plans.values_mut().flat_map(|plan| &mut plan.volumes) {
+        *id = *identities.get(id).unwrap_or(id);
+    }
+    stored::encode(&plans)
+}
+
+/// The names of all schedules, as the file has them.
+pub(crate) fn names(dir: &Arc<dyn Dir>) -> Result<Vec<String>> {
+    let file = DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION);
+    let content = file.read()?;
+    Ok(content.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes))?.into_keys().collect())
+}
+
 /// Does the file of schedules mean something?
 pub(crate) fn verify(content: &[u8]) -> Result<()> {
     stored::decode(content).map(drop)
@@ -19,7 +36,7 @@ use crate::durable::DurableFile;
 use crate::http::App;
 use crate::snapshots::{MAX_AT_ONCE, taken, time_name};
 use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Retention, Schedule};
-use hindcast_engine::disk::FileDir;
+use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{SignedDuration, Timestamp};

@@ -49,6 +49,24 @@ fn sample() -> Registry {
 }
 
 #[test]
+fn identities_are_renewed_wherever_they_are() {
+    let (mut registry, new_a, new_b, new_file) = (sample(), [1; 16], [2; 16], [3; 16]);
+    let mut drawn = [new_file].into_iter();
+    registry.renew(&BTreeMap::from([(A, new_a), (B, new_b)]), &mut || drawn.next().unwrap());
+    let text = String::from_utf8(encode(&registry).unwrap()).unwrap();
+    for old in ["aaaaaaaa-", "bbbbbbbb-", "ffffffff-"] {
+        assert!(!text.contains(old), "{old} is left");
+    }
+    assert_eq!(registry.named["iqn.2026-11.io.hindcast:t"].luns, [(0, new_a), (7, new_file)].into());
+    assert_eq!(registry.files[&new_file].path, "/srv/cd.iso");
+    assert_eq!(registry.settings(&Scope::Volume(new_b)), sample().settings(&Scope::Volume(B)));
+    // What was done is not done again, but to files.
+    let before = registry.clone();
+    registry.renew(&BTreeMap::from([(A, new_a), (B, new_b)]), &mut || new_file);
+    assert_eq!(registry, before);
+}
+
+#[test]
 fn what_is_written_is_read() {
     for registry in [Registry::default(), sample()] {
         assert_eq!(decode(&encode(&registry).unwrap()).unwrap(), registry);

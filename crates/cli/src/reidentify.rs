@@ -1,0 +1,130 @@
+//! `hindcast pool reidentify`: identities of its own for a copy of a pool, without a server.
+
+use crate::failure::Failure;
+use crate::output::{Output, list};
+use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_server::{Identified, Identity, Reidentified, reidentify, survey_identities};
+use std::path::PathBuf;
+
+/// Backups of the metadata that are kept, as a server does where nothing else is said.
+const KEEP: usize = 3;
+
+const AFTER_HELP: &str = "\
+For a pool that was copied with its physical volumes: files, a virtual machine, a clone of a storage system. A copy has
+the identities of the original, so initiators that see both take two disks for two paths to one, and write to both.
+Run this on the copy, before it is served. The server has to be stopped. Without --yes nothing is written.
+
+All volumes, snapshots and exported files get new identities; targets, schedules and writable snapshots follow them.
+Registrations and reservations of initiators are dropped. Data, names, histories, and the identities of contents that
+exports and imports go by, stay. A run that was cut short is ended by the next one, or by the next start of the server.
+
+Look at the physical volumes first: one with an absolute path may be the original's.
+
+Examples:
+  hindcast pool reidentify --data /srv/copy          what would be changed
+  hindcast pool reidentify --data /srv/copy --yes    change it";
+
+/// Give a copy of a pool identities of its own, offline: initiators see other disks
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Data directory of the copy
+    #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
+    data: PathBuf,
+
+    /// Do it
+    #[arg(long)]
+    yes: bool,
+}
+
+pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
+    if !args.data.is_dir() {
+        let message = format!("open data directory {}: there is none", args.data.display());
+        return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
+    }
+    match args.yes {
+        false => output.show(&survey_identities(&args.data)?, survey),
+        true => output.show(&reidentify(&args.data, KEEP)?, done),
+    }
+}
+
+fn survey(found: &Identified) -> String {
+    if found.unfinished {
+        return "an earlier run was cut short: --yes ends it, and so does the next start of the server"
+            .to_owned();
+    }
+    let pvs = list(&["PHYSICAL VOLUME"], &[], found.pvs.iter().map(|path| vec![path.clone()]));
+    let row = |v: &Identity| vec![v.name.clone(), v.old.clone()];
+    let volumes = list(&["VOLUME", "IDENTITY NOW"], &[], found.volumes.iter().map(row));
+    format!(
+        "{pvs}\n\n{volumes}\n\n{}\n{}\n\nnothing was written; --yes does it",
+        counts(found, "would get another identity: initiators would see new disks"),
+        same_targets(&found.targets)
+    )
+}
+
+fn done(report: &Reidentified) -> String {
+    let row = |v: &Identity| vec![v.name.clone(), v.old.clone(), v.new.clone().unwrap_or_default()];
+    let volumes =
+        list(&["VOLUME", "IDENTITY BEFORE", "IDENTITY NOW"], &[], report.now.volumes.iter().map(row));
+    let resumed = if report.resumed { "ended a run that was cut short\n\n" } else { "" };
+    format!(
+        "{resumed}{volumes}\n\n{}\n{}",
+        counts(&report.now, "have another identity: initiators see new disks"),
+        same_targets(&report.now.targets)
+    )
+}
+
+fn counts(found: &Identified, what: &str) -> String {
+    format!(
+        "{} volumes, {} snapshots and {} exported files {what}; {} schedules follow them",
+        found.volumes.len(),
+        found.snapshots.len(),
+        found.files.len(),
+        found.schedules.len()
+    )
+}
+
+/// Names are not changed: people have them in their configurations.
+fn same_targets(names: &[String]) -> String {
+    if names.is_empty() {
+        return "no target has a name that the original has, too".to_owned();
+    }
+    let lines: String = names.iter().map(|name| format!("\n  {name}")).collect();
+    format!(
+        "targets that have the same names as the original's, so that no initiator should reach both (rename the \
+         volume, or create a target of another name):{lines}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identified(new: Option<&str>) -> Identified {
+        let identity = Identity { name: "db".into(), old: "0-1".into(), new: new.map(str::to_owned) };
+        Identified {
+            pvs: vec!["/dev/vdb".into()],
+            volumes: vec![identity],
+            targets: vec!["iqn.2026-11.io.hindcast:db".into()],
+            ..Identified::default()
+        }
+    }
+
+    #[test]
+    fn what_is_told_before_and_after() {
+        let text = survey(&identified(None));
+        for part in ["/dev/vdb", "1 volumes", "nothing was written", "\n  iqn.2026-11.io.hindcast:db"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let report = Reidentified { resumed: true, now: identified(Some("2-3")), backup: None };
+        let text = done(&report);
+        for part in ["cut short", "0-1", "2-3", "\n  iqn.2026-11.io.hindcast:db"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("nothing was written"));
+        let unfinished = Identified { unfinished: true, ..Identified::default() };
+        assert!(survey(&unfinished).contains("--yes ends it"));
+        assert!(same_targets(&[]).starts_with("no target"));
+    }
+}
