@@ -8,6 +8,7 @@ mod commands;
 mod daemon;
 mod faults;
 mod iscsi;
+mod reidentify;
 mod restore;
 mod server;
 mod stats;
