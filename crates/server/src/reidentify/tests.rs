@@ -1,3 +1,5 @@
+//! Runs that change everything, that are cut short anywhere, and that must not begin.
+
 use super::*;
 use hindcast_engine::disk::{OpenMode, SyncPurpose};
 use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PvSpec};
@@ -22,10 +24,17 @@ fn durable(dir: &Arc<dyn Dir>, (name, kind, version): (&str, &'static str, u32))
     DurableFile::new(dir.clone(), name, kind, version)
 }
 
-/// A closed pool with a volume and its snapshot, and the server's files that name both.
+/// A machine with such a pool.
 fn site(seed: u64) -> (SimDir, Arc<dyn Dir>, BTreeSet<String>) {
     let sim = SimDir::new(seed);
     let dir: Arc<dyn Dir> = Arc::new(sim.clone());
+    let old = make(&dir);
+    (sim, dir, old)
+}
+
+/// A closed pool with a volume and its snapshot, and the server's files that name both. Tells their
+/// identities.
+fn make(dir: &Arc<dyn Dir>) -> BTreeSet<String> {
     let config = PoolConfig {
         extent_size: 64 << 10,
         journal_size: 2 << 20,
@@ -55,14 +64,14 @@ fn site(seed: u64) -> (SimDir, Arc<dyn Dir>, BTreeSet<String>) {
         r#"[{{"name": "hourly", "volumes": ["{volume}"], "every": 3600, "paused": false,
         "keep": {{"last": 1, "hourly": 0, "daily": 0, "weekly": 0, "monthly": 0}}, "since": "2026-11-22T03:14:15Z"}}]"#
     );
-    durable(&dir, iscsi::STORED).save(targets.as_bytes()).unwrap();
-    durable(&dir, schedule::STORED).save(schedules.as_bytes()).unwrap();
+    durable(dir, iscsi::STORED).save(targets.as_bytes()).unwrap();
+    durable(dir, schedule::STORED).save(schedules.as_bytes()).unwrap();
     for id in [volume.as_str(), FILE] {
         let name = format!("lu-{id}.state");
-        durable(&dir, (&name, iscsi::LU_KIND, iscsi::LU_VERSION)).save(b"registrations").unwrap();
+        durable(dir, (&name, iscsi::LU_KIND, iscsi::LU_VERSION)).save(b"registrations").unwrap();
     }
     dir.sync(SyncPurpose::Dir).unwrap();
-    (sim, dir, old)
+    old
 }
 
 fn json(dir: &Arc<dyn Dir>, stored: (&str, &'static str, u32)) -> Value {
@@ -120,7 +129,7 @@ fn a_run_that_is_cut_short_anywhere_is_ended_by_the_next_opening() {
     assert!(ops > 20, "{ops} operations");
     let mut found = [0; 3];
     for op in 0..ops {
-        // Each kind of loss in turn, and another one with the next seed.
+        // A kill, and the kinds of loss in turn.
         let loss = PowerLoss::ALL[op as usize % PowerLoss::ALL.len()];
         for how in [None, Some(loss)] {
             let what = format!("operation {op} of {ops}, {how:?}");
@@ -157,6 +166,28 @@ fn a_run_that_is_cut_short_anywhere_is_ended_by_the_next_opening() {
         }
     }
     assert!(found.iter().all(|n| *n > 0), "before, in between, after: {found:?}");
+}
+
+#[test]
+fn the_command_tells_of_a_run_that_was_cut_short_and_ends_it() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir: Arc<dyn Dir> = Arc::new(FileDir::new(tmp.path()));
+    let old = make(&dir);
+    let pool = Pool::open(dir.clone(), world(3), PoolOptions::default()).unwrap();
+    assert_eq!(survey_identities(tmp.path()).unwrap_err().kind, ErrorKind::Busy, "it is open");
+    drop(pool.reidentify(&[CLONE]).unwrap());
+    assert!(survey_identities(tmp.path()).unwrap().unfinished);
+    let done = reidentify(tmp.path(), 3).unwrap();
+    assert!(done.resumed && tmp.path().join("metadata").join(done.backup.unwrap()).exists());
+    let told: BTreeSet<String> =
+        done.now.volumes.iter().chain(&done.now.snapshots).map(|i| i.old.clone()).collect();
+    assert_eq!(told, old);
+    let found = survey_identities(tmp.path()).unwrap();
+    assert!(!found.unfinished && !old.contains(&found.volumes[0].old));
+    assert_together(&dir, &open(&dir, &PoolOptions::default()).unwrap(), &old, "ended");
+    // Another run is a new one.
+    let again = reidentify(tmp.path(), 3).unwrap();
+    assert!(!again.resumed && again.now.volumes[0].old == found.volumes[0].old);
 }
 
 #[test]
