@@ -10,13 +10,15 @@ use std::path::PathBuf;
 const KEEP: usize = 3;
 
 const AFTER_HELP: &str = "\
-For a pool that was copied with its physical volumes: files, a virtual machine, a clone of a storage system. A copy has
-the identities of the original, so initiators that see both take two disks for two paths to one, and write to both.
-Run this on the copy, before it is served. The server has to be stopped. Without --yes nothing is written.
+For a pool that was copied with its physical volumes: files, a virtual machine, a clone of a storage
+system. A copy has the identities of the original, so initiators that see both take two disks for
+two paths to one, and write to both. Run this on the copy, before it is served. The server has to be
+stopped. Without --yes nothing is written.
 
-All volumes, snapshots and exported files get new identities; targets, schedules and writable snapshots follow them.
-Registrations and reservations of initiators are dropped. Data, names, histories, and the identities of contents that
-exports and imports go by, stay. A run that was cut short is ended by the next one, or by the next start of the server.
+All volumes, snapshots and exported files get new identities; targets, schedules and writable
+snapshots follow them. Registrations and reservations of initiators are dropped. Data, names,
+histories, and the identities of contents that exports and imports go by, stay. A run that was cut
+short is ended by the next one, or by the next start of the server.
 
 Look at the physical volumes first: one with an absolute path may be the original's.
 
