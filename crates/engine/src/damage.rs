@@ -96,8 +96,13 @@ impl State {
 impl Damage {
     /// As the catalog has it.
     pub(crate) fn load(catalog: &Catalog) -> Result<Damage> {
+        catalog.damage().map(Damage::of)
+    }
+
+    /// As these rows of the catalog have it.
+    pub(crate) fn of(rows: Vec<(DamageKey, DamageRecord)>) -> Damage {
         let mut state = State::default();
-        for (key, record) in catalog.damage()? {
+        for (key, record) in rows {
             match key {
                 DamageKey::Place(pv, start) => drop(state.places.insert((pv, start), record.end)),
                 DamageKey::History(branch, chunk, first) => {
@@ -105,7 +110,7 @@ impl Damage {
                 }
             }
         }
-        Ok(Damage { any: AtomicBool::new(!state.places.is_empty()), state: Mutex::new(state) })
+        Damage { any: AtomicBool::new(!state.places.is_empty()), state: Mutex::new(state) }
     }
 
     /// Is any place damaged? What a reader finds through the map was reported before the map

@@ -59,6 +59,13 @@ impl Fault {
         self.poisoned.store(true, Ordering::Release);
     }
 
+    /// Poisons the pool, which is only to be read; `reason` is what everybody is told, whatever came
+    /// first.
+    pub(crate) fn withdraw(&self, reason: String) {
+        *self.reason.lock() = Some(reason);
+        self.poisoned.store(true, Ordering::Release);
+    }
+
     /// The first cause, if the pool is poisoned.
     pub(crate) fn reason(&self) -> Option<String> {
         self.reason.lock().clone()

@@ -34,6 +34,7 @@ mod grace;
 mod journal;
 mod map;
 pub mod pool;
+pub mod salvage;
 mod staging;
 pub mod stream;
 #[cfg(test)]

@@ -12,14 +12,16 @@ mod tests;
 
 pub(crate) use places::wipe;
 pub use places::{BackupInfo, Found, find};
+pub(crate) use restore::draft;
 pub use restore::{Restored, restore};
 
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
 use format::{BodyWriter, HEADER_LEN, Header};
 use places::{file_name, sequence_of};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Its name until it is complete.
 const NEW_FILE: &str = "metadata.new";
@@ -31,6 +33,12 @@ impl Pool {
     ///
     /// Commits go on meanwhile. When this returns the backup survives power loss.
     pub fn backup_metadata(&self, target: &dyn Dir, keep: usize) -> Result<BackupInfo> {
+        if self.only_shown.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "back the metadata up: the pool was opened to be read only, whatever its parts are",
+            ));
+        }
         let _one_at_a_time = self.pv_operations.lock();
         let fail = |e| Error::io("write a backup of the metadata", e);
         match target.remove(NEW_FILE) {

@@ -38,19 +38,31 @@ pub fn restore(dir: &dyn Dir, from: &Found) -> Result<Restored> {
              not in it",
         ));
     }
-    let catalog = Catalog::draft(dir)?;
-    let rows = fill(&catalog, from)?;
-    // What was stored must be a catalog of the pool that the backup names.
-    let superblock = catalog.superblock()?;
-    let positions = catalog.positions()?;
-    if superblock.pool != from.header.pool {
-        return Err(Error::new(ErrorKind::Corrupt, "restore the catalog: the backup holds another pool's"));
-    }
-    drop(catalog);
+    let Draft { rows, superblock, positions } = draft(dir, from)?;
     refuse_older_than_journal(dir, &superblock, &positions)?;
     let kept = keep_old(dir)?;
     Catalog::replace(dir)?;
     Ok(Restored { rows, kept })
+}
+
+/// A catalog that has no name of a pool's yet.
+pub(crate) struct Draft {
+    /// Rows that were stored.
+    pub(crate) rows: u64,
+    pub(crate) superblock: Superblock,
+    pub(crate) positions: Positions,
+}
+
+/// Makes a catalog out of a backup, whole and closed: [`Catalog::replace`] makes it the pool's.
+pub(crate) fn draft(dir: &dyn Dir, from: &Found) -> Result<Draft> {
+    let catalog = Catalog::draft(dir)?;
+    let rows = fill(&catalog, from)?;
+    // What was stored must be a catalog of the pool that the backup names.
+    let (superblock, positions) = (catalog.superblock()?, catalog.positions()?);
+    if superblock.pool != from.header.pool {
+        return Err(Error::new(ErrorKind::Corrupt, "restore the catalog: the backup holds another pool's"));
+    }
+    Ok(Draft { rows, superblock, positions })
 }
 
 /// Stores all rows of a backup; how many there were.

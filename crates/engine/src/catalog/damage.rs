@@ -28,7 +28,7 @@ impl DamageKey {
         }
     }
 
-    fn of(row: (u8, u64, u64, u64)) -> Option<DamageKey> {
+    pub(super) fn of(row: (u8, u64, u64, u64)) -> Option<DamageKey> {
         match row {
             (0, pv, start, 0) => Some(DamageKey::Place(u32::try_from(pv).ok()?, start)),
             (1, branch, chunk, first) => Some(DamageKey::History(branch, chunk, first)),

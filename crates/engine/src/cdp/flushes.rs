@@ -16,6 +16,7 @@ const ROWS_PER_STEP: usize = 4096;
 const TOLD: usize = 4096;
 
 /// The flush points of all volumes, as far as they are in memory.
+#[derive(Default)]
 pub(crate) struct Flushes(Mutex<BTreeMap<u64, Of>>);
 
 /// Of one volume.

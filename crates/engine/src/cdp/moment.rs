@@ -114,6 +114,7 @@ impl Pool {
     /// Finds a moment of a volume's past: see [`Moment`]. One after now is [`crate::ErrorKind::Invalid`], one that was not
     /// recorded, or has expired, [`crate::ErrorKind::NotFound`].
     pub fn resolve(&self, volume: &str, moment: &Moment) -> Result<Point> {
+        self.check_histories()?;
         let id = self.names.read().volume(volume)?.id;
         let by = self.wanted(volume, id, moment)?;
         // What was sequenced by then is carried out first: it is recorded there.

@@ -82,6 +82,7 @@ impl LogState {
 impl Pool {
     /// A chunk as it was on `branch` right after the record with `lsn`; all up to there must be carried out.
     pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: u64) -> Result<Vec<u8>> {
+        self.check_histories()?;
         loop {
             let version = branch.cdp.version.load(Ordering::SeqCst);
             let starts = branch.cdp.log.read().starts(lsn, version);

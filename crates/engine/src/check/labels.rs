@@ -8,7 +8,7 @@ use super::{CheckOptions, CheckReport, Tables};
 use crate::catalog::{KnownStamps, PvRecord};
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, Result};
-use crate::pool::label::{Found, LABEL_LEN, Label, extents_on};
+use crate::pool::label::{Found, Label, extents_on};
 use crate::pool::pv::open_known;
 use crate::pool::stamp::{Age, Bearer, Stamped};
 use crate::pool::stamping::age_of;
@@ -75,17 +75,8 @@ fn missing_label(dir: &dyn Dir, label: &Label, record: &PvRecord) -> Result<Opti
     Ok(match Label::read(&*disk, path)? {
         // Another disk of this pool, or another pool's, is whole: its data are somebody's.
         Found::Label(_) => None,
-        Found::None | Found::Damaged => Some(remains(&*disk, label, path)?),
+        Found::None | Found::Damaged => Some(label.remains_on(&*disk, path)?),
     })
-}
-
-/// Are both UUIDs of the label, or one of them and its magic, where they belong?
-fn remains(disk: &dyn Disk, label: &Label, path: &str) -> Result<bool> {
-    let mut block = vec![0; LABEL_LEN];
-    disk.read_at(&mut block, 0).map_err(|e| Error::io(format!("read the label of {path}"), e))?;
-    let whole = label.encode();
-    let same = [0..8, 16..32, 32..48].into_iter().filter(|at| block[at.clone()] == whole[at.clone()]);
-    Ok(same.count() >= 2)
 }
 
 /// Writes the labels again that were found missing and may be written. What overwrote a label

@@ -18,13 +18,28 @@ pub(crate) struct BranchLoss {
 pub(crate) struct Beyond(pub(crate) BTreeMap<u64, BranchLoss>);
 
 impl Beyond {
-    pub(super) fn add(&mut self, header: &Header) {
+    /// Takes note of a record that is given up.
+    pub(crate) fn add(&mut self, header: &Header) {
         let branch = if header.kind == Kind::Control { 0 } else { header.branch };
         let loss = self.0.entry(branch).or_default();
         loss.first_lsn = if loss.records == 0 { header.lsn } else { loss.first_lsn.min(header.lsn) };
         loss.last_lsn = loss.last_lsn.max(header.lsn);
         loss.records += 1;
         loss.bytes += header.length;
+    }
+
+    /// Takes in what was found behind other damage.
+    pub(crate) fn join(&mut self, other: Beyond) {
+        for (branch, more) in other.0 {
+            let loss = self
+                .0
+                .entry(branch)
+                .or_insert(BranchLoss { first_lsn: more.first_lsn, ..BranchLoss::default() });
+            loss.first_lsn = loss.first_lsn.min(more.first_lsn);
+            loss.last_lsn = loss.last_lsn.max(more.last_lsn);
+            loss.records += more.records;
+            loss.bytes += more.bytes;
+        }
     }
 
     pub(super) fn records(&self) -> u64 {

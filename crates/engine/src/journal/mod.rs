@@ -23,7 +23,7 @@ mod tests;
 pub(crate) use append::stage_located;
 pub(crate) use cursor::{Cursor, Located};
 pub(crate) use files::newest_incarnation;
-pub(crate) use loss::Accepted;
+pub(crate) use loss::{Accepted, Beyond};
 pub(crate) use scan::{ScanStart, Scanned, make_durable, scan};
 pub(crate) use segment::FIRST_RECORD;
 pub(crate) use segment::SegmentFile;

@@ -106,7 +106,8 @@ pub(crate) struct Scanned {
 }
 
 impl Scanned {
-    fn new(start: &ScanStart) -> Scanned {
+    /// Before anything was found.
+    pub(crate) fn new(start: &ScanStart) -> Scanned {
         Scanned {
             chain: Vec::new(),
             free: Vec::new(),

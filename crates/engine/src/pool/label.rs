@@ -93,6 +93,16 @@ impl Label {
         Ok(Label::decode(&block))
     }
 
+    /// Does what is left of a label that was overwritten prove that it was this one? Two of its
+    /// magic and its UUIDs do.
+    pub(crate) fn remains_on(&self, disk: &dyn Disk, path: &str) -> Result<bool> {
+        let mut block = vec![0; LABEL_LEN];
+        disk.read_at(&mut block, 0).map_err(|e| Error::io(format!("read the label of {path}"), e))?;
+        let whole = self.encode();
+        let same = [0..8, 16..32, 32..48].into_iter().filter(|at| block[at.clone()] == whole[at.clone()]);
+        Ok(same.count() >= 2)
+    }
+
     /// Writes the label and a first stamp, and makes both durable.
     pub(crate) fn write(&self, disk: &dyn Disk, path: &str, stamp: &StampRecord) -> Result<()> {
         let mut head = self.encode();

@@ -86,8 +86,13 @@ impl Pool {
             m.ends = None;
             self.checkpoint(m)?;
         }
-        let _ = self.journal_loss.set(self.name_loss(accepted));
+        self.note_journal_loss(accepted);
         Ok(())
+    }
+
+    /// Names what is given up, for [`Pool::journal_loss`].
+    pub(crate) fn note_journal_loss(&self, accepted: Accepted) {
+        let _ = self.journal_loss.set(self.name_loss(accepted));
     }
 
     fn name_loss(&self, accepted: Accepted) -> JournalLoss {

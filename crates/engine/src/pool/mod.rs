@@ -21,6 +21,7 @@ mod placement;
 pub(crate) mod pv;
 mod reidentify;
 mod relief;
+pub(crate) mod salvage;
 mod scrub;
 pub(crate) mod shortage;
 mod snapshots;
@@ -36,12 +37,13 @@ pub use health::{Health, Warning, code};
 pub use info::*;
 pub use loss::{JOURNAL_DAMAGED, JournalLoss, VolumeLoss};
 pub use reidentify::{REIDENTIFYING, Reidentification};
+pub use salvage::{CatalogSource, LostDevice, Salvage, SalvageFinding};
 
 pub(crate) use snapshots::{check_depth, record as snapshot_record};
 
 pub(crate) use allocator::{Allocator, FreedSlot};
 pub(crate) use maintain::{EvacuateFrom, Maintenance};
-pub(crate) use open::{LOCK_FILE, decode_control, locked};
+pub(crate) use open::{LOCK_FILE, Lines, Parts, check_config, decode_control, journal_config, locked};
 pub(crate) use relief::{Relief, full};
 pub(crate) use space::Space;
 
@@ -102,6 +104,10 @@ pub struct Pool {
     pub(crate) pv_operations: AlarmedMutex<()>,
     work: Work,
     journal_loss: OnceLock<JournalLoss>,
+    /// What an opening for salvage found; set once, by that.
+    pub(crate) salvage: OnceLock<Salvage>,
+    /// It was opened to be read, whatever its parts are: nothing of it may be kept.
+    pub(crate) only_shown: AtomicBool,
     _lock: Box<dyn Send + Sync>,
 }
 

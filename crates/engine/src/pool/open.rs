@@ -35,7 +35,7 @@ use crate::map::Map;
 use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) const LOCK_FILE: &str = "pool.lock";
@@ -131,7 +131,7 @@ impl Pool {
         for text in found.into_inner() {
             reason = format!("{reason}; {text}");
         }
-        pool.fault.poison(&Error::new(ErrorKind::ReadOnly, reason));
+        pool.show_only(reason);
         Ok(pool)
     }
 
@@ -141,6 +141,12 @@ impl Pool {
         let lock = lock(&*dir)?;
         let overlay = Arc::new(OverlayDir::new(dir));
         Self::open_in(overlay, lock, world, options, &|pv, age| age.check(&pv.path))
+    }
+
+    /// From here on the pool is read, and nothing else: `reason` is what everybody is told.
+    pub(crate) fn show_only(&self, reason: String) {
+        self.fault.withdraw(reason);
+        self.only_shown.store(true, Ordering::Release);
     }
 
     fn open_in(
@@ -180,14 +186,10 @@ impl Pool {
         withdraw_leaving(&names, &mut allocator, &space);
         let damage = load_damage(&catalog, &mut allocator, &names)?;
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
-        let pool = Arc::new(Pool {
-            lines: RwLock::new(note_unfinished(&mut maintenance, &catalog, &names)?),
-            flushes: Flushes::load(&catalog)?,
-            scrub: Scrub::load(&catalog)?,
-            stamping,
-            damage,
-            uuid: superblock.pool,
-            config: superblock.config(),
+        let lines = note_unfinished(&mut maintenance, &catalog, &names)?;
+        let flushes = Flushes::load(&catalog)?;
+        let parts = Parts {
+            superblock,
             options,
             dir,
             files,
@@ -195,22 +197,20 @@ impl Pool {
             clock,
             catalog,
             journal,
-            shortages: Shortages::default(),
-            catalog_room: room,
-            readers: Readers::default(),
+            fault,
+            damage,
+            room,
             space,
             map,
             pvs,
-            names: AlarmedRwLock::new(fault.clone(), "a control operation was applied", names),
-            maintenance: AlarmedMutex::new(fault.clone(), "background work was under way", maintenance),
-            positions: SharedPositions::default(),
-            deletions: Mutex::default(),
-            pv_operations: AlarmedMutex::new(fault.clone(), "a physical volume was added or removed", ()),
-            work: Work::default(),
-            fault,
-            journal_loss: OnceLock::new(),
-            _lock: lock,
-        });
+            names,
+            maintenance,
+            lines,
+            flushes,
+            stamping,
+            lock,
+        };
+        let pool = Arc::new(parts.assemble()?);
         pool.finish_opening(accepted).map(|()| pool)
     }
 
@@ -226,6 +226,70 @@ impl Pool {
         self.catalog.check_writable()?;
         self.catalog.set_in_use();
         Ok(())
+    }
+}
+
+/// What a pool is made of, once an opening has all of it.
+pub(crate) struct Parts {
+    pub(crate) superblock: Superblock,
+    pub(crate) options: PoolOptions,
+    pub(crate) dir: Arc<CountingDir>,
+    pub(crate) files: OpenFiles,
+    pub(crate) world: World,
+    pub(crate) clock: Arc<PoolClock>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) journal: Journal,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) damage: Damage,
+    pub(crate) room: CatalogRoom,
+    pub(crate) space: Space,
+    pub(crate) map: Map,
+    pub(crate) pvs: PvTable,
+    pub(crate) names: Namespace,
+    pub(crate) maintenance: Maintenance,
+    pub(crate) lines: Lines,
+    pub(crate) flushes: Flushes,
+    pub(crate) stamping: Stamping,
+    pub(crate) lock: Box<dyn Send + Sync>,
+}
+
+impl Parts {
+    /// The pool. Nothing has happened in it yet.
+    pub(crate) fn assemble(self) -> Result<Pool> {
+        let fault = self.fault;
+        Ok(Pool {
+            lines: RwLock::new(self.lines),
+            flushes: self.flushes,
+            scrub: Scrub::load(&self.catalog)?,
+            stamping: self.stamping,
+            damage: self.damage,
+            uuid: self.superblock.pool,
+            config: self.superblock.config(),
+            options: self.options,
+            dir: self.dir,
+            files: self.files,
+            world: self.world,
+            clock: self.clock,
+            catalog: self.catalog,
+            journal: self.journal,
+            shortages: Shortages::default(),
+            catalog_room: self.room,
+            readers: Readers::default(),
+            space: self.space,
+            map: self.map,
+            pvs: self.pvs,
+            names: AlarmedRwLock::new(fault.clone(), "a control operation was applied", self.names),
+            maintenance: AlarmedMutex::new(fault.clone(), "background work was under way", self.maintenance),
+            positions: SharedPositions::default(),
+            deletions: Mutex::default(),
+            pv_operations: AlarmedMutex::new(fault.clone(), "a physical volume was added or removed", ()),
+            work: Work::default(),
+            fault,
+            journal_loss: OnceLock::new(),
+            salvage: OnceLock::new(),
+            only_shown: AtomicBool::new(false),
+            _lock: self.lock,
+        })
     }
 }
 
@@ -279,7 +343,7 @@ pub(crate) fn locked(result: std::io::Result<Box<dyn Send + Sync>>) -> Result<Bo
     })
 }
 
-fn check_config(config: &PoolConfig) -> Result<()> {
+pub(crate) fn check_config(config: &PoolConfig) -> Result<()> {
     let within = |v: u64, low: u64, high: u64| v.is_power_of_two() && (low..=high).contains(&v);
     if !within(config.extent_size, 64 << 10, 1 << 30) {
         return Err(invalid("create a pool: the extent size must be a power of two from 64 KiB to 1 GiB"));
@@ -463,7 +527,7 @@ fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space)
 }
 
 /// What happened to each volume, by LSN.
-type Lines = BTreeMap<u64, BTreeMap<u64, LineRecord>>;
+pub(crate) type Lines = BTreeMap<u64, BTreeMap<u64, LineRecord>>;
 
 /// The lines of all volumes, and those of them that are gone.
 fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
@@ -552,7 +616,7 @@ fn begin_incarnation(
     Ok(stamp)
 }
 
-fn journal_config(superblock: &Superblock, incarnation: u64) -> JournalConfig {
+pub(crate) fn journal_config(superblock: &Superblock, incarnation: u64) -> JournalConfig {
     JournalConfig {
         pool: superblock.pool,
         segment_size: superblock.segment_size,

@@ -1,0 +1,76 @@
+//! The journal, as far as it goes on from the catalog.
+
+use crate::catalog::Positions;
+use crate::disk::Dir;
+use crate::error::Result;
+use crate::journal::record::{Kind, PieceCrcs};
+use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located};
+use crate::pool::decode_control;
+use crate::pool::namespace::Namespace;
+
+/// Scans the journal into staging and names. Nothing is put in place: staging answers for all
+/// records that the catalog does not know to be there, those of a batch that was interrupted too.
+///
+/// Damage is accepted. So is an operation that can't be carried out, because what it is about is
+/// lost: it ends the journal, since later records rest on it.
+pub(super) fn recover(
+    dir: &dyn Dir,
+    start: ScanStart,
+    positions: &Positions,
+    names: &mut Namespace,
+) -> Result<(Scanned, Option<Accepted>)> {
+    let mut given_up: Option<Accepted> = None;
+    let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
+        let header = &located.header;
+        if let Some(given_up) = &mut given_up {
+            given_up.beyond.add(header);
+            given_up.last_lsn = header.lsn;
+            return Ok(());
+        }
+        if header.kind == Kind::Control {
+            if header.lsn <= positions.preserved_lsn {
+                return Ok(());
+            }
+            let applied = decode_control(header.lsn, data)
+                .and_then(|control| names.apply(&control, header.lsn, header.time));
+            if let Err(e) = applied {
+                let mut beyond = Beyond::default();
+                beyond.add(header);
+                let text = format!("the operation with LSN {} can't be carried out: {e}", header.lsn);
+                let (recovered_lsn, last_lsn) = (header.lsn - 1, header.lsn);
+                given_up =
+                    Some(Accepted { damages: vec![text], recovered_lsn, last_lsn, durable_lsn: 0, beyond });
+            }
+        } else if let Some(branch) = names.branches.get(&header.branch) {
+            stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
+        }
+        Ok(())
+    };
+    let mut scanned = scan(dir, start, false, &mut visit)?;
+    let damaged = scanned.accepted.take();
+    let loss = match (given_up, damaged) {
+        (Some(mut early), Some(late)) => {
+            early.damages.extend(late.damages);
+            early.durable_lsn = late.durable_lsn;
+            early.last_lsn = early.last_lsn.max(late.last_lsn);
+            early.beyond.join(late.beyond);
+            Some(early)
+        }
+        (Some(early), None) => Some(Accepted { durable_lsn: scanned.tail_lsn, ..early }),
+        (None, damaged) => damaged,
+    };
+    Ok((scanned, loss))
+}
+
+/// A journal that nothing could be read of: everything after what is in place is given up.
+pub(super) fn none(start: &ScanStart, why: &crate::Error) -> (Scanned, Option<Accepted>) {
+    let scanned = Scanned::new(start);
+    let accepted = Accepted {
+        damages: vec![why.to_string()],
+        recovered_lsn: start.destaged_lsn,
+        last_lsn: scanned.max_lsn,
+        durable_lsn: scanned.max_lsn,
+        beyond: Beyond::default(),
+    };
+    (scanned, Some(accepted))
+}

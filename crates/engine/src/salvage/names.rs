@@ -1,0 +1,135 @@
+//! Volumes, snapshots and branches out of the rows that are left.
+
+use crate::catalog::{Catalog, LeftIds, LineRecord, SnapshotRecord, Superblock, VolumeRecord};
+use crate::disk::Dir;
+use crate::error::corrupt;
+use crate::pool::namespace::{Namespace, check_name};
+use crate::pool::{Lines, LostDevice, Salvage};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Why no moment is shown where rows of histories are missing.
+const ROWS_MISSING: &str = "rows of the catalog that belong to histories can't be read";
+
+/// Takes note of rows that can't be read.
+fn note<V>(found: &mut Salvage, object: &str, left: &LeftIds<V>, what: &str) {
+    for range in &left.lost {
+        let (first, last) = (range.start(), range.end());
+        let text = format!("rows with numbers {first} to {last} can't be read: {what}");
+        found.find("catalog-row", object, text);
+    }
+}
+
+/// The names as far as their rows are left, and what happened to the volumes.
+pub(super) fn load(
+    dir: Arc<dyn Dir>,
+    catalog: &Catalog,
+    superblock: &Superblock,
+    found: &mut Salvage,
+) -> (Namespace, Lines) {
+    let mut names = Namespace::new(dir, superblock);
+    let next = superblock.next_id;
+    load_branches(&mut names, catalog, next, found);
+    let volumes = catalog.volumes_left(next);
+    note(found, "volumes", &volumes, "each that is a volume's is a volume that is lost, name and all");
+    let snapshots = catalog.snapshots_left(next);
+    note(
+        found,
+        "snapshots",
+        &snapshots,
+        "each that is a snapshot's is a snapshot that is lost, name and all",
+    );
+    if !snapshots.lost.is_empty() {
+        found.distrust_histories(ROWS_MISSING);
+    }
+    let of: BTreeMap<u64, String> =
+        volumes.rows.iter().map(|(id, record)| (*id, record.name.clone())).collect();
+    for (id, record) in volumes.rows {
+        load_volume(&mut names, id, record, found);
+    }
+    for (id, record) in snapshots.rows {
+        load_snapshot(&mut names, id, &record, &of, found);
+    }
+    let pvs = catalog.pvs_left(superblock.next_pv);
+    note(found, "physical volumes", &pvs, "what lies on each that is a physical volume's is lost");
+    let known = pvs.rows.into_iter().filter_map(|(id, record)| Some((u32::try_from(id).ok()?, record)));
+    names.pvs = known.collect();
+    let lines = load_histories(&mut names, catalog, found);
+    (names, lines)
+}
+
+fn load_branches(names: &mut Namespace, catalog: &Catalog, next: u64, found: &mut Salvage) {
+    let branches = catalog.branches_left(next);
+    note(found, "branches", &branches, "volumes and snapshots that rest on one of them are lost");
+    if !branches.lost.is_empty() {
+        found.distrust_histories(ROWS_MISSING);
+    }
+    for (id, record) in branches.rows {
+        let loaded = if (9..=30).contains(&record.chunk_log2) {
+            names.load_branch(id, &record).map(drop)
+        } else {
+            Err(corrupt("its chunk size makes no sense"))
+        };
+        if let Err(e) = loaded {
+            found.find("catalog-row", format!("branch {id}"), e.to_string());
+        }
+    }
+}
+
+fn load_volume(names: &mut Namespace, id: u64, record: VolumeRecord, found: &mut Salvage) {
+    let (name, size) = (record.name.clone(), record.size);
+    let taken = || corrupt("two volumes have that name");
+    let fits = check_name(&name).and_then(|()| match names.by_name.contains_key(&name) {
+        true => Err(taken()),
+        false => Ok(()),
+    });
+    if let Err(e) = fits.and_then(|()| names.load_volume(id, record)) {
+        found.lost.push(LostDevice { volume: name, snapshot: None, size, why: e.to_string() });
+    }
+}
+
+fn load_snapshot(
+    names: &mut Namespace,
+    id: u64,
+    record: &SnapshotRecord,
+    volumes: &BTreeMap<u64, String>,
+    found: &mut Salvage,
+) {
+    let owner = volumes.get(&record.volume).cloned();
+    let fits = check_name(&record.name).and_then(|()| match names.volume_by_id(record.volume) {
+        // Its volume's name is how it is asked for.
+        None if !record.deleted => Err(corrupt(format!("find volume {}: it is missing", record.volume))),
+        _ => Ok(()),
+    });
+    if let Err(e) = fits.and_then(|()| names.load_snapshot(id, record))
+        && !record.deleted
+    {
+        let volume = owner.unwrap_or_else(|| format!("volume {}", record.volume));
+        let (snapshot, size) = (Some(record.name.clone()), record.size);
+        found.lost.push(LostDevice { volume, snapshot, size, why: e.to_string() });
+    }
+}
+
+/// Events of histories, and the lines of volumes. A row that is missing would lead a reconstruction
+/// past records, so one is enough to show none.
+fn load_histories(names: &mut Namespace, catalog: &Catalog, found: &mut Salvage) -> Lines {
+    let (events, lines) = (catalog.events_left(), catalog.lines_left());
+    let (segments, groups) = (catalog.segments_left(), catalog.groups_left());
+    if ![events.whole, lines.whole, segments.whole, groups.whole].iter().all(|whole| *whole) {
+        found.find("history", "histories", format!("{ROWS_MISSING}: no moment of the past can be shown"));
+        found.distrust_histories(ROWS_MISSING);
+    }
+    for ((branch, lsn), event) in events.rows {
+        if let Some(branch) = names.branches.get(&branch) {
+            branch.cdp.load_event(lsn, event);
+        }
+    }
+    let mut of_volumes = Lines::new();
+    for ((volume, lsn), line) in lines.rows {
+        if let LineRecord::Mark { name, .. } = &line {
+            names.marks.insert((volume, name.clone()), lsn);
+        }
+        of_volumes.entry(volume).or_default().insert(lsn, line);
+    }
+    of_volumes
+}

@@ -1,0 +1,306 @@
+//! Opening what is left.
+
+use super::{journal, names, pvs, source};
+use crate::catalog::{Catalog, KnownStamps, Positions, StampRecord, Superblock};
+use crate::cdp::flushes::Flushes;
+use crate::cdp::log::load_segments;
+use crate::cdp::record::SegmentHead;
+use crate::clock::PoolClock;
+use crate::damage::Damage;
+use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
+use crate::error::Result;
+use crate::fault::Fault;
+use crate::journal::{Accepted, Journal, ScanStart, Scanned};
+use crate::map::Map;
+use crate::pool::catalog_room::CatalogRoom;
+use crate::pool::namespace::Namespace;
+use crate::pool::pv::PvTable;
+use crate::pool::stamping::Stamping;
+use crate::pool::{
+    Allocator, CatalogSource, LOCK_FILE, Lines, Maintenance, Parts, Pool, PoolOptions, Salvage, Space,
+    journal_config, locked,
+};
+use crate::world::World;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How to open what is left of a pool.
+#[derive(Debug, Clone, Default)]
+pub struct SalvageOptions {
+    /// As for any opening. Damage of the journal is accepted whatever they say.
+    pub pool: PoolOptions,
+    /// Make the catalog out of the backup in this file, or on this physical volume, whatever the
+    /// pool's own catalog is like.
+    pub from: Option<String>,
+    /// Files of backups, of which the newest counts where the catalog does not open.
+    pub backups: Vec<String>,
+    /// Where physical volumes are now, by the paths that the catalog has.
+    pub moved: BTreeMap<String, String>,
+}
+
+impl Pool {
+    /// Opens what is left of the pool in `dir`, whatever is missing or damaged, without writing to
+    /// any part of it. It recovers in memory, and is read-only from the start.
+    /// [`Pool::salvage`] tells what was found, [`Pool::losses`] what can't be read.
+    ///
+    /// An error when another process has a part of it open ([`crate::ErrorKind::Busy`]), or when
+    /// neither the catalog opens nor a backup of it is found.
+    pub fn open_salvage(dir: Arc<dyn Dir>, world: World, options: SalvageOptions) -> Result<Arc<Pool>> {
+        let mut found = Salvage::default();
+        let lock = lock(&*dir, &mut found)?;
+        let overlay = OverlayDir::new(dir);
+        let source = source::open(&overlay, &options, &mut found)?;
+        let opening = Opening {
+            dir: Arc::new(CountingDir::new(Arc::new(overlay))),
+            catalog: Arc::new(source.catalog),
+            superblock: source.superblock,
+            positions: source.positions,
+            options,
+            found,
+        };
+        opening.run(world, lock)
+    }
+}
+
+/// Locks the pool, as far as that is possible.
+fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
+    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+    let taken = match dir.lock_existing(LOCK_FILE) {
+        Err(e) if matches!(e.kind(), NotFound | PermissionDenied) => dir.lock(LOCK_FILE),
+        taken => taken,
+    };
+    match taken {
+        Err(e) if matches!(e.kind(), ReadOnlyFilesystem | PermissionDenied) => {
+            let text = format!("{e}: what is read is right only if no other process has the pool open");
+            found.find("unlocked", LOCK_FILE, text);
+            Ok(Box::new(()))
+        }
+        taken => locked(taken),
+    }
+}
+
+/// An opening on its way.
+struct Opening {
+    /// What is written here stays in memory.
+    dir: Arc<CountingDir>,
+    catalog: Arc<Catalog>,
+    superblock: Superblock,
+    positions: Positions,
+    options: SalvageOptions,
+    found: Salvage,
+}
+
+/// What the journal leads to.
+struct Recovered {
+    names: Namespace,
+    lines: Lines,
+    scanned: Scanned,
+    loss: Option<Accepted>,
+}
+
+impl Opening {
+    fn run(mut self, world: World, lock: Box<dyn Send + Sync>) -> Result<Arc<Pool>> {
+        let mut recovered = self.recover();
+        let known = self.stamps();
+        let table = PvTable::new();
+        let undated = pvs::open(
+            &*self.dir,
+            &mut recovered.names,
+            &self.superblock,
+            &self.options,
+            (known.as_ref(), &table),
+            &mut self.found,
+        )?;
+        let files = self.histories(&recovered.names);
+        let damage = self.damage();
+        let loss = recovered.loss.take();
+        let parts = self.parts(world, lock, recovered, (table, undated), (files, damage));
+        let pool = Arc::new(parts.assemble()?);
+        self.conclude(&pool, loss);
+        Ok(pool)
+    }
+
+    /// Names and staging, by catalog and journal. A journal that can't be scanned at all is left
+    /// out.
+    fn recover(&mut self) -> Recovered {
+        let record = self.catalog.journal().unwrap_or_else(|e| {
+            self.found.find(
+                "catalog-row",
+                "journal",
+                format!("how many journal files there were is unknown: {e}"),
+            );
+            None
+        });
+        let start = ScanStart::new(&self.superblock, &self.positions, record, true);
+        let load = |found: &mut Salvage| {
+            let dir: Arc<dyn Dir> = self.dir.clone();
+            names::load(dir, &self.catalog, &self.superblock, found)
+        };
+        let (mut names, lines) = load(&mut self.found);
+        match journal::recover(&*self.dir, start, &self.positions, &mut names) {
+            Ok((scanned, loss)) => Recovered { names, lines, scanned, loss },
+            Err(error) => {
+                // Without what was applied so far; the rows were named already.
+                let (names, lines) = load(&mut Salvage::default());
+                let (scanned, loss) = journal::none(&start, &error);
+                Recovered { names, lines, scanned, loss }
+            }
+        }
+    }
+
+    fn stamps(&mut self) -> Option<KnownStamps> {
+        let stamps = self.catalog.stamps();
+        stamps.inspect_err(|e| self.found.find("catalog-row", "stamps", e.to_string())).ok()
+    }
+
+    /// The segments of histories. One that is missing or damaged fails the moments that need it.
+    fn histories(&mut self, names: &Namespace) -> OpenFiles {
+        let files = OpenFiles::new(self.dir.clone(), self.options.pool.open_files);
+        let there = self.dir.list().unwrap_or_default();
+        for ((branch, seq), record) in self.catalog.segments_left().rows {
+            let head = SegmentHead { pool: self.superblock.pool, branch, seq, edition: record.edition };
+            let name = head.file_name();
+            let why = if !there.contains(&name) {
+                "it is missing".to_owned()
+            } else {
+                match self.dir.open(&name, OpenMode::ReadOnly).and_then(|disk| disk.len()) {
+                    Ok(len) if len < record.end => format!("it was cut short: {len} bytes of {}", record.end),
+                    Ok(_) => continue,
+                    Err(e) => e.to_string(),
+                }
+            };
+            let text =
+                format!("{why}: moments that need it can't be shown; what volumes are now does not need it");
+            self.found.find("history", name, text);
+        }
+        let of = |id| names.branches.get(&id).cloned();
+        if let Err(e) = load_segments((&*self.dir, &files), &self.catalog, self.superblock.pool, of) {
+            self.found.find("history", "histories", format!("no moment of the past can be shown: {e}"));
+            self.found.distrust_histories(e.to_string());
+        }
+        files
+    }
+
+    fn damage(&mut self) -> Damage {
+        let (rows, whole) = self.catalog.damage_left();
+        if !whole {
+            let text = "rows about data that could not be read can't be read themselves: where it was replaced \
+                        meanwhile, what is read may be zeros in its place";
+            self.found.find("damage-unknown", "damage", text);
+            self.found.doubts.push(text.to_owned());
+            self.found.distrust_histories(text);
+        }
+        Damage::of(rows)
+    }
+
+    fn parts(
+        &mut self,
+        world: World,
+        lock: Box<dyn Send + Sync>,
+        recovered: Recovered,
+        (pvs, undated): (PvTable, BTreeMap<u32, String>),
+        (files, damage): (OpenFiles, Damage),
+    ) -> Parts {
+        let Recovered { names, lines, scanned, .. } = recovered;
+        let (superblock, positions) = (self.superblock.clone(), self.positions.clone());
+        let mut options = self.options.pool.clone();
+        options.fit(&superblock.config());
+        let space = Space::new(superblock.extent_size);
+        let allocator = self.allocator(&names, &pvs, &space);
+        // Clocks that can't be read are as after a boot.
+        let (stored, stretches) = self.catalog.clock().unwrap_or_default();
+        let last = (scanned.tail_lsn, positions.time.max(scanned.max_time));
+        let clock = Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last));
+        let fault = Arc::new(Fault::default());
+        let config = journal_config(&superblock, positions.incarnation);
+        let maintenance = Maintenance::new(allocator, scanned.cursor, positions);
+        let journal = Journal::new(config, self.dir.clone(), clock.clone(), fault.clone(), scanned);
+        let catalog = self.catalog.clone();
+        Parts {
+            map: Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone()),
+            // Going back to a flush is a convenience: it finds none then.
+            flushes: Flushes::load(&catalog).unwrap_or_default(),
+            stamping: Stamping::new(StampRecord::default(), world.clock.now(), &[], undated),
+            superblock,
+            options,
+            dir: self.dir.clone(),
+            files,
+            world,
+            clock,
+            catalog,
+            journal,
+            fault,
+            damage,
+            room: CatalogRoom::default(),
+            space,
+            pvs,
+            names,
+            maintenance,
+            lines,
+            lock,
+        }
+    }
+
+    /// Space is given out no more; it is counted where that can be done.
+    fn allocator(&self, names: &Namespace, pvs: &PvTable, space: &Space) -> Allocator {
+        let of = &self.superblock;
+        let mut allocator = Allocator::new(of.extent_size, of.placement, self.catalog.clone());
+        for (id, record) in &names.pvs {
+            let Some(pv) = pvs.held(*id) else { continue };
+            let change = allocator.add_pv(pv, record.draining);
+            let total = if record.draining { 0 } else { record.extents as i64 };
+            space.change_capacity(total, &change, true);
+        }
+        if let Ok(change) = allocator.load() {
+            space.change_capacity(0, &change, true);
+        }
+        allocator
+    }
+
+    /// Tells what was found, and ends all changes.
+    fn conclude(mut self, pool: &Pool, loss: Option<Accepted>) {
+        let Positions { preserved_lsn, destaged_lsn, .. } = self.positions;
+        pool.positions.preserved.store(preserved_lsn, Ordering::Relaxed);
+        pool.positions.destaged.store(destaged_lsn, Ordering::Relaxed);
+        if loss.is_none() && self.found.doubts.is_empty() && preserved_lsn > destaged_lsn {
+            // Moments are reconstructed from what is in place, and a batch may be there in part.
+            if let Err(e) = pool.finish_interrupted_batch() {
+                let text = format!("a batch of writes that was interrupted can't be completed: {e}");
+                self.found.find(
+                    "history",
+                    "histories",
+                    format!("{text}: no moment of the past can be shown"),
+                );
+                self.found.distrust_histories(text);
+            }
+        } else if preserved_lsn > destaged_lsn {
+            self.found.distrust_histories("a batch of writes was interrupted, and can't be completed");
+        }
+        if let Some(loss) = loss {
+            pool.note_journal_loss(loss);
+            if let Some(loss) = pool.journal_loss() {
+                self.found.find("journal", "journal", loss.to_string());
+            }
+        }
+        pool.show_only(reason(&self.found));
+        let _ = pool.salvage.set(self.found);
+    }
+}
+
+/// What everybody is told who wants to change something.
+fn reason(found: &Salvage) -> String {
+    let mut reason = "it was opened for salvage, read-only".to_owned();
+    if matches!(found.source, CatalogSource::Backup { exact: false, .. }) {
+        reason += ", with a catalog of an earlier time";
+    }
+    let count = found.findings.len() + found.lost.len();
+    if count > 0 {
+        reason += &format!("; {count} things were found: `hindcast salvage` names them");
+    }
+    for doubt in &found.doubts {
+        reason = format!("{reason}; {doubt}");
+    }
+    reason
+}

@@ -1,0 +1,186 @@
+//! Physical volumes, whole or not.
+
+use super::SalvageOptions;
+use crate::catalog::{KnownStamps, PvRecord, Superblock};
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use crate::error::{Error, ErrorKind, Result};
+use crate::journal::record::BLOCK;
+use crate::pool::Salvage;
+use crate::pool::label::{DATA_START, Found, Label};
+use crate::pool::namespace::Namespace;
+use crate::pool::pv::{Pv, PvTable};
+use crate::pool::stamp::{Age, Bearer, Stamped};
+use crate::pool::stamping::age_of;
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// In place of the disk of a physical volume that can't be used: everything fails, and says why.
+struct Absent(Arc<str>);
+
+impl Absent {
+    fn fail<T>(&self) -> io::Result<T> {
+        Err(io::Error::other(self.0.to_string()))
+    }
+}
+
+impl Disk for Absent {
+    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<()> {
+        self.fail()
+    }
+    fn try_read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<bool> {
+        self.fail()
+    }
+    fn write_at(&self, _buf: &[u8], _offset: u64) -> io::Result<()> {
+        self.fail()
+    }
+    fn write_vectored_at(&self, _bufs: &mut [IoSlice<'_>], _offset: u64) -> io::Result<()> {
+        self.fail()
+    }
+    fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
+        self.fail()
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(0)
+    }
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        self.fail()
+    }
+    fn allocate(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        self.fail()
+    }
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        self.fail()
+    }
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
+        Ok(None)
+    }
+    fn advise_random(&self) {}
+    fn is_block_device(&self) -> bool {
+        false
+    }
+}
+
+/// Opens the physical volumes that are known, each from where it is now. One that can't be used is
+/// in the table, too, and fails all reads. Those whose age can't be told, and why.
+pub(super) fn open(
+    dir: &dyn Dir,
+    names: &mut Namespace,
+    superblock: &Superblock,
+    options: &SalvageOptions,
+    (known, table): (Option<&KnownStamps>, &PvTable),
+    found: &mut Salvage,
+) -> Result<BTreeMap<u32, String>> {
+    let mut undated = BTreeMap::new();
+    for (id, record) in &mut names.pvs {
+        if let Some(path) = options.moved.get(&record.path) {
+            record.path = path.clone();
+        }
+        let object = format!("pv {id} ({})", record.path);
+        let label = Label {
+            pool: superblock.pool,
+            pv_uuid: record.uuid,
+            pv: *id,
+            extents: record.extents,
+            extent_size: superblock.extent_size,
+        };
+        let pv = match recognize(dir, &label, record, &object, found) {
+            Ok(disk) => {
+                let pv = Pv::new(*id, record, disk);
+                limit(&pv, &label, &object, found);
+                undated.extend(judge_age(&pv, superblock, known, &object, found).map(|text| (*id, text)));
+                pv
+            }
+            Err(e) if e.kind() == ErrorKind::Busy => return Err(e),
+            Err(e) => {
+                found.find("pv", &object, e.to_string());
+                let why: Arc<str> = format!("physical volume {} can't be used: {e}", record.path).into();
+                found.limits.insert(*id, (0, why.clone()));
+                Pv::new(*id, record, Arc::new(Absent(why)))
+            }
+        };
+        table.insert(pv);
+    }
+    Ok(undated)
+}
+
+/// The disk under a path, if it is this physical volume. Without its label it is where what is left
+/// of that, or a stamp, proves it.
+fn recognize(
+    dir: &dyn Dir,
+    label: &Label,
+    record: &PvRecord,
+    object: &str,
+    found: &mut Salvage,
+) -> Result<Arc<dyn Disk>> {
+    let path = &record.path;
+    let refuse = |why: &str| Err(Error::new(ErrorKind::Conflict, why));
+    let disk = dir.open_locked(path, OpenMode::ReadOnly).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "it is missing"),
+        io::ErrorKind::WouldBlock => {
+            let text =
+                format!("open physical volume {path}: another process has it open, or it is named twice");
+            Error::new(ErrorKind::Busy, text)
+        }
+        // Whatever the shortage is called: no busy process is meant by it.
+        _ => Error::with_source(ErrorKind::Io, "open it", e),
+    })?;
+    match Label::read(&*disk, path) {
+        Ok(Found::Label(read)) if read.pool != label.pool => return refuse("it belongs to another pool"),
+        Ok(Found::Label(read)) if read.pv_uuid != label.pv_uuid || read.pv != label.pv => {
+            return refuse(&format!("it is another volume of this pool (number {})", read.pv));
+        }
+        Ok(Found::Label(read)) if read.extent_size != label.extent_size => {
+            return refuse("its label contradicts the catalog");
+        }
+        Ok(Found::Label(_)) => return Ok(disk),
+        Ok(Found::None | Found::Damaged) | Err(_) => {}
+    }
+    let bearer = Bearer { pool: label.pool, pv_uuid: label.pv_uuid };
+    let proved =
+        Stamped::read(&*disk, &bearer).latest().is_some() || label.remains_on(&*disk, path).unwrap_or(false);
+    if !proved {
+        return refuse("it has no label of this pool, and nothing on it proves that it is the right disk");
+    }
+    found.find(
+        "pv-label",
+        object,
+        "its label can't be read; what lies beside it proves that it is the right disk",
+    );
+    Ok(disk)
+}
+
+/// Takes note of a physical volume that was cut short.
+fn limit(pv: &Pv, label: &Label, object: &str, found: &mut Salvage) {
+    let whole = DATA_START.saturating_add(u64::from(label.extents).saturating_mul(label.extent_size));
+    let len = pv.disk.len().unwrap_or(0);
+    if len < whole {
+        found.find("pv", object, format!("it has shrunk to {len} bytes of {whole}"));
+        let why = format!("physical volume {} ends at byte {len}", pv.path);
+        found.limits.insert(pv.id, (len - len % BLOCK, why.into()));
+    }
+}
+
+/// A physical volume of another time leaves everything in doubt. Why the age can't be told, if it
+/// can't.
+fn judge_age(
+    pv: &Pv,
+    superblock: &Superblock,
+    known: Option<&KnownStamps>,
+    object: &str,
+    found: &mut Salvage,
+) -> Option<String> {
+    let Some(known) = known else {
+        let text = format!("stamps can't be read: the age of {} can't be told", pv.path);
+        found.find("pv-age", object, &text);
+        return Some(text);
+    };
+    let age = age_of(pv, superblock.pool, known);
+    let text = age.describe(&pv.path)?;
+    found.find("pv-age", object, &text);
+    if age == Age::Unknown {
+        return Some(text);
+    }
+    found.doubts.push(text);
+    None
+}

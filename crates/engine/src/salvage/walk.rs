@@ -1,0 +1,376 @@
+//! What can't be read of a volume or a snapshot, found by metadata: no data are read, but those of
+//! moments that a volume rests on.
+//!
+//! The walk takes the same way as a read: staging, the map, the base. So what it calls readable is
+//! what a read finds a place for, and what it can't tell is lost.
+
+use crate::cdp::moment::At;
+use crate::error::Result;
+use crate::journal::record::{BLOCK, SECTOR};
+use crate::map::page::{CHUNKS, MapPage, Slot};
+use crate::pool::Pool;
+use crate::pool::image::Image;
+use crate::pool::line::{Base, Line};
+use crate::staging::Source;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Why a range can't be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LossReason {
+    /// A physical volume is missing, is not the right one, or was cut short; which, and why.
+    PhysicalVolume(Arc<str>),
+    /// The part of the catalog that says where the range lies can't be read.
+    Catalog,
+    /// It could not be read when the pool was in use, and was not written since.
+    KnownDamage,
+    /// A part of a history that the range has to be reconstructed from can't be read; what.
+    History(Arc<str>),
+    /// The image that the range lies in can't be used; why.
+    Image(Arc<str>),
+}
+
+impl LossReason {
+    /// For programs: `physical-volume`, `catalog`, `known-damage`, `history` or `image`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            LossReason::PhysicalVolume(_) => "physical-volume",
+            LossReason::Catalog => "catalog",
+            LossReason::KnownDamage => "known-damage",
+            LossReason::History(_) => "history",
+            LossReason::Image(_) => "image",
+        }
+    }
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LossReason::PhysicalVolume(why) | LossReason::History(why) | LossReason::Image(why) => {
+                f.write_str(why)
+            }
+            LossReason::Catalog => f.write_str("the catalog page that says where it lies can't be read"),
+            LossReason::KnownDamage => f.write_str("known damage: it could not be read before"),
+        }
+    }
+}
+
+/// A range that can't be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// Byte of the volume.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Why.
+    pub reason: LossReason,
+}
+
+/// What a walk counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Bytes of the volume or snapshot.
+    pub size: u64,
+    /// Bytes that have a place and can be read.
+    pub allocated: u64,
+    /// Bytes that can't be read.
+    pub lost: u64,
+    /// Ranges that can't be read.
+    pub ranges: u64,
+}
+
+impl Losses {
+    /// Bytes that can be read, zeros included.
+    pub fn readable(&self) -> u64 {
+        self.size - self.lost
+    }
+}
+
+/// What a range is.
+#[derive(Clone, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Zeros,
+    Lost(LossReason),
+}
+
+type Sink<'a> = &'a mut dyn FnMut(Range<u64>, Kind);
+
+impl Pool {
+    /// Visits the ranges of a volume, or of its snapshot, that can't be read, in order; neighbours
+    /// with the same reason are one. Memory does not grow with what there is.
+    pub fn losses(
+        &self,
+        volume: &str,
+        snapshot: Option<&str>,
+        visit: &mut dyn FnMut(Loss),
+    ) -> Result<Losses> {
+        let state = {
+            let names = self.names.read();
+            let state = names.volume(volume)?;
+            match snapshot {
+                Some(name) => names.snapshot(state, name)?.state.clone(),
+                None => state.clone(),
+            }
+        };
+        let size = state.size.load(Ordering::Acquire);
+        let mut merger = Merger { counted: Losses { size, ..Losses::default() }, last: None, visit };
+        let _reading = self.readers.enter();
+        Walk { pool: self }.line(&state.line, 0..size, &mut |range, kind| merger.add(range, kind));
+        Ok(merger.end())
+    }
+
+    /// All volumes, and the snapshots of each that are in sight, oldest first: (volume, snapshot).
+    pub fn devices(&self) -> Vec<(String, Option<String>)> {
+        let names = self.names.read();
+        let mut all = Vec::new();
+        for (name, volume) in &names.by_name {
+            all.push((name.clone(), None));
+            let snapshots = names.snapshots_of(volume.id);
+            all.extend(snapshots.iter().map(|s| (name.clone(), Some(s.state.name.read().clone()))));
+        }
+        all
+    }
+}
+
+/// Merges neighbouring losses, and counts.
+struct Merger<'a> {
+    counted: Losses,
+    last: Option<Loss>,
+    visit: &'a mut dyn FnMut(Loss),
+}
+
+impl Merger<'_> {
+    fn add(&mut self, range: Range<u64>, kind: Kind) {
+        let length = range.end - range.start;
+        let reason = match kind {
+            _ if length == 0 => return,
+            Kind::Data => {
+                self.counted.allocated += length;
+                return;
+            }
+            Kind::Zeros => return,
+            Kind::Lost(reason) => reason,
+        };
+        self.counted.lost += length;
+        match &mut self.last {
+            Some(last) if last.offset + last.length == range.start && last.reason == reason => {
+                last.length += length;
+            }
+            _ => {
+                self.counted.ranges += 1;
+                let next = Loss { offset: range.start, length, reason };
+                self.last.replace(next).into_iter().for_each(&mut *self.visit);
+            }
+        }
+    }
+
+    fn end(mut self) -> Losses {
+        self.last.take().into_iter().for_each(&mut *self.visit);
+        self.counted
+    }
+}
+
+struct Walk<'a> {
+    pool: &'a Pool,
+}
+
+impl Walk<'_> {
+    /// A range of a line, and of what lies under it.
+    fn line(&self, line: &Line, bytes: Range<u64>, sink: Sink<'_>) {
+        if let Some(at) = &line.at {
+            return self.moment(at, bytes, sink);
+        }
+        if line.branch.staging.is_empty() {
+            return self.mapped(line, bytes, sink);
+        }
+        self.mapped(line, bytes, &mut |range, kind| match kind {
+            Kind::Lost(reason) => unstaged(line, range, &reason, sink),
+            kind => sink(range, kind),
+        });
+    }
+
+    /// What is in place, page by page.
+    fn mapped(&self, line: &Line, bytes: Range<u64>, sink: Sink<'_>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let log2 = line.branch.chunk_log2;
+        let clamp =
+            |chunk: u64| chunk.checked_mul(1 << log2).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end);
+        let last = ((bytes.end - 1) >> log2) / CHUNKS;
+        let mut number = (bytes.start >> log2) / CHUNKS;
+        let mut gap = Gap { walk: self, line, range: bytes.start..bytes.start };
+        while number <= last {
+            let next = self.next(line, number, last);
+            gap.extend(clamp(number * CHUNKS)..clamp(next * CHUNKS));
+            if next > last {
+                break;
+            }
+            let range = clamp(next * CHUNKS)..clamp((next + 1) * CHUNKS);
+            match self.pool.map.load(line, next) {
+                Err(_) => {
+                    gap.flush(sink);
+                    sink(range, Kind::Lost(LossReason::Catalog));
+                }
+                Ok(page) => self.page(line, &page, next, range, &mut gap, sink),
+            }
+            number = next + 1;
+        }
+        gap.flush(sink);
+    }
+
+    /// The next page that may have entries, or that can't be told of; behind `last`: there is none.
+    fn next(&self, line: &Line, number: u64, last: u64) -> u64 {
+        let map = &self.pool.map;
+        // Long holes of a line that rests on nothing say nothing that its absence does not.
+        let next = if line.branch.has_base() {
+            map.next_page(line, number, last)
+        } else {
+            map.next_content(line, number, last)
+        };
+        match next {
+            Ok(next) => next.map_or(last + 1, |next| next.max(number)),
+            Err(_) => number,
+        }
+    }
+
+    fn page(
+        &self,
+        line: &Line,
+        page: &MapPage,
+        number: u64,
+        bytes: Range<u64>,
+        gap: &mut Gap<'_>,
+        sink: Sink<'_>,
+    ) {
+        let log2 = line.branch.chunk_log2;
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let chunk = at >> log2;
+            let end = ((chunk + 1) << log2).min(bytes.end);
+            debug_assert_eq!(chunk / CHUNKS, number);
+            match page.get(MapPage::locate(chunk).1) {
+                None => gap.extend(at..end),
+                Some(entry) => {
+                    gap.flush(sink);
+                    if entry.slot == Slot::HOLE {
+                        sink(at..end, Kind::Zeros);
+                    } else {
+                        let from = entry.slot.offset() + (at - (chunk << log2));
+                        self.slot(entry.slot.pv(), from, at..end, sink);
+                    }
+                }
+            }
+            at = end;
+        }
+    }
+
+    /// Bytes that lie on a physical volume from byte `from`.
+    fn slot(&self, pv: u32, from: u64, bytes: Range<u64>, sink: Sink<'_>) {
+        let pool = self.pool;
+        let place = |at: u64| bytes.start + (at - from);
+        let whole = from..from + (bytes.end - bytes.start);
+        if pool.pvs.get(pv).is_err() {
+            let why = format!("physical volume {pv} is unknown: its row of the catalog can't be read");
+            return sink(bytes, Kind::Lost(LossReason::PhysicalVolume(why.into())));
+        }
+        let limit = pool.salvage().and_then(|found| found.limits.get(&pv));
+        let end = limit.map_or(whole.end, |(len, _)| (*len).clamp(whole.start, whole.end));
+        let mut at = whole.start;
+        for part in pool.damage.overlaps(pv, whole.start..end) {
+            sink(place(at)..place(part.start), Kind::Data);
+            sink(place(part.start)..place(part.end), Kind::Lost(LossReason::KnownDamage));
+            at = part.end;
+        }
+        sink(place(at)..place(end), Kind::Data);
+        if let Some((_, why)) = limit.filter(|_| end < whole.end) {
+            sink(place(end)..bytes.end, Kind::Lost(LossReason::PhysicalVolume(why.clone())));
+        }
+    }
+
+    /// A moment of a history: what can be reconstructed is known only when it is tried.
+    fn moment(&self, at: &At, bytes: Range<u64>, sink: Sink<'_>) {
+        let size = at.line().branch.chunk_size();
+        let mut start = bytes.start;
+        while start < bytes.end {
+            let chunk = start / size;
+            let end = ((chunk + 1) * size).min(bytes.end);
+            let kind = match at.chunk(self.pool, chunk) {
+                Ok(_) => Kind::Data,
+                Err(e) => Kind::Lost(LossReason::History(e.to_string().into())),
+            };
+            sink(start..end, kind);
+            start = end;
+        }
+    }
+}
+
+/// Of these bytes, the last ones, a line itself has nothing: its base is asked of all at once.
+struct Gap<'a> {
+    walk: &'a Walk<'a>,
+    line: &'a Line,
+    range: Range<u64>,
+}
+
+impl Gap<'_> {
+    fn extend(&mut self, bytes: Range<u64>) {
+        if self.range.is_empty() {
+            self.range.start = bytes.start;
+        }
+        self.range.end = bytes.end;
+    }
+
+    fn flush(&mut self, sink: Sink<'_>) {
+        let bytes = std::mem::replace(&mut self.range, 0..0);
+        match self.line.branch.base() {
+            _ if bytes.is_empty() => {}
+            Some(Base::Line(base)) => self.walk.line(&base, bytes, sink),
+            Some(Base::Image(image)) => of_image(&image, bytes, sink),
+            None => sink(bytes, Kind::Zeros),
+        }
+    }
+}
+
+/// A range of an image, which is there or not.
+fn of_image(image: &Image, bytes: Range<u64>, sink: Sink<'_>) {
+    let shown = image.record.shown.clamp(bytes.start, bytes.end);
+    let kind = match image.check() {
+        Ok(()) => Kind::Data,
+        Err(e) => Kind::Lost(LossReason::Image(e.to_string().into())),
+    };
+    if shown > bytes.start {
+        sink(bytes.start..shown, kind);
+    }
+    sink(shown..bytes.end, Kind::Zeros);
+}
+
+/// A range that is lost below staging: what is staged over it is not.
+fn unstaged(line: &Line, bytes: Range<u64>, reason: &LossReason, sink: Sink<'_>) {
+    let kind = |source: &Source| match source {
+        Source::Below => Kind::Lost(reason.clone()),
+        Source::Journal(_) => Kind::Data,
+        Source::Zeros(_) => Kind::Zeros,
+    };
+    let mut start = bytes.start;
+    for block in bytes.start / BLOCK..bytes.end.div_ceil(BLOCK) {
+        let sources = line.branch.staging.resolve(block, line.epoch);
+        let end = bytes.end.min((block + 1) * BLOCK);
+        while start < end {
+            let first = &sources[((start % BLOCK) / SECTOR) as usize];
+            let below = matches!(first, Source::Below);
+            let mut next = start;
+            while next < end && matches!(sources[((next % BLOCK) / SECTOR) as usize], Source::Below) == below
+            {
+                next = ((next / SECTOR + 1) * SECTOR).min(end);
+                if !below {
+                    break;
+                }
+            }
+            sink(start..next, kind(first));
+            start = next;
+        }
+    }
+}
