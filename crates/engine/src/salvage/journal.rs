@@ -2,11 +2,20 @@
 
 use crate::catalog::Positions;
 use crate::disk::Dir;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located};
 use crate::pool::decode_control;
 use crate::pool::namespace::Namespace;
+
+/// What the journal has behind the catalog.
+pub(super) struct Recovered {
+    pub(super) scanned: Scanned,
+    /// What is given up.
+    pub(super) loss: Option<Accepted>,
+    /// The time of the first record that no history has, if there is one.
+    pub(super) unrecorded: Option<u64>,
+}
 
 /// Scans the journal into staging and names. Nothing is put in place: staging answers for all
 /// records that the catalog does not know to be there, those of a batch that was interrupted too.
@@ -18,10 +27,14 @@ pub(super) fn recover(
     start: ScanStart,
     positions: &Positions,
     names: &mut Namespace,
-) -> Result<(Scanned, Option<Accepted>)> {
+) -> Result<Recovered> {
+    let mut unrecorded = None;
     let mut given_up: Option<Accepted> = None;
     let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
         let header = &located.header;
+        if header.lsn > positions.preserved_lsn {
+            unrecorded.get_or_insert(header.time);
+        }
         if let Some(given_up) = &mut given_up {
             given_up.beyond.add(header);
             given_up.last_lsn = header.lsn;
@@ -59,11 +72,11 @@ pub(super) fn recover(
         (Some(early), None) => Some(Accepted { durable_lsn: scanned.tail_lsn, ..early }),
         (None, damaged) => damaged,
     };
-    Ok((scanned, loss))
+    Ok(Recovered { scanned, loss, unrecorded })
 }
 
 /// A journal that nothing could be read of: everything after what is in place is given up.
-pub(super) fn none(start: &ScanStart, why: &crate::Error) -> (Scanned, Option<Accepted>) {
+pub(super) fn none(start: &ScanStart, why: &Error) -> Recovered {
     let scanned = Scanned::new(start);
     let accepted = Accepted {
         damages: vec![why.to_string()],
@@ -72,5 +85,5 @@ pub(super) fn none(start: &ScanStart, why: &crate::Error) -> (Scanned, Option<Ac
         durable_lsn: scanned.max_lsn,
         beyond: Beyond::default(),
     };
-    (scanned, Some(accepted))
+    Recovered { scanned, loss: Some(accepted), unrecorded: None }
 }

@@ -10,7 +10,7 @@ use crate::damage::Damage;
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::Result;
 use crate::fault::Fault;
-use crate::journal::{Accepted, Journal, ScanStart, Scanned};
+use crate::journal::{Accepted, Journal, ScanStart};
 use crate::map::Map;
 use crate::pool::catalog_room::CatalogRoom;
 use crate::pool::namespace::Namespace;
@@ -92,12 +92,11 @@ struct Opening {
     found: Salvage,
 }
 
-/// What the journal leads to.
+/// What catalog and journal lead to.
 struct Recovered {
     names: Namespace,
     lines: Lines,
-    scanned: Scanned,
-    loss: Option<Accepted>,
+    journal: journal::Recovered,
 }
 
 impl Opening {
@@ -115,10 +114,11 @@ impl Opening {
         )?;
         let files = self.histories(&recovered.names);
         let damage = self.damage();
-        let loss = recovered.loss.take();
+        let loss = recovered.journal.loss.take();
+        let unrecorded = recovered.journal.unrecorded;
         let parts = self.parts(world, lock, recovered, (table, undated), (files, damage));
         let pool = Arc::new(parts.assemble()?);
-        self.conclude(&pool, loss);
+        self.conclude(&pool, loss, unrecorded);
         Ok(pool)
     }
 
@@ -140,12 +140,11 @@ impl Opening {
         };
         let (mut names, lines) = load(&mut self.found);
         match journal::recover(&*self.dir, start, &self.positions, &mut names) {
-            Ok((scanned, loss)) => Recovered { names, lines, scanned, loss },
+            Ok(journal) => Recovered { names, lines, journal },
             Err(error) => {
                 // Without what was applied so far; the rows were named already.
                 let (names, lines) = load(&mut Salvage::default());
-                let (scanned, loss) = journal::none(&start, &error);
-                Recovered { names, lines, scanned, loss }
+                Recovered { names, lines, journal: journal::none(&start, &error) }
             }
         }
     }
@@ -203,7 +202,7 @@ impl Opening {
         (pvs, undated): (PvTable, BTreeMap<u32, String>),
         (files, damage): (OpenFiles, Damage),
     ) -> Parts {
-        let Recovered { names, lines, scanned, .. } = recovered;
+        let Recovered { names, lines, journal: journal::Recovered { scanned, .. } } = recovered;
         let (superblock, positions) = (self.superblock.clone(), self.positions.clone());
         let mut options = self.options.pool.clone();
         options.fit(&superblock.config());
@@ -260,7 +259,7 @@ impl Opening {
     }
 
     /// Tells what was found, and ends all changes.
-    fn conclude(mut self, pool: &Pool, loss: Option<Accepted>) {
+    fn conclude(mut self, pool: &Pool, loss: Option<Accepted>, unrecorded: Option<u64>) {
         let Positions { preserved_lsn, destaged_lsn, .. } = self.positions;
         pool.positions.preserved.store(preserved_lsn, Ordering::Relaxed);
         pool.positions.destaged.store(destaged_lsn, Ordering::Relaxed);
@@ -277,6 +276,11 @@ impl Opening {
             }
         } else if preserved_lsn > destaged_lsn {
             self.found.distrust_histories("a batch of writes was interrupted, and can't be completed");
+        }
+        if self.found.histories.is_none() {
+            // Moments up to here can be shown; later ones are in the journal only.
+            pool.positions.settled.store(preserved_lsn, Ordering::Release);
+            pool.positions.settled_time.store(unrecorded.unwrap_or(u64::MAX), Ordering::Release);
         }
         if let Some(loss) = loss {
             pool.note_journal_loss(loss);
