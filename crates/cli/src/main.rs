@@ -1,7 +1,7 @@
 //! `hindcast`: the server, and the command line that talks to it.
 //!
-//! One file per noun. Everything but `serve`, `check`, `restore-metadata` and `pool reidentify` is
-//! a request to a running server through the admin API.
+//! One file per noun. Everything but `serve`, `check`, `restore-metadata`, `salvage` and
+//! `pool reidentify` is a request to a running server through the admin API.
 #![forbid(unsafe_code)]
 
 mod cdp;
@@ -17,6 +17,7 @@ mod recover;
 mod reidentify;
 mod relocate;
 mod restore;
+mod salvage;
 mod schedule;
 mod select;
 mod serve;
@@ -105,6 +106,7 @@ enum Command {
     Cdp(cdp::Command),
     Check(check::Args),
     RestoreMetadata(restore::Args),
+    Salvage(salvage::Args),
     Completions(extras::Completions),
     Man(extras::Man),
 }
@@ -152,6 +154,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Cdp(command) => cdp::run(command, &global),
         Command::Check(args) => check::run(&args, global.output()),
         Command::RestoreMetadata(args) => restore::run(&args, global.output()),
+        Command::Salvage(args) => salvage::run(&args, global.output()),
         Command::Completions(args) => extras::completions(&args),
         Command::Man(args) => extras::man(&args),
     }

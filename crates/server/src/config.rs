@@ -7,6 +7,7 @@ use crate::freeze::{DEFAULT_TIMEOUT, Hooks};
 use crate::listen::Address;
 use crate::settings::{Digests, Hook, LogFormat, Settings, TlsWhen};
 use crate::snapshots::VolumeHooks;
+use crate::storage::Salvaging;
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::disk::allow_many_files;
@@ -28,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) create: bool,
     /// Parts of any time are shown, read-only.
     pub(crate) force_stale: bool,
+    /// What is left of a damaged pool is shown, read-only.
+    pub(crate) salvage: Option<Salvaging>,
     pub(crate) api: Vec<Address>,
     pub(crate) api_token: Option<String>,
     pub(crate) nbd: NbdConfig,
@@ -93,6 +96,7 @@ impl Settings {
         Ok(Config {
             create: said.create.unwrap_or(false),
             force_stale: said.force_stale.unwrap_or(false),
+            salvage: said.salvaging(),
             api,
             api_token,
             nbd: said.nbd()?,
@@ -104,13 +108,21 @@ impl Settings {
             prices: said.prices()?,
             stop_timeout: Duration::from_secs(said.stop_timeout.unwrap_or(10).into()),
             metadata_keep: said.metadata_keep.unwrap_or(3).max(1).into(),
+            // Of what is only shown no backup is made.
             metadata_interval: Some(said.metadata_interval.unwrap_or(24))
-                .filter(|hours| *hours > 0)
+                .filter(|hours| *hours > 0 && said.salvage != Some(true) && said.force_stale != Some(true))
                 .map(|hours| Duration::from_secs(u64::from(hours) * 3600)),
             log: said.log.unwrap_or_else(|| "info".into()),
             log_format: said.log_format.unwrap_or_else(default_log_format),
             data,
         })
+    }
+
+    /// What is left of a damaged pool, if that was asked for.
+    fn salvaging(&self) -> Option<Salvaging> {
+        let moved = self.salvage_moved.clone().unwrap_or_default();
+        self.salvage.filter(|wanted| *wanted)?;
+        Some(Salvaging { from: self.salvage_from.clone(), moved })
     }
 
     /// The commands around snapshots.

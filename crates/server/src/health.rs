@@ -12,6 +12,8 @@ pub(crate) mod code {
     pub(crate) const SCHEDULES_UNREADABLE: &str = "schedules-unreadable";
     /// The last run of a schedule failed.
     pub(crate) const SCHEDULE_FAILING: &str = "schedule-failing";
+    /// What is left of a damaged pool is served, read-only.
+    pub(crate) const SALVAGE: &str = "salvage";
     /// The newest backup of the metadata is older than two days, or there is none.
     pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
 }
@@ -22,6 +24,18 @@ impl App {
         let mut health = convert::health(&self.pool.health());
         self.warn_of_short_histories(&mut health);
         self.warn_of_schedules(&mut health);
+        if let Some(found) = self.pool.salvage() {
+            let doubt = match found.doubts.len() {
+                0 => "",
+                _ => "; WHAT IS READ MAY BE WRONG: it is in doubt",
+            };
+            let message = format!(
+                "what is left of the pool is served, read-only: {} things are lost or damaged{doubt}",
+                found.findings.len() + found.lost.len()
+            );
+            warn(&mut health, code::SALVAGE, message);
+            return health;
+        }
         if let Some(message) = self.backups.problem(Timestamp::now()) {
             warn(&mut health, code::METADATA_BACKUP_OLD, message);
         }

@@ -38,4 +38,5 @@ pub use daemon::serve;
 pub use files::{DamagedFile, check_files};
 pub use http::error_body;
 pub use reidentify::{Identified, Identity, Reidentified, reidentify, survey_identities};
-pub use settings::Settings;
+pub use settings::{Moved, Settings};
+pub use storage::{Salvaging, salvage};

@@ -36,6 +36,29 @@ pub struct Settings {
     #[serde(skip)]
     pub force_stale: Option<bool>,
 
+    /// Serve what is left of a damaged pool: read-only, nothing is written, and what can't be read
+    /// answers an error. `hindcast salvage` lists what is lost
+    #[arg(
+        long,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "BOOL",
+        conflicts_with = "force_stale"
+    )]
+    #[serde(skip)]
+    pub salvage: Option<bool>,
+
+    /// With --salvage: make the catalog, in memory, out of this backup, a file or a physical volume
+    #[arg(long, value_name = "PATH", requires = "salvage")]
+    #[serde(skip)]
+    pub salvage_from: Option<PathBuf>,
+
+    /// With --salvage: where a physical volume is now; repeatable
+    #[arg(long, value_name = "OLD=NEW", requires = "salvage")]
+    #[serde(skip)]
+    pub salvage_moved: Option<Vec<Moved>>,
+
     /// TOML file; its keys are the long names of these options
     #[arg(long, env = "HINDCAST_CONFIG", value_name = "FILE")]
     #[serde(skip)]
@@ -347,6 +370,30 @@ pub struct Hook {
     pub timeout: Option<u16>,
 }
 
+/// Where a physical volume is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// Its path in the catalog.
+    pub old: String,
+    /// Its path now.
+    pub new: String,
+}
+
+impl FromStr for Moved {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((old, new)) if !old.is_empty() && !new.is_empty() => {
+                // Paths that are not absolute would be those of the data directory.
+                let new = std::path::absolute(new).map_err(|e| e.to_string())?;
+                Ok(Moved { old: old.into(), new: new.to_string_lossy().into_owned() })
+            }
+            _ => Err("a physical volume that was moved is OLD=NEW, two paths".into()),
+        }
+    }
+}
+
 /// Replacement in the map cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -384,6 +431,9 @@ impl Settings {
             data,
             create,
             force_stale,
+            salvage,
+            salvage_from,
+            salvage_moved,
             config,
             hooks,
             api,

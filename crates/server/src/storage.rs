@@ -2,20 +2,69 @@
 
 use crate::config::{Config, Creation};
 use crate::http::error_body;
+use crate::settings::Moved;
 use crate::{reidentify, world};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::disk::{Dir, FileDir};
-use hindcast_engine::pool::{JOURNAL_DAMAGED, Pool, PvSpec};
-use std::path::Path;
+use hindcast_engine::pool::{JOURNAL_DAMAGED, Pool, PoolOptions, PvSpec};
+use hindcast_engine::salvage::SalvageOptions;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The first physical volume of an embedded pool.
 const FIRST_PV: &str = "pv-0.img";
 
+/// How what is left of a damaged pool is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Salvaging {
+    /// The backup that the catalog is made from, whatever the pool's own is like: a file, or a
+    /// physical volume.
+    pub from: Option<PathBuf>,
+    /// Where physical volumes are now.
+    pub moved: Vec<Moved>,
+}
+
+/// Opens what is left of the pool in `data`, read-only and without writing to any part of it. Where
+/// its catalog does not open, the newest backup in the data directory stands in.
+pub fn salvage(data: &Path, how: &Salvaging, options: PoolOptions) -> Result<Arc<Pool>, ErrorBody> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let text = |path: &Path| absolute(path).to_string_lossy().into_owned();
+    let directory = absolute(data).join(crate::BACKUPS);
+    let names = FileDir::new(&directory).list().unwrap_or_default();
+    let options = SalvageOptions {
+        pool: options,
+        from: how.from.as_deref().map(text),
+        backups: names.iter().map(|name| text(&directory.join(name))).collect(),
+        moved: how.moved.iter().map(|moved| (moved.old.clone(), moved.new.clone())).collect(),
+    };
+    Pool::open_salvage(Arc::new(FileDir::new(data)), world::real(), options).map_err(error_body)
+}
+
+/// Opens what is left, for the server.
+fn open_salvage(config: &Config, how: &Salvaging) -> Result<Arc<Pool>, ErrorBody> {
+    tracing::warn!(data = %config.data.display(), "opening what is left of the pool, READ-ONLY, for salvage");
+    if !config.data.is_dir() {
+        return Err(no_pool(&config.data, ""));
+    }
+    let pool = salvage(&config.data, how, config.options.clone())?;
+    if let Some(found) = pool.salvage() {
+        for finding in &found.findings {
+            tracing::warn!(code = finding.code, object = finding.object, "{}", finding.detail);
+        }
+        for doubt in &found.doubts {
+            tracing::error!("what is read may be wrong: {doubt}");
+        }
+    }
+    Ok(pool)
+}
+
 /// Opens the pool. With `--create`, where there is none one is created first.
 /// Otherwise that is an error, and nothing is written.
 pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data));
+    if let Some(how) = &config.salvage {
+        return open_salvage(config, how);
+    }
     // Before anything is locked: the lock is a file.
     let exists = exists(&*dir)?;
     if config.force_stale {

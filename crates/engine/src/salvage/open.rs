@@ -68,7 +68,9 @@ impl Pool {
 fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
     use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
     let taken = match dir.lock_existing(LOCK_FILE) {
-        Err(e) if matches!(e.kind(), NotFound | PermissionDenied) => dir.lock(LOCK_FILE),
+        // A file that a pool without its lock needs; in any other directory nothing is made.
+        Err(e) if e.kind() == NotFound && holds_a_pool(dir) => dir.lock(LOCK_FILE),
+        Err(e) if e.kind() == NotFound => return Ok(Box::new(())),
         taken => taken,
     };
     match taken {
@@ -79,6 +81,12 @@ fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
         }
         taken => locked(taken),
     }
+}
+
+/// Is anything of a pool here, the catalog or a journal file?
+fn holds_a_pool(dir: &dyn Dir) -> bool {
+    let names = dir.list().unwrap_or_default();
+    names.iter().any(|name| name == crate::catalog::FILE || name.starts_with("journal-"))
 }
 
 /// An opening on its way.
