@@ -143,7 +143,9 @@ async fn stop(
         priority::lowered(|| {
             app.pool.close()?;
             // A stop is orderly without a backup too; the log says why there is none.
-            let _ = app.backups.make(&app.pool, None);
+            if !app.pool.is_only_shown() {
+                let _ = app.backups.make(&app.pool, None);
+            }
             hindcast_engine::Result::Ok(())
         })
     });

@@ -21,7 +21,6 @@ use crate::pool::Pool;
 use format::{BodyWriter, HEADER_LEN, Header};
 use places::{file_name, sequence_of};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Its name until it is complete.
 const NEW_FILE: &str = "metadata.new";
@@ -33,7 +32,7 @@ impl Pool {
     ///
     /// Commits go on meanwhile. When this returns the backup survives power loss.
     pub fn backup_metadata(&self, target: &dyn Dir, keep: usize) -> Result<BackupInfo> {
-        if self.only_shown.load(Ordering::Acquire) {
+        if self.is_only_shown() {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
                 "back the metadata up: the pool was opened to be read only, whatever its parts are",

@@ -318,7 +318,7 @@ impl Pool {
 
     /// Makes everything durable and records it; later requests fail. Staged data may stay in the journal.
     pub fn close(&self) -> Result<()> {
-        if self.work.closed.swap(true, Ordering::AcqRel) {
+        if self.work.closed.swap(true, Ordering::AcqRel) || self.is_only_shown() {
             return Ok(());
         }
         self.fault.check()?;
@@ -326,6 +326,12 @@ impl Pool {
         self.stamp_last()?;
         self.work.done.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// The pool was opened to be read, whatever its parts are: nothing of it is kept, and no backup
+    /// is made of it.
+    pub fn is_only_shown(&self) -> bool {
+        self.only_shown.load(Ordering::Acquire)
     }
 
     /// The pool was closed, and that went well: nothing is committed any more.
