@@ -240,6 +240,7 @@ fn opened_by_force_everything_stays_as_it_is() {
     v.write(&mut ops, false);
     assert!(ops[0].result.is_err() && v.flush().is_err());
     assert!(pool.maintain().is_err() && pool.delete_volume("v", true).is_err());
+    assert_eq!(pool.backup_metadata(&stale, 3).unwrap_err().kind(), ErrorKind::ReadOnly);
     drop((v, pool));
     let after: Vec<_> = stale.list().unwrap().into_iter().map(|n| (bytes(&stale, &n), n)).collect();
     assert!(before == after);

@@ -70,9 +70,8 @@ fn restore(
     backup: &Found,
     found: &mut Salvage,
 ) -> Result<Source> {
-    let draft = backup::draft(dir, backup)?;
-    let newest = newest_incarnation(dir, draft.superblock.pool)?;
-    drop(draft);
+    let pool = backup::draft(dir, backup)?.superblock.pool;
+    let newest = newest_incarnation(dir, pool)?;
     Catalog::replace(dir)?;
     let source = open_own(dir, cache_bytes)?;
     let (info, incarnation) = (&backup.info, source.positions.incarnation);

@@ -198,8 +198,7 @@ impl Walk<'_> {
             return;
         }
         let log2 = line.branch.chunk_log2;
-        let clamp =
-            |chunk: u64| chunk.checked_mul(1 << log2).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end);
+        let clamp = |chunk: u64| chunk.saturating_mul(1 << log2).clamp(bytes.start, bytes.end);
         let last = ((bytes.end - 1) >> log2) / CHUNKS;
         let mut number = (bytes.start >> log2) / CHUNKS;
         let mut gap = Gap { walk: self, line, range: bytes.start..bytes.start };

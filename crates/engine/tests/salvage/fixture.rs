@@ -1,0 +1,262 @@
+//! Pools with something of everything, what their devices show, and how a salvage is held against that.
+
+use crate::common::{KIB, MIB};
+use bytes::Bytes;
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Dir, MemDir, OpenMode};
+use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec, code};
+use hindcast_engine::salvage::{Loss, SalvageOptions};
+use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::{Result, Volume};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(crate) const CATALOG: &str = "catalog.redb";
+pub(crate) const BLOCK: u64 = 4096;
+
+pub(crate) fn world(seed: u64) -> World {
+    World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
+}
+
+/// Small caches, so that reads meet the catalog.
+pub(crate) fn options() -> PoolOptions {
+    PoolOptions {
+        catalog_cache_bytes: 0,
+        map_cache_bytes: 4096,
+        destage_threads: 1,
+        ..PoolOptions::default()
+    }
+}
+
+/// A pool, and what each of its devices shows.
+pub(crate) struct Fixture {
+    pub(crate) dir: MemDir,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) shown: BTreeMap<(String, Option<String>), Vec<u8>>,
+    pub(crate) rng: SplitMix,
+}
+
+impl Fixture {
+    /// With physical volumes of so many MiB.
+    pub(crate) fn new(pvs: &[u64]) -> Fixture {
+        let dir = MemDir::new();
+        let config = PoolConfig {
+            extent_size: 64 * KIB,
+            journal_size: 4 * MIB,
+            segment_size: 256 * KIB,
+            atomic_unit: 4096,
+        };
+        let spec = |(n, mib): (usize, &u64)| PvSpec {
+            path: format!("pv-{n}.img"),
+            size: Some((mib + 1) * MIB),
+            force: false,
+        };
+        let pvs: Vec<PvSpec> = pvs.iter().enumerate().map(spec).collect();
+        Pool::create(Arc::new(dir.clone()), &world(1), &config, Placement::Anywhere, &pvs).unwrap();
+        let pool = Pool::open(Arc::new(dir.clone()), world(2), options()).unwrap();
+        Fixture { dir, pool, shown: BTreeMap::new(), rng: SplitMix::new(3) }
+    }
+
+    pub(crate) fn create(&mut self, name: &str, size: u64, chunk_size: u64) {
+        let new = NewVolume { name: name.into(), size, chunk_size, block_size: 512, read_only: false };
+        self.pool.create_volume(&new).unwrap();
+        self.shown.insert((name.into(), None), vec![0; size as usize]);
+    }
+
+    pub(crate) fn write(&mut self, name: &str, offset: u64, len: u64) {
+        // No block repeats, and none is zeros.
+        let mut data: Vec<u8> = (0..len).map(|n| (n / 512 % 251) as u8 + 1).collect();
+        data.chunks_mut(512).for_each(|sector| sector[..8].copy_from_slice(&self.rng.next().to_le_bytes()));
+        let volume = self.pool.open_volume(name, false).unwrap();
+        for (n, part) in data.chunks(64 << 10).enumerate() {
+            let at = offset + n as u64 * (64 << 10);
+            let mut ops = [WriteOp::new(at, Bytes::from(part.to_vec()))];
+            volume.write(&mut ops, true);
+            ops[0].result.as_ref().unwrap();
+        }
+        self.shown.get_mut(&(name.into(), None)).unwrap()[offset as usize..(offset + len) as usize]
+            .copy_from_slice(&data);
+    }
+
+    pub(crate) fn discard(&mut self, name: &str, offset: u64, len: u64) {
+        self.pool.open_volume(name, false).unwrap().discard(offset, len, true).unwrap();
+        self.shown.get_mut(&(name.into(), None)).unwrap()[offset as usize..(offset + len) as usize].fill(0);
+    }
+
+    pub(crate) fn snap(&mut self, volume: &str, name: &str) {
+        self.pool.create_snapshots(&[(volume, name)]).unwrap();
+        let now = self.shown[&(volume.to_owned(), None)].clone();
+        self.shown.insert((volume.into(), Some(name.into())), now);
+    }
+
+    pub(crate) fn clone_volume(&mut self, volume: &str, snapshot: &str, name: &str) {
+        self.pool.clone_volume(volume, snapshot, name).unwrap();
+        let then = self.shown[&(volume.to_owned(), Some(snapshot.to_owned()))].clone();
+        self.shown.insert((name.into(), None), then);
+    }
+
+    /// Volumes, snapshots, a clone; some of it in place, and some of it in the journal only.
+    pub(crate) fn mixed(pvs: &[u64]) -> Fixture {
+        let mut f = Fixture::new(pvs);
+        f.create("a", MIB, 16 * KIB);
+        f.create("b", 2 * MIB, 4 * KIB);
+        f.write("a", 0, 768 * KIB);
+        f.write("b", 512 * KIB, MIB);
+        f.snap("a", "s1");
+        f.write("a", 64 * KIB, 200 * KIB);
+        f.discard("a", 512 * KIB, 64 * KIB);
+        f.snap("a", "s2");
+        f.clone_volume("a", "s1", "c");
+        f.write("c", 32 * KIB, 96 * KIB);
+        f.discard("c", 256 * KIB, 128 * KIB);
+        f.pool.drain().unwrap();
+        f.write("a", 300 * KIB, 10 * KIB);
+        f.write("b", 600 * KIB, 512);
+        f.discard("b", 700 * KIB, 8 * KIB);
+        f.snap("b", "s3");
+        f.write("b", 1024 * KIB, 64 * KIB);
+        f
+    }
+
+    /// The pool is let go of, as by a kill.
+    pub(crate) fn kill(self) -> (MemDir, Model) {
+        let Fixture { dir, pool, shown, .. } = self;
+        assert_eq!(Arc::strong_count(&pool), 1);
+        drop(pool);
+        (dir, Model(shown))
+    }
+
+    /// An orderly stop, with the backup of one.
+    pub(crate) fn stop(self) -> (MemDir, Model) {
+        self.pool.close().unwrap();
+        self.pool.backup_metadata(&self.dir, 9).unwrap();
+        self.kill()
+    }
+}
+
+pub(crate) fn salvage(dir: &MemDir) -> Result<Arc<Pool>> {
+    salvage_with(dir, SalvageOptions::default())
+}
+
+pub(crate) fn salvage_with(dir: &MemDir, of: SalvageOptions) -> Result<Arc<Pool>> {
+    Pool::open_salvage(Arc::new(dir.clone()), world(9), SalvageOptions { pool: options(), ..of })
+}
+
+/// What each device shows.
+pub(crate) struct Model(pub(crate) BTreeMap<(String, Option<String>), Vec<u8>>);
+
+/// What a look at all devices came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) lost: u64,
+    pub(crate) read: u64,
+    /// Devices that are named as lost as a whole.
+    pub(crate) devices: usize,
+}
+
+pub(crate) fn open(pool: &Arc<Pool>, volume: &str, snapshot: Option<&str>) -> Result<Arc<Volume>> {
+    match snapshot {
+        Some(name) => pool.open_snapshot(volume, name),
+        None => pool.open_volume(volume, true),
+    }
+}
+
+pub(crate) fn losses(pool: &Pool, volume: &str, snapshot: Option<&str>) -> Vec<Loss> {
+    let mut all = Vec::new();
+    let counted = pool.losses(volume, snapshot, &mut |loss| all.push(loss)).unwrap();
+    assert_eq!(counted.ranges, all.len() as u64);
+    assert_eq!(counted.lost, all.iter().map(|loss| loss.length).sum::<u64>());
+    assert!(counted.allocated + counted.lost <= counted.size && counted.readable() <= counted.size);
+    assert!(all.is_sorted_by(|a, b| a.offset + a.length <= b.offset), "{all:?}");
+    all
+}
+
+/// Reads all of a device. Every block that is read is right, and every one that is not is named;
+/// and what is named can't be read.
+pub(crate) fn look_at(pool: &Arc<Pool>, key: &(String, Option<String>), shown: &[u8], seen: &mut Seen) {
+    let snapshot = key.1.as_deref();
+    let volume = open(pool, &key.0, snapshot).unwrap();
+    assert_eq!(volume.info().size, shown.len() as u64);
+    let lost = losses(pool, &key.0, snapshot);
+    let named = |at: u64| lost.iter().any(|loss| (loss.offset..loss.offset + loss.length).contains(&at));
+    for at in (0..shown.len() as u64).step_by(BLOCK as usize) {
+        let mut data = vec![0xEE; BLOCK as usize];
+        let right = |at: u64, data: &[u8]| {
+            assert!(
+                data == &shown[at as usize..at as usize + data.len()],
+                "{key:?} at {at}: {:?}",
+                &data[..16]
+            );
+        };
+        if volume.read(at, &mut data).is_ok() {
+            assert!(!(at..at + BLOCK).any(named), "{key:?} at {at}: named as lost, and read");
+            right(at, &data);
+            seen.read += BLOCK;
+            continue;
+        }
+        for at in (at..at + BLOCK).step_by(512) {
+            let sector = &mut data[..512];
+            match volume.read(at, sector) {
+                Ok(()) => {
+                    assert!(!named(at), "{key:?} at {at}: named as lost, and read");
+                    right(at, sector);
+                    seen.read += 512;
+                }
+                Err(error) => {
+                    assert!(named(at), "{key:?} at {at}: lost, and not named: {error}");
+                    seen.lost += 512;
+                }
+            }
+        }
+    }
+}
+
+impl Model {
+    /// Looks at all devices. One that is not there is named, or its row is.
+    pub(crate) fn check(&self, pool: &Arc<Pool>) -> Seen {
+        let found = pool.salvage().unwrap();
+        let mut seen = Seen::default();
+        for (key, shown) in &self.0 {
+            if open(pool, &key.0, key.1.as_deref()).is_ok() {
+                look_at(pool, key, shown, &mut seen);
+                continue;
+            }
+            let by_name = found.lost.iter().any(|d| d.volume == key.0 && (d.snapshot == key.1));
+            let by_row = found.findings.iter().any(|f| f.code == "catalog-row");
+            assert!(by_name || by_row, "{key:?} is gone without a word: {found:?}");
+            seen.devices += 1;
+        }
+        assert!(pool.health().has(code::POISONED));
+        seen
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.values().map(|shown| shown.len() as u64).sum()
+    }
+}
+
+/// All files, byte by byte.
+pub(crate) fn files(dir: &MemDir) -> BTreeMap<String, Vec<u8>> {
+    let read = |name: String| {
+        let disk = dir.open(&name, OpenMode::ReadOnly).unwrap();
+        let mut all = vec![0; disk.len().unwrap() as usize];
+        disk.read_at(&mut all, 0).unwrap();
+        (name, all)
+    };
+    dir.list().unwrap().into_iter().map(read).collect()
+}
+
+pub(crate) fn flip(dir: &MemDir, name: &str, at: u64, bit: u64) {
+    let disk = dir.open(name, OpenMode::Existing).unwrap();
+    let mut byte = [0];
+    disk.read_at(&mut byte, at).unwrap();
+    disk.write_at(&[byte[0] ^ 1 << (bit % 8)], at).unwrap();
+}
+
+pub(crate) fn len(dir: &MemDir, name: &str) -> u64 {
+    dir.open(name, OpenMode::ReadOnly).unwrap().len().unwrap()
+}
+
+pub(crate) fn codes(pool: &Pool) -> Vec<&'static str> {
+    pool.salvage().unwrap().findings.iter().map(|f| f.code).collect()
+}

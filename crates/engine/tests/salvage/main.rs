@@ -1,0 +1,329 @@
+//! What is left of a pool that does not open: each byte that is read is what was written, each byte
+//! that is not is named, and no part of the pool is written to.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+#[path = "../common/mod.rs"]
+mod common;
+#[macro_use]
+#[path = "../common/forward.rs"]
+mod forward;
+mod crash;
+mod fixture;
+mod rot;
+
+use bytes::Bytes;
+use common::{KIB, MIB};
+use fixture::*;
+use hindcast_engine::ErrorKind;
+use hindcast_engine::cdp::{CdpSettings, Moment};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Dir, OpenMode};
+use hindcast_engine::pool::{CatalogSource, Pool};
+use hindcast_engine::salvage::SalvageOptions;
+use std::sync::Arc;
+
+#[test]
+fn a_whole_pool_is_shown_as_a_whole_and_takes_nothing() {
+    let (dir, model) = Fixture::mixed(&[8]).kill();
+    let before = files(&dir);
+    let pool = salvage(&dir).unwrap();
+    assert!(pool.salvage().unwrap().is_clean(), "{:?}", pool.salvage());
+    assert_eq!(model.check(&pool), Seen { read: model.bytes(), ..Seen::default() });
+    let devices: Vec<_> = pool.devices();
+    assert_eq!(devices.len(), model.0.len());
+    let mut op = [WriteOp::new(0, Bytes::from(vec![1; 512]))];
+    pool.open_volume("a", false).unwrap().write(&mut op, false);
+    assert!(op[0].result.is_err());
+    assert!(pool.create_snapshots(&[("a", "no")]).is_err());
+    assert_eq!(pool.backup_metadata(&dir, 3).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert!(pool.maintain().is_err() && pool.drain().is_err());
+    assert_eq!(
+        salvage(&dir).map(drop).unwrap_err().kind(),
+        ErrorKind::Busy,
+        "another process could change it meanwhile"
+    );
+    drop(pool);
+    assert!(files(&dir) == before);
+    // It opens as before, too.
+    drop(Pool::open(Arc::new(dir), world(4), options()).unwrap());
+}
+
+/// A volume that lies on the physical volume that is left is whole; of another one exactly what
+/// lies on the lost one is named.
+#[test]
+fn a_physical_volume_that_is_missing_takes_only_what_lies_on_it() {
+    let mut f = Fixture::new(&[2, 4]);
+    f.create("whole", MIB, 16 * KIB);
+    f.write("whole", 0, MIB);
+    f.pool.drain().unwrap();
+    f.create("split", 4 * MIB, 16 * KIB);
+    f.write("split", 0, 3 * MIB);
+    f.pool.drain().unwrap();
+    f.write("split", 2 * MIB, 6 * KIB);
+    let (dir, model) = f.kill();
+    let there = dir.copy();
+    there.remove("pv-1.img").unwrap();
+    let before = files(&there);
+    let pool = salvage(&there).unwrap();
+    assert_eq!(codes(&pool), ["pv"]);
+    assert!(pool.salvage().unwrap().doubts.is_empty());
+    assert!(losses(&pool, "whole", None).is_empty());
+    let lost = losses(&pool, "split", None);
+    assert!(lost.iter().all(|l| l.reason.code() == "physical-volume"), "{lost:?}");
+    assert!(lost[0].reason.to_string().contains("pv-1.img can't be used: it is missing"), "{lost:?}");
+    assert!(
+        !lost.iter().any(|l| l.offset <= 2 * MIB && l.offset + l.length > 2 * MIB),
+        "it is in the journal"
+    );
+    let seen = model.check(&pool);
+    assert!(seen.lost > MIB && seen.lost < 3 * MIB, "{seen:?}");
+    assert_eq!(seen.read + seen.lost, model.bytes());
+    drop(pool);
+    assert!(files(&there) == before);
+
+    // The same disk under another path.
+    let moved = dir.copy();
+    moved.rename("pv-1.img", "found").unwrap();
+    assert!(model.check(&salvage(&moved).unwrap()).lost > 0);
+    let of =
+        SalvageOptions { moved: [("pv-1.img".into(), "found".into())].into(), ..SalvageOptions::default() };
+    let pool = salvage_with(&moved, of).unwrap();
+    assert!(pool.salvage().unwrap().is_clean());
+    assert_eq!(model.check(&pool), Seen { read: model.bytes(), ..Seen::default() });
+    // The other way round: what is there is another one.
+    let swapped = dir.copy();
+    swapped.take_from(&dir, "pv-0.img");
+    swapped.remove("pv-1.img").unwrap();
+    swapped.rename("pv-0.img", "pv-1.img").unwrap();
+    let pool = salvage(&swapped).unwrap();
+    assert!(
+        pool.salvage().unwrap().findings.iter().any(|f| f.detail.contains("another volume of this pool"))
+    );
+    assert!(model.check(&pool).lost > 3 * MIB);
+}
+
+#[test]
+fn a_physical_volume_that_was_cut_short_or_has_lost_its_label_is_used_as_far_as_it_goes() {
+    let (dir, model) = Fixture::mixed(&[8]).kill();
+    let cut = dir.copy();
+    cut.open("pv-0.img", OpenMode::Existing).unwrap().set_len(MIB + 700 * KIB + 100).unwrap();
+    let pool = salvage(&cut).unwrap();
+    assert_eq!(codes(&pool), ["pv"]);
+    let seen = model.check(&pool);
+    assert!(seen.lost > 256 * KIB && seen.read > 3 * MIB, "{seen:?}");
+
+    let unlabelled = dir.copy();
+    unlabelled.open("pv-0.img", OpenMode::Existing).unwrap().write_at(&[0; 4096], 0).unwrap();
+    let pool = salvage(&unlabelled).unwrap();
+    assert_eq!(codes(&pool), ["pv-label"], "its stamps prove whose it is");
+    assert_eq!(model.check(&pool).lost, 0);
+    drop(pool);
+    unlabelled.open("pv-0.img", OpenMode::Existing).unwrap().write_at(&[0; 3 * 4096], 0).unwrap();
+    let pool = salvage(&unlabelled).unwrap();
+    assert_eq!(codes(&pool), ["pv"]);
+    let seen = model.check(&pool);
+    assert!(seen.lost > MIB, "{seen:?}");
+}
+
+#[test]
+fn a_damaged_journal_is_given_up_from_there_on_and_named() {
+    let mut f = Fixture::new(&[8]);
+    f.create("a", MIB, 16 * KIB);
+    f.write("a", 0, MIB);
+    f.pool.drain().unwrap();
+    let then = f.shown[&("a".to_owned(), None)].clone();
+    for n in 0..8 {
+        f.write("a", n * 128 * KIB, 64 * KIB);
+    }
+    let (dir, model) = f.kill();
+    let files_of: Vec<String> =
+        dir.list().unwrap().into_iter().filter(|n| n.starts_with("journal-0")).collect();
+    assert!(files_of.len() > 2, "{files_of:?}");
+    let (mut lossy, mut whole) = (0, 0);
+    for name in &files_of {
+        for at in (0..len(&dir, name)).step_by(24_576) {
+            let copy = dir.copy();
+            let disk = copy.open(name, OpenMode::Existing).unwrap();
+            disk.write_at(&[0x99; 4096], at).unwrap();
+            let pool = salvage(&copy).unwrap();
+            let found = pool.salvage().unwrap();
+            let Some(loss) = pool.journal_loss() else {
+                assert!(found.is_clean(), "{found:?}");
+                let mut data = vec![0; MIB as usize];
+                pool.open_volume("a", true).unwrap().read(0, &mut data).unwrap();
+                // Of the last record nothing proves that it was durable.
+                let last = 7 * 128 * 1024;
+                assert!(data[..last] == model.0[&("a".to_owned(), None)][..last]);
+                whole += 1;
+                continue;
+            };
+            assert_eq!(codes(&pool), ["journal"]);
+            assert!(loss.recovered_lsn < loss.durable_lsn.max(loss.last_lsn));
+            // A prefix: some writes are there, and then none.
+            let mut data = vec![0; MIB as usize];
+            pool.open_volume("a", true).unwrap().read(0, &mut data).unwrap();
+            let now = &model.0[&("a".to_owned(), None)];
+            let newer: Vec<bool> = (0..8)
+                .map(|n| {
+                    let range = n * 128 * 1024..n * 128 * 1024 + 65536;
+                    assert!(
+                        data[range.clone()] == then[range.clone()]
+                            || data[range.clone()] == now[range.clone()]
+                    );
+                    data[range.clone()] == now[range]
+                })
+                .collect();
+            assert!(newer.is_sorted_by(|a, b| a >= b) && newer.contains(&false), "{newer:?}");
+            lossy += 1;
+        }
+    }
+    assert!(lossy > 5 && whole > 5, "{lossy} {whole}");
+    // All of them gone.
+    for name in files_of {
+        dir.remove(&name).unwrap();
+    }
+    let pool = salvage(&dir).unwrap();
+    assert!(pool.journal_loss().is_some());
+    let mut data = vec![0; MIB as usize];
+    pool.open_volume("a", true).unwrap().read(0, &mut data).unwrap();
+    assert!(data == then);
+}
+
+#[test]
+fn a_history_without_one_of_its_files_takes_nothing_of_what_volumes_are() {
+    let mut f = Fixture::new(&[8]);
+    f.create("a", MIB, 16 * KIB);
+    f.write("a", 0, MIB);
+    f.pool.set_cdp("a", Some(CdpSettings::default())).unwrap();
+    f.pool.drain().unwrap();
+    let mut moments = Vec::new();
+    for n in 0..24 {
+        f.write("a", n % 8 * 128 * KIB, 64 * KIB);
+        moments.push((f.pool.stats().sequenced_lsn, f.shown[&("a".to_owned(), None)].clone()));
+        f.pool.drain().unwrap();
+    }
+    let (dir, model) = f.kill();
+    // (moments that are right, moments that can't be shown)
+    let show = |pool: &Arc<Pool>| {
+        let (mut right, mut refused) = (0, 0);
+        for (lsn, then) in &moments {
+            let mut data = vec![0; MIB as usize];
+            let view = pool.open_moment("a", &Moment::Lsn(*lsn));
+            match view.and_then(|view| view.read(0, &mut data)) {
+                Ok(()) => {
+                    assert!(data == *then, "LSN {lsn}");
+                    right += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        (right, refused)
+    };
+    let pool = salvage(&dir).unwrap();
+    assert!(pool.salvage().unwrap().is_clean());
+    assert_eq!(show(&pool), (24, 0));
+    drop(pool);
+    let segments: Vec<String> = dir.list().unwrap().into_iter().filter(|n| n.starts_with("cdp-")).collect();
+    assert!(!segments.is_empty(), "{:?}", dir.list());
+    for name in &segments {
+        for cut in [false, true] {
+            let copy = dir.copy();
+            match cut {
+                true => copy.open(name, OpenMode::Existing).unwrap().set_len(5000).unwrap(),
+                false => copy.remove(name).unwrap(),
+            }
+            let before = files(&copy);
+            let pool = salvage(&copy).unwrap();
+            assert_eq!(codes(&pool), ["history"], "{:?}", pool.salvage());
+            assert_eq!(model.check(&pool).lost, 0);
+            assert!(show(&pool).1 > 0);
+            drop(pool);
+            assert!(files(&copy) == before);
+        }
+    }
+}
+
+#[test]
+fn a_catalog_that_is_gone_comes_from_a_backup_and_doubt_is_told() {
+    // Of an orderly stop: all of it is exact.
+    let (dir, model) = Fixture::mixed(&[8]).stop();
+    let gone = dir.copy();
+    gone.remove(CATALOG).unwrap();
+    let before = files(&gone);
+    let pool = salvage(&gone).unwrap();
+    let source = &pool.salvage().unwrap().source;
+    assert!(matches!(source, CatalogSource::Backup { exact: true, sequence: 1, .. }), "{source:?}");
+    assert_eq!(model.check(&pool), Seen { read: model.bytes(), ..Seen::default() });
+    drop(pool);
+    assert!(files(&gone) == before);
+    // The copy on the physical volume does, too.
+    gone.remove("metadata-0000000001.backup").unwrap();
+    let pool = salvage(&gone).unwrap();
+    assert!(
+        matches!(&pool.salvage().unwrap().source, CatalogSource::Backup { path, .. } if path == "pv-0.img")
+    );
+    assert_eq!(model.check(&pool).lost, 0);
+    drop(pool);
+
+    // The pool was opened since: the same backup is of an earlier time.
+    let later = dir.copy();
+    let pool = Pool::open(Arc::new(later.clone()), world(5), options()).unwrap();
+    common::write(&pool.open_volume("a", false).unwrap(), 0, 7, 64 * KIB);
+    pool.drain().unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    later.remove(CATALOG).unwrap();
+    let pool = salvage(&later).unwrap();
+    let found = pool.salvage().unwrap();
+    assert!(matches!(found.source, CatalogSource::Backup { exact: false, .. }));
+    assert!(found.doubts[0].contains("another volume's data"), "{found:?}");
+    assert!(found.findings.iter().any(|f| f.code == "pv-age"), "{found:?}");
+    drop(pool);
+
+    // Made while the pool was open.
+    let f = Fixture::mixed(&[8]);
+    f.pool.backup_metadata(&f.dir, 3).unwrap();
+    let (dir, _) = f.kill();
+    dir.remove(CATALOG).unwrap();
+    let pool = salvage(&dir).unwrap();
+    let found = pool.salvage().unwrap();
+    assert!(found.doubts[0].contains("made while the pool was open"), "{found:?}");
+    assert!(pool.open_volume("a", true).is_ok());
+    let told = format!("{:?}", pool.health());
+    assert!(told.contains("with a catalog of an earlier time"), "{told}");
+    drop(pool);
+
+    // None at all, and one that is named.
+    let (dir, model) = Fixture::mixed(&[8]).stop();
+    let named = dir.copy();
+    named.rename("metadata-0000000001.backup", "elsewhere").unwrap();
+    let of = SalvageOptions { from: Some("elsewhere".into()), ..SalvageOptions::default() };
+    let pool = salvage_with(&named, of).unwrap();
+    assert_eq!(model.check(&pool).lost, 0);
+    drop(pool);
+    dir.remove(CATALOG).unwrap();
+    dir.remove("metadata-0000000001.backup").unwrap();
+    dir.open("pv-0.img", OpenMode::Existing).unwrap().write_at(&vec![0; 960 << 10], 64 << 10).unwrap();
+    let error = salvage(&dir).map(drop).unwrap_err();
+    assert!(error.to_string().contains("no backup"), "{error}");
+}
+
+#[test]
+fn parts_of_different_times_are_shown_and_doubted() {
+    let (older, _) = Fixture::mixed(&[8]).stop();
+    let dir = older.copy();
+    let pool = Pool::open(Arc::new(dir.clone()), world(5), options()).unwrap();
+    pool.drain().unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    let stale = older.copy();
+    stale.take_from(&dir, "pv-0.img");
+    assert!(Pool::open(Arc::new(stale.clone()), world(6), options()).is_err());
+    let pool = salvage(&stale).unwrap();
+    assert!(
+        pool.salvage().unwrap().doubts[0].contains("this data directory is older"),
+        "{:?}",
+        pool.salvage()
+    );
+    assert!(pool.open_volume("a", true).is_ok());
+}
