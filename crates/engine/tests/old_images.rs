@@ -10,6 +10,7 @@ use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
 use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::salvage::SalvageOptions;
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use std::fs;
 use std::path::PathBuf;
@@ -169,6 +170,12 @@ fn images_of_earlier_builds_open() {
         let dir = load(&fs::read(&path).unwrap());
         let clean = || check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
         assert!(clean().is_clean(), "{:?}", clean());
+        let before = save(&dir);
+        let pool = Pool::open_salvage(Arc::new(dir.clone()), world(9), SalvageOptions::default()).unwrap();
+        assert!(pool.salvage().unwrap().is_clean(), "{:?}", pool.salvage());
+        assert_state(&pool);
+        drop(pool);
+        assert!(save(&dir) == before, "a salvage has written");
         for time in [10, 11] {
             let pool = Pool::open(Arc::new(dir.clone()), world(time), PoolOptions::default()).unwrap();
             assert_state(&pool);

@@ -365,6 +365,70 @@ impl<W: Write> Map<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hindcast_engine::device::WriteOp;
+    use hindcast_engine::disk::{Dir, MemDir, OpenMode};
+    use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+    use hindcast_engine::salvage::SalvageOptions;
+    use hindcast_engine::world::{ManualClock, SplitMix, World};
+
+    const MIB: u64 = 1 << 20;
+
+    fn world(seed: u64) -> World {
+        World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
+    }
+
+    /// A pool with a volume of 4 MiB, of which the second one is zeros.
+    fn pool() -> (Arc<MemDir>, Vec<u8>) {
+        let dir = Arc::new(MemDir::new());
+        let config = PoolConfig { journal_size: 4 * MIB, segment_size: MIB, ..PoolConfig::default() };
+        let pv = PvSpec { path: "pv".into(), size: Some(33 * MIB), force: false };
+        Pool::create(dir.clone(), &world(1), &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir.clone(), world(2), PoolOptions::default()).unwrap();
+        let (name, size) = ("v".to_owned(), 4 * MIB);
+        pool.create_volume(&NewVolume { name, size, chunk_size: 16384, block_size: 512, read_only: false })
+            .unwrap();
+        let mut wanted: Vec<u8> = (0..size).map(|n| (n / 512 % 255) as u8 + 1).collect();
+        wanted[1 << 20..2 << 20].fill(0);
+        let volume = pool.open_volume("v", false).unwrap();
+        for at in [0, 2 * MIB, 3 * MIB] {
+            let data = wanted[at as usize..(at + MIB) as usize].to_vec();
+            let mut ops = [WriteOp::new(at, data.into())];
+            volume.write(&mut ops, true);
+            ops[0].result.as_ref().unwrap();
+        }
+        drop(volume);
+        pool.drain().unwrap();
+        pool.close().unwrap();
+        (dir, wanted)
+    }
+
+    /// Sectors that fail only when they are read are left out, and nothing beside them.
+    #[test]
+    fn a_copy_reads_around_what_fails() {
+        let (dir, wanted) = pool();
+        let options = SalvageOptions::default();
+        let pool = Pool::open_salvage(dir.clone(), world(3), options).unwrap();
+        // Behind the pool's back: no list of losses can know it.
+        let disk = dir.open("pv", OpenMode::Existing).unwrap();
+        disk.set_len(MIB + 2 * MIB + 5 * 4096 + 100).unwrap();
+        let tmp = tempfile::tempdir().unwrap();
+        let to = tmp.path().join("v.img");
+        let device = Device { volume: "v".into(), snapshot: None };
+        let copied = copy(&pool, &device, &to).unwrap();
+        let image = std::fs::read(&to).unwrap();
+        let at = 3 * MIB as usize + 5 * 4096;
+        assert!(image[..at] == wanted[..at] && image[at..].iter().all(|b| *b == 0));
+        assert_eq!((copied.lost, copied.rescued), (MIB - 5 * 4096, 3 * MIB + 5 * 4096));
+        assert!(copied.ranges[0].reason.starts_with("it can't be read: "), "{:?}", copied.ranges[0]);
+        let map = std::fs::read_to_string(&copied.map).unwrap();
+        let lines: Vec<&str> = map.lines().filter(|line| !line.starts_with('#')).skip(1).collect();
+        assert_eq!(lines, ["0x00000000  0x00305000  +", "0x00305000  0x000FB000  -"]);
+        let again = copy(&pool, &device, &to).unwrap_err();
+        assert_eq!(again.code(), 4, "{again}");
+        std::fs::remove_file(&to).unwrap();
+        assert_eq!(copy(&pool, &device, &to).unwrap_err().code(), 4, "the map is there");
+        assert!(!to.exists());
+    }
 
     #[test]
     fn a_map_is_what_ddrescue_reads() {

@@ -64,29 +64,18 @@ impl Pool {
     }
 }
 
-/// Locks the pool, as far as that is possible.
+/// Locks the pool, as far as that is possible without writing. Where the lock is not there, the
+/// shared locks of the catalog and of physical volumes keep others away.
 fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
-    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
-    let taken = match dir.lock_existing(LOCK_FILE) {
-        // A file that a pool without its lock needs; in any other directory nothing is made.
-        Err(e) if e.kind() == NotFound && holds_a_pool(dir) => dir.lock(LOCK_FILE),
-        Err(e) if e.kind() == NotFound => return Ok(Box::new(())),
-        taken => taken,
-    };
-    match taken {
-        Err(e) if matches!(e.kind(), ReadOnlyFilesystem | PermissionDenied) => {
+    match dir.lock_existing(LOCK_FILE) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(())),
+        Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
             let text = format!("{e}: what is read is right only if no other process has the pool open");
             found.find("unlocked", LOCK_FILE, text);
             Ok(Box::new(()))
         }
         taken => locked(taken),
     }
-}
-
-/// Is anything of a pool here, the catalog or a journal file?
-fn holds_a_pool(dir: &dyn Dir) -> bool {
-    let names = dir.list().unwrap_or_default();
-    names.iter().any(|name| name == crate::catalog::FILE || name.starts_with("journal-"))
 }
 
 /// An opening on its way.

@@ -214,7 +214,7 @@ impl Walk<'_> {
                     gap.flush(sink);
                     sink(range, Kind::Lost(LossReason::Catalog));
                 }
-                Ok(page) => self.page(line, &page, next, range, &mut gap, sink),
+                Ok(page) => self.page(line, &page, range, &mut gap, sink),
             }
             number = next + 1;
         }
@@ -236,21 +236,12 @@ impl Walk<'_> {
         }
     }
 
-    fn page(
-        &self,
-        line: &Line,
-        page: &MapPage,
-        number: u64,
-        bytes: Range<u64>,
-        gap: &mut Gap<'_>,
-        sink: Sink<'_>,
-    ) {
+    fn page(&self, line: &Line, page: &MapPage, bytes: Range<u64>, gap: &mut Gap<'_>, sink: Sink<'_>) {
         let log2 = line.branch.chunk_log2;
         let mut at = bytes.start;
         while at < bytes.end {
             let chunk = at >> log2;
             let end = ((chunk + 1) << log2).min(bytes.end);
-            debug_assert_eq!(chunk / CHUNKS, number);
             match page.get(MapPage::locate(chunk).1) {
                 None => gap.extend(at..end),
                 Some(entry) => {

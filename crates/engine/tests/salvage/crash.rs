@@ -82,3 +82,43 @@ fn a_batch_that_was_interrupted_is_shown_as_it_was_acknowledged() {
         assert!(data == then);
     }
 }
+
+/// The same where the batch can't be completed, because a physical volume that it writes to is
+/// missing: of the volume on the other one nothing is lost.
+#[test]
+fn a_batch_that_can_not_be_completed_does_not_count() {
+    let mut f = Fixture::new(&[2, 2]);
+    for name in ["one", "two"] {
+        // Each takes all of a physical volume.
+        f.create(name, 2 * MIB, 16 * KIB);
+        f.write(name, 0, 2 * MIB);
+        f.pool.drain().unwrap();
+    }
+    let Fixture { dir, pool, shown, rng } = f;
+    drop(pool);
+    let crashing = Crashing { inner: dir.clone(), copies: Arc::default() };
+    let pool = Pool::open(Arc::new(crashing.clone()), world(4), options()).unwrap();
+    let mut f = Fixture { dir, pool, shown, rng };
+    for n in 0..4 {
+        f.write("two", n * 400 * KIB, 8 * KIB);
+        f.write("one", n * 400 * KIB, 8 * KIB);
+    }
+    *crashing.copies.lock().unwrap() = Some(Vec::new());
+    f.pool.drain().unwrap();
+    let copies = crashing.copies.lock().unwrap().take().unwrap();
+    let (_, model) = f.kill();
+    let mut interrupted = 0;
+    for copy in copies {
+        for (missing, left) in [("pv-1.img", "one"), ("pv-0.img", "two")] {
+            let copy = copy.copy();
+            copy.remove(missing).unwrap();
+            let pool = salvage(&copy).unwrap();
+            let seen = model.check(&pool);
+            assert!(seen.lost > MIB, "{seen:?}");
+            assert!(losses(&pool, left, None).is_empty(), "{:?}", losses(&pool, left, None));
+            let found = &pool.salvage().unwrap().findings;
+            interrupted += u32::from(found.iter().any(|f| f.detail.contains("can't be completed")));
+        }
+    }
+    assert!(interrupted > 2, "{interrupted}");
+}

@@ -44,6 +44,13 @@ fn a_whole_pool_is_shown_as_a_whole_and_takes_nothing() {
     );
     drop(pool);
     assert!(files(&dir) == before);
+    // Without the file of the lock none is made.
+    dir.remove("pool.lock").unwrap();
+    let pool = salvage(&dir).unwrap();
+    assert!(Pool::open(Arc::new(dir.clone()), world(4), options()).is_err(), "the catalog is locked");
+    dir.remove("pool.lock").unwrap();
+    drop(pool);
+    assert!(!files(&dir).contains_key("pool.lock"));
     // It opens as before, too.
     drop(Pool::open(Arc::new(dir), world(4), options()).unwrap());
 }

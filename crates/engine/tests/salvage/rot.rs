@@ -7,6 +7,7 @@ use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::MemDir;
 use hindcast_engine::pool::{CatalogSource, Pool};
 use hindcast_engine::world::{Rng, SplitMix};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A bit of the catalog is flipped, once in each of so many parts of it. `(own, backup, refused,
@@ -132,9 +133,8 @@ fn moments_are_right_or_refused() {
         if n % 3 == 2 {
             f.pool.drain().unwrap();
         }
-        if n % 10 == 9 {
-            f.snap("a", &format!("s{n}"));
-        }
+        // Enough for more than one block of events.
+        (0..6).for_each(|m| f.snap("a", &format!("s{n}-{m}")));
     }
     f.pool.drain().unwrap();
     let (dir, model) = f.kill();
@@ -144,13 +144,16 @@ fn moments_are_right_or_refused() {
         let copy = dir.copy();
         flip(&copy, CATALOG, block * BLOCK + 99, block);
         let Ok(pool) = salvage(&copy) else { continue };
-        model.check(&pool);
+        let there = model.0.keys().filter(|(_, snapshot)| snapshot.as_ref().is_none_or(|s| s.ends_with('0')));
+        let there: BTreeMap<_, _> = there.map(|key| (key.clone(), model.0[key].clone())).collect();
+        Model(there).check(&pool);
+        let doubtful = pool.salvage().unwrap().findings.iter().any(|f| f.code == "history");
         for (lsn, then) in moments.iter().step_by(4) {
             let mut data = vec![0; MIB as usize];
             let view = pool.open_moment("a", &Moment::Lsn(*lsn));
             match view.and_then(|view| view.read(0, &mut data)) {
                 Ok(()) => {
-                    assert!(data == *then, "block {block}, LSN {lsn}");
+                    assert!(data == *then && !doubtful, "block {block}, LSN {lsn}");
                     right += 1;
                 }
                 Err(_) => refused += 1,
