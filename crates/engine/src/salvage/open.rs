@@ -200,7 +200,7 @@ impl Opening {
         (files, damage): (OpenFiles, Damage),
     ) -> Parts {
         let Recovered { names, lines, journal: journal::Recovered { scanned, .. } } = recovered;
-        let (superblock, positions) = (self.superblock.clone(), self.positions.clone());
+        let (superblock, positions) = (self.superblock.clone(), self.positions);
         let mut options = self.options.pool.clone();
         options.fit(&superblock.config());
         let space = Space::new(superblock.extent_size);
