@@ -16,6 +16,7 @@ use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
 use hindcast_engine::pool::code;
 use hindcast_engine::pool::{Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::salvage::SalvageOptions;
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::collections::BTreeSet;
@@ -385,4 +386,27 @@ fn read_errors_are_told_by_physical_volume() {
     assert!(warning.text.contains("pv-0") && warning.text.contains("at byte"), "{}", warning.text);
     // It is the disk's error, as long as nothing had to do without it.
     assert!(!site.pool.health().has(code::DATA_DAMAGED));
+}
+
+/// What could not be read once is lost for a salvage, too, even where the disk answers again: with
+/// what, nobody knows.
+#[test]
+fn a_salvage_names_what_is_known_to_be_lost() {
+    let site = Site::new(1);
+    site.pool.create_snapshots(&[("v", "s")]).unwrap();
+    site.lose();
+    site.write(0, 3, SECTOR);
+    site.pool.drain().unwrap();
+    let Site { dir, pool, v, .. } = site;
+    drop((v, pool));
+    let pool = Pool::open_salvage(Arc::new(dir.inner), world(), SalvageOptions::default()).unwrap();
+    assert!(pool.salvage().unwrap().is_clean(), "{:?}", pool.salvage());
+    let mut lost = Vec::new();
+    pool.losses("v", None, &mut |loss| lost.push((loss.offset, loss.length, loss.reason.code()))).unwrap();
+    assert_eq!(lost, [(4096, SECTOR, "known-damage")]);
+    let v = pool.open_volume("v", true).unwrap();
+    let mut sector = [0; SECTOR as usize];
+    assert!(v.read(4096, &mut sector).is_err());
+    v.read(4096 + SECTOR, &mut sector).unwrap();
+    assert_eq!(sector, [1; SECTOR as usize]);
 }

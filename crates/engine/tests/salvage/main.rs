@@ -334,3 +334,49 @@ fn parts_of_different_times_are_shown_and_doubted() {
     );
     assert!(pool.open_volume("a", true).is_ok());
 }
+
+/// Of a volume that rests on an image, or on a moment of a history, what it has itself is not lost
+/// with that.
+#[test]
+fn what_lies_below_a_volume_is_named_where_it_is_gone() {
+    let mut f = Fixture::new(&[8]);
+    let image: Vec<u8> = (0..MIB).map(|n| (n / 512 % 200) as u8 + 7).collect();
+    f.dir.open("image", OpenMode::CreateNew).unwrap().write_at(&image, 0).unwrap();
+    let new = hindcast_engine::pool::NewVolume {
+        name: "over".into(),
+        size: 2 * MIB,
+        chunk_size: 16 * KIB,
+        block_size: 512,
+        read_only: false,
+    };
+    f.pool.create_volume_over(&new, "image").unwrap();
+    f.shown.insert(("over".into(), None), [image, vec![0; MIB as usize]].concat());
+    f.write("over", 64 * KIB, 32 * KIB);
+    f.create("a", MIB, 16 * KIB);
+    f.write("a", 0, 512 * KIB);
+    f.pool.set_cdp("a", Some(CdpSettings::default())).unwrap();
+    f.pool.drain().unwrap();
+    f.write("a", 0, 200 * KIB);
+    let (lsn, then) = (f.pool.stats().sequenced_lsn, f.shown[&("a".to_owned(), None)].clone());
+    f.write("a", 64 * KIB, 200 * KIB);
+    f.pool.drain().unwrap();
+    f.pool.recover_volume("a", &Moment::Lsn(lsn), "then").unwrap();
+    f.shown.insert(("then".into(), None), then);
+    f.write("then", 128 * KIB, 16 * KIB);
+    let (dir, model) = f.kill();
+    assert_eq!(model.check(&salvage(&dir).unwrap()).lost, 0);
+
+    for name in dir.list().unwrap().into_iter().filter(|name| name.starts_with("cdp-") || name == "image") {
+        dir.remove(&name).unwrap();
+    }
+    let pool = salvage(&dir).unwrap();
+    let seen = model.check(&pool);
+    let of = |name| losses(&pool, name, None).into_iter().map(|l| (l.offset, l.length, l.reason.code()));
+    let over = [(0, 64 * KIB, "image"), (96 * KIB, MIB - 96 * KIB, "image")];
+    assert_eq!(of("over").collect::<Vec<_>>(), over);
+    assert!(losses(&pool, "a", None).is_empty());
+    let then: Vec<_> = of("then").collect();
+    assert!(!then.is_empty() && then.iter().all(|(.., code)| *code == "history"), "{then:?}");
+    assert!(then.iter().all(|(at, len, _)| at + len <= 128 * KIB || *at >= 144 * KIB), "{then:?}");
+    assert!(seen.lost > MIB - 96 * KIB, "{seen:?}");
+}
