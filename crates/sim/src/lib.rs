@@ -26,6 +26,7 @@ mod perform;
 mod policies;
 mod rand;
 mod run;
+mod salvage;
 mod scripts;
 mod snapshots;
 mod streams;

@@ -64,6 +64,7 @@ impl Run {
             // A crash leaves nothing for the offline check to find either.
             self.inspect()?;
         }
+        let mut salvaged = if self.wild { self.salvaged()? } else { None };
         for attempt in 0.. {
             let failing = self.disturb_recovery(attempt);
             let opened = survive(|| Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()));
@@ -82,6 +83,8 @@ impl Run {
                 }
                 _ => {}
             }
+            // Another crash may take more of what was not synced.
+            salvaged = None;
             if failed {
                 self.planned = Some(self.any_power_loss());
             }
@@ -94,6 +97,9 @@ impl Run {
         self.dir.panic_at(None);
         self.planned = None;
         self.faults = false;
+        if let Some(salvaged) = salvaged {
+            self.compare_salvaged(&salvaged)?;
+        }
         let first_lost = self.compare(promise)?;
         self.forget_lost_moments(first_lost)?;
         self.note_moments()

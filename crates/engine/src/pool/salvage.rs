@@ -92,7 +92,8 @@ impl Pool {
         self.salvage.get()
     }
 
-    /// Fails with [`ErrorKind::Lost`] where moments would be reconstructed from what may lack records.
+    /// Fails with [`ErrorKind::Lost`] where moments would be reconstructed from what may lack
+    /// records.
     pub(crate) fn check_histories(&self) -> Result<()> {
         match self.salvage.get().and_then(|found| found.histories.as_ref()) {
             Some(why) => Err(Error::new(ErrorKind::Lost, format!("show a moment of the past: {why}"))),

@@ -1,4 +1,5 @@
-//! Pools with something of everything, what their devices show, and how a salvage is held against that.
+//! Pools with something of everything, what their devices show, and how a salvage is held against
+//! that.
 
 use crate::common::{KIB, MIB};
 use bytes::Bytes;
