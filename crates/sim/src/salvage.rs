@@ -17,7 +17,9 @@ const PIECE: u64 = 64 << 10;
 const MOST: u64 = 8 << 20;
 
 /// What devices show, piece by piece; `None` where a piece can't be read.
-pub(crate) struct Shown(BTreeMap<(String, Option<String>), Vec<Option<Vec<u8>>>>);
+pub(crate) struct Shown(BTreeMap<(String, Option<String>), Vec<Piece>>);
+
+type Piece = Option<Vec<u8>>;
 
 fn shown(pool: &Arc<Pool>) -> Outcome<Shown> {
     let mut all = BTreeMap::new();
@@ -71,7 +73,7 @@ impl Run {
         }
         for (key, pieces) in &opened.0 {
             let Some(before) = salvaged.0.get(key) else { continue };
-            let differs = |(one, other): (&Option<Vec<u8>>, &Option<Vec<u8>>)| match (one, other) {
+            let differs = |(one, other): (&Piece, &Piece)| match (one, other) {
                 (Some(one), Some(other)) => one != other,
                 // What a recovery can't read a salvage may not either.
                 _ => false,
