@@ -123,12 +123,12 @@ fn what_a_volume_was_goes_when_the_new_branch_is_complete() {
 fn requests_in_flight_follow() {
     let site = site(4);
     let v = site.volume("v", 4 * MIB, 16 * KIB);
-    let over = Arc::new(AtomicBool::new(false));
+    let (over, enough) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let writers: Vec<_> = (0..3u64)
         .map(|writer| {
-            let v = v.clone();
+            let (v, enough) = (v.clone(), enough.clone());
             std::thread::spawn(move || -> Result<()> {
-                for n in 1..=400u64 {
+                for n in (1..=40_000u64).take_while(|n| *n <= 400 || !enough.load(Ordering::Relaxed)) {
                     let at = writer * MIB + n % 64 * 16 * KIB;
                     let data = Bytes::from(vec![n as u8; 8192]);
                     let mut ops = [WriteOp::new(at, data.clone()), WriteOp::new(at + 8192, data)];
@@ -151,6 +151,7 @@ fn requests_in_flight_follow() {
                 n += 1;
                 pool.create_snapshots(&[("v", &format!("s{n}"))]).unwrap();
                 pool.maintain().unwrap();
+                enough.store(pool.volume("v").unwrap().branch > 10, Ordering::Relaxed);
                 if n % 4 == 0 {
                     let old: Vec<String> = (n - 3..=n).map(|n| format!("s{n}")).collect();
                     let old: Vec<&str> = old.iter().map(String::as_str).collect();
