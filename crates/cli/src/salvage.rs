@@ -15,34 +15,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-For a pool that does not open any more: a physical volume is missing or was cut short, the catalog or the journal is
-damaged, files are gone. Nothing is written to any part of it, whatever state it is in, and it may lie on a read-only
-file system. The server has to be stopped.
+For a pool that does not open any more: a physical volume is missing or was cut short, the catalog
+or the journal is damaged, files are gone. Nothing is written to any part of it, whatever state it
+is in, and it may lie on a read-only file system. The server has to be stopped.
 
-Without a volume, the table says what is lost: of each volume and snapshot how much can be read, and the ranges that
-can't. Data are not read for that: sectors that fail are found by the copy only. Try hindcast check first, and bring
-missing disks back if you can: a salvage mends nothing.
+Without a volume, the table says what is lost: of each volume and snapshot how much can be read,
+and the ranges that can't. Data are not read for that: sectors that fail are found by the copy
+only. Try hindcast check first, and bring missing disks back if you can: a salvage mends nothing.
 
-A copy is a raw image, sparse where the volume reads as zeros and where nothing can be read. FILE.map beside it is a
-map of GNU ddrescue (+ rescued, - bad), so that a file system check or another copy can be told which is which.
+A copy is a raw image, sparse where the volume reads as zeros and where nothing can be read.
+FILE.map beside it is a map of GNU ddrescue (+ rescued, - bad), so that a file system check or
+another copy can be told which is which.
 
-Where the catalog does not open, the newest backup of it in DIR/metadata, or on a physical volume in DIR, stands in.
-One of an orderly stop is exact if the pool was not opened since. Any other is of an earlier time: everything may have
-changed since, and a volume may show another one's data. The output says so for every volume; believe no byte of it
-without another check.
+Where the catalog does not open, the newest backup of it in DIR/metadata, or on a physical volume
+in DIR, stands in. One of an orderly stop is exact if the pool was not opened since. Any other is
+of an earlier time: everything may have changed since, and a volume may show another one's data.
+The output says so for every volume; believe no byte of it without another check.
 
 What needs memory: the journal's index, and where a backup stands in, the whole catalog.
 
-Exit codes: 0 when nothing is lost, 1 when something is, or in doubt (the output says what), and those of hindcast --help.
+Exit codes: 0 when nothing is lost, 1 when something is, or in doubt (the output says what), and
+those of hindcast --help.
 
 Examples:
-  hindcast salvage --data /var/lib/hindcast                                     what is lost
-  hindcast salvage --data /var/lib/hindcast -o json                             ... with every range
-  hindcast salvage --data /var/lib/hindcast db --to /mnt/db.img                 copy what can be read
-  hindcast salvage --data /var/lib/hindcast db@monday --to /mnt/monday.img      ... of a snapshot
-  hindcast salvage --data /var/lib/hindcast --all --to /mnt/rescued             ... of all volumes
-  hindcast salvage --data /var/lib/hindcast --from /dev/vdb                     with the backup on a physical volume
-  hindcast salvage --data /var/lib/hindcast --moved /dev/vdb=/dev/vdc           a disk that is elsewhere now
+  hindcast salvage --data /srv/pool                              what is lost
+  hindcast salvage --data /srv/pool -o json                      ... with every range
+  hindcast salvage --data /srv/pool db --to /mnt/db.img          copy what can be read
+  hindcast salvage --data /srv/pool db@monday --to /mnt/m.img    ... of a snapshot
+  hindcast salvage --data /srv/pool --all --to /mnt/rescued      ... of all volumes
+  hindcast salvage --data /srv/pool --from /dev/vdb              with the backup on that disk
+  hindcast salvage --data /srv/pool --moved /dev/vdb=/dev/vdc    a disk that is elsewhere now
 
 hindcast serve --salvage serves the same over NBD and iSCSI, read-only.";
 

@@ -218,7 +218,7 @@ impl Opening {
             map: Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone()),
             // Going back to a flush is a convenience: it finds none then.
             flushes: Flushes::load(&catalog).unwrap_or_default(),
-            stamping: Stamping::new(StampRecord::default(), world.clock.now(), &[], undated),
+            stamping: Stamping::new(StampRecord::default(), world.clock.now(), (&[], false), undated),
             superblock,
             options,
             dir: self.dir.clone(),
