@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""A physical volume with one sector that can't be read: nbdkit gives errors there, nbdfuse makes a file of it."""
+"""A physical volume with a sector that can't be read, one that takes no writes, one that does not answer: nbdkit gives
+errors, nbdfuse makes a file of it."""
 
 import errno
 import os
@@ -15,9 +16,10 @@ SIZE = 8 * MIB
 
 
 class BadDisk:
-    """A file that is a disk, with sectors that can't be read until they are written."""
+    """A file that is a disk, with sectors that can't be read until they are written. It can fail all writes, or all."""
 
     PREAD = """
+        if [ -e $BAD.away ]; then echo 'EIO away' >&2; exit 1; fi
         for s in $(cat $BAD); do
             if [ $((s * 512)) -lt $(($4 + $3)) ] && [ $((s * 512 + 512)) -gt $4 ]; then
                 echo 'EIO a bad sector' >&2; exit 1
@@ -25,6 +27,7 @@ class BadDisk:
         done
         dd if=$RAW bs=1M iflag=skip_bytes,count_bytes,fullblock skip=$4 count=$3 2>/dev/null"""
     PWRITE = """
+        if [ -e $BAD.away ] || [ -e $BAD.failing ]; then echo 'EIO no writes' >&2; exit 1; fi
         for s in $(cat $BAD); do
             if [ $((s * 512)) -lt $4 ] || [ $((s * 512 + 512)) -gt $(($4 + $3)) ]; then echo $s; fi
         done > $BAD.new
@@ -62,6 +65,11 @@ class BadDisk:
     def unmount(self):
         wait_for("nbdfuse's unmount", lambda: run("fusermount3", "-u", self.dir, check=False).returncode == 0)
 
+    def set(self, how, on):
+        """From now on it is `away`, or `failing` all writes, or is not."""
+        flag = pathlib.Path(f"{self.bad}.{how}")
+        flag.touch() if on else flag.unlink()
+
     def spoil(self, content):
         """Makes the sector unreadable that holds `content`, and nothing of it is left in memory."""
         os.sync()
@@ -69,6 +77,11 @@ class BadDisk:
         assert at >= 0 and at % SECTOR == 0, f"found at {at}"
         with open(self.bad, "a") as file:
             file.write(f"{at // SECTOR}\n")
+        self.forget()
+
+    def forget(self):
+        """Nothing of it is in memory."""
+        os.sync()
         with open("/proc/sys/vm/drop_caches", "w") as file:
             file.write("1\n")
 
@@ -148,6 +161,102 @@ def a_bad_sector_is_lost_and_nothing_else(t):
     assert "data-damaged" in codes(server)
     server.cli("volume", "delete", "v", "--force")
     wait_for("the end of the damage", lambda: "data-damaged" not in codes(server))
+    server.check()
+
+
+@test(limit=240, hindcast_only=True)
+def a_disk_that_takes_no_writes_is_left(t):
+    disk = BadDisk(t)
+    server = t.server(pool="64M")
+    first = server.cli("pool", "pvs")[0]["path"]
+    server.cli("pool", "add", disk.path)
+    # All of it lies on the disk at first.
+    server.cli("pool", "drain", first, "--wait")
+    v, other = server.create("v", SIZE, "16K", "--cdp", "parity"), server.create("other", SIZE)
+    with connection(v) as h, connection(other) as o:
+        h.pwrite(pattern(0, MIB), 0)
+        o.pwrite(pattern(MIB, MIB), 0)
+        h.flush()
+    server.cli("snapshot", "create", "v@s")
+    server.drained()
+    server.cli("pool", "drain", first, "--cancel")
+    disk.set("failing", True)
+    disk.forget()
+    with connection(v) as h, connection(other) as o:
+        h.pwrite(block(7), 5 * CHUNK)
+        o.pwrite(block(8), 9 * CHUNK)
+        o.pwrite(pattern(2 * MIB, MIB), MIB)
+        h.flush()
+
+    def as_expected():
+        want = bytearray(pattern(0, MIB))
+        want[5 * CHUNK:5 * CHUNK + BLOCK] = block(7)
+        with connection(v) as h:
+            assert h.pread(MIB, 0) == want
+        with connection(server.uri("v@s")) as h:
+            assert h.pread(MIB, 0) == pattern(0, MIB)
+        want = bytearray(pattern(MIB, MIB) + pattern(2 * MIB, MIB))
+        want[9 * CHUNK:9 * CHUNK + BLOCK] = block(8)
+        with connection(other) as o:
+            assert o.pread(2 * MIB, 0) == want
+
+    server.drained()
+    assert "pv-failed" in codes(server), codes(server)
+    as_expected()
+    failed = {pv["path"]: "failure" in pv for pv in server.cli("pool", "pvs")}
+    assert failed == {first: False, str(disk.path): True}, failed
+    # Killed, and started while the disk still takes nothing.
+    server.kill()
+    server.start()
+    as_expected()
+    assert "pv-failed" in codes(server), codes(server)
+    server.cli("pool", "drain", disk.path, "--wait")
+    as_expected()
+    # A mended path: it takes writes after the next start.
+    disk.set("failing", False)
+    server.stop()
+    server.start()
+    assert codes(server) <= {"clock-jumped"}, codes(server)
+    server.cli("pool", "remove", disk.path)
+    as_expected()
+    server.check()
+
+
+@test(limit=240, hindcast_only=True)
+def a_disk_that_is_away_is_waited_for(t):
+    disk = BadDisk(t)
+    server = t.server(pool="64M")
+    first = server.cli("pool", "pvs")[0]["path"]
+    server.cli("pool", "add", disk.path)
+    server.cli("pool", "drain", first)
+    server.cli("pool", "remove", first)
+    v = server.create("v", SIZE, "16K")
+    with connection(v) as h:
+        h.pwrite(pattern(0, MIB), 0)
+        h.flush()
+    server.cli("snapshot", "create", "v@s")
+    server.drained()
+    disk.forget()
+    # The label is in the page cache, where it says nothing about the disk.
+    with open(disk.path, "rb") as file:
+        file.read(64 * KIB)
+    disk.set("away", True)
+    with connection(v) as h:
+        h.pwrite(block(7), 5 * CHUNK)
+        h.flush()
+        wait_for("the warning", lambda: "pv-away" in codes(server))
+        assert h.pread(BLOCK, 5 * CHUNK) == block(7)
+        refused(errno.EIO, h.pread, BLOCK, 40 * CHUNK)
+    disk.set("away", False)
+    server.drained()
+    wait_for("the end of the warning", lambda: "pv-away" not in codes(server))
+    assert "data-damaged" not in codes(server), "what was away was given up"
+    want = bytearray(pattern(0, MIB))
+    want[5 * CHUNK:5 * CHUNK + BLOCK] = block(7)
+    with connection(v) as h:
+        assert h.pread(MIB, 0) == want
+    with connection(server.uri("v@s")) as h:
+        assert h.pread(MIB, 0) == pattern(0, MIB)
     server.check()
 
 

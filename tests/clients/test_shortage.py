@@ -10,14 +10,14 @@ from libnbd import *
 
 
 class Host:
-    """A file system of its own for the data directory, which somebody else can fill."""
+    """A file system of its own, which somebody else can fill."""
 
-    def __init__(self, t, size):
+    def __init__(self, t, size, make=("mkfs.ext4", "-q", "-m", "0")):
         need_root()
-        need("losetup", "mkfs.ext4")
+        need("losetup", make[0])
         self.image, self.dir = t.dir / "host.img", t.dir / "host"
         run("truncate", "-s", size, self.image)
-        run("mkfs.ext4", "-q", "-m", "0", self.image)
+        run(*make, self.image)
         self.dir.mkdir()
         run("mount", "-o", "loop", self.image, self.dir)
         t.defer(self.unmount)
@@ -101,6 +101,43 @@ def the_host_is_filled_under_postgresql(t):
     verify(t, postgres, recorded)
     postgres.stop()
     disk.detach()
+    server.check()
+
+
+@test(limit=240, hindcast_only=True)
+def a_copy_shares_the_blocks_of_a_physical_volume(t):
+    """What is overwritten needs space then, behind the commit of a batch, too."""
+    host = Host(t, 400 * MIB, make=("mkfs.xfs", "-q", "-m", "reflink=1"))
+    server = t.server(pool="64M", journal="64M")
+    first = server.cli("pool", "pvs")[0]["path"]
+    pv = host.dir / "pv"
+    server.cli("pool", "add", pv, "--size", "128M")
+    server.cli("pool", "drain", first)
+    server.cli("pool", "remove", first)
+    server.create("v", 64 * MIB, "64K", "--cdp", "undo")
+    old, new = pattern(1, 16 * MIB), pattern(2, 16 * MIB)
+    for n in range(4):
+        put(server, "v", old, n * 16 * MIB)
+    server.drained()
+    run("cp", "--reflink=always", pv, host.dir / "backup")
+    host.fill()
+    put(server, "v", new, 16 * MIB)
+    wait_for("the warning", lambda: "host-full-waiting" in codes(server), limit=60)
+
+    def as_written():
+        return all(get(server, "v", 16 * MIB, n * 16 * MIB) == (new if n == 1 else old) for n in range(4))
+
+    assert as_written()
+    # Killed while a batch is half done, and opened while there is still no space.
+    server.kill()
+    server.start()
+    assert as_written()
+    assert "poisoned" not in codes(server)
+    (host.dir / "backup").unlink()
+    host.empty()
+    server.drained()
+    assert as_written()
+    assert not codes(server) & {"poisoned", "host-full-waiting", "pv-failed"}, codes(server)
     server.check()
 
 

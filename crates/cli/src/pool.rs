@@ -1,7 +1,7 @@
 //! `hindcast pool`: the pool and its physical volumes.
 
 use crate::failure::Failure;
-use crate::output::{list, percent, properties, yes_no};
+use crate::output::{list, percent, properties};
 use crate::reidentify;
 use crate::session::{Global, Session};
 use crate::status::health;
@@ -278,6 +278,16 @@ fn table(pool: &Pool) -> String {
     ])
 }
 
+/// What a physical volume takes: new data, or none.
+fn state(pv: &Pv) -> &'static str {
+    match (&pv.failure, pv.draining) {
+        (Some(_), true) => "failed, draining",
+        (Some(_), false) => "failed",
+        (None, true) => "draining",
+        (None, false) => "in use",
+    }
+}
+
 fn pv_list(pvs: &[Pv]) -> String {
     let rows = pvs.iter().map(|pv| {
         vec![
@@ -286,9 +296,9 @@ fn pv_list(pvs: &[Pv]) -> String {
             Size(pv.size).to_string(),
             Size(pv.used).to_string(),
             percent(pv.used, pv.size),
-            yes_no(pv.draining),
+            state(pv).to_owned(),
             pv.uuid.clone(),
         ]
     });
-    list(&["ID", "PATH", "SIZE", "USED", "FULL", "DRAINING", "UUID"], &[0, 2, 3, 4], rows)
+    list(&["ID", "PATH", "SIZE", "USED", "FULL", "STATE", "UUID"], &[0, 2, 3, 4], rows)
 }

@@ -19,7 +19,6 @@ use crate::disk::is_unreadable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::map::page::{CHUNKS, MapPage, Slot};
 use crate::pool::Pool;
-use crate::pool::label::Label;
 use crate::pool::line::Line;
 use crate::pool::pv::Pv;
 use parking_lot::Mutex;
@@ -291,8 +290,8 @@ impl Pool {
     }
 
     /// Reads what can be read of a range of a physical volume, and zeros for the rest: its parts,
-    /// in `out`. What can't be read is damage from then on. A physical volume of which not even the
-    /// label can be read is not damaged but away: that is an error.
+    /// in `out`. What can't be read is damage from then on. A physical volume that does not answer at
+    /// all is not damaged but away: that is an error, and what it holds is not given up.
     pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
         let range = at..at + out.len() as u64;
         if let Err(error) = pv.disk.read_at(out, at) {
@@ -301,8 +300,13 @@ impl Pool {
             if !is_unreadable(&error) {
                 return Err(failed(error));
             }
-            Label::read(&*pv.disk, &pv.path)?;
-            self.read_in_pieces(pv, out, at)?;
+            let away = failed(error).of_absent_pv();
+            let answers = || pv.disk.answers().map_err(|_| away.clone());
+            answers()?;
+            let unreadable = self.read_in_pieces(pv, out, at)?;
+            // It may have gone away meanwhile.
+            answers()?;
+            unreadable.into_iter().for_each(|place| self.damage.add(pv.id, place));
         }
         let lost = self.damage.overlaps(pv.id, range);
         let lost: Vec<Range<usize>> =
@@ -311,8 +315,9 @@ impl Pool {
         Ok(lost)
     }
 
-    /// Reads blocks, and of those that fail sectors; the sectors that fail are damage.
-    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<()> {
+    /// Reads blocks, and of those that fail sectors; the sectors that fail.
+    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
+        let mut unreadable = Vec::new();
         let end = at + out.len() as u64;
         let mut from = at;
         while from < end {
@@ -327,7 +332,7 @@ impl Pool {
                         match pv.disk.read_at(sector, place) {
                             Ok(()) => {}
                             Err(error) if is_unreadable(&error) => {
-                                self.damage.add(pv.id, place..place + sector.len() as u64);
+                                unreadable.push(place..place + sector.len() as u64);
                             }
                             Err(error) => {
                                 return Err(Error::io(
@@ -342,7 +347,7 @@ impl Pool {
             }
             from = to;
         }
-        Ok(())
+        Ok(unreadable)
     }
 }
 

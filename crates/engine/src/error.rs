@@ -48,11 +48,17 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
-/// The outcome of two things that were done side by side. Where both failed it is an error that is
-/// no shortage, if there is one: a shortage is tried again, as if nothing had happened.
+/// The outcome of two things that were done side by side. Where both failed it is the error after
+/// which less can be done: a shortage is tried again, as if nothing had happened, and what a physical
+/// volume failed with is done elsewhere.
 pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
+    let rank = |error: &Error| match () {
+        () if error.is_shortage() => 0,
+        () if error.is_pv_failure() => 1,
+        () => 2,
+    };
     match (first, second) {
-        (Err(first), Err(second)) if first.is_shortage() => Err(second),
+        (Err(first), Err(second)) if rank(&first) < rank(&second) => Err(second),
         (Err(first), _) => Err(first),
         (first, second) => second.and(first),
     }
@@ -67,14 +73,28 @@ pub struct Error {
     kind: ErrorKind,
     context: String,
     source: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
-    /// Nothing is certain after it: no shortage, whatever its kind.
-    lasting: bool,
+    after: After,
+}
+
+/// What holds after an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// What the kind says.
+    Kind,
+    /// Nothing is certain: no shortage, whatever the kind.
+    Uncertain,
+    /// A physical volume has failed and is not written to any more; others may be.
+    PvFailed,
+    /// So it did, and what failed was taken back: it can be done again at once.
+    TakenBack,
+    /// A physical volume does not answer. It may come back with all that it holds.
+    PvAway,
 }
 
 impl Error {
     /// An error without a source. `context` begins with a verb: "open journal segment 3".
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Error { kind, context: context.into(), source: None, lasting: false }
+        Error { kind, context: context.into(), source: None, after: After::Kind }
     }
 
     /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
@@ -87,20 +107,56 @@ impl Error {
             _ if is_shortage(&source) => ErrorKind::Busy,
             _ => ErrorKind::Io,
         };
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), lasting: false }
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), after: After::Kind }
     }
 
-    /// Is it a shortage that passes (descriptors, memory, threads, space), rather than a fault of a
-    /// disk? What failed with it has changed nothing, and can be tried again.
+    /// Is it a shortage that passes (descriptors, memory, threads, space, a disk that does not
+    /// answer), rather than a fault of a disk? What failed with it has changed nothing, and can be
+    /// tried again.
     pub fn is_shortage(&self) -> bool {
-        !self.lasting && matches!(self.kind, ErrorKind::NoSpace | ErrorKind::Busy)
+        match self.after {
+            After::Kind => matches!(self.kind, ErrorKind::NoSpace | ErrorKind::Busy),
+            After::TakenBack | After::PvAway => true,
+            After::Uncertain | After::PvFailed => false,
+        }
+    }
+
+    /// Has a physical volume failed, which is not written to any more? What failed with it counts
+    /// for nothing, and can be done again elsewhere.
+    pub(crate) fn is_pv_failure(&self) -> bool {
+        self.after == After::PvFailed
+    }
+
+    /// Was what failed taken back, because of a physical volume that is not written to any more? Then
+    /// it can be done again at once.
+    pub(crate) fn is_taken_back(&self) -> bool {
+        self.after == After::TakenBack
+    }
+
+    /// Does a physical volume not answer?
+    pub(crate) fn is_pv_away(&self) -> bool {
+        self.after == After::PvAway
     }
 
     /// The same error of an operation after which nothing is certain, whatever the cause: a sync,
     /// or a commit. No shortage then.
-    pub(crate) fn lasting(mut self) -> Self {
-        self.lasting = true;
-        self
+    pub(crate) fn lasting(self) -> Self {
+        Error { after: After::Uncertain, ..self }
+    }
+
+    /// The same error of a physical volume that has failed.
+    pub(crate) fn of_failed_pv(self) -> Self {
+        Error { after: After::PvFailed, ..self }
+    }
+
+    /// The same error of a physical volume that has failed, when what it was met by is taken back.
+    pub(crate) fn taken_back(self) -> Self {
+        Error { after: After::TakenBack, ..self }
+    }
+
+    /// The same error of a physical volume that does not answer.
+    pub(crate) fn of_absent_pv(self) -> Self {
+        Error { after: After::PvAway, ..self }
     }
 
     /// An error of `kind` caused by `source`.
@@ -109,7 +165,7 @@ impl Error {
         context: impl Into<String>,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), lasting: false }
+        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), after: After::Kind }
     }
 
     /// What the caller can do about it.
@@ -156,6 +212,14 @@ mod tests {
         let failed = || Err::<(), _>(Error::new(ErrorKind::Io, "sync"));
         for outcome in [both(short(), failed()), both(failed(), short()), both(Ok(()), failed())] {
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Io);
+        }
+        let pv = || Err::<(), _>(Error::new(ErrorKind::Io, "write").of_failed_pv());
+        for outcome in [both(short(), pv()), both(pv(), short())] {
+            assert!(outcome.unwrap_err().is_pv_failure());
+        }
+        for outcome in [both(failed(), pv()), both(pv(), failed())] {
+            let error = outcome.unwrap_err();
+            assert!(!error.is_pv_failure() && !error.is_shortage());
         }
         let lasting = Err(no_space("commit").lasting());
         assert!(!both(short(), lasting).unwrap_err().is_shortage());

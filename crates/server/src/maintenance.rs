@@ -2,7 +2,7 @@
 
 use crate::priority;
 use hindcast_engine::pool::{Health, Pool, Progress};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -76,9 +76,9 @@ fn write_back(pool: &Pool, stop: &AtomicBool) {
 fn maintain(pool: &Pool, stop: &AtomicBool) {
     let mut pause = NAP;
     let mut last_logged: Option<(String, Instant)> = None;
-    let mut read_errors = ReadErrors::default();
+    let mut errors = PvErrors::default();
     while !stop.load(Ordering::Acquire) {
-        read_errors.log(pool);
+        errors.log(pool);
         match pool.maintain() {
             Ok(Progress::Worked) => pause = NAP,
             Ok(Progress::Idle) => {
@@ -103,22 +103,34 @@ fn maintain(pool: &Pool, stop: &AtomicBool) {
     }
 }
 
-/// Logs reads of physical volumes that failed: when there are more, and not more often than once a
-/// minute for each.
+/// Logs what physical volumes failed with. Reads: when there are more, and not more often than once a
+/// minute for each. A write: once.
 #[derive(Default)]
-struct ReadErrors {
-    /// By physical volume: how many were logged, and when.
+struct PvErrors {
+    /// By physical volume: how many reads were logged, and when.
     logged: BTreeMap<u32, (u64, Instant)>,
+    /// Physical volumes that are not written to any more.
+    failed: BTreeSet<u32>,
     looked: Option<Instant>,
 }
 
-impl ReadErrors {
+impl PvErrors {
     fn log(&mut self, pool: &Pool) {
         if self.looked.is_some_and(|at| at.elapsed() < LONGEST_PAUSE) {
             return;
         }
         self.looked = Some(Instant::now());
-        for pv in pool.pvs().into_iter().filter(|pv| pv.read_errors > 0) {
+        for pv in pool.pvs() {
+            if let Some(failure) = pv.failure.filter(|_| self.failed.insert(pv.id)) {
+                tracing::error!(
+                    pv = pv.path,
+                    failure,
+                    "a physical volume has failed and is not written to any more"
+                );
+            }
+            if pv.read_errors == 0 {
+                continue;
+            }
             let known = self.logged.get(&pv.id);
             if known.is_none_or(|(count, at)| *count != pv.read_errors && at.elapsed() >= REPEAT_LOG) {
                 tracing::error!(

@@ -180,6 +180,11 @@ fn physical_volumes(out: &mut Out<'_>, pvs: &[PvInfo]) -> fmt::Result {
         "Reads of a physical volume that failed since the start.",
         each(|pv| pv.read_errors),
     )?;
+    out.gauges(
+        "hindcast_pv_failed",
+        "1 when a write to a physical volume has failed and nothing is written there any more.",
+        each(|pv| u64::from(pv.failure.is_some())),
+    )?;
     out.gauges("hindcast_pv_draining", "1 while data is being moved away.", each(|pv| u64::from(pv.draining)))
 }
 

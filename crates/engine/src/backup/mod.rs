@@ -66,7 +66,8 @@ impl Pool {
         if bytes <= places::SLOT_LEN {
             let mut all = vec![0; bytes as usize];
             disk.read_at(&mut all, 0).map_err(fail)?;
-            let written = pvs.iter().filter(|pv| places::write_on(&pv.disk, sequence, &all).is_ok());
+            let takes = pvs.iter().filter(|pv| pv.failure().is_none());
+            let written = takes.filter(|pv| places::write_on(&pv.disk, sequence, &all).is_ok());
             info.pvs = written.count() as u32;
         }
         let mut old: Vec<u64> = names.iter().filter_map(|name| sequence_of(name)).collect();

@@ -79,6 +79,9 @@ impl Run {
 impl Pool {
     /// Writes all of `placed`, which is sorted by address and disjoint, durably.
     pub(super) fn write_placed(&self, placed: &[Placed], purpose: SyncPurpose) -> Result<()> {
+        if !placed.is_empty() {
+            self.stamping.check()?;
+        }
         let threads = self.options.destage_threads.clamp(1, 1 + placed.len() / MIN_PER_THREAD);
         if threads == 1 {
             self.write_run(placed, None)?;
@@ -123,9 +126,7 @@ impl Pool {
         for placed in written {
             let pv = placed.address.pv();
             if last != Some(pv) && synced.insert(pv) {
-                let pv = self.pvs.get(pv)?;
-                let failed = |e| Error::io(format!("sync {}", pv.path), e).lasting();
-                pv.disk.sync(purpose).map_err(failed)?;
+                self.pvs.get(pv)?.sync(purpose)?;
             }
             last = Some(pv);
         }
@@ -199,7 +200,7 @@ impl Pool {
     fn write_out(&self, run: &mut Run) -> Result<()> {
         let Some(start) = run.start.take() else { return Ok(()) };
         let pv = self.pvs.get(start.pv())?;
-        let failed = |e| Error::io(format!("write to {} at byte {}", pv.path, start.offset()), e);
+        let failed = |e| pv.write_failed(format!("write to {} at byte {}", pv.path, start.offset()), e);
         if run.copied && run.bytes.len() >= MIN_PAST_CACHE {
             pv.disk.write_past_cache(&run.bytes, start.offset()).map_err(failed)?;
         } else {

@@ -240,7 +240,7 @@ impl Pool {
         self.journal.visit(cursor, last, &mut |located, data| {
             let header = &located.header;
             let begun = batch.records > 0;
-            // What is repeated is one batch, and changes no page.
+            // What is repeated is one batch, however large, and mostly changes no page.
             let crowded = max_bytes < u64::MAX && batch.pages.len() >= most_pages;
             batch.full = batch.bytes >= max_bytes || batch.items.len() >= MAX_ITEMS || crowded;
             if alone.is_some() || batch.full {

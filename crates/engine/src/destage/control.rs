@@ -113,6 +113,14 @@ impl Pool {
         }
     }
 
+    /// Takes a physical volume into the catalog, and its space into what can be promised.
+    pub(crate) fn commit_pv(&self, m: &mut Maintenance, add: &Control) -> Result<()> {
+        let mut txn = self.catalog.begin()?;
+        self.write_control(&mut txn, add)?;
+        self.commit_aside(m, txn, &[])?;
+        self.after_control(m, add, 0)
+    }
+
     fn write_new_volume(
         &self,
         txn: &mut Txn<'_>,
@@ -164,6 +172,20 @@ impl Pool {
         self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
     }
 
+    /// The space of a physical volume counts, unless that was taken in ahead of its turn.
+    fn take_pv_in(&self, m: &mut Maintenance, pv: u32, extents: u32) -> Result<()> {
+        if m.allocator.pv_ids().contains(&pv) {
+            return Ok(());
+        }
+        let change = m.allocator.add_pv(self.open_added(pv)?, false);
+        self.space.change_capacity(extents.into(), &change, true);
+        self.measure_backing(m);
+        m.evacuated = false;
+        // It may have failed when it was opened.
+        self.leave_failed(m);
+        Ok(())
+    }
+
     fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
         match operation {
             Control::RollBack { undo_id, undo, .. } => {
@@ -190,13 +212,7 @@ impl Pool {
                 let kept = |id: &&u64| !self.is_anchor(**id);
                 m.deleted.extend(ids.iter().filter(kept));
             }
-            Control::AddPv { pv, extents, .. } => {
-                let handle = self.open_added(*pv)?;
-                let change = m.allocator.add_pv(handle, false);
-                self.space.change_capacity(*extents as i64, &change, true);
-                self.measure_backing(m);
-                m.evacuated = false;
-            }
+            Control::AddPv { pv, extents, .. } => self.take_pv_in(m, *pv, *extents)?,
             Control::SetDraining { pv, .. } => {
                 // What a later operation says counts already: nothing new may come to a PV that is about to leave.
                 let stays = self.names.read().pvs.get(pv).is_some_and(|record| !record.draining);

@@ -2,7 +2,7 @@
 
 use crate::catalog::{Version, VersionKey};
 use crate::disk::SyncPurpose;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
 use crate::pool::line::Branch;
 use crate::pool::pv::Pv;
@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
 const VERSIONS_PER_STEP: usize = 4096;
+/// Nanoseconds from a physical volume that did not answer to the next attempt.
+const PATIENCE: u64 = 1_000_000_000;
 
 impl Pool {
     /// Moves a few chunks away from draining PVs. False when nothing is to be moved, or nothing can be.
@@ -28,10 +30,20 @@ impl Pool {
             self.positions.drain_stalled.store(false, Ordering::Relaxed);
         }
         // Slots of the journal's last batch may still be on their way: nothing moves before they are in place.
-        if !any || m.evacuated || m.committed.preserved_lsn > m.destaged {
+        let now = self.world.clock.monotonic();
+        if !any || m.evacuated || now < m.evacuate_after || m.is_half_done() {
             return Ok(false);
         }
-        self.evacuate_step(m).map_err(|e| self.failed(m, Task::Upkeep, e))
+        match self.evacuate_step(m) {
+            // Other work goes on meanwhile.
+            Err(away) if away.is_pv_away() => {
+                self.take_back(m).map_err(|e| self.fault.poison(&e))?;
+                self.positions.drain_stalled.store(true, Ordering::Relaxed);
+                m.evacuate_after = now.saturating_add(PATIENCE);
+                Ok(false)
+            }
+            done => done.map_err(|e| self.failed(m, Task::Upkeep, e)),
+        }
     }
 
     fn evacuate_step(&self, m: &mut Maintenance) -> Result<bool> {
@@ -151,7 +163,8 @@ impl Pool {
 
     /// Writes what was copied to a slot; `lost` are the parts of it that could not be read.
     pub(super) fn write_copy(&self, target: &Pv, bytes: &[u8], at: u64, lost: &[Range<usize>]) -> Result<()> {
-        let failed = |e| Error::io(format!("copy a chunk to {} at byte {at}", target.path), e);
+        self.stamping.check()?;
+        let failed = |e| target.write_failed(format!("copy a chunk to {} at byte {at}", target.path), e);
         target.disk.write_at(bytes, at).map_err(failed)?;
         let place = |part: &Range<usize>| at + part.start as u64..at + part.end as u64;
         let lost: Vec<Range<u64>> = lost.iter().map(place).collect();
@@ -164,9 +177,7 @@ impl Pool {
             return Ok(());
         }
         for id in moves.written {
-            let pv = self.pvs.get(id)?;
-            let failed = |e| Error::io(format!("sync {}", pv.path), e).lasting();
-            pv.disk.sync(SyncPurpose::Preserve).map_err(failed)?;
+            self.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
         }
         let mut txn = self.catalog.begin()?;
         txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;

@@ -115,7 +115,7 @@ impl Pool {
     /// Takes a step towards making one branch complete. False when there is none, or none may go on now.
     pub(crate) fn fill_branches(&self, m: &mut Maintenance) -> Result<bool> {
         // Slots of the journal's last batch may still be on their way: nothing is copied before they are in place.
-        if m.filling.is_empty() || m.committed.preserved_lsn > m.destaged {
+        if m.filling.is_empty() || m.is_half_done() {
             return Ok(false);
         }
         let now = self.world.clock.monotonic();
@@ -124,7 +124,9 @@ impl Pool {
         if let Some(id) = found {
             let job = m.filling.get(&id).cloned();
             self.fill_step(m, id, now).map_err(|e| {
-                m.filling.extend(job.map(|job| (id, job)));
+                // Others come first then.
+                let later = |job| Fill { not_before: now.saturating_add(PATIENCE), ..job };
+                m.filling.extend(job.map(|job| (id, later(job))));
                 self.failed(m, Task::Upkeep, e)
             })?;
         }
@@ -171,7 +173,12 @@ impl Pool {
                 // What is trimmed after a deletion is looked through from the start, and this is part of it then.
                 volume.check_there()?;
                 if self.catalog.branch(branch.id)?.is_some() {
-                    return self.fill_alone(m, branch, chunk, content);
+                    loop {
+                        match self.fill_alone(m, branch, chunk, content) {
+                            Err(error) if error.is_taken_back() => {}
+                            done => return done,
+                        }
+                    }
                 }
             }
             if !carried_out {
@@ -420,9 +427,7 @@ impl Pool {
             return Ok(());
         }
         for id in step.written {
-            let pv = self.pvs.get(id)?;
-            let failed = |e| Error::io(format!("sync {}", pv.path), e).lasting();
-            pv.disk.sync(SyncPurpose::Preserve).map_err(failed)?;
+            self.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
         }
         let mut txn = self.catalog.begin()?;
         txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;

@@ -7,8 +7,9 @@
 //! segments go. Batches are strictly one after another; parallelism is inside a batch.
 //!
 //! A crash between the two repeats the apply from the journal ([`Pool::finish_interrupted_batch`]); nothing is
-//! preserved twice.
+//! preserved twice. So does a shortage between the two, and a physical volume that fails there (`again.rs`).
 
+mod again;
 mod apply;
 mod collect;
 mod control;
@@ -44,24 +45,36 @@ use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Carries out the next part of the journal. False when there is none. A failure poisons the
-    /// pool: what is in the journal stays there, and reopening goes on from it. A shortage before
-    /// the part's commit leaves everything as it was.
+    /// pool: what is in the journal stays there, and reopening goes on from it. A shortage, and a
+    /// physical volume that fails, leave everything as the last commit has it.
     pub(crate) fn destage(&self, m: &mut Maintenance) -> Result<bool> {
         let position = |m: &Maintenance| (m.committed.preserved_lsn, m.destaged);
         let before = position(m);
-        match self.try_destage(m) {
+        let error = match self.try_destage(m) {
             Ok(worked) => {
                 self.shortages.over(Task::Destage);
-                Ok(worked)
+                return Ok(worked);
             }
-            // What comes after the commit can't be taken back.
-            Err(error) if position(m) != before => Err(self.fault.poison(&error)),
-            Err(error) => Err(self.failed(m, Task::Destage, error)),
+            Err(error) => error,
+        };
+        // A batch that is preserved is applied again. What else comes after a commit can't be taken
+        // back.
+        if position(m) != before && !m.is_half_done() {
+            return Err(self.fault.poison(&error));
         }
+        let error = self.failed(m, Task::Destage, error);
+        if error.is_taken_back() { Ok(true) } else { Err(error) }
     }
 
     fn try_destage(&self, m: &mut Maintenance) -> Result<bool> {
         debug_assert!(m.allocator.is_clean(), "changes from before that no commit has");
+        if self.stamping.check().is_err() {
+            self.write_stamps(m)?;
+        }
+        if m.is_half_done() {
+            self.apply_again(m)?;
+            return Ok(true);
+        }
         if self.journal.written() < m.cursor.lsn {
             return Ok(false);
         }
@@ -89,10 +102,15 @@ impl Pool {
             }
         };
         m.cursor = cursor;
+        self.note_settled(m, time);
+        Ok(true)
+    }
+
+    /// What is destaged, up to a record of this time, counts.
+    fn note_settled(&self, m: &Maintenance, time: u64) {
         self.positions.settled_time.store(time, Ordering::Release);
         self.positions.settled.store(m.destaged, Ordering::Release);
         self.positions.batches.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
     }
 
     fn destage_batch(&self, m: &mut Maintenance, mut batch: Batch, next: Cursor) -> Result<()> {
@@ -106,13 +124,18 @@ impl Pool {
         let look_ahead = |known| overlaps.then(|| self.look_ahead(next, known, &batch)).flatten();
         m.ahead = self.place(m, &batch, plan, positions, collect, look_ahead)?;
         m.destaged = batch.last_lsn;
-        self.unstage(&batch);
+        self.in_place(&batch);
+        Ok(())
+    }
+
+    /// A batch is in place: nobody looks for it elsewhere.
+    fn in_place(&self, batch: &Batch) {
+        self.unstage(batch);
         for branch in &batch.branches {
             if branch.cdp.log.read().applying.is_some() {
                 branch.cdp.change(|log| log.applying = None);
             }
         }
-        Ok(())
     }
 
     /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit. `meanwhile` is done until it is made,
@@ -137,22 +160,9 @@ impl Pool {
         let (known, (applied, preserved)) = self.with_helper(meanwhile, || {
             self.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions))
         });
-        both(preserved, self.insist(applied, &at_once))?;
+        both(preserved, applied)?;
         let (applied, done) = self.beside(&after, SyncPurpose::Apply, || then(known));
-        self.insist(applied, &after).map(|()| done)
-    }
-
-    /// What comes after the commit can't be taken back: where it met a shortage it is done again,
-    /// for as long as a writer would wait.
-    fn insist(&self, mut applied: Result<()>, placed: &[Placed]) -> Result<()> {
-        for _ in 0..self.options.shortage_waits {
-            match &applied {
-                Err(error) if error.is_shortage() => self.journal.wait_for_room(),
-                _ => break,
-            }
-            applied = self.write_placed(placed, SyncPurpose::Apply);
-        }
-        applied
+        applied.map(|()| done)
     }
 
     /// Does two things at once, if destage may borrow a thread for the first, which is not needed.
@@ -271,31 +281,5 @@ impl Pool {
             branch.staging.remove(touched.flat_map(|b| b.first..b.end), batch.last_lsn);
             branch.staging.shrink();
         }
-    }
-
-    /// At open: applies again what may have been half applied. The catalog already has its preserve phase.
-    pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
-        let m = &mut *self.maintenance.lock();
-        let preserved = m.committed.preserved_lsn;
-        while m.cursor.lsn <= preserved {
-            let mut cursor = m.cursor;
-            match self.collect(&mut cursor, preserved, u64::MAX)? {
-                Collected::Records(batch) => {
-                    let plan = self.plan(m, &batch, true)?;
-                    self.write_placed(&plan.at_once, SyncPurpose::Apply)?;
-                }
-                Collected::Nothing => break,
-                // Control records and long discards are committed as preserved and in place at once.
-                Collected::Control(..) | Collected::LongDiscard(..) => {}
-            }
-            m.cursor = cursor;
-        }
-        m.destaged = m.destaged.max(preserved);
-        self.positions.preserved.store(preserved, Ordering::Relaxed);
-        self.positions.destaged.store(m.destaged, Ordering::Relaxed);
-        self.checkpoint(m)?;
-        // Nothing is promised before it is known what there is.
-        self.measure_backing(m);
-        Ok(())
     }
 }

@@ -4,11 +4,11 @@ use super::apply::{Fill, Placed};
 use super::collect::{Batch, Item, Source};
 use super::recording::Recorder;
 use crate::catalog::Version;
-use crate::error::{Result, corrupt};
+use crate::error::{Result, corrupt, no_space};
 use crate::map::page::{Entry, MapPage, PageKey, Slot};
 use crate::pool::line::{Base, Branch, Foreign, HEAD, Line};
 use crate::pool::{Maintenance, Method, Order, Pool, PreserveStats};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,13 +29,20 @@ pub(super) struct Plan {
     pub(super) after: Vec<Placed>,
     /// What is recorded of it already.
     pub(super) recorded: Vec<Recorder>,
-    /// Promises made for copies that no record stands for: (log2 of the slot size, slots).
+    /// Promises that no record stands for, for copies and for what leaves a failed physical volume: (log2 of the slot
+    /// size, slots).
     pub(super) reserved: Vec<(u8, u64)>,
+    /// Slots that were taken on the word of the batch's records.
+    taken: Taken,
     /// Growth of each branch's count of slots.
     pub(super) slots: Vec<i64>,
     /// What preserving costs each branch.
     pub(super) done: Vec<PreserveStats>,
 }
+
+/// By log2 of the slot size: slots that were taken, and how many of them for chunks that leave a failed physical volume.
+/// A write over a chunk that has a slot may hold no promise.
+type Taken = BTreeMap<u8, (u64, u64)>;
 
 impl Plan {
     /// Nothing is overwritten before the commit.
@@ -161,7 +168,7 @@ impl Source {
 
 impl Pool {
     /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has a slot is written
-    /// there again, and nothing is allocated or freed.
+    /// there again, at once, and nothing is allocated or freed but for chunks whose physical volume has failed.
     pub(super) fn plan(&self, m: &mut Maintenance, batch: &Batch, redo: bool) -> Result<Plan> {
         let branches = batch.branches.len();
         let mut plan = Plan {
@@ -176,7 +183,8 @@ impl Pool {
             let key = (branch.id, number);
             let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
             let stored = self.map.cached(&head, number).map_or_else(|| self.map.read(key), Ok)?;
-            let recorded = branch.cdp.log.read().settings.is_some();
+            // What is repeated is recorded already.
+            let recorded = !redo && branch.cdp.log.read().settings.is_some();
             let mut page = None;
             for of_chunk in of_page.chunk_by(|a, b| a.chunk == b.chunk) {
                 let before = page.as_ref().unwrap_or(&*stored);
@@ -192,27 +200,22 @@ impl Pool {
                     neighbour: neighbour.filter(|e| e.slot != Slot::HOLE),
                 };
                 let overlay = Overlay::of(of_chunk, 1 << branch.chunk_log2);
-                let slots = &mut plan.slots[index as usize];
-                let change = if redo {
-                    redo_chunk(&target, &overlay, &mut plan.at_once)?
-                } else {
-                    let (change, grown) = self.plan_chunk(
-                        m,
-                        &target,
-                        &overlay,
-                        &mut Outcome {
-                            versions: &mut plan.versions,
-                            fresh: &mut plan.fresh,
-                            at_once: &mut plan.at_once,
-                            after: &mut plan.after,
-                            copied: &mut plan.copied,
-                            reserved: &mut plan.reserved,
-                            done: &mut plan.done[index as usize],
-                        },
-                    )?;
-                    *slots += grown;
-                    change
+                let mut outcome = Outcome {
+                    versions: &mut plan.versions,
+                    fresh: &mut plan.fresh,
+                    at_once: &mut plan.at_once,
+                    after: &mut plan.after,
+                    copied: &mut plan.copied,
+                    reserved: &mut plan.reserved,
+                    taken: &mut plan.taken,
+                    done: &mut plan.done[index as usize],
                 };
+                let (change, grown) = if redo {
+                    (self.redo_chunk(m, &target, &overlay, &mut outcome)?, 0)
+                } else {
+                    self.plan_chunk(m, &target, &overlay, &mut outcome)?
+                };
+                plan.slots[index as usize] += grown;
                 match change {
                     Change::None => {}
                     Change::Set(entry) => {
@@ -228,7 +231,26 @@ impl Pool {
         for placed in [&mut plan.fresh, &mut plan.at_once, &mut plan.after] {
             placed.sort_unstable_by_key(|p| p.address);
         }
+        self.promise_moves(m, batch, redo, &mut plan)?;
         Ok(plan)
+    }
+
+    /// Promises what chunks that leave a failed physical volume take beyond the promises that the batch's records hold.
+    fn promise_moves(&self, m: &mut Maintenance, batch: &Batch, redo: bool, plan: &mut Plan) -> Result<()> {
+        // What is repeated has used its promises up.
+        let held: BTreeMap<u8, u64> =
+            if redo { BTreeMap::new() } else { batch.released().into_iter().collect() };
+        for (slot_log2, (taken, moved)) in &plan.taken {
+            let held = held.get(slot_log2).copied().unwrap_or(0);
+            let missing = taken.saturating_sub(held).min(*moved);
+            if missing > 0 && !self.borrow(m, *slot_log2, missing) {
+                return Err(no_space(
+                    "write elsewhere what lies on a physical volume that has failed: the others have no space",
+                ));
+            }
+            plan.reserved.extend((missing > 0).then_some((*slot_log2, missing)));
+        }
+        Ok(())
     }
 
     /// Decides for one chunk; also by how much the branch's slots grow.
@@ -257,10 +279,9 @@ impl Pool {
         if matches!(under, Under::Covered) && !overlay.needs_slot() {
             return self.plan_hole(m, target, kept_for, out);
         }
-        if let (Some(slot), None) = (old, kept_for) {
-            let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
-            overlay.place(slot, size, under, out.overwriting(target));
-            return Ok((Change::None, 0));
+        let on_failed = old.is_some_and(|slot| m.allocator.has_failed(slot.pv()));
+        if let (Some(entry), Some(_), None) = (target.current, old, kept_for) {
+            return self.overwrite(m, target, overlay, entry, out).map(|change| (change, 0));
         }
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
             return Ok((Change::None, 0));
@@ -277,8 +298,9 @@ impl Pool {
         let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
         let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
         let slot = m.allocator.allocate(&self.space, branch.slot_log2, wish)?;
+        out.take(branch.slot_log2, false);
         self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
-        if let (Some(old), Some(last), Method::Copy) = (old, kept_for, branch.method()) {
+        if let (Some(old), Some(last), Method::Copy, false) = (old, kept_for, branch.method(), on_failed) {
             let born = current.map_or(epoch, |e| e.born);
             out.copied_chunk(size);
             out.done.host_bytes += overlay.written();
@@ -304,6 +326,49 @@ impl Pool {
             out.done.fill_bytes += u64::from(read.len);
         }
         Ok((Change::Set(Entry { slot, born: epoch }), 1 + copies))
+    }
+
+    /// Writes to a chunk whose slot nobody else needs: where it is, or, if that is on a physical volume that takes no
+    /// writes any more, to a slot elsewhere, together with what the batch leaves of it.
+    fn overwrite(
+        &self,
+        m: &mut Maintenance,
+        target: &Target<'_>,
+        overlay: &Overlay,
+        entry: Entry,
+        out: &mut Outcome<'_>,
+    ) -> Result<Change> {
+        let branch = target.branch;
+        if !m.allocator.has_failed(entry.slot.pv()) {
+            let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
+            overlay.place(entry.slot, 1 << branch.chunk_log2, under, out.overwriting(target));
+            return Ok(Change::None);
+        }
+        let slot = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
+        out.take(branch.slot_log2, true);
+        self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
+        let under = if overlay.emptied { Under::Zeros } else { Under::Slot(entry.slot) };
+        overlay.place(slot, 1 << branch.chunk_log2, under, out.fresh);
+        m.allocator.free(entry.slot, branch.slot_log2)?;
+        Ok(Change::Set(Entry { slot, ..entry }))
+    }
+
+    /// Applies again to a chunk whose preserve phase is in the catalog already.
+    fn redo_chunk(
+        &self,
+        m: &mut Maintenance,
+        target: &Target<'_>,
+        overlay: &Overlay,
+        out: &mut Outcome<'_>,
+    ) -> Result<Change> {
+        match target.current.filter(|entry| entry.slot != Slot::HOLE) {
+            Some(entry) => self.overwrite(m, target, overlay, entry, out),
+            None if overlay.needs_slot() => Err(corrupt(format!(
+                "apply the journal again: chunk {} of branch {} has no slot, but was preserved",
+                target.chunk, target.branch.id
+            ))),
+            None => Ok(Change::None),
+        }
     }
 
     /// The independent order: each snapshot that sees what is there gets a copy of its own, but for the newest, which gets
@@ -423,6 +488,7 @@ struct Outcome<'a> {
     after: &'a mut Vec<Placed>,
     copied: &'a mut BTreeSet<u64>,
     reserved: &'a mut Vec<(u8, u64)>,
+    taken: &'a mut Taken,
     done: &'a mut PreserveStats,
 }
 
@@ -431,6 +497,12 @@ impl Outcome<'_> {
     /// after a crash again.
     fn overwriting(&mut self, target: &Target<'_>) -> &mut Vec<Placed> {
         if target.recorded { self.after } else { self.at_once }
+    }
+
+    /// A slot was taken, and no promise of its own stands for it.
+    fn take(&mut self, slot_log2: u8, moved: bool) {
+        let (taken, moves) = self.taken.entry(slot_log2).or_default();
+        (*taken, *moves) = (*taken + 1, *moves + u64::from(moved));
     }
 
     fn copied_chunk(&mut self, size: u64) {
@@ -461,25 +533,6 @@ pub(super) fn hole(
         (None, false) => Change::None,
     };
     (change, freed)
-}
-
-/// Applies again to a chunk whose preserve phase is in the catalog already.
-fn redo_chunk(target: &Target<'_>, overlay: &Overlay, in_place: &mut Vec<Placed>) -> Result<Change> {
-    let slot = target.current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
-    match slot {
-        Some(slot) => {
-            let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
-            overlay.place(slot, 1 << target.branch.chunk_log2, under, in_place);
-        }
-        None if overlay.needs_slot() => {
-            return Err(corrupt(format!(
-                "apply the journal again: chunk {} of branch {} has no slot, but was preserved",
-                target.chunk, target.branch.id
-            )));
-        }
-        None => {}
-    }
-    Ok(Change::None)
 }
 
 pub(super) enum Change {

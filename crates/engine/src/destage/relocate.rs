@@ -105,7 +105,7 @@ impl Pool {
     /// Takes a step of one relocation. False when there is none, or none may go on now.
     pub(crate) fn relocate(&self, m: &mut Maintenance) -> Result<bool> {
         // Slots of the journal's last batch may still be on their way: nothing moves before they are in place.
-        if m.relocating.is_empty() || m.committed.preserved_lsn > m.destaged {
+        if m.relocating.is_empty() || m.is_half_done() {
             return Ok(false);
         }
         let now = self.world.clock.monotonic();
@@ -115,7 +115,9 @@ impl Pool {
         };
         let job = m.relocating.get(&id).cloned();
         self.relocate_step(m, id, now).map_err(|e| {
-            m.relocating.extend(job.map(|job| (id, job)));
+            // Others come first then.
+            let later = |job| Relocation { not_before: now.saturating_add(NANOSECOND), ..job };
+            m.relocating.extend(job.map(|job| (id, later(job))));
             self.failed(m, Task::Upkeep, e)
         })?;
         Ok(true)

@@ -111,6 +111,9 @@ impl Disk for CountingDisk {
     fn will_need(&self, offset: u64, len: u64) {
         self.inner.will_need(offset, len);
     }
+    fn answers(&self) -> io::Result<()> {
+        self.inner.answers()
+    }
     fn advise_random(&self) {
         self.inner.advise_random();
     }

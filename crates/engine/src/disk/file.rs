@@ -1,7 +1,7 @@
 //! Files and block devices of the operating system, by positional I/O on plain file descriptors.
 
 use super::aligned::{BLOCK, is_aligned};
-use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use super::{Backing, Dir, Disk, OpenMode, PROBED, SyncPurpose};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Of direct writes from memory that has to be copied first one call each.
 const MAX_DIRECT: usize = 1 << 20;
+
+/// No folio of the page cache is larger.
+const MAX_FOLIO: u64 = 4 << 20;
 
 thread_local! {
     /// Memory of which a part begins at a block.
@@ -270,6 +273,27 @@ impl FileDisk {
         direct.clone()
     }
 
+    /// Reads a block past the page cache; false when that can't be done here.
+    fn read_directly(&self, at: u64) -> io::Result<bool> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+        let Ok(file) = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) else {
+            return Ok(false);
+        };
+        ALIGNED.with_borrow_mut(|memory| {
+            memory.resize(memory.len().max(2 * BLOCK), 0);
+            let skip = memory.as_ptr().align_offset(BLOCK);
+            let Some(block) = memory.get_mut(skip..skip + BLOCK) else { return Ok(false) };
+            match file.read_exact_at(block, at) {
+                Ok(()) => Ok(true),
+                // Larger blocks than this, or a disk that is shorter.
+                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+                Err(e) => Err(e),
+            }
+        })
+    }
+
     /// Writes whole blocks directly; false when that can't be done here.
     fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
         let Some(file) = self.direct_file() else { return Ok(false) };
@@ -458,6 +482,28 @@ impl Disk for FileDisk {
 
     fn will_need(&self, offset: u64, len: u64) {
         let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::WillNeed);
+    }
+
+    fn answers(&self) -> io::Result<()> {
+        let len = self.len()?;
+        let mut block = vec![0; len.min(PROBED) as usize];
+        let mut read = |at: u64| {
+            // What is cached says nothing about the disk.
+            if self.read_directly(at)? {
+                return Ok(());
+            }
+            // A folio that reaches beyond the range would stay in the cache.
+            let from = at.saturating_sub(MAX_FOLIO);
+            let _ = rustix::fs::fadvise(
+                &self.file,
+                from,
+                NonZeroU64::new(at + MAX_FOLIO - from),
+                Advice::DontNeed,
+            );
+            self.read_at(&mut block, at)
+        };
+        // The last whole block.
+        read(0).or_else(|_| read(len.saturating_sub(PROBED) / PROBED * PROBED))
     }
 
     fn advise_random(&self) {

@@ -96,6 +96,9 @@ pub struct Backing {
     pub available: u64,
 }
 
+/// Bytes that are read to see whether a disk answers.
+pub(crate) const PROBED: u64 = 4096;
+
 /// A file or block device: an array of bytes. Reads see writes at once; only a completed `sync` makes them durable.
 pub trait Disk: Send + Sync {
     /// Fills `buf` from `offset`; past the end it fails with `UnexpectedEof`.
@@ -160,6 +163,14 @@ pub trait Disk: Send + Sync {
 
     /// Tells that access will be random (no read-ahead, small page-cache folios).
     fn advise_random(&self);
+
+    /// Does the disk itself answer? Reads a block at its beginning, or else at its end, past what is
+    /// cached, where that can be.
+    fn answers(&self) -> io::Result<()> {
+        let len = self.len()?;
+        let mut block = vec![0; len.min(PROBED) as usize];
+        self.read_at(&mut block, 0).or_else(|_| self.read_at(&mut block, len.saturating_sub(PROBED)))
+    }
 
     /// A block device that can't change its length.
     fn is_block_device(&self) -> bool;

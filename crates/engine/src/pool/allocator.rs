@@ -5,6 +5,7 @@
 //! not given out (I5). Bitmaps are loaded when needed and dropped when an extent is full; an extent at rest costs 24
 //! bytes of memory.
 
+mod giving;
 mod undo;
 
 use super::placement::{Choice, ExtentId, FreeView, choose};
@@ -47,6 +48,8 @@ pub(crate) type FreedSlot = (Slot, u8);
 struct PvState {
     pv: Arc<Pv>,
     draining: bool,
+    /// A write to it has failed: nothing is given out there any more.
+    failed: bool,
     /// The file system that its free extents take their space from, as far as is known.
     file_system: Option<u64>,
     /// Its extents in the free index.
@@ -159,7 +162,9 @@ impl Allocator {
             change.free_extents = pv.extents as i64;
         }
         let free = change.free_extents as u64;
-        self.pvs.insert(pv.id, PvState { pv, draining, file_system: None, free, aside: Vec::new(), extents });
+        let failed = false;
+        let state = PvState { pv, draining, failed, file_system: None, free, aside: Vec::new(), extents };
+        self.pvs.insert(state.pv.id, state);
         change
     }
 
@@ -187,7 +192,7 @@ impl Allocator {
             *extent =
                 Extent { slot_log2: record.slot_log2, live: record.used, busy: record.used, bits: None };
             state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
-            if !state.draining {
+            if state.gives() {
                 self.index.free.remove(&id);
                 state.free -= 1;
                 change.free_extents -= 1;
@@ -308,8 +313,13 @@ impl Allocator {
         self.index.free.remove(&id);
         state.free -= 1;
         if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
-            let error = Error::io(format!("allocate extent {} of {}", id.1, state.pv.path), error);
+            let error =
+                state.pv.write_failed(format!("allocate extent {} of {}", id.1, state.pv.path), error);
             if error.kind() != ErrorKind::NoSpace {
+                // It is as free as it was before.
+                state.free += 1;
+                self.index.free.insert(id);
+                space.close_extent(slot_log2);
                 return Err(error);
             }
             self.refused = Some(error);
@@ -352,7 +362,7 @@ impl Allocator {
         let slots = self.slots_per_extent(slot_log2);
         let takes = |s: &PvState| {
             let extent = s.extents.get(id.1 as usize);
-            !s.draining && extent.is_some_and(|e| e.slot_log2 == slot_log2 && e.busy < slots)
+            s.gives() && extent.is_some_and(|e| e.slot_log2 == slot_log2 && e.busy < slots)
         };
         if !self.pvs.get(&id.0).is_some_and(takes) {
             return Ok(false);
@@ -478,7 +488,7 @@ impl Allocator {
             if empty {
                 state.pv.used_extents.fetch_sub(1, Ordering::Relaxed);
             }
-            if state.draining {
+            if !state.gives() {
                 continue;
             }
             self.change.free_slots[*slot_log2 as usize] += 1;
@@ -504,73 +514,6 @@ impl Allocator {
         }
     }
 
-    /// What a PV contributes to what is free: (extents in all, change when it is taken out).
-    pub(crate) fn contribution(&self, pv: u32) -> (u32, Change) {
-        let mut change = Change::default();
-        let Some(state) = self.pvs.get(&pv) else {
-            return (0, change);
-        };
-        change.aside = -(state.aside.len() as i64);
-        change.free_extents = state.aside.len() as i64;
-        for extent in &state.extents {
-            if extent.slot_log2 == 0 {
-                change.free_extents -= 1;
-            } else {
-                let slots = (self.extent_size >> extent.slot_log2) as i64;
-                change.free_slots[extent.slot_log2 as usize] -= slots - extent.busy as i64;
-            }
-        }
-        (state.extents.len() as u32, change)
-    }
-
-    /// Starts or stops giving out slots of a PV.
-    pub(crate) fn set_draining(&mut self, pv: u32, draining: bool) {
-        let extent_size = self.extent_size;
-        let Some(state) = self.pvs.get_mut(&pv) else {
-            return;
-        };
-        if state.draining == draining {
-            return;
-        }
-        state.draining = draining;
-        state.aside.clear();
-        let unused = state.extents.iter().filter(|e| e.slot_log2 == 0).count() as u64;
-        state.free = if draining { 0 } else { unused };
-        for (number, extent) in state.extents.iter().enumerate() {
-            let id = (pv, number as u32);
-            if extent.slot_log2 == 0 {
-                if draining {
-                    self.index.free.remove(&id)
-                } else {
-                    self.index.free.insert(id)
-                };
-            } else {
-                let open = self.index.open.entry(extent.slot_log2).or_default();
-                let has_room = (extent.busy as u64) < extent_size >> extent.slot_log2;
-                if draining || !has_room {
-                    open.remove(&id)
-                } else {
-                    open.insert(id)
-                };
-            }
-        }
-    }
-
-    /// The physical volumes, draining ones too.
-    pub(crate) fn pv_ids(&self) -> Vec<u32> {
-        self.pvs.keys().copied().collect()
-    }
-
-    /// Is the PV set aside?
-    pub(crate) fn is_draining(&self, pv: u32) -> bool {
-        self.pvs.get(&pv).is_some_and(|s| s.draining)
-    }
-
-    /// Extents of a PV that are in use or waiting for readers.
-    pub(crate) fn used_extents(&self, pv: u32) -> u64 {
-        self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
-    }
-
     /// Does the byte lie in a slot in use, or that a reader may still hold? And where does the slot
     /// end, or what has none?
     pub(crate) fn is_used(&mut self, pv: u32, byte: u64) -> Result<(bool, u64)> {
@@ -587,19 +530,6 @@ impl Allocator {
         Ok((used, self.slot_at(id, index + 1, slot_log2).offset()))
     }
 
-    /// Bytes of slots in use on a PV.
-    pub(crate) fn used_bytes(&self, pv: u32) -> u64 {
-        let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;
-        self.pvs.get(&pv).map_or(0, |s| s.extents.iter().map(bytes).sum())
-    }
-
-    /// Forgets an empty PV.
-    pub(crate) fn remove_pv(&mut self, pv: u32) {
-        self.pvs.remove(&pv);
-        self.index.free.retain(|id| id.0 != pv);
-        self.last.retain(|_, id| id.0 != pv);
-    }
-
     /// What there is for free extents now, when `margin` bytes of each file system are kept for the rest of the pool; and for logs,
     /// which are in the one that `data` tells of. Extents that were set aside are free again as far as there is room for them:
     /// so many. Of what `data` has available `ahead` bytes are in use, for what is promised them.
@@ -612,6 +542,11 @@ impl Allocator {
         let left = |below: &disk::Backing| below.available.saturating_sub(margin);
         let mut of_pvs = Vec::with_capacity(self.pvs.len());
         for state in self.pvs.values() {
+            if state.failed {
+                // It is given nothing, and may not answer.
+                of_pvs.push(None);
+                continue;
+            }
             let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
             let mut of_pv = state.pv.disk.backing_available().map_err(fail)?;
             if let (Some(of_pv), Some(data)) = (&mut of_pv, &data)
@@ -640,7 +575,7 @@ impl Allocator {
             let (free, bytes) = below.entry(of_pv.file_system).or_insert((0, u64::MAX));
             (*free, *bytes) = (*free + state.free, left(&of_pv).min(*bytes));
             let same = data.as_ref().is_some_and(|data| data.file_system == of_pv.file_system);
-            backing.shared |= same && !state.draining;
+            backing.shared |= same && state.gives();
         }
         self.index.shunned.clear();
         self.rooms.of_logs = data.as_ref().map(|data| data.file_system);

@@ -5,6 +5,7 @@ use super::line::{Branch, VolumeState};
 use super::namespace::{Namespace, check_name, check_size};
 use super::pv::{MAX_PVS, Pv, open_new};
 use super::relief::{Relief, full};
+use super::shortage::Task;
 use super::snapshots::check_deletable;
 use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, SnapshotPolicy, VolumeInfo};
 use crate::catalog::{Control, PvRecord};
@@ -202,8 +203,8 @@ impl Pool {
         let names = self.names.read();
         let used = |id: u32| self.pvs.get(id).map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed));
         let info = |(id, pv): (&u32, &PvRecord)| {
-            let (read_errors, last_read_error) =
-                self.pvs.held(*id).map(|pv| pv.read_errors()).unwrap_or_default();
+            let held = self.pvs.held(*id);
+            let (read_errors, last_read_error) = held.as_ref().map(|pv| pv.read_errors()).unwrap_or_default();
             PvInfo {
                 id: *id,
                 uuid: pv.uuid,
@@ -213,6 +214,7 @@ impl Pool {
                 draining: pv.draining,
                 read_errors,
                 last_read_error,
+                failure: held.and_then(|pv| pv.failure().map(str::to_owned)),
             }
         };
         names.pvs.iter().map(info).collect()
@@ -241,14 +243,32 @@ impl Pool {
         // Open from here on: nobody else can claim it before it is carried out.
         let record = PvRecord { uuid: identity, path: path.clone(), extents, draining: false };
         self.pvs.insert(Pv::new(id, &record, disk));
-        let add = || Control::AddPv { pv: id, uuid: identity, path: path.clone(), extents };
-        let lsn = self.submit(|_| Ok(add())).inspect_err(|_| {
+        let add = Control::AddPv { pv: id, uuid: identity, path, extents };
+        // Slots on it may be committed only after the catalog knows it: its space counts from then on.
+        let added = match self.shortages.cause(Task::Destage) {
+            Some(waits) => Err(waits),
+            None => self.submit(|_| Ok(add.clone())).and_then(|lsn| self.see_through(lsn)),
+        };
+        let added = added.or_else(|waits| {
+            // What waits may wait for the space that this brings.
+            let at_once = if waits.is_shortage() { self.add_pv_at_once(&add) } else { Err(waits.clone()) };
+            let accepted = self.names.read().next_pv > id;
+            at_once.map_err(|error| if accepted { waits } else { error })
+        });
+        if added.is_err() && self.names.read().next_pv <= id {
             self.pvs.take(id);
             self.stamping.forget(id);
-        })?;
-        // Slots on it may be committed only after the catalog knows it: its space counts from then on.
-        self.see_through(lsn)?;
-        self.pv(id)
+        }
+        added.and_then(|()| self.pv(id))
+    }
+
+    /// Takes in a physical volume ahead of what the journal holds, where no record, or one that waits,
+    /// says so: other operations on it come later, and none before concerns it.
+    fn add_pv_at_once(&self, add: &Control) -> Result<()> {
+        let m = &mut *self.maintenance.lock();
+        self.check_usable()?;
+        self.commit_pv(m, add)?;
+        self.names.write().apply(add, 0, 0)
     }
 
     /// Carries out an operation that was sequenced, if need be when a shortage has passed. What
@@ -341,7 +361,9 @@ impl Pool {
                     "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
                 )));
             }
-            if !self.names.read().pvs.iter().any(|(id, other)| *id != pv && !other.draining) {
+            let takes =
+                |(id, other): (&u32, &PvRecord)| *id != pv && !other.draining && m.allocator.gives(*id);
+            if !self.names.read().pvs.iter().any(takes) {
                 return Err(conflict(format!(
                     "remove {wanted}: no other physical volume takes data; add one, or stop draining one"
                 )));

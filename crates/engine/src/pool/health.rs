@@ -22,6 +22,10 @@ pub mod code {
     pub const BLOCKS_LARGE: &str = "blocks-large";
     /// Reads of a physical volume have failed.
     pub const PV_READ_ERRORS: &str = "pv-read-errors";
+    /// A write to a physical volume has failed: what is on it is read, and written elsewhere.
+    pub const PV_FAILED: &str = "pv-failed";
+    /// A physical volume does not answer, and work that needs what it holds waits for it.
+    pub const PV_AWAY: &str = "pv-away";
     /// Little space is left for new writes.
     pub const SPACE_LOW: &str = "space-low";
     /// The file system below the pool has little room left; the pool itself has more.
@@ -140,6 +144,13 @@ impl Pool {
             );
             warnings.push(Warning::new(code::PV_READ_ERRORS, text));
         }
+        for (path, failure) in self.pvs().into_iter().filter_map(|pv| Some((pv.path, pv.failure?))) {
+            let text = format!(
+                "physical volume {path} has failed and is not written to any more; what is on it is still read, and \
+                 written elsewhere: {failure}"
+            );
+            warnings.push(Warning::new(code::PV_FAILED, text));
+        }
     }
 
     fn warn_of_large_blocks(&self, warnings: &mut Vec<Warning>) {
@@ -195,11 +206,12 @@ impl Pool {
             (Task::Upkeep, "space is not freed"),
         ] {
             let Some(cause) = self.shortages.cause(task) else { continue };
-            let code = match cause.kind() {
-                ErrorKind::NoSpace => code::HOST_FULL_WAITING,
-                _ => code::RESOURCES_SHORT,
+            let (code, until) = match cause.kind() {
+                _ if cause.is_pv_away() => (code::PV_AWAY, "a physical volume answers"),
+                ErrorKind::NoSpace => (code::HOST_FULL_WAITING, "a shortage ends"),
+                _ => (code::RESOURCES_SHORT, "a shortage ends"),
             };
-            warnings.push(Warning::new(code, format!("{what} until a shortage ends: {cause}")));
+            warnings.push(Warning::new(code, format!("{what} until {until}: {cause}")));
         }
     }
 
@@ -235,8 +247,7 @@ impl Pool {
 
     fn warn_of_stalled_work(&self, warnings: &mut Vec<Warning>) {
         if self.positions.drain_stalled.load(Ordering::Relaxed) {
-            let text =
-                "draining a physical volume waits: the other physical volumes have no space for its data";
+            let text = "draining a physical volume waits: the others have no space for its data, or it does not answer";
             warnings.push(Warning::new(code::DRAIN_STALLED, text));
         }
         if let Some(why) = self.positions.completion_stalled.lock().as_ref() {

@@ -413,6 +413,9 @@ pub struct PvInfo {
     pub read_errors: u64,
     /// The last of them; empty when there was none.
     pub last_read_error: String,
+    /// What a write to it failed with: nothing is written there any more until the pool is opened
+    /// again. It is still read.
+    pub failure: Option<String>,
 }
 
 /// The pool as it stands.

@@ -6,7 +6,7 @@ use super::{Allocator, FreedSlot, Pool, Progress};
 use crate::catalog::VersionKey;
 use crate::catalog::{Positions, Txn};
 use crate::destage::{Ahead, Fill, Relocation};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::grace::Retired;
 use crate::journal::{Cursor, FIRST_RECORD, Room, SegmentFile};
 use crate::map::page::PageKey;
@@ -75,6 +75,8 @@ pub(crate) struct Maintenance {
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
     pub(crate) evacuated: bool,
+    /// Moving goes on after this time, by the monotonic clock: a physical volume did not answer.
+    pub(crate) evacuate_after: u64,
     /// Branches whose chunks are being brought home.
     pub(crate) relocating: BTreeMap<u64, Relocation>,
     /// Branches that are being made complete.
@@ -109,6 +111,7 @@ impl Maintenance {
             moves_next: false,
             evacuate_from: EvacuateFrom::default(),
             evacuated: false,
+            evacuate_after: 0,
             relocating: BTreeMap::new(),
             filling: BTreeMap::new(),
             compacted: BTreeMap::new(),
@@ -117,6 +120,11 @@ impl Maintenance {
             retired_files: Retired::default(),
             seen: (0, 0),
         }
+    }
+
+    /// Is a batch preserved that is not in place?
+    pub(crate) fn is_half_done(&self) -> bool {
+        self.committed.preserved_lsn > self.destaged
     }
 
     /// (preserved, destaged) of a commit that carries out no record.
@@ -223,14 +231,22 @@ impl Pool {
 
     /// One step of what keeps the pool tidy. False when there is nothing to be done.
     fn upkeep(&self, m: &mut Maintenance) -> Result<bool> {
-        let mut worked = self.free_or_move(m)? || self.relocate(m)? || self.fill_branches(m)?;
+        let done = self.tidy(m);
         let unsaved = self.flushes_wait(m) || self.clock.wants_commit() || self.damage.is_changed();
-        if !worked && (m.committed.destaged_lsn < m.destaged || unsaved) {
+        // What waits for the end of a shortage keeps nothing from being recorded.
+        let idle = done.as_ref().map_or_else(Error::is_shortage, |worked| !worked);
+        let records = idle && (m.committed.destaged_lsn < m.destaged || unsaved);
+        if records {
             self.checkpoint(m)?;
-            worked = true;
         }
+        let worked = done? || records;
         self.shortages.over(Task::Upkeep);
         Ok(worked)
+    }
+
+    /// One step of freeing, moving and completing. False when there is nothing to be done.
+    fn tidy(&self, m: &mut Maintenance) -> Result<bool> {
+        Ok(self.free_or_move(m)? || self.relocate(m)? || self.fill_branches(m)?)
     }
 
     /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the bound on staged
@@ -244,7 +260,7 @@ impl Pool {
         // What is recorded ahead does not wait: it holds threads and buffers.
         let recorded = m.ahead.as_ref().is_some_and(Ahead::is_recorded);
         // What waits for the end of a shortage asks for it by itself.
-        let waits = self.shortages.cause(Task::Destage).is_some();
+        let waits = self.shortages.cause(Task::Destage).is_some() || m.is_half_done();
         waits
             || self.is_quiet(m)
             || recorded
@@ -566,7 +582,10 @@ impl Pool {
             return true;
         }
         let (extents, change) = m.allocator.contribution(pv);
-        let fits = if draining {
+        let fits = if m.allocator.has_failed(pv) {
+            // What it had counts no more.
+            true
+        } else if draining {
             self.space.change_capacity(-(extents as i64), &change, force)
         } else {
             self.space.change_capacity(extents as i64, &change.negated(), true)

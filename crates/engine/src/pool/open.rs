@@ -176,6 +176,7 @@ impl Pool {
         let issued = begin_incarnation(&catalog, &mut committed, &scanned, &world)?;
         let of = (superblock.pool, options.destage_threads > 1);
         let stamping = stamp_opened(&held(&names, &pvs), of, issued, (&known, undated), world.clock.now())?;
+        allocator.leave_failed(&space);
         let (cursor, accepted) = (scanned.cursor, scanned.accepted.take());
         let clock = resume_clock(&world, &catalog, &committed, accepted.as_ref(), &mut scanned)?;
         let fault = Arc::new(Fault::default());
@@ -466,7 +467,9 @@ fn load_histories(
 }
 
 /// Writes the stamp of this opening to all physical volumes: from here on a catalog that is older
-/// than the commit that issued it is found out.
+/// than the commit that issued it is found out. One that takes no writes has failed, unless it is
+/// the only one: it is read, and keeps its older stamp, which is no lie. One that has no space for it
+/// is waited for ([`Stamping::check`]).
 fn stamp_opened(
     pvs: &[Arc<Pv>],
     (pool, beside): ([u8; 16], bool),
@@ -475,8 +478,20 @@ fn stamp_opened(
     now: u64,
 ) -> Result<Stamping> {
     let stamped = stamp_all(pvs, pool, &issued, &known.durable, beside, &|_, _| Ok(()));
-    stamped.into_iter().collect::<Result<()>>()?;
-    Ok(Stamping::new(issued, now, pvs, undated))
+    let mut bearers = Vec::with_capacity(pvs.len());
+    let (mut failed, mut waits) = (None, false);
+    for (pv, outcome) in pvs.iter().zip(stamped) {
+        match outcome {
+            Ok(()) => bearers.push(pv.clone()),
+            Err(error) if error.is_shortage() => waits = true,
+            Err(error) if error.kind() == ErrorKind::Io => failed = Some(pv.fail(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    match failed {
+        Some(error) if bearers.is_empty() && !waits => Err(error),
+        _ => Ok(Stamping::new(issued, now, (&bearers, waits), undated)),
+    }
 }
 
 /// The damage that the catalog knows, but for what was freed in the last life, and what nobody goes
@@ -519,8 +534,10 @@ fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space)
     for pv in allocator.pv_ids() {
         let stays = names.pvs.get(&pv).is_some_and(|record| !record.draining);
         if !stays && !allocator.is_draining(pv) {
-            let (extents, change) = allocator.contribution(pv);
-            space.change_capacity(-(extents as i64), &change, true);
+            if allocator.gives(pv) {
+                let (extents, change) = allocator.contribution(pv);
+                space.change_capacity(-(extents as i64), &change, true);
+            }
             allocator.set_draining(pv, true);
         }
     }
@@ -554,6 +571,10 @@ fn recover_journal(
     let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
         let header = &located.header;
         if header.lsn <= preserved {
+            // Until it is applied again.
+            if let Some(branch) = names.branches.get(&header.branch) {
+                stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
+            }
             return Ok(());
         }
         let place = Place {

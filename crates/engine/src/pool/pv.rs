@@ -3,7 +3,7 @@
 use super::PvSpec;
 use super::label::{Found, Label, extents_on};
 use crate::catalog::PvRecord;
-use crate::disk::{Dir, Disk, OpenMode};
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
@@ -27,6 +27,9 @@ pub(crate) struct Pv {
     /// Reads that failed since the pool was opened, and the last of them.
     read_errors: AtomicU64,
     last_read_error: Mutex<String>,
+    /// What a write or a sync failed with: from then on nothing is written to it, until the pool is
+    /// opened again.
+    failure: OnceLock<String>,
     /// It has left the pool, and this became of its label.
     pub(crate) wiped: OnceLock<Result<()>>,
 }
@@ -45,8 +48,32 @@ impl Pv {
             used_extents: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             last_read_error: Mutex::default(),
+            failure: OnceLock::new(),
             wiped: OnceLock::new(),
         })
+    }
+
+    /// What it failed with, if it takes no writes any more.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The error of a write that failed. Unless that was for want of something, the volume has failed.
+    pub(crate) fn write_failed(&self, what: impl Into<String>, error: std::io::Error) -> Error {
+        let error = Error::io(what, error);
+        if error.is_shortage() { error } else { self.fail(error) }
+    }
+
+    /// Makes what was written durable. When that fails the volume has failed, whatever the cause:
+    /// what was written since the last sync may be lost.
+    pub(crate) fn sync(&self, purpose: SyncPurpose) -> Result<()> {
+        self.disk.sync(purpose).map_err(|e| self.fail(Error::io(format!("sync {}", self.path), e)))
+    }
+
+    /// The volume has failed with `error`.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        self.failure.get_or_init(|| error.to_string());
+        error.of_failed_pv()
     }
 
     /// Takes note of a read that failed.

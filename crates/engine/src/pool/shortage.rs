@@ -1,5 +1,5 @@
 //! Shortages that pass: background work that met one waits and tries again; nothing that was
-//! acknowledged is lost.
+//! acknowledged is lost. Where a physical volume has failed the work is done again elsewhere.
 //!
 //! What can run short is everything that the host lends: space in a file system, descriptors,
 //! memory, threads. Work that fails for want of it is taken back up to the last commit
@@ -63,23 +63,36 @@ impl Shortages {
 }
 
 impl Pool {
-    /// What becomes of an error of background work. A shortage takes back everything since the last
-    /// commit, and the task can be tried again; anything else poisons the pool.
+    /// What becomes of an error of background work. A shortage, or the failure of a physical volume
+    /// that is not the last one, takes back everything since the last commit, and the task can be
+    /// tried again; anything else poisons the pool.
     pub(crate) fn failed(&self, m: &mut Maintenance, task: Task, error: Error) -> Error {
-        if !error.is_shortage() || self.fault.check().is_err() {
+        if !(error.is_shortage() || error.is_pv_failure()) || self.fault.check().is_err() {
             return self.fault.poison(&error);
         }
-        match self.take_back(m) {
-            Ok(()) => {
-                self.shortages.met(task, &error, self.world.clock.monotonic());
-                error
-            }
-            Err(broken) => self.fault.poison(&broken),
+        if let Err(broken) = self.take_back(m) {
+            return self.fault.poison(&broken);
+        }
+        self.leave_failed(m);
+        if !error.is_pv_failure() {
+            self.shortages.met(task, &error, self.world.clock.monotonic());
+            return error;
+        }
+        if !m.allocator.gives_any() {
+            return self.fault.poison(&error);
+        }
+        error.taken_back()
+    }
+
+    /// Nothing is placed any more on physical volumes that have failed.
+    pub(crate) fn leave_failed(&self, m: &mut Maintenance) {
+        if m.allocator.leave_failed(&self.space) {
+            self.measure_backing(m);
         }
     }
 
     /// Takes back what was allocated, freed and promised since the last commit.
-    fn take_back(&self, m: &mut Maintenance) -> Result<()> {
+    pub(crate) fn take_back(&self, m: &mut Maintenance) -> Result<()> {
         let closed = m.allocator.roll_back()?;
         let lent = std::mem::take(&mut m.lent);
         self.space.settle(&closed, &lent);

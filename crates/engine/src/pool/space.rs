@@ -188,6 +188,16 @@ impl Space {
         fits
     }
 
+    /// The extent that was just opened could not be had, and is free again.
+    pub(crate) fn close_extent(&self, slot_log2: u8) {
+        let mut inner = self.inner.lock();
+        let mut change = Change { free_extents: 1, ..Change::default() };
+        change.free_slots[slot_log2 as usize] = -(1 << self.extent_log2.saturating_sub(slot_log2));
+        inner.apply(&change);
+        inner.opened = inner.opened.saturating_sub(1);
+        inner.recount(self.extent_log2, slot_log2);
+    }
+
     /// The file system below had no room for the extent that was just opened: this many, with that one, can't be had.
     pub(crate) fn set_aside(&self, slot_log2: u8, extents: u64) {
         let mut inner = self.inner.lock();

@@ -13,16 +13,22 @@ use super::stamp::{self, Age, Bearer, Stamped};
 use super::{Maintenance, Pool};
 use crate::catalog::{KnownStamps, StampRecord, Txn};
 use crate::disk::Disk;
-use crate::error::{Error, Result, conflict, corrupt};
+use crate::error::{Error, Result, conflict, corrupt, no_space};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Physical volumes that are synced at a time.
 const AT_A_TIME: usize = 16;
 
 /// The stamps of an open pool. The lock is a leaf.
-pub(crate) struct Stamping(Mutex<State>);
+pub(crate) struct Stamping {
+    state: Mutex<State>,
+    /// The opening's own stamp waits for space on some physical volume: until it is there nothing
+    /// is written to any.
+    waits: AtomicBool,
+}
 
 struct State {
     /// The last one that is committed.
@@ -54,23 +60,38 @@ pub(crate) fn age_of(pv: &Pv, pool: [u8; 16], known: &KnownStamps) -> Age {
 }
 
 impl Stamping {
-    /// Of a pool whose opening has issued a stamp, and written it to `pvs`.
+    /// Of a pool whose opening has issued a stamp, and written it to `pvs`; with `waits` others
+    /// have no space for it yet.
     pub(crate) fn new(
         issued: StampRecord,
         now: u64,
-        pvs: &[Arc<Pv>],
+        (pvs, waits): (&[Arc<Pv>], bool),
         problems: BTreeMap<u32, String>,
     ) -> Self {
         let borne: BTreeMap<u32, StampRecord> = pvs.iter().map(|pv| (pv.id, issued)).collect();
         let unrecorded = borne.clone();
-        let (written, due) = (true, false);
-        Stamping(Mutex::new(State { issued, written, due, issued_at: now, borne, unrecorded, problems }))
+        let (written, due) = (!waits, false);
+        let state = State { issued, written, due, issued_at: now, borne, unrecorded, problems };
+        Stamping { state: Mutex::new(state), waits: AtomicBool::new(waits) }
+    }
+
+    /// Fails with [`ErrorKind::NoSpace`] while the opening's own stamp waits for space: a copy of
+    /// the data directory that is older could not be told from this one.
+    ///
+    /// [`ErrorKind::NoSpace`]: crate::ErrorKind::NoSpace
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.waits.load(Ordering::Acquire) {
+            true => {
+                Err(no_space("write to physical volumes: one has no space for the stamp of this opening"))
+            }
+            false => Ok(()),
+        }
     }
 
     /// Adds to a transaction what has become durable since the last one, and the next stamp when it
     /// is due.
     pub(crate) fn store(&self, txn: &mut Txn<'_>, now: u64, interval: u64) -> Result<Stored> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         for (pv, stamp) in &state.unrecorded {
             txn.put_durable_stamp(*pv, stamp)?;
         }
@@ -85,7 +106,7 @@ impl Stamping {
 
     /// That transaction is committed.
     pub(crate) fn stored(&self, stored: Stored) {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.state.lock();
         state.unrecorded.retain(|pv, stamp| stored.recorded.get(pv) != Some(stamp));
         if let Some((stamp, now)) = stored.issued {
             (state.issued, state.issued_at, state.written, state.due) = (stamp, now, false, false);
@@ -94,12 +115,12 @@ impl Stamping {
 
     /// The next commit issues a stamp, however young the last one is.
     fn make_due(&self) {
-        self.0.lock().due = true;
+        self.state.lock().due = true;
     }
 
     /// Forgets a physical volume that leaves.
     pub(crate) fn forget(&self, pv: u32) {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.state.lock();
         state.borne.remove(&pv);
         state.unrecorded.remove(&pv);
         state.problems.remove(&pv);
@@ -107,15 +128,15 @@ impl Stamping {
 
     /// What an operator should know.
     pub(crate) fn problems(&self) -> Vec<String> {
-        self.0.lock().problems.values().cloned().collect()
+        self.state.lock().problems.values().cloned().collect()
     }
 
     /// Labels and stamps a disk that is about to become physical volume `label.pv`; durable when
     /// this returns.
     pub(crate) fn first(&self, label: &Label, disk: &dyn Disk, path: &str) -> Result<()> {
-        let stamp = self.0.lock().issued;
+        let stamp = self.state.lock().issued;
         label.write(disk, path, &stamp)?;
-        let state = &mut *self.0.lock();
+        let state = &mut *self.state.lock();
         state.borne.insert(label.pv, stamp);
         state.unrecorded.insert(label.pv, stamp);
         Ok(())
@@ -181,16 +202,19 @@ impl Pool {
     /// own poisons the pool.
     pub(crate) fn write_stamps(&self, _m: &Maintenance) -> Result<()> {
         let (stamp, borne) = {
-            let state = self.stamping.0.lock();
+            let state = self.stamping.state.lock();
             if state.written {
                 return Ok(());
             }
             (state.issued, state.borne.clone())
         };
         let ids: Vec<u32> = self.names.read().pvs.keys().copied().collect();
-        let pvs: Vec<Arc<Pv>> = ids.into_iter().filter_map(|id| self.pvs.held(id)).collect();
+        let held = ids.into_iter().filter_map(|id| self.pvs.held(id));
+        let pvs: Vec<Arc<Pv>> = held.filter(|pv| pv.failure().is_none()).collect();
         let foreign: Mutex<Option<Error>> = Mutex::new(None);
         let check = |pv: &Pv, stamped: &Stamped| match stamped.latest() {
+            // An opening that found no space for its stamp has left the one before.
+            Some(found) if !borne.contains_key(&pv.id) && found.sequence < stamp.sequence => Ok(()),
             Some(found) if found.life != stamp.life => {
                 let text = format!(
                     "stamp physical volume {}: another server has written to it meanwhile; stop all but one",
@@ -203,7 +227,9 @@ impl Pool {
         let beside = self.options.destage_threads > 1;
         let outcomes = stamp_all(&pvs, self.uuid, &stamp, &borne, beside, &check);
         {
-            let state = &mut *self.stamping.0.lock();
+            let state = &mut *self.stamping.state.lock();
+            let short = outcomes.iter().any(|outcome| matches!(outcome, Err(e) if e.is_shortage()));
+            let waits = short && self.stamping.waits.load(Ordering::Acquire);
             for (pv, outcome) in pvs.iter().zip(outcomes) {
                 match outcome {
                     Ok(()) => {
@@ -214,7 +240,8 @@ impl Pool {
                     Err(e) => drop(state.problems.insert(pv.id, e.to_string())),
                 }
             }
-            state.written = true;
+            state.written = !waits;
+            self.stamping.waits.store(waits, Ordering::Release);
         }
         match foreign.into_inner() {
             Some(error) => Err(self.fault.poison(&error)),

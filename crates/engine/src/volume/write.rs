@@ -525,7 +525,8 @@ impl Volume {
     fn has_own_slot(&self, chunk: u64, epoch: u32) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
         let page = self.pool.map.load(&self.state.line, number)?;
-        let own = |e: Entry| e.slot != Slot::HOLE && self.branch().keeper(e.born, epoch).is_none();
-        Ok(page.get(index).is_some_and(own))
+        let own = |e: &Entry| e.slot != Slot::HOLE && self.branch().keeper(e.born, epoch).is_none();
+        let Some(entry) = page.get(index).filter(own) else { return Ok(false) };
+        Ok(self.pool.pvs.get(entry.slot.pv())?.failure().is_none())
     }
 }

@@ -136,6 +136,7 @@ pub(super) fn pv(info: &PvInfo) -> api::Pv {
         size: info.size,
         used: info.used,
         draining: info.draining,
+        failure: info.failure.clone(),
     }
 }
 

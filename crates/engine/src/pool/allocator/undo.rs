@@ -88,7 +88,10 @@ impl Allocator {
             if let Some(room) = room {
                 *room += self.extent_size;
             }
-            let _ = state.pv.disk.punch(DATA_START + u64::from(id.1) * self.extent_size, self.extent_size);
+            if state.pv.failure().is_none() {
+                let at = DATA_START + u64::from(id.1) * self.extent_size;
+                let _ = state.pv.disk.punch(at, self.extent_size);
+            }
         }
         change.free_extents += 1;
         change.free_slots[slot_log2 as usize] -= i64::from(self.slots_per_extent(slot_log2));

@@ -1,0 +1,104 @@
+//! Applying a batch again that is preserved and not in place: after a crash, a shortage, or the failure
+//! of a physical volume.
+//!
+//! The journal has all of the batch until a commit says that it is in place. So its slots are simply
+//! written once more. A chunk whose slot lies on a physical volume that takes no writes any more gets
+//! another one: whole, durable, and then in the map, as in the preserve phase.
+
+use super::Collected;
+use super::collect::Batch;
+use crate::disk::SyncPurpose;
+use crate::error::Result;
+use crate::pool::shortage::Task;
+use crate::pool::{Maintenance, Pool};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// At open: applies again what may have been half applied. The catalog already has its preserve phase. Where that has to
+    /// wait the pool is opened with it half done: staging answers for it.
+    pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
+        let m = &mut *self.maintenance.lock();
+        while let Err(error) = self.apply_again(m) {
+            let error = self.failed(m, Task::Destage, error);
+            // Each physical volume fails once.
+            if error.is_taken_back() {
+                continue;
+            }
+            if error.is_shortage() {
+                self.show_half_done(m)?;
+                break;
+            }
+            return Err(error);
+        }
+        self.positions.preserved.store(m.committed.preserved_lsn, Ordering::Relaxed);
+        self.positions.destaged.store(m.destaged, Ordering::Relaxed);
+        self.checkpoint(m)?;
+        // Nothing is promised before it is known what there is.
+        self.measure_backing(m);
+        Ok(())
+    }
+
+    /// Applies again what the catalog calls preserved and what is not in place.
+    pub(super) fn apply_again(&self, m: &mut Maintenance) -> Result<()> {
+        let preserved = m.committed.preserved_lsn;
+        let mut cursor = m.cursor;
+        let mut time = None;
+        while cursor.lsn <= preserved {
+            match self.collect(&mut cursor, preserved, u64::MAX)? {
+                Collected::Records(batch) => {
+                    self.apply_batch_again(m, &batch)?;
+                    self.in_place(&batch);
+                    time = batch.stamps.last().map(|(_, time)| *time).or(time);
+                }
+                Collected::Nothing => break,
+                // Control records and long discards are committed as preserved and in place at once.
+                Collected::Control(..) => {}
+                Collected::LongDiscard((lsn, _), range, _) => {
+                    range.branch.staging.remove(std::iter::empty(), lsn);
+                }
+            }
+            m.cursor = cursor;
+        }
+        m.destaged = m.destaged.max(preserved);
+        if let Some(time) = time {
+            self.note_settled(m, time);
+        }
+        Ok(())
+    }
+
+    /// Tells readers of histories what of the slots may be half written: moments are made from what is in place.
+    fn show_half_done(&self, m: &Maintenance) -> Result<()> {
+        let mut cursor = m.cursor;
+        while cursor.lsn <= m.committed.preserved_lsn {
+            match self.collect(&mut cursor, m.committed.preserved_lsn, u64::MAX)? {
+                Collected::Records(batch) => {
+                    for branch in &batch.branches {
+                        let applying = Arc::new(self.applying(&batch, branch));
+                        branch.cdp.change(|log| log.applying = Some(applying));
+                    }
+                }
+                Collected::Nothing => break,
+                Collected::Control(..) | Collected::LongDiscard(..) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_batch_again(&self, m: &mut Maintenance, batch: &Batch) -> Result<()> {
+        let plan = self.plan(m, batch, true)?;
+        self.write_placed(&plan.at_once, SyncPurpose::Apply)?;
+        if plan.pages.is_empty() {
+            return Ok(());
+        }
+        self.write_placed(&plan.fresh, SyncPurpose::Preserve)?;
+        let mut txn = self.catalog.begin()?;
+        txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
+        self.commit_aside(m, txn, &plan.reserved)?;
+        let branches: BTreeSet<u64> = plan.pages.iter().map(|(key, _)| key.0).collect();
+        self.publish(plan.pages);
+        branches.into_iter().for_each(|branch| self.map.forget_frozen(branch));
+        Ok(())
+    }
+}

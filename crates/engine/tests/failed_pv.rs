@@ -1,0 +1,515 @@
+//! Physical volumes that take no writes any more: the pool goes on with the others, and nothing is lost.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+#[macro_use]
+#[path = "common/forward.rs"]
+mod forward;
+
+use bytes::Bytes;
+use hindcast_engine::cdp::{CdpSettings, Moment};
+use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::pool::{
+    Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, code,
+};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::{ErrorKind, Volume};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const CHUNK: u64 = 16 * KIB;
+
+/// How a disk fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failing {
+    Writes,
+    /// Syncs for this purpose, or any.
+    Syncs(Option<SyncPurpose>),
+    /// Writes find no space, as on a device that is thinly provisioned.
+    Full,
+    /// There is no room for extents.
+    NoRoom,
+    /// Nothing answers.
+    Away,
+}
+
+/// A directory in memory whose disks fail on demand.
+#[derive(Clone)]
+struct FaultyDir {
+    inner: MemDir,
+    failing: Arc<Mutex<BTreeMap<String, Failing>>>,
+    opened: Arc<AtomicU64>,
+    clock: Arc<ManualClock>,
+}
+
+struct FaultyDisk {
+    inner: Arc<dyn Disk>,
+    dir: FaultyDir,
+    name: String,
+}
+
+impl FaultyDir {
+    fn fail(&self, name: &str, how: Failing) {
+        self.failing.lock().unwrap().insert(name.into(), how);
+    }
+
+    fn heal(&self) {
+        self.failing.lock().unwrap().clear();
+    }
+}
+
+impl Dir for FaultyDir {
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open(name, mode)?;
+        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
+    }
+    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let inner = self.inner.open_locked(name, mode)?;
+        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
+    }
+    forward!(inner: lock remove rename list sync);
+}
+
+impl FaultyDisk {
+    fn before_read(&self) -> io::Result<()> {
+        match self.dir.failing.lock().unwrap().get(&self.name) {
+            Some(Failing::Away) => Err(io::Error::from_raw_os_error(5)),
+            _ => Ok(()),
+        }
+    }
+
+    fn before_write(&self) -> io::Result<()> {
+        match self.dir.failing.lock().unwrap().get(&self.name) {
+            Some(Failing::Writes | Failing::Away) => Err(io::Error::from_raw_os_error(5)),
+            Some(Failing::Full) => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.before_read()?;
+        self.inner.read_at(buf, offset)
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.before_read()?;
+        self.inner.try_read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.before_write()?;
+        self.inner.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.before_write()?;
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        match self.dir.failing.lock().unwrap().get(&self.name) {
+            Some(Failing::Syncs(None)) => Err(io::Error::from_raw_os_error(5)),
+            Some(Failing::Syncs(Some(failing))) if *failing == purpose => {
+                Err(io::Error::from_raw_os_error(5))
+            }
+            _ => self.inner.sync(purpose),
+        }
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        match self.dir.failing.lock().unwrap().get(&self.name) {
+            Some(Failing::NoRoom) => Err(io::ErrorKind::StorageFull.into()),
+            _ => self.inner.allocate(offset, len),
+        }
+    }
+    forward!(inner: len set_len punch backing_available advise_random is_block_device);
+}
+
+fn open(dir: &FaultyDir) -> hindcast_engine::Result<Arc<Pool>> {
+    let rng = Arc::new(SplitMix::new(dir.opened.fetch_add(1, Ordering::Relaxed)));
+    let world = World { clock: dir.clock.clone(), rng };
+    Pool::open(Arc::new(dir.clone()), world, PoolOptions { shortage_waits: 0, ..PoolOptions::default() })
+}
+
+/// A pool of two physical volumes with a volume whose first 128 KiB hold ones, in place on the first.
+fn fixture(method: Method) -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
+    let clock = Arc::new(ManualClock::new(1));
+    let dir = FaultyDir { inner: MemDir::new(), failing: Arc::default(), opened: Arc::default(), clock };
+    let config = PoolConfig {
+        extent_size: 64 * KIB,
+        journal_size: 4 * MIB,
+        segment_size: 512 * KIB,
+        atomic_unit: 512,
+    };
+    let pvs = ["pv-0", "pv-1"].map(|path| PvSpec { path: path.into(), size: Some(4 * MIB), force: false });
+    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(99)) };
+    Pool::create(Arc::new(dir.clone()), &world, &config, Placement::Contiguous, &pvs).unwrap();
+    let pool = open(&dir).unwrap();
+    let new = NewVolume { name: "a".into(), size: MIB, chunk_size: CHUNK, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    pool.set_method("a", method).unwrap();
+    let volume = pool.open_volume("a", false).unwrap();
+    write(&volume, 0, 1, 128 * KIB).unwrap();
+    pool.drain().unwrap();
+    assert_eq!(used(&pool), [128 * KIB, 0]);
+    (dir, pool, volume)
+}
+
+fn used(pool: &Pool) -> Vec<u64> {
+    pool.pvs().iter().map(|pv| pv.used).collect()
+}
+
+fn write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<(), ErrorKind> {
+    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
+    volume.write(&mut ops, false);
+    let [op] = ops;
+    op.result.map_err(|e| e.kind())
+}
+
+fn byte(device: &dyn BlockDevice, offset: u64) -> u8 {
+    let mut sector = [0; 512];
+    device.read(offset, &mut sector).unwrap();
+    assert!(sector.iter().all(|b| *b == sector[0]), "torn at {offset}");
+    sector[0]
+}
+
+/// A new chunk, a part of one that is in place, and all of another.
+fn write_all_kinds(volume: &Volume) {
+    write(volume, 256 * KIB, 2, CHUNK).unwrap();
+    write(volume, 512, 3, 512).unwrap();
+    write(volume, 32 * KIB, 4, CHUNK).unwrap();
+}
+
+fn has_all_kinds(volume: &Volume) {
+    let places = [0, 512, 1024, 16 * KIB, 32 * KIB, 47 * KIB, 48 * KIB, 256 * KIB, 271 * KIB];
+    assert_eq!(places.map(|at| byte(volume, at)), [1, 3, 1, 1, 4, 4, 1, 2, 2]);
+}
+
+fn is_sound(dir: &FaultyDir) {
+    let report = check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+const KINDS: [Failing; 4] = [
+    Failing::Writes,
+    Failing::Syncs(None),
+    // After the commit of a batch, or before it.
+    Failing::Syncs(Some(SyncPurpose::Apply)),
+    Failing::Syncs(Some(SyncPurpose::Preserve)),
+];
+
+#[test]
+fn the_pool_goes_on_with_the_others() {
+    for (method, how) in KINDS.into_iter().flat_map(|how| [(Method::Redirect, how), (Method::Copy, how)]) {
+        for snapshot in [false, true] {
+            let (dir, pool, volume) = fixture(method);
+            if snapshot {
+                pool.create_snapshots(&[("a", "s")]).unwrap();
+            }
+            write_all_kinds(&volume);
+            dir.fail("pv-0", how);
+            pool.drain().unwrap();
+            if (method, how, snapshot) == (Method::Redirect, Failing::Syncs(Some(SyncPurpose::Apply)), true) {
+                // Nothing is overwritten.
+                assert_eq!(pool.health(), Health::Healthy);
+                continue;
+            }
+            let what = format!("{method:?} {how:?} {snapshot}");
+            assert!(pool.health().has(code::PV_FAILED), "{what}: {:?}", pool.health());
+            assert!(pool.pvs()[0].failure.is_some() && pool.pvs()[1].failure.is_none(), "{what}");
+            assert!(used(&pool)[1] > 0, "{what}: {:?}", used(&pool));
+            has_all_kinds(&volume);
+            // What is on it is read, and moves when it is written to.
+            write(&volume, 64 * KIB, 5, 512).unwrap();
+            pool.drain().unwrap();
+            assert_eq!([64 * KIB, 64 * KIB + 512].map(|at| byte(&*volume, at)), [5, 1], "{what}");
+            if snapshot {
+                let s = pool.open_snapshot("a", "s").unwrap();
+                let places = [0, 512, 32 * KIB, 64 * KIB, 256 * KIB];
+                assert_eq!(places.map(|at| byte(&*s, at)), [1, 1, 1, 1, 0], "{what}");
+            }
+            assert_eq!(pool.info().reserved, 0, "{what}");
+            drop((pool, volume));
+            is_sound(&dir);
+            dir.heal();
+            let pool = open(&dir).unwrap();
+            assert_eq!(pool.health(), Health::Healthy, "{what}");
+            has_all_kinds(&pool.open_volume("a", false).unwrap());
+        }
+    }
+}
+
+#[test]
+fn the_last_one_stops_the_pool() {
+    let (dir, pool, volume) = fixture(Method::Redirect);
+    write_all_kinds(&volume);
+    dir.fail("pv-0", Failing::Writes);
+    dir.fail("pv-1", Failing::Writes);
+    assert_eq!(pool.drain().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert!(matches!(pool.health(), Health::Poisoned(_)));
+    has_all_kinds(&volume);
+    drop((pool, volume));
+    assert!(open(&dir).is_err(), "nothing takes a stamp");
+    dir.heal();
+    let pool = open(&dir).unwrap();
+    pool.drain().unwrap();
+    has_all_kinds(&pool.open_volume("a", false).unwrap());
+}
+
+/// A pool opens without what takes no writes, also when a batch was interrupted there.
+#[test]
+fn a_pool_opens_without_it() {
+    for interrupted in [false, true] {
+        let (dir, pool, volume) = fixture(Method::Copy);
+        pool.create_snapshots(&[("a", "s")]).unwrap();
+        write_all_kinds(&volume);
+        if interrupted {
+            // Preserved, and not in place.
+            dir.fail("pv-0", Failing::Syncs(Some(SyncPurpose::Apply)));
+            dir.fail("pv-1", Failing::Full);
+            assert!(pool.drain().is_err());
+        }
+        drop((pool, volume));
+        dir.heal();
+        dir.fail("pv-0", Failing::Writes);
+        let pool = open(&dir).unwrap();
+        assert!(pool.health().has(code::PV_FAILED), "{:?}", pool.health());
+        let volume = pool.open_volume("a", false).unwrap();
+        has_all_kinds(&volume);
+        pool.drain().unwrap();
+        has_all_kinds(&volume);
+        write(&volume, 80 * KIB, 6, 512).unwrap();
+        pool.drain().unwrap();
+        pool.close().unwrap();
+        drop((pool, volume));
+        is_sound(&dir);
+        // It was not stamped meanwhile, and is not taken for one that was restored.
+        dir.heal();
+        let pool = open(&dir).unwrap();
+        assert_eq!(pool.health(), Health::Healthy);
+        let volume = pool.open_volume("a", false).unwrap();
+        assert_eq!([80 * KIB, 80 * KIB + 512].map(|at| byte(&*volume, at)), [6, 1]);
+    }
+}
+
+/// A batch that was preserved, and that finds no space for what it overwrites, keeps no pool closed.
+#[test]
+fn a_pool_opens_with_a_batch_half_done() {
+    for method in [Method::Redirect, Method::Copy] {
+        let (dir, pool, volume) = fixture(method);
+        let settings = Some(CdpSettings::default());
+        pool.set_cdp("a", settings).unwrap();
+        write(&volume, 96 * KIB, 9, 512).unwrap();
+        pool.create_snapshots(&[("a", "s")]).unwrap();
+        write(&volume, 96 * KIB, 6, 512).unwrap();
+        pool.drain().unwrap();
+        let before = pool.stats().sequenced_lsn;
+        write_all_kinds(&volume);
+        // In the same epoch: overwritten where it is.
+        write(&volume, 96 * KIB, 7, 512).unwrap();
+        let after = pool.stats().sequenced_lsn;
+        dir.fail("pv-0", Failing::Syncs(Some(SyncPurpose::Apply)));
+        dir.fail("pv-1", Failing::NoRoom);
+        assert!(pool.drain().is_err());
+        let is_half_done = |pool: &Pool| pool.stats().preserved_lsn > pool.stats().destaged_lsn;
+        assert!(is_half_done(&pool), "{method:?}");
+        drop((pool, volume));
+        let mut opening = 0;
+        let moment = |pool: &Arc<Pool>, lsn: u64, offset: u64| {
+            byte(&*pool.open_moment("a", &Moment::Lsn(lsn)).unwrap(), offset)
+        };
+        let shows = |pool: &Arc<Pool>| {
+            let volume = pool.open_volume("a", false).unwrap();
+            has_all_kinds(&volume);
+            assert_eq!(byte(&*volume, 96 * KIB), 7);
+            assert_eq!(byte(&*pool.open_snapshot("a", "s").unwrap(), 96 * KIB), 9);
+            assert_eq!([512, 96 * KIB].map(|at| moment(pool, before, at)), [1, 6]);
+            // What is shown of the past is in place.
+            if is_half_done(pool) {
+                let waits = pool.open_moment("a", &Moment::Lsn(after)).map(drop).unwrap_err();
+                assert!(waits.is_shortage(), "{waits}");
+            } else {
+                assert_eq!([512, 96 * KIB].map(|at| moment(pool, after, at)), [3, 7]);
+            }
+        };
+        // The first takes nothing any more, the other one has no space.
+        dir.fail("pv-0", Failing::Writes);
+        let pool = loop {
+            opening += 1;
+            let pool = open(&dir).unwrap();
+            assert!(is_half_done(&pool), "{method:?}, opening {opening}");
+            shows(&pool);
+            assert!(pool.drain().is_err());
+            if opening == 2 {
+                break pool;
+            }
+        };
+        dir.failing.lock().unwrap().remove("pv-1");
+        pool.drain().unwrap();
+        assert!(!is_half_done(&pool));
+        shows(&pool);
+        pool.close().unwrap();
+        drop(pool);
+        is_sound(&dir);
+    }
+}
+
+/// A physical volume without space for the stamp of an opening gets it later; nothing is written to
+/// any before.
+#[test]
+fn a_stamp_without_space_is_waited_for() {
+    let (dir, pool, volume) = fixture(Method::Redirect);
+    write_all_kinds(&volume);
+    drop((pool, volume));
+    let older = dir.inner.copy();
+    dir.fail("pv-0", Failing::Full);
+    let pool = open(&dir).unwrap();
+    let volume = pool.open_volume("a", false).unwrap();
+    has_all_kinds(&volume);
+    write(&volume, 0, 1, 512).unwrap();
+    let error = pool.drain().unwrap_err();
+    assert!(error.is_shortage() && error.to_string().contains("stamp"), "{error}");
+    assert!(pool.health().has(code::HOST_FULL_WAITING), "{:?}", pool.health());
+    assert_eq!(used(&pool), [128 * KIB, 0], "nothing is written");
+    dir.heal();
+    pool.drain().unwrap();
+    has_all_kinds(&volume);
+    assert_eq!(pool.health(), Health::Healthy);
+    drop((pool, volume));
+    // It is told from a copy of the data directory that was made before.
+    for pv in ["pv-0", "pv-1"] {
+        older.take_from(&dir.inner, pv);
+    }
+    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(77)) };
+    let error = Pool::open(Arc::new(older), world, PoolOptions::default()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+}
+
+#[test]
+fn it_is_drained_and_leaves() {
+    let (dir, pool, volume) = fixture(Method::Redirect);
+    write_all_kinds(&volume);
+    dir.fail("pv-0", Failing::Writes);
+    pool.drain().unwrap();
+    pool.drain_pv("pv-0", true).unwrap();
+    while pool.maintain().unwrap() == Progress::Worked {}
+    assert_eq!(used(&pool)[0], 0);
+    has_all_kinds(&volume);
+    // Its label can't be wiped; it has left all the same.
+    assert!(pool.remove_pv("pv-0").is_err());
+    assert_eq!(pool.pvs().len(), 1);
+    assert_eq!(pool.health(), Health::Healthy);
+    write(&volume, 0, 7, 512).unwrap();
+    drop((pool, volume));
+    let pool = open(&dir).unwrap();
+    pool.drain().unwrap();
+    assert_eq!(byte(&*pool.open_volume("a", false).unwrap(), 0), 7);
+}
+
+/// Where the others have no space what is to move waits, and goes on when there is some.
+#[test]
+fn what_finds_no_space_elsewhere_waits() {
+    let (dir, pool, volume) = fixture(Method::Redirect);
+    let new =
+        NewVolume { name: "b".into(), size: 8 * MIB, chunk_size: CHUNK, block_size: 512, read_only: false };
+    pool.create_volume(&new).unwrap();
+    let b = pool.open_volume("b", false).unwrap();
+    let mut end = 0;
+    while write(&b, end, 8, 64 * KIB).is_ok() {
+        pool.drain().unwrap();
+        end += 64 * KIB;
+    }
+    write(&volume, 512, 3, 512).unwrap();
+    dir.fail("pv-0", Failing::Writes);
+    let error = pool.drain().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error:?}");
+    assert!(pool.health().has(code::HOST_FULL_WAITING) && pool.health().has(code::PV_FAILED));
+    assert_eq!(byte(&*volume, 512), 3);
+    pool.add_pv(&PvSpec { path: "pv-2".into(), size: Some(4 * MIB), force: false }).unwrap();
+    pool.drain().unwrap();
+    assert_eq!([0, 512].map(|at| byte(&*volume, at)), [1, 3]);
+    assert!((0..end).step_by(64 << 10).all(|at| byte(&*b, at) == 8));
+}
+
+/// What was promised to a write is enough for the chunk that it moves, down to the last slot.
+#[test]
+fn a_promise_is_enough_for_what_moves() {
+    for (left, chunks) in [(1, 4..5), (4, 3..6)] {
+        let (dir, pool, volume) = fixture(Method::Redirect);
+        let new = NewVolume {
+            name: "b".into(),
+            size: 8 * MIB,
+            chunk_size: CHUNK,
+            block_size: 512,
+            read_only: false,
+        };
+        pool.create_volume(&new).unwrap();
+        let b = pool.open_volume("b", false).unwrap();
+        dir.fail("pv-0", Failing::Writes);
+        write(&volume, 512, 3, 512).unwrap();
+        pool.drain().unwrap();
+        let mut end = 0;
+        while pool.info().available > left * CHUNK {
+            write(&b, end, 8, CHUNK).unwrap();
+            pool.drain().unwrap();
+            end += CHUNK;
+        }
+        for chunk in chunks.clone() {
+            write(&volume, chunk * CHUNK, 5, 512).unwrap();
+        }
+        pool.drain().unwrap();
+        assert!(chunks.into_iter().all(|chunk| byte(&*volume, chunk * CHUNK) == 5));
+        assert_eq!(pool.info().reserved, 0);
+    }
+}
+
+/// Data that is to leave a physical volume stays there while that does not answer, and is moved when
+/// it does. Meanwhile what is done is recorded.
+#[test]
+fn draining_goes_on_when_the_disk_answers() {
+    let (dir, pool, volume) = fixture(Method::Redirect);
+    pool.drain_pv("pv-0", true).unwrap();
+    pool.drain().unwrap();
+    dir.fail("pv-0", Failing::Away);
+    for _ in 0..50 {
+        pool.maintain().unwrap();
+    }
+    assert!(pool.health().has(code::DRAIN_STALLED), "{:?}", pool.health());
+    assert_eq!(used(&pool)[0], 128 * KIB);
+    dir.heal();
+    for _ in 0..500 {
+        dir.clock.advance(100_000_000);
+        pool.maintain().unwrap();
+    }
+    assert_eq!(used(&pool)[0], 0);
+    assert!(!pool.health().has(code::DRAIN_STALLED) && !pool.health().has(code::DATA_DAMAGED));
+    assert_eq!([0, 100 * KIB].map(|at| byte(&*volume, at)), [1, 1]);
+}
+
+/// A batch that is preserved, and finds no space for what it overwrites, is applied later.
+#[test]
+fn a_shortage_behind_the_commit_waits() {
+    let (dir, pool, volume) = fixture(Method::Copy);
+    pool.create_snapshots(&[("a", "s")]).unwrap();
+    // The copy goes to the other one.
+    pool.drain_pv("pv-0", true).unwrap();
+    write(&volume, 512, 3, 512).unwrap();
+    dir.fail("pv-0", Failing::Full);
+    let mut short = false;
+    for _ in 0..3 {
+        short |= pool.drain().is_err();
+    }
+    assert!(short, "nothing met the shortage");
+    assert!(!matches!(pool.health(), Health::Poisoned(_)), "{:?}", pool.health());
+    assert_eq!([0, 512].map(|at| byte(&*volume, at)), [1, 3]);
+    assert_eq!(byte(&*pool.open_snapshot("a", "s").unwrap(), 512), 1);
+    dir.heal();
+    pool.drain().unwrap();
+    assert_eq!([0, 512].map(|at| byte(&*volume, at)), [1, 3]);
+    assert_eq!(byte(&*pool.open_snapshot("a", "s").unwrap(), 512), 1);
+    assert_eq!(pool.health(), Health::Healthy);
+    drop((pool, volume));
+    is_sound(&dir);
+}
