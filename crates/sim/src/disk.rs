@@ -54,6 +54,15 @@ pub enum CrashPoint {
     Sync(u64),
 }
 
+/// How a disk fails that takes no writes any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failing {
+    /// Each write fails, and may leave a part of what it was to write.
+    Writes,
+    /// Writes reach the cache, and syncs fail.
+    Syncs,
+}
+
 /// What a planned panic says.
 pub(crate) const PANIC: &str = "a planned panic of a disk";
 
@@ -103,6 +112,8 @@ impl SimDir {
             fail_sync: None,
             unreadable: BTreeSet::new(),
             bad: Vec::new(),
+            failing: Vec::new(),
+            away: Vec::new(),
             backing: None,
             full: Vec::new(),
             open: 0,
@@ -230,6 +241,21 @@ impl SimDir {
         self.0.lock().bad.push((name.to_owned(), range));
     }
 
+    /// After so many further changes of `name` its writes, or its syncs, fail.
+    pub fn fail_writes(&self, name: &str, how: Failing, after: u64) {
+        let mut machine = self.0.lock();
+        machine.failing.retain(|(other, ..)| other != name);
+        machine.failing.push((name.to_owned(), how, after));
+    }
+
+    /// From now on `name` does not answer: neither reads nor writes do anything but fail. Or it does
+    /// again.
+    pub fn set_away(&self, name: &str, away: bool) {
+        let mut machine = self.0.lock();
+        machine.away.retain(|other| other != name);
+        machine.away.extend(away.then(|| name.to_owned()));
+    }
+
     /// Sectors of a file that volumes' writes filled can't be read any more, until they are written
     /// again: `most` in a row, from about `pick` on. What they held: (sector of the volume, stamp).
     pub(crate) fn lose_sectors(&self, name: &str, pick: u64, most: u64) -> Vec<(u64, u64)> {
@@ -257,10 +283,13 @@ impl SimDir {
         lost
     }
 
-    /// Takes back [`SimDir::fail_reads`] and a [`SimDir::fail_next_sync`] that did not come to pass.
+    /// Takes back [`SimDir::fail_reads`], [`SimDir::fail_writes`], [`SimDir::set_away`], and a
+    /// [`SimDir::fail_next_sync`] that did not come to pass.
     pub fn clear_faults(&self) {
         let mut machine = self.0.lock();
         machine.bad.clear();
+        machine.failing.clear();
+        machine.away.clear();
         machine.fail_sync = None;
     }
 
@@ -496,6 +525,13 @@ impl SimDisk {
         if self.writable { self.machine() } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 
+    /// Like `for_writing`, where nothing is left of what fails.
+    fn for_changing(&self) -> io::Result<MutexGuard<'_, Machine>> {
+        let mut machine = self.for_writing()?;
+        let fails = machine.is_away(self.id) || machine.fails(self.id) == Some(Failing::Writes);
+        if fails { Err(eio()) } else { Ok(machine) }
+    }
+
     fn write(&self, mut data: Vec<u8>, offset: u64) -> io::Result<()> {
         let mut machine = self.for_writing()?;
         let end = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok());
@@ -515,6 +551,14 @@ impl SimDisk {
             };
             data.truncate(done);
         }
+        if machine.is_away(self.id) {
+            return Err(eio());
+        }
+        let fails = machine.fails(self.id) == Some(Failing::Writes);
+        if fails {
+            let done = machine.rand.below(data.len() as u64 + 1) as usize;
+            data.truncate(done / SECTOR as usize * SECTOR as usize);
+        }
         if !data.is_empty() {
             machine.back(self.id, offset, data.len() as u64)?;
             for sector in offset.div_ceil(SECTOR)..(offset + data.len() as u64) / SECTOR {
@@ -522,7 +566,7 @@ impl SimDisk {
             }
             machine.change(self.id, Change::Write { offset, data })?;
         }
-        machine.end()
+        machine.end().and(if fails { Err(eio()) } else { Ok(()) })
     }
 }
 
@@ -537,7 +581,7 @@ impl Disk for SimDisk {
         if offset.checked_add(len).is_none_or(|end| end > file.now.len()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if machine.unreadable(self.id, offset, len) {
+        if machine.is_away(self.id) || machine.unreadable(self.id, offset, len) {
             return Err(eio());
         }
         file.now.read(buf, offset);
@@ -569,7 +613,8 @@ impl Disk for SimDisk {
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         let mut machine = self.machine()?;
         let going_on = machine.begin_whole(self.life, self.id, true)?;
-        let failing = machine.fail_sync == Some(purpose);
+        let fails = machine.is_away(self.id) || machine.fails(self.id).is_some();
+        let failing = machine.fail_sync == Some(purpose) || fails;
         let dropped = machine.dropped[index(purpose)];
         if failing {
             machine.fail_sync(self.id);
@@ -587,7 +632,7 @@ impl Disk for SimDisk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut machine = self.for_writing()?;
+        let mut machine = self.for_changing()?;
         if machine.files.get(&self.id).is_some_and(|f| f.block) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -598,7 +643,7 @@ impl Disk for SimDisk {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        let mut machine = self.for_writing()?;
+        let mut machine = self.for_changing()?;
         let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
         if machine.files.get(&self.id).is_some_and(|f| f.block) {
             return Ok(());
@@ -611,7 +656,7 @@ impl Disk for SimDisk {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        let mut machine = self.for_writing()?;
+        let mut machine = self.for_changing()?;
         let going_on = machine.begin_whole(self.life, self.id, false)?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;
         let len = len.min(file.now.len().saturating_sub(offset));

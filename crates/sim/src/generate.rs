@@ -282,6 +282,8 @@ impl Generator {
             Kind::Fault => match self.rand.below(4) {
                 0 => Op::FailSync(self.rand.pick(&SyncPurpose::ALL)),
                 1 | 2 => Op::BadReads,
+                // Not drawn, so that what older seeds do stays nearly the same.
+                _ if self.rand.clone().percent(60) => Op::FailPv(self.rand.clone().bits()),
                 _ => Op::ClearFaults,
             },
             of_snapshots => return self.draw_of_snapshots(of_snapshots, vol, state, transfers),

@@ -213,7 +213,8 @@ impl Run {
     /// A moment is as it was.
     pub(crate) fn read_moment(&mut self, vol: VolId, pick: u64) -> Outcome<()> {
         match self.pick_moment(vol, pick) {
-            Some((lsn, content, size)) if !self.faults => {
+            // What a moment shows is carried out first, which may have to wait.
+            Some((lsn, content, size)) if !self.faults && !self.failing => {
                 self.check_moment(vol, lsn, &content, size)?;
                 self.verify_change_since(vol, lsn)?;
                 self.check_last_flush(vol, lsn)?;

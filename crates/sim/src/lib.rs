@@ -24,6 +24,7 @@ mod mutate;
 mod oracle;
 mod perform;
 mod policies;
+mod pvs;
 mod rand;
 mod run;
 mod salvage;
@@ -32,7 +33,7 @@ mod snapshots;
 mod streams;
 mod workload;
 
-pub use disk::{Counts, CrashPoint, SimDir};
+pub use disk::{Counts, CrashPoint, Failing, SimDir};
 pub use enumerate::{Cut, Enumerated, cuts, enumerate, run_script};
 pub use fate::{PowerLoss, TearModel};
 pub use generate::{Generator, Theme};

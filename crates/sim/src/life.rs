@@ -59,6 +59,7 @@ impl Run {
     /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way are survived.
     pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
         self.faults = false;
+        self.failing = false;
         self.dir.clear_faults();
         if self.wild && self.rand.percent(10) {
             // A crash leaves nothing for the offline check to find either.
@@ -71,10 +72,14 @@ impl Run {
             let failed = failing && !self.dir.sync_failure_pending();
             let panicked = self.dir.panicked();
             match opened {
-                Ok(_) if failed && !self.dir.crashed() => {
+                Ok(pool)
+                    if failed && !self.dir.crashed() && pool.pvs().iter().all(|pv| pv.failure.is_none()) =>
+                {
                     return Err("opened in spite of a failed sync".into());
                 }
-                Ok(pool) if !failed && !self.dir.crashed() => {
+                Ok(pool) if !self.dir.crashed() => {
+                    // Without a physical volume that failed meanwhile, if there is one.
+                    self.failing = failed;
                     self.pool = Some(pool);
                     break;
                 }
@@ -249,6 +254,11 @@ impl Run {
         self.summary.records += pool.stats().journal_records;
         drop(pool);
         if self.dir.crashed() || self.faults {
+            return Ok(false);
+        }
+        // Disks are mended while the pool is closed.
+        self.dir.clear_faults();
+        if self.failing && closed.is_err() {
             return Ok(false);
         }
         closed.map_err(|e| format!("close: {e:?}"))?;

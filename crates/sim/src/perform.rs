@@ -7,7 +7,7 @@ use crate::survive;
 use crate::workload::Op;
 use bytes::Bytes;
 use hindcast_engine::device::{BlockDevice, StatusRun, WriteOp};
-use hindcast_engine::pool::{NewVolume, Pool, PvSpec, VolumeInfo};
+use hindcast_engine::pool::{NewVolume, Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 
@@ -48,15 +48,6 @@ impl Run {
                 self.handles.remove(vol);
                 Ok(())
             }
-            Op::AddPv { size, device } => self.add_pv(*size, *device),
-            Op::DrainPv(pick, on) => self.drain_pv(*pick, *on),
-            Op::RemovePv(pick) => self.remove_pv(*pick),
-            Op::Placement(placement) => {
-                self.make_room(4096)?;
-                let pool = self.pool()?;
-                let result = survive(|| pool.set_placement(*placement));
-                self.durably(result, &[]).map(drop)
-            }
             Op::Maintain(steps) => {
                 for _ in 0..*steps {
                     self.maintain_once()?;
@@ -82,7 +73,6 @@ impl Run {
                 self.plan_crash(CrashPoint::Op(self.dir.counts().ops + ops), *how);
                 Ok(())
             }
-            Op::BadReads => self.bad_reads(),
             Op::FailSync(purpose) => {
                 self.faults = true;
                 self.dir.fail_next_sync(*purpose);
@@ -92,11 +82,11 @@ impl Run {
                 self.dir.clear_faults();
                 Ok(())
             }
-            of_snapshots => self.perform_on_snapshots(of_snapshots),
+            of_pvs => self.perform_on_pvs(of_pvs),
         }
     }
 
-    fn perform_on_snapshots(&mut self, op: &Op) -> Outcome<()> {
+    pub(crate) fn perform_on_snapshots(&mut self, op: &Op) -> Outcome<()> {
         match op {
             Op::Snapshot(wanted) => self.create_snapshots(wanted),
             Op::DeleteSnapshots(snaps) => self.delete_snapshots(snaps),
@@ -175,7 +165,7 @@ impl Run {
     }
 
     /// Sorts the answer of something that no client sees, but that is durable, with all before it.
-    fn durably(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
+    pub(crate) fn durably(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
         let answer = self.around(result, may_refuse)?;
         if let Answer::Done = answer {
             self.oracle.all_durable();
@@ -191,7 +181,11 @@ impl Run {
             Ok(()) => Ok(Answer::Done),
             Err(e) if may_refuse.contains(&e.kind()) => Ok(Answer::Refused(e.kind())),
             Err(_) if self.dir.crashed() => Ok(Answer::Unknown),
-            Err(_) if self.faults || self.ran_full() => Ok(Answer::Unknown),
+            Err(_) if self.faults || self.all_failed() || self.ran_full() => Ok(Answer::Unknown),
+            // What is to leave a failed physical volume finds no space elsewhere.
+            Err(e) if self.failing && matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Busy) => {
+                Ok(Answer::Unknown)
+            }
             // A request may have to read what went bad, an export for one, or a write to a part of
             // a chunk over a moment.
             Err(e) if !self.lost.is_empty() && matches!(e.kind(), ErrorKind::Io | ErrorKind::Lost) => {
@@ -553,57 +547,6 @@ impl Run {
         Ok(())
     }
 
-    fn add_pv(&mut self, size: u64, device: bool) -> Outcome<()> {
-        if self.pvs.len() >= 6 {
-            return Ok(());
-        }
-        self.make_room(4096)?;
-        let spec: PvSpec = self.new_pv(size, device);
-        let pool = self.pool()?;
-        let result = survive(|| pool.add_pv(&spec).map(drop));
-        match self.durably(result, &[ErrorKind::NoSpace])? {
-            Answer::Done => drop(self.pvs.insert(spec.path)),
-            Answer::Unknown => drop(self.doubtful_pvs.insert(spec.path)),
-            Answer::Refused(_) => {}
-        }
-        Ok(())
-    }
-
-    fn pick_pv(&self, pick: u64) -> Option<String> {
-        self.pvs.iter().nth((pick % (self.pvs.len() as u64).max(1)) as usize).cloned()
-    }
-
-    fn drain_pv(&mut self, pick: u64, on: bool) -> Outcome<()> {
-        let Some(path) = self.pick_pv(pick) else {
-            return Ok(());
-        };
-        self.make_room(4096)?;
-        let pool: Arc<Pool> = self.pool()?;
-        let result = survive(|| pool.drain_pv(&path, on));
-        self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict]).map(drop)
-    }
-
-    fn remove_pv(&mut self, pick: u64) -> Outcome<()> {
-        let Some(path) = self.pick_pv(pick) else {
-            return Ok(());
-        };
-        self.make_room(4096)?;
-        let pool = self.pool()?;
-        let result = survive(|| pool.remove_pv(&path));
-        match self.durably(result, &[ErrorKind::Conflict, ErrorKind::NoSpace])? {
-            Answer::Done => {
-                self.pvs.remove(&path);
-                // Nothing can have been on it.
-                self.verify_unless_crashed()
-            }
-            Answer::Unknown => {
-                self.doubtful_pvs.insert(path);
-                Ok(())
-            }
-            Answer::Refused(_) => Ok(()),
-        }
-    }
-
     /// Writes on until the pool refuses; everything acknowledged must still be there, and space can be had again.
     fn fill(&mut self, vol: VolId) -> Outcome<()> {
         let volume = self.model(vol)?;
@@ -643,8 +586,10 @@ impl Run {
             return Ok(());
         }
         // What was freed may have gone to a volume that is being flattened, too, and a history keeps it.
-        let leaving =
-            self.pool()?.pvs().iter().any(|pv| pv.draining) || self.flattening()? || self.kept_history;
+        let leaving = self.failing
+            || self.pool()?.pvs().iter().any(|pv| pv.draining)
+            || self.flattening()?
+            || self.kept_history;
         let refused = self.write(vol, &[(0, u64::from(self.model(vol)?.block_size))], false)?;
         match refused {
             // What was freed may lie where nothing new is placed, or the file system below may be full.
@@ -653,19 +598,6 @@ impl Run {
             }
             _ => Ok(()),
         }
-    }
-
-    fn bad_reads(&mut self) -> Outcome<()> {
-        let files = self.dir.files();
-        let pvs: Vec<&(String, u64)> = files.iter().filter(|(name, _)| self.pvs.contains(name)).collect();
-        if pvs.is_empty() {
-            return Ok(());
-        }
-        let name = &pvs[self.rand.below(pvs.len() as u64) as usize].0;
-        let lost = self.dir.lose_sectors(name, self.rand.bits() >> 32, self.rand.between(1, 200));
-        self.say(|| format!("{name}: {} sectors can't be read", lost.len()));
-        self.lost.extend(lost);
-        Ok(())
     }
 }
 

@@ -187,7 +187,7 @@ impl Run {
 
     /// When nothing is left to do, every policy is kept, as far as there is anything to delete.
     pub(crate) fn check_policies(&self) -> Outcome<()> {
-        if self.faults || self.dir.crashed() || self.poisoned() || !self.gone.is_empty() {
+        if self.faults || self.failing || self.dir.crashed() || self.poisoned() || !self.gone.is_empty() {
             return Ok(());
         }
         let Some(watch) = self.watch_policies()? else { return Ok(()) };

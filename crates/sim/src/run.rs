@@ -114,6 +114,9 @@ pub struct Run {
     pub(crate) next_pv: u64,
     /// Faults are planned or were met in this life of the pool: errors are no surprise.
     pub(crate) faults: bool,
+    /// Physical volumes fail in this life of the pool: less space is no surprise, but nothing is lost
+    /// and everything else goes on.
+    pub(crate) failing: bool,
     /// Recovery draws its options, and further crashes, at random.
     pub(crate) wild: bool,
     /// Background work keeps ahead of requests, as a server's threads do; else a request that finds the journal full
@@ -200,6 +203,7 @@ impl Run {
             doubtful_pvs: BTreeSet::new(),
             next_pv: 1,
             faults: false,
+            failing: false,
             wild,
             helpful: !wild || rand.percent(50),
             emptied: 0,
@@ -277,7 +281,7 @@ impl Run {
         self.note_moments()?;
         self.say(|| self.space());
         if self.poisoned() {
-            if !self.faults && !self.ran_full() {
+            if !self.faults && !self.all_failed() && !self.ran_full() {
                 return Err(format!("after {op:?}: the pool is poisoned without a fault"));
             }
             self.leave_poisoned()?;
@@ -334,7 +338,7 @@ impl Run {
     /// Closes for good, if nothing comes between.
     fn rest(&mut self) -> Outcome<bool> {
         self.dir.crash_at(None);
-        if self.faults {
+        if self.faults || self.failing {
             self.step(&Op::Reopen(None))?;
         }
         self.close()
@@ -405,6 +409,12 @@ impl Run {
             info.available,
             pvs.join(", ")
         )
+    }
+
+    /// Does no physical volume take anything any more?
+    pub(crate) fn all_failed(&self) -> bool {
+        let takes = |pool: &Arc<Pool>| pool.pvs().iter().any(|pv| !pv.draining && pv.failure.is_none());
+        self.failing && self.pool.as_ref().is_none_or(|pool| !takes(pool))
     }
 
     pub(crate) fn poisoned(&self) -> bool {
@@ -552,7 +562,9 @@ impl Run {
                 self.ran_full();
                 Ok(progress)
             }
-            Err(_) if self.faults || self.dir.crashed() || self.ran_full() => Ok(Progress::Idle),
+            Err(_) if self.faults || self.dir.crashed() || self.all_failed() || self.ran_full() => {
+                Ok(Progress::Idle)
+            }
             Err(e) => Err(format!("a background step failed: {e:?}")),
         }
     }

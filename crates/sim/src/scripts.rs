@@ -53,6 +53,7 @@ pub fn scripts() -> Vec<Script> {
         script("history-of-a-group", 512, history_of_group()),
         script("clock", 4096, clock()),
         script("bad-sectors", 512, bad_sectors()),
+        script("failed-pv", 512, failed_pv()),
     ]
 }
 
@@ -605,6 +606,48 @@ fn stale_imports() -> Vec<Op> {
     script.extend([Op::Feed(1000), Op::KeepImport, import(1, "b"), Op::CancelImport(2)]);
     script.extend(stale(4));
     script.extend([Op::Settle]);
+    script
+}
+
+/// A physical volume takes no writes any more: where it is to be filled, overwritten, copied to and moved to, before and
+/// after a batch is preserved, and in its middle.
+fn failed_pv() -> Vec<Op> {
+    let part = |vol, offset| Op::Write { vol, parts: vec![(offset, 512)], fua: false };
+    let fail = |pv: u64, syncs: bool, after: u64| Op::FailPv(after << 16 | pv << 1 | u64::from(syncs));
+    let mut script = vec![
+        Op::Placement(Placement::Anywhere),
+        volume("a", 256 * KIB, 16 * KIB, 512),
+        volume("b", 256 * KIB, 16 * KIB, 512),
+        Op::Write { vol: 1, parts: vec![(0, 96 * KIB)], fua: true },
+        Op::Write { vol: 2, parts: vec![(0, 64 * KIB)], fua: true },
+        Op::Drain,
+        Op::Method(2, Method::Copy),
+        Op::Cdp(2, Some(CdpSettings::default())),
+    ];
+    for (round, (pv, syncs)) in [(0, false), (0, true), (1, false), (1, true)].into_iter().enumerate() {
+        let at = round as u64 * 4 * KIB;
+        script.extend([
+            Op::Snapshot(vec![(1, format!("s{round}")), (2, format!("t{round}"))]),
+            fail(pv, syncs, round as u64),
+            // New chunks, a part of one, all of one, and one that is copied away.
+            Op::Write { vol: 1, parts: vec![(96 * KIB + at * 4, 16 * KIB)], fua: false },
+            part(1, 512 + at),
+            Op::Write { vol: 1, parts: vec![(32 * KIB, 16 * KIB)], fua: false },
+            part(2, 20 * KIB + at),
+            Op::Drain,
+            Op::Verify,
+            part(1, 1024 + at),
+            part(2, 21 * KIB + at),
+            Op::Discard { vol: 2, offset: 0, len: 8 * KIB, fua: false },
+            Op::Drain,
+            Op::Verify,
+            Op::Relocate(1),
+            Op::Settle,
+            Op::Verify,
+            Op::Reopen(None),
+        ]);
+    }
+    script.extend([Op::DeleteSnapshots(vec![1]), Op::DeleteSnapshots(vec![2]), Op::Settle, Op::Verify]);
     script
 }
 

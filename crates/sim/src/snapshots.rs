@@ -371,7 +371,11 @@ impl Run {
 
     /// When nothing is pending no line owns more than what somebody sees of it.
     pub(crate) fn check_space(&mut self) -> Outcome<()> {
-        let pending = self.faults || self.dir.crashed() || self.poisoned() || self.oracle.doubtful_space();
+        let pending = self.faults
+            || self.failing
+            || self.dir.crashed()
+            || self.poisoned()
+            || self.oracle.doubtful_space();
         // Anchors that nobody sees keep what the model knows nothing of.
         if pending || !self.gone.is_empty() || self.kept_history {
             return Ok(());

@@ -1,6 +1,6 @@
 //! The machine behind the disks: its files, their two images, and what lies between.
 
-use super::{Counts, CrashPoint, PANIC, Stake};
+use super::{Counts, CrashPoint, Failing, PANIC, Stake};
 use crate::fate::{Fates, PowerLoss, TearModel};
 use crate::oracle::SECTOR;
 use crate::rand::Rand;
@@ -36,6 +36,10 @@ pub(super) struct Machine {
     /// (file, sector) that can't be read until it is written.
     pub(super) unreadable: BTreeSet<(u64, u64)>,
     pub(super) bad: Vec<(String, Range<u64>)>,
+    /// Files that take no writes, how they fail, and after how many changes.
+    pub(super) failing: Vec<(String, Failing, u64)>,
+    /// Files that don't answer at all.
+    pub(super) away: Vec<String>,
     pub(super) backing: Option<u64>,
     /// Files whose names begin so get no more backing space.
     pub(super) full: Vec<String>,
@@ -202,6 +206,18 @@ impl Machine {
         if let Some(file) = self.files.get_mut(&id) {
             file.fail_sync(id, &mut fates);
         }
+    }
+
+    /// How a change of a file fails, if it does.
+    pub(super) fn fails(&mut self, id: u64) -> Option<Failing> {
+        let (_, how, after) = self.failing.iter_mut().find(|(name, ..)| self.names.get(name) == Some(&id))?;
+        let now = *after == 0;
+        *after = after.saturating_sub(1);
+        now.then_some(*how)
+    }
+
+    pub(super) fn is_away(&self, id: u64) -> bool {
+        self.away.iter().any(|name| self.names.get(name) == Some(&id))
     }
 
     pub(super) fn sync_names(&mut self) {

@@ -1,0 +1,113 @@
+//! Physical volumes: they come and leave, and fail.
+
+use crate::disk::Failing;
+use crate::perform::Answer;
+use crate::run::{Outcome, Run};
+use crate::survive;
+use crate::workload::Op;
+use hindcast_engine::ErrorKind;
+use hindcast_engine::pool::{Pool, PvInfo, PvSpec};
+use std::sync::Arc;
+
+impl Run {
+    pub(crate) fn perform_on_pvs(&mut self, op: &Op) -> Outcome<()> {
+        match op {
+            Op::AddPv { size, device } => self.add_pv(*size, *device),
+            Op::DrainPv(pick, on) => self.drain_pv(*pick, *on),
+            Op::RemovePv(pick) => self.remove_pv(*pick),
+            Op::Placement(placement) => {
+                self.make_room(4096)?;
+                let pool = self.pool()?;
+                let result = survive(|| pool.set_placement(*placement));
+                self.durably(result, &[]).map(drop)
+            }
+            Op::BadReads => self.bad_reads(),
+            Op::FailPv(pick) => {
+                self.fail_pv(*pick);
+                Ok(())
+            }
+            of_snapshots => self.perform_on_snapshots(of_snapshots),
+        }
+    }
+
+    fn add_pv(&mut self, size: u64, device: bool) -> Outcome<()> {
+        if self.pvs.len() >= 6 {
+            return Ok(());
+        }
+        self.make_room(4096)?;
+        let spec: PvSpec = self.new_pv(size, device);
+        let pool = self.pool()?;
+        let result = survive(|| pool.add_pv(&spec).map(drop));
+        match self.durably(result, &[ErrorKind::NoSpace])? {
+            Answer::Done => drop(self.pvs.insert(spec.path)),
+            Answer::Unknown => drop(self.doubtful_pvs.insert(spec.path)),
+            Answer::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    fn pick_pv(&self, pick: u64) -> Option<String> {
+        self.pvs.iter().nth((pick % (self.pvs.len() as u64).max(1)) as usize).cloned()
+    }
+
+    fn drain_pv(&mut self, pick: u64, on: bool) -> Outcome<()> {
+        let Some(path) = self.pick_pv(pick) else {
+            return Ok(());
+        };
+        self.make_room(4096)?;
+        let pool: Arc<Pool> = self.pool()?;
+        let result = survive(|| pool.drain_pv(&path, on));
+        self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict]).map(drop)
+    }
+
+    fn remove_pv(&mut self, pick: u64) -> Outcome<()> {
+        let Some(path) = self.pick_pv(pick) else {
+            return Ok(());
+        };
+        self.make_room(4096)?;
+        let pool = self.pool()?;
+        let result = survive(|| pool.remove_pv(&path));
+        let fails = |pv: PvInfo| pv.path == path && pv.failure.is_some();
+        let unwiped = self.failing && matches!(&result, Err(e) if e.kind() == ErrorKind::Io);
+        if unwiped && !pool.pvs().into_iter().any(fails) {
+            // Removed, but for its label.
+            self.pvs.remove(&path);
+            return self.durably(Ok(()), &[]).map(drop);
+        }
+        match self.durably(result, &[ErrorKind::Conflict, ErrorKind::NoSpace])? {
+            Answer::Done => {
+                self.pvs.remove(&path);
+                // Nothing can have been on it.
+                self.verify_unless_crashed()
+            }
+            Answer::Unknown => {
+                self.doubtful_pvs.insert(path);
+                Ok(())
+            }
+            Answer::Refused(_) => Ok(()),
+        }
+    }
+
+    /// One of several physical volumes takes no writes any more.
+    fn fail_pv(&mut self, pick: u64) {
+        let Some(path) = self.pick_pv(pick >> 1).filter(|_| self.pvs.len() > 1) else { return };
+        let how = if pick.is_multiple_of(2) { Failing::Writes } else { Failing::Syncs };
+        let after = (pick >> 16) % 16;
+        self.say(|| format!("{path}: {how:?} fail after {after} changes"));
+        self.dir.fail_writes(&path, how, after);
+        self.failing = true;
+    }
+
+    fn bad_reads(&mut self) -> Outcome<()> {
+        let files = self.dir.files();
+        let pvs: Vec<&(String, u64)> = files.iter().filter(|(name, _)| self.pvs.contains(name)).collect();
+        if pvs.is_empty() {
+            return Ok(());
+        }
+        let name = &pvs[self.rand.below(pvs.len() as u64) as usize].0;
+        let lost = self.dir.lose_sectors(name, self.rand.bits() >> 32, self.rand.between(1, 200));
+        self.say(|| format!("{name}: {} sectors can't be read", lost.len()));
+        self.lost.extend(lost);
+        Ok(())
+    }
+}
