@@ -36,6 +36,8 @@ enum Failing {
     NoRoom,
     /// Nothing answers.
     Away,
+    /// Its file system writes what is overwritten elsewhere.
+    Elsewhere,
 }
 
 /// A directory in memory whose disks fail on demand.
@@ -123,6 +125,9 @@ impl Disk for FaultyDisk {
             Some(Failing::NoRoom) => Err(io::ErrorKind::StorageFull.into()),
             _ => self.inner.allocate(offset, len),
         }
+    }
+    fn overwrites_elsewhere(&self) -> io::Result<bool> {
+        Ok(self.dir.failing.lock().unwrap().get(&self.name) == Some(&Failing::Elsewhere))
     }
     forward!(inner: len set_len punch backing_available advise_random is_block_device);
 }
@@ -431,6 +436,23 @@ fn what_finds_no_space_elsewhere_waits() {
     pool.drain().unwrap();
     assert_eq!([0, 512].map(|at| byte(&*volume, at)), [1, 3]);
     assert!((0..end).step_by(64 << 10).all(|at| byte(&*b, at) == 8));
+}
+
+#[test]
+fn a_file_system_that_keeps_no_space_for_overwriting_is_told() {
+    let (dir, pool, volume) = fixture(Method::Redirect);
+    // The journal's files are opened by their names then.
+    drop((pool, volume));
+    let pool = open(&dir).unwrap();
+    for file in ["pv-1", "journal-00000"] {
+        dir.fail(file, Failing::Elsewhere);
+        let Health::Warning(warnings) = pool.health() else { panic!("{:?}", pool.health()) };
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert_eq!(warning.code, code::SPACE_NOT_RESERVED);
+        assert!(warning.text.contains(file.split('-').next().unwrap()), "{}", warning.text);
+        dir.heal();
+        assert_eq!(pool.health(), Health::Healthy);
+    }
 }
 
 /// What was promised to a write is enough for the chunk that it moves, down to the last slot.

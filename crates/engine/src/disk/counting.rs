@@ -111,6 +111,9 @@ impl Disk for CountingDisk {
     fn will_need(&self, offset: u64, len: u64) {
         self.inner.will_need(offset, len);
     }
+    fn overwrites_elsewhere(&self) -> io::Result<bool> {
+        self.inner.overwrites_elsewhere()
+    }
     fn answers(&self) -> io::Result<()> {
         self.inner.answers()
     }

@@ -1,31 +1,28 @@
 //! Files and block devices of the operating system, by positional I/O on plain file descriptors.
 
-use super::aligned::{BLOCK, is_aligned};
+mod direct;
+
+use super::aligned::BLOCK;
 use super::{Backing, Dir, Disk, OpenMode, PROBED, SyncPurpose};
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, IFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Of direct writes from memory that has to be copied first one call each.
-const MAX_DIRECT: usize = 1 << 20;
+/// File systems that write elsewhere what is overwritten, by the numbers of `statfs(2)`.
+const BTRFS: rustix::fs::FsWord = 0x9123_683e;
+const ZFS: rustix::fs::FsWord = 0x2fc1_2fc1;
+const BCACHEFS: rustix::fs::FsWord = 0xca45_1a4e;
 
 /// No folio of the page cache is larger.
 const MAX_FOLIO: u64 = 4 << 20;
-
-thread_local! {
-    /// Memory of which a part begins at a block.
-    static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Linux's `IOV_MAX`: the most slices one `pwritev` takes.
 const MAX_SLICES: usize = 1024;
@@ -260,67 +257,6 @@ impl Syncs {
     }
 }
 
-impl FileDisk {
-    /// The file for direct I/O, where there is such a thing.
-    fn direct_file(&self) -> Option<Arc<File>> {
-        let mut direct = self.direct.lock();
-        if direct.is_none() {
-            let mut options = OpenOptions::new();
-            options.write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
-            // By its descriptor: the name may have gone.
-            *direct = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok().map(Arc::new);
-        }
-        direct.clone()
-    }
-
-    /// Reads a block past the page cache; false when that can't be done here.
-    fn read_directly(&self, at: u64) -> io::Result<bool> {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
-        let Ok(file) = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) else {
-            return Ok(false);
-        };
-        ALIGNED.with_borrow_mut(|memory| {
-            memory.resize(memory.len().max(2 * BLOCK), 0);
-            let skip = memory.as_ptr().align_offset(BLOCK);
-            let Some(block) = memory.get_mut(skip..skip + BLOCK) else { return Ok(false) };
-            match file.read_exact_at(block, at) {
-                Ok(()) => Ok(true),
-                // Larger blocks than this, or a disk that is shorter.
-                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-                Err(e) => Err(e),
-            }
-        })
-    }
-
-    /// Writes whole blocks directly; false when that can't be done here.
-    fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
-        let Some(file) = self.direct_file() else { return Ok(false) };
-        let write = |aligned: &[u8], at| match file.write_all_at(aligned, at) {
-            Ok(()) => Ok(true),
-            // Larger blocks than those.
-            Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
-            Err(e) => Err(e),
-        };
-        if is_aligned(buf) {
-            return write(buf, offset);
-        }
-        ALIGNED.with_borrow_mut(|memory| {
-            memory.resize(MAX_DIRECT + BLOCK, 0);
-            let skip = memory.as_ptr().align_offset(BLOCK);
-            for (n, part) in buf.chunks(MAX_DIRECT).enumerate() {
-                let Some(aligned) = memory.get_mut(skip..skip + part.len()) else { return Ok(false) };
-                aligned.copy_from_slice(part);
-                if !write(aligned, offset + (n * MAX_DIRECT) as u64)? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-    }
-}
-
 impl Disk for FileDisk {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
@@ -482,6 +418,17 @@ impl Disk for FileDisk {
 
     fn will_need(&self, offset: u64, len: u64) {
         let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::WillNeed);
+    }
+
+    fn overwrites_elsewhere(&self) -> io::Result<bool> {
+        if self.block {
+            return Ok(false);
+        }
+        Ok(match rustix::fs::fstatfs(&self.file)?.f_type {
+            BTRFS => !rustix::fs::ioctl_getflags(&self.file)?.contains(IFlags::NOCOW),
+            ZFS | BCACHEFS => true,
+            _ => false,
+        })
     }
 
     fn answers(&self) -> io::Result<()> {

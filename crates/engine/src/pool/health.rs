@@ -26,6 +26,8 @@ pub mod code {
     pub const PV_FAILED: &str = "pv-failed";
     /// A physical volume does not answer, and work that needs what it holds waits for it.
     pub const PV_AWAY: &str = "pv-away";
+    /// The file system below writes what is overwritten elsewhere, and space for that is not reserved.
+    pub const SPACE_NOT_RESERVED: &str = "space-not-reserved";
     /// Little space is left for new writes.
     pub const SPACE_LOW: &str = "space-low";
     /// The file system below the pool has little room left; the pool itself has more.
@@ -112,6 +114,7 @@ impl Pool {
         self.warn_of_shortages(&mut warnings);
         self.warn_of_history_room(&mut warnings);
         self.warn_of_large_blocks(&mut warnings);
+        self.warn_of_overwriting(&mut warnings);
         if warnings.is_empty() { Health::Healthy } else { Health::Warning(warnings) }
     }
 
@@ -164,6 +167,21 @@ impl Pool {
                     pv.path
                 );
                 warnings.push(Warning::new(code::BLOCKS_LARGE, text));
+            }
+        }
+    }
+
+    fn warn_of_overwriting(&self, warnings: &mut Vec<Warning>) {
+        let ids: Vec<u32> = self.names.read().pvs.keys().copied().collect();
+        let pvs = ids.into_iter().filter_map(|id| self.pvs.held(id));
+        let disks = pvs.map(|pv| (pv.path.clone(), pv.disk.clone()));
+        let journal = self.journal.file(0).map(|file| ("the journal".to_owned(), file.disk.clone()));
+        for (what, disk) in disks.chain(journal) {
+            if disk.overwrites_elsewhere().unwrap_or(false) {
+                let text = format!(
+                    "the file system of {what} writes what is overwritten elsewhere: no space is reserved for that"
+                );
+                warnings.push(Warning::new(code::SPACE_NOT_RESERVED, text));
             }
         }
     }

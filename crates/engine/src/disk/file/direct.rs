@@ -1,0 +1,80 @@
+//! Direct I/O: past the page cache, in whole blocks of aligned memory.
+
+use super::FileDisk;
+use crate::disk::aligned::{BLOCK, is_aligned};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+
+/// Of direct writes from memory that has to be copied first one call each.
+const MAX_DIRECT: usize = 1 << 20;
+
+thread_local! {
+    /// Memory of which a part begins at a block.
+    static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl FileDisk {
+    /// The file for direct I/O, where there is such a thing.
+    fn direct_file(&self) -> Option<Arc<File>> {
+        let mut direct = self.direct.lock();
+        if direct.is_none() {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+            // By its descriptor: the name may have gone.
+            *direct = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok().map(Arc::new);
+        }
+        direct.clone()
+    }
+
+    /// Reads a block past the page cache; false when that can't be done here.
+    pub(super) fn read_directly(&self, at: u64) -> io::Result<bool> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+        let Ok(file) = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) else {
+            return Ok(false);
+        };
+        ALIGNED.with_borrow_mut(|memory| {
+            memory.resize(memory.len().max(2 * BLOCK), 0);
+            let skip = memory.as_ptr().align_offset(BLOCK);
+            let Some(block) = memory.get_mut(skip..skip + BLOCK) else { return Ok(false) };
+            match file.read_exact_at(block, at) {
+                Ok(()) => Ok(true),
+                // Larger blocks than this, or a disk that is shorter.
+                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    /// Writes whole blocks directly; false when that can't be done here.
+    pub(super) fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
+        let Some(file) = self.direct_file() else { return Ok(false) };
+        let write = |aligned: &[u8], at| match file.write_all_at(aligned, at) {
+            Ok(()) => Ok(true),
+            // Larger blocks than those.
+            Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
+            Err(e) => Err(e),
+        };
+        if is_aligned(buf) {
+            return write(buf, offset);
+        }
+        ALIGNED.with_borrow_mut(|memory| {
+            memory.resize(MAX_DIRECT + BLOCK, 0);
+            let skip = memory.as_ptr().align_offset(BLOCK);
+            for (n, part) in buf.chunks(MAX_DIRECT).enumerate() {
+                let Some(aligned) = memory.get_mut(skip..skip + part.len()) else { return Ok(false) };
+                aligned.copy_from_slice(part);
+                if !write(aligned, offset + (n * MAX_DIRECT) as u64)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+}
