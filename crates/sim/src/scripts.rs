@@ -624,7 +624,7 @@ fn failed_pv() -> Vec<Op> {
         Op::Method(2, Method::Copy),
         Op::Cdp(2, Some(CdpSettings::default())),
     ];
-    for (round, (pv, syncs)) in [(0, false), (0, true), (1, false), (1, true)].into_iter().enumerate() {
+    for (round, (pv, syncs)) in [(0, false), (0, true)].into_iter().enumerate() {
         let at = round as u64 * 4 * KIB;
         script.extend([
             Op::Snapshot(vec![(1, format!("s{round}")), (2, format!("t{round}"))]),
