@@ -283,8 +283,8 @@ pub struct Pv {
     pub used: u64,
     /// Data is being moved away.
     pub draining: bool,
-    /// What a write to it failed with: nothing is written there any more until the server is started
-    /// again. It is still read.
+    /// What a write to it failed with: nothing is written there any more until the server is
+    /// started again. It is still read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }

@@ -290,8 +290,8 @@ impl Pool {
     }
 
     /// Reads what can be read of a range of a physical volume, and zeros for the rest: its parts,
-    /// in `out`. What can't be read is damage from then on. A physical volume that does not answer at
-    /// all is not damaged but away: that is an error, and what it holds is not given up.
+    /// in `out`. What can't be read is damage from then on. A physical volume that does not answer
+    /// at all is not damaged but away: that is an error, and what it holds is not given up.
     pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
         let range = at..at + out.len() as u64;
         if let Err(error) = pv.disk.read_at(out, at) {

@@ -49,8 +49,8 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// The outcome of two things that were done side by side. Where both failed it is the error after
-/// which less can be done: a shortage is tried again, as if nothing had happened, and what a physical
-/// volume failed with is done elsewhere.
+/// which less can be done: a shortage is tried again, as if nothing had happened, and what a
+/// physical volume failed with is done elsewhere.
 pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
     let rank = |error: &Error| match () {
         () if error.is_shortage() => 0,
@@ -127,8 +127,8 @@ impl Error {
         self.after == After::PvFailed
     }
 
-    /// Was what failed taken back, because of a physical volume that is not written to any more? Then
-    /// it can be done again at once.
+    /// Was what failed taken back, because of a physical volume that is not written to any more?
+    /// Then it can be done again at once.
     pub(crate) fn is_taken_back(&self) -> bool {
         self.after == After::TakenBack
     }

@@ -59,8 +59,8 @@ impl Fault {
         self.poisoned.store(true, Ordering::Release);
     }
 
-    /// Poisons the pool, which is only to be read; `reason` is what everybody is told, whatever came
-    /// first.
+    /// Poisons the pool, which is only to be read; `reason` is what everybody is told, whatever
+    /// came first.
     pub(crate) fn withdraw(&self, reason: String) {
         *self.reason.lock() = Some(reason);
         self.poisoned.store(true, Ordering::Release);

@@ -1,4 +1,5 @@
-//! Physical volumes that take no writes any more: the pool goes on with the others, and nothing is lost.
+//! Physical volumes that take no writes any more: the pool goes on with the others, and nothing is
+//! lost.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[macro_use]
@@ -138,7 +139,8 @@ fn open(dir: &FaultyDir) -> hindcast_engine::Result<Arc<Pool>> {
     Pool::open(Arc::new(dir.clone()), world, PoolOptions { shortage_waits: 0, ..PoolOptions::default() })
 }
 
-/// A pool of two physical volumes with a volume whose first 128 KiB hold ones, in place on the first.
+/// A pool of two physical volumes with a volume whose first 128 KiB hold ones, in place on the
+/// first.
 fn fixture(method: Method) -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     let clock = Arc::new(ManualClock::new(1));
     let dir = FaultyDir { inner: MemDir::new(), failing: Arc::default(), opened: Arc::default(), clock };
@@ -299,7 +301,8 @@ fn a_pool_opens_without_it() {
     }
 }
 
-/// A batch that was preserved, and that finds no space for what it overwrites, keeps no pool closed.
+/// A batch that was preserved, and that finds no space for what it overwrites, keeps no pool
+/// closed.
 #[test]
 fn a_pool_opens_with_a_batch_half_done() {
     for method in [Method::Redirect, Method::Copy] {
@@ -487,8 +490,8 @@ fn a_promise_is_enough_for_what_moves() {
     }
 }
 
-/// Data that is to leave a physical volume stays there while that does not answer, and is moved when
-/// it does. Meanwhile what is done is recorded.
+/// Data that is to leave a physical volume stays there while that does not answer, and is moved
+/// when it does. Meanwhile what is done is recorded.
 #[test]
 fn draining_goes_on_when_the_disk_answers() {
     let (dir, pool, volume) = fixture(Method::Redirect);

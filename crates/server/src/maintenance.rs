@@ -103,8 +103,8 @@ fn maintain(pool: &Pool, stop: &AtomicBool) {
     }
 }
 
-/// Logs what physical volumes failed with. Reads: when there are more, and not more often than once a
-/// minute for each. A write: once.
+/// Logs what physical volumes failed with. Reads: when there are more, and not more often than once
+/// a minute for each. A write: once.
 #[derive(Default)]
 struct PvErrors {
     /// By physical volume: how many reads were logged, and when.

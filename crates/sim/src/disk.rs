@@ -248,8 +248,8 @@ impl SimDir {
         machine.failing.push((name.to_owned(), how, after));
     }
 
-    /// From now on `name` does not answer: neither reads nor writes do anything but fail. Or it does
-    /// again.
+    /// From now on `name` does not answer: neither reads nor writes do anything but fail. Or it
+    /// does again.
     pub fn set_away(&self, name: &str, away: bool) {
         let mut machine = self.0.lock();
         machine.away.retain(|other| other != name);

@@ -114,8 +114,8 @@ pub struct Run {
     pub(crate) next_pv: u64,
     /// Faults are planned or were met in this life of the pool: errors are no surprise.
     pub(crate) faults: bool,
-    /// Physical volumes fail in this life of the pool: less space is no surprise, but nothing is lost
-    /// and everything else goes on.
+    /// Physical volumes fail in this life of the pool: less space is no surprise, but nothing is
+    /// lost and everything else goes on.
     pub(crate) failing: bool,
     /// Recovery draws its options, and further crashes, at random.
     pub(crate) wild: bool,

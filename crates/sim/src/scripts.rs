@@ -609,8 +609,8 @@ fn stale_imports() -> Vec<Op> {
     script
 }
 
-/// A physical volume takes no writes any more: where it is to be filled, overwritten, copied to and moved to, before and
-/// after a batch is preserved, and in its middle.
+/// A physical volume takes no writes any more: where it is to be filled, overwritten, copied to and
+/// moved to, before and after a batch is preserved, and in its middle.
 fn failed_pv() -> Vec<Op> {
     let part = |vol, offset| Op::Write { vol, parts: vec![(offset, 512)], fua: false };
     let fail = |pv: u64, syncs: bool, after: u64| Op::FailPv(after << 16 | pv << 1 | u64::from(syncs));

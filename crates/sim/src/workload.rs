@@ -275,8 +275,8 @@ pub enum Op {
     BadReads,
     /// A sync fails, once.
     FailSync(SyncPurpose),
-    /// Writes to one physical volume, or its syncs, fail from soon on: (number of the physical volume, syncs, after so many
-    /// changes) in bits 1 to 15, 0, and 16 on.
+    /// Writes to one physical volume, or its syncs, fail from soon on: (number of the physical
+    /// volume, syncs, after so many changes) in bits 1 to 15, 0, and 16 on.
     FailPv(u64),
     /// No more faults.
     ClearFaults,

@@ -1,6 +1,6 @@
-//! Physical volumes stop taking writes, or stop answering, and come back, at random, with crashes and
-//! power losses in between. While one of them takes writes the pool goes on, and nothing that was
-//! acknowledged is lost.
+//! Physical volumes stop taking writes, or stop answering, and come back, at random, with crashes
+//! and power losses in between. While one of them takes writes the pool goes on, and nothing that
+//! was acknowledged is lost.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test may panic, and say where it was
 
 use bytes::Bytes;

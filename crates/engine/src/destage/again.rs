@@ -1,9 +1,9 @@
-//! Applying a batch again that is preserved and not in place: after a crash, a shortage, or the failure
-//! of a physical volume.
+//! Applying a batch again that is preserved and not in place: after a crash, a shortage, or the
+//! failure of a physical volume.
 //!
-//! The journal has all of the batch until a commit says that it is in place. So its slots are simply
-//! written once more. A chunk whose slot lies on a physical volume that takes no writes any more gets
-//! another one: whole, durable, and then in the map, as in the preserve phase.
+//! The journal has all of the batch until a commit says that it is in place. So its slots are
+//! simply written once more. A chunk whose slot lies on a physical volume that takes no writes any
+//! more gets another one: whole, durable, and then in the map, as in the preserve phase.
 
 use super::Collected;
 use super::collect::Batch;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// At open: applies again what may have been half applied. The catalog already has its preserve phase. Where that has to
-    /// wait the pool is opened with it half done: staging answers for it.
+    /// At open: applies again what may have been half applied. The catalog already has its preserve
+    /// phase. Where that has to wait the pool is opened with it half done: staging answers for it.
     pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
         let m = &mut *self.maintenance.lock();
         while let Err(error) = self.apply_again(m) {
@@ -53,7 +53,8 @@ impl Pool {
                     time = batch.stamps.last().map(|(_, time)| *time).or(time);
                 }
                 Collected::Nothing => break,
-                // Control records and long discards are committed as preserved and in place at once.
+                // Control records and long discards are committed as preserved and in place at
+                // once.
                 Collected::Control(..) => {}
                 Collected::LongDiscard((lsn, _), range, _) => {
                     range.branch.staging.remove(std::iter::empty(), lsn);
@@ -68,7 +69,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Tells readers of histories what of the slots may be half written: moments are made from what is in place.
+    /// Tells readers of histories what of the slots may be half written: moments are made from what
+    /// is in place.
     fn show_half_done(&self, m: &Maintenance) -> Result<()> {
         let mut cursor = m.cursor;
         while cursor.lsn <= m.committed.preserved_lsn {

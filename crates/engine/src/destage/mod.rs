@@ -6,8 +6,9 @@
 //! needs what is there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and lets the journal's
 //! segments go. Batches are strictly one after another; parallelism is inside a batch.
 //!
-//! A crash between the two repeats the apply from the journal ([`Pool::finish_interrupted_batch`]); nothing is
-//! preserved twice. So does a shortage between the two, and a physical volume that fails there (`again.rs`).
+//! A crash between the two repeats the apply from the journal ([`Pool::finish_interrupted_batch`]);
+//! nothing is preserved twice. So does a shortage between the two, and a physical volume that fails
+//! there (`again.rs`).
 
 mod again;
 mod apply;

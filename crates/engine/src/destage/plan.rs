@@ -29,8 +29,8 @@ pub(super) struct Plan {
     pub(super) after: Vec<Placed>,
     /// What is recorded of it already.
     pub(super) recorded: Vec<Recorder>,
-    /// Promises that no record stands for, for copies and for what leaves a failed physical volume: (log2 of the slot
-    /// size, slots).
+    /// Promises that no record stands for, for copies and for what leaves a failed physical volume:
+    /// (log2 of the slot size, slots).
     pub(super) reserved: Vec<(u8, u64)>,
     /// Slots that were taken on the word of the batch's records.
     taken: Taken,
@@ -40,8 +40,8 @@ pub(super) struct Plan {
     pub(super) done: Vec<PreserveStats>,
 }
 
-/// By log2 of the slot size: slots that were taken, and how many of them for chunks that leave a failed physical volume.
-/// A write over a chunk that has a slot may hold no promise.
+/// By log2 of the slot size: slots that were taken, and how many of them for chunks that leave a
+/// failed physical volume. A write over a chunk that has a slot may hold no promise.
 type Taken = BTreeMap<u8, (u64, u64)>;
 
 impl Plan {
@@ -167,8 +167,9 @@ impl Source {
 }
 
 impl Pool {
-    /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has a slot is written
-    /// there again, at once, and nothing is allocated or freed but for chunks whose physical volume has failed.
+    /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has
+    /// a slot is written there again, at once, and nothing is allocated or freed but for chunks
+    /// whose physical volume has failed.
     pub(super) fn plan(&self, m: &mut Maintenance, batch: &Batch, redo: bool) -> Result<Plan> {
         let branches = batch.branches.len();
         let mut plan = Plan {
@@ -235,7 +236,8 @@ impl Pool {
         Ok(plan)
     }
 
-    /// Promises what chunks that leave a failed physical volume take beyond the promises that the batch's records hold.
+    /// Promises what chunks that leave a failed physical volume take beyond the promises that the
+    /// batch's records hold.
     fn promise_moves(&self, m: &mut Maintenance, batch: &Batch, redo: bool, plan: &mut Plan) -> Result<()> {
         // What is repeated has used its promises up.
         let held: BTreeMap<u8, u64> =
@@ -328,8 +330,9 @@ impl Pool {
         Ok((Change::Set(Entry { slot, born: epoch }), 1 + copies))
     }
 
-    /// Writes to a chunk whose slot nobody else needs: where it is, or, if that is on a physical volume that takes no
-    /// writes any more, to a slot elsewhere, together with what the batch leaves of it.
+    /// Writes to a chunk whose slot nobody else needs: where it is, or, if that is on a physical
+    /// volume that takes no writes any more, to a slot elsewhere, together with what the batch
+    /// leaves of it.
     fn overwrite(
         &self,
         m: &mut Maintenance,

@@ -164,14 +164,14 @@ pub trait Disk: Send + Sync {
     /// Tells that access will be random (no read-ahead, small page-cache folios).
     fn advise_random(&self);
 
-    /// Does the file system below write what is overwritten somewhere else, so that overwriting needs
-    /// space? What [`Disk::allocate`] reserves is not kept for it then.
+    /// Does the file system below write what is overwritten somewhere else, so that overwriting
+    /// needs space? What [`Disk::allocate`] reserves is not kept for it then.
     fn overwrites_elsewhere(&self) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// Does the disk itself answer? Reads a block at its beginning, or else at its end, past what is
-    /// cached, where that can be.
+    /// Does the disk itself answer? Reads a block at its beginning, or else at its end, past what
+    /// is cached, where that can be.
     fn answers(&self) -> io::Result<()> {
         let len = self.len()?;
         let mut block = vec![0; len.min(PROBED) as usize];

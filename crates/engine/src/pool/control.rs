@@ -244,7 +244,8 @@ impl Pool {
         let record = PvRecord { uuid: identity, path: path.clone(), extents, draining: false };
         self.pvs.insert(Pv::new(id, &record, disk));
         let add = Control::AddPv { pv: id, uuid: identity, path, extents };
-        // Slots on it may be committed only after the catalog knows it: its space counts from then on.
+        // Slots on it may be committed only after the catalog knows it: its space counts from then
+        // on.
         let added = match self.shortages.cause(Task::Destage) {
             Some(waits) => Err(waits),
             None => self.submit(|_| Ok(add.clone())).and_then(|lsn| self.see_through(lsn)),
@@ -262,8 +263,8 @@ impl Pool {
         added.and_then(|()| self.pv(id))
     }
 
-    /// Takes in a physical volume ahead of what the journal holds, where no record, or one that waits,
-    /// says so: other operations on it come later, and none before concerns it.
+    /// Takes in a physical volume ahead of what the journal holds, where no record, or one that
+    /// waits, says so: other operations on it come later, and none before concerns it.
     fn add_pv_at_once(&self, add: &Control) -> Result<()> {
         let m = &mut *self.maintenance.lock();
         self.check_usable()?;

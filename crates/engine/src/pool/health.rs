@@ -26,7 +26,8 @@ pub mod code {
     pub const PV_FAILED: &str = "pv-failed";
     /// A physical volume does not answer, and work that needs what it holds waits for it.
     pub const PV_AWAY: &str = "pv-away";
-    /// The file system below writes what is overwritten elsewhere, and space for that is not reserved.
+    /// The file system below writes what is overwritten elsewhere, and space for that is not
+    /// reserved.
     pub const SPACE_NOT_RESERVED: &str = "space-not-reserved";
     /// Little space is left for new writes.
     pub const SPACE_LOW: &str = "space-low";

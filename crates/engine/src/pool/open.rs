@@ -135,8 +135,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Opens the pool as [`Pool::open`] would, and leaves everything as it is: recovery, and what is
-    /// done to the pool, stays in memory.
+    /// Opens the pool as [`Pool::open`] would, and leaves everything as it is: recovery, and what
+    /// is done to the pool, stays in memory.
     pub fn open_in_memory(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
         let overlay = Arc::new(OverlayDir::new(dir));
@@ -468,8 +468,8 @@ fn load_histories(
 
 /// Writes the stamp of this opening to all physical volumes: from here on a catalog that is older
 /// than the commit that issued it is found out. One that takes no writes has failed, unless it is
-/// the only one: it is read, and keeps its older stamp, which is no lie. One that has no space for it
-/// is waited for ([`Stamping::check`]).
+/// the only one: it is read, and keeps its older stamp, which is no lie. One that has no space for
+/// it is waited for ([`Stamping::check`]).
 fn stamp_opened(
     pvs: &[Arc<Pv>],
     (pool, beside): ([u8; 16], bool),

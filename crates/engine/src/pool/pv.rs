@@ -58,7 +58,8 @@ impl Pv {
         self.failure.get().map(String::as_str)
     }
 
-    /// The error of a write that failed. Unless that was for want of something, the volume has failed.
+    /// The error of a write that failed. Unless that was for want of something, the volume has
+    /// failed.
     pub(crate) fn write_failed(&self, what: impl Into<String>, error: std::io::Error) -> Error {
         let error = Error::io(what, error);
         if error.is_shortage() { error } else { self.fail(error) }
