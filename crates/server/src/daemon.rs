@@ -67,6 +67,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let iscsi = IscsiConfig { max_connections: connections.iscsi, ..config.iscsi.clone() };
     let nbd = NbdTarget::start(&nbd, pool.clone()).map_err(http::error_body)?;
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
+    let schedules = Schedules::open(crate::storage::settings_of(&pool, &config.data));
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
@@ -80,7 +81,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         hooks: config.hooks.clone(),
         transfers: Arc::new(Semaphore::new(http::MAX_TRANSFERS)),
         changing_writable: Mutex::default(),
-        schedules: Schedules::open(&config.data),
+        schedules,
         backups: Backups::open(&config.data, config.metadata_keep, config.metadata_interval),
         prices: config.prices,
     });

@@ -5,7 +5,7 @@ use crate::http::error_body;
 use crate::settings::Moved;
 use crate::{reidentify, world};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
-use hindcast_engine::disk::{Dir, FileDir};
+use hindcast_engine::disk::{Dir, FileDir, OverlayDir};
 use hindcast_engine::pool::{JOURNAL_DAMAGED, Pool, PoolOptions, PvSpec};
 use hindcast_engine::salvage::SalvageOptions;
 use std::path::{Path, PathBuf};
@@ -179,6 +179,16 @@ fn free_space(path: &Path) -> Result<u64, ErrorBody> {
         message: format!("ask for the free space of {}: {e}", path.display()),
     })?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Where the server's own files are: targets, schedules, states of logical units. Of a pool that is
+/// only shown they stay as they are, whatever it seems to lack.
+pub(crate) fn settings_of(pool: &Pool, data: &Path) -> Arc<dyn Dir> {
+    let files: Arc<dyn Dir> = Arc::new(FileDir::new(data));
+    match pool.is_only_shown() {
+        true => Arc::new(OverlayDir::new(files)),
+        false => files,
+    }
 }
 
 #[cfg(test)]

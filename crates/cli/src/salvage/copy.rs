@@ -56,7 +56,7 @@ fn local(verb: &str, path: &Path, error: io::Error) -> Failure {
 
 pub(super) fn one(pool: &Arc<Pool>, device: &Device, to: &Path, output: Output) -> Result<(), Failure> {
     let copied = copy(pool, device, to)?;
-    finish(pool, vec![copied], output)
+    finish(pool, vec![copied], false, output)
 }
 
 pub(super) fn all(pool: &Arc<Pool>, to: &Path, output: Output) -> Result<(), Failure> {
@@ -67,17 +67,18 @@ pub(super) fn all(pool: &Arc<Pool>, to: &Path, output: Output) -> Result<(), Fai
         copy(pool, &Device { volume, snapshot: None }, &file)
     });
     let copies = copies.collect::<Result<Vec<Copied>, Failure>>()?;
-    finish(pool, copies, output)
+    finish(pool, copies, true, output)
 }
 
-fn finish(pool: &Pool, copies: Vec<Copied>, output: Output) -> Result<(), Failure> {
+fn finish(pool: &Pool, copies: Vec<Copied>, all: bool, output: Output) -> Result<(), Failure> {
     let report = Report { head: Head::of(pool), copies };
     output.show(&report, table)?;
     let damaged = report.copies.iter().filter(|copied| copied.lost > 0).count();
-    match (report.head.doubts.is_empty(), damaged) {
-        (true, 0) => Ok(()),
-        (false, _) => Err(Failure::Failed("what was copied is in doubt".into())),
-        (_, n) => Err(Failure::Failed(format!("{n} of {} copies have losses", report.copies.len()))),
+    match (report.head.doubts.is_empty(), damaged, report.head.lacks(all)) {
+        (true, 0, false) => Ok(()),
+        (false, ..) => Err(Failure::Failed("what was copied is in doubt".into())),
+        (_, 0, _) => Err(Failure::Failed("nothing of what was copied is lost, but something else is".into())),
+        (_, n, _) => Err(Failure::Failed(format!("{n} of {} copies have losses", report.copies.len()))),
     }
 }
 
@@ -123,13 +124,20 @@ fn copy(pool: &Arc<Pool>, device: &Device, to: &Path) -> Result<Copied, Failure>
         return Err(ErrorBody { kind: ErrorKind::Conflict, message }.into());
     }
     let image = new_file(to)?;
-    let map = new_file(&map_path)?;
     let size = volume.info().size;
+    // Until the copy ends, however that is, nothing passes for rescued.
+    Map::untried(&new_file(&map_path)?, size).map_err(|e| local("write", &map_path, e))?;
+    let mut next_path = map_path.clone().into_os_string();
+    next_path.push(".new");
+    let next_path = PathBuf::from(next_path);
+    let _ = std::fs::remove_file(&next_path);
+    let map = new_file(&next_path)?;
     let bar = progress("copying", size, "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta}");
     let mut copying = Copying {
         volume: &volume,
         image: &image,
-        map: Map::begin(BufWriter::new(&map), size).map_err(|e| local("write", &map_path, e))?,
+        map: Map::begin(BufWriter::new(&map), size, Status::Rescued)
+            .map_err(|e| local("write", &next_path, e))?,
         bar,
         ranges: Vec::new(),
         buffer: vec![0; PIECE as usize],
@@ -142,13 +150,13 @@ fn copy(pool: &Arc<Pool>, device: &Device, to: &Path) -> Result<Copied, Failure>
         let what = format!("write {}, which is left as far as it came, like its map", to.display());
         Failure::from(error_body(Error::io(what, e)))
     };
+    let ended = ended.and_then(|ended| map.sync_all().map(|()| ended));
+    let ended = ended.and_then(|ended| std::fs::rename(&next_path, &map_path).map(|()| ended));
     written?.map_err(left)?;
     let (rescued, lost, lost_ranges) = ended.map_err(left)?;
     let ranges = std::mem::take(&mut copying.ranges);
     drop(copying);
-    for (file, path) in [(&image, to), (&map, &*map_path)] {
-        file.sync_all().map_err(|e| local("sync", path, e))?;
-    }
+    image.sync_all().map_err(|e| local("sync", to, e))?;
     sync_directory(to)?;
     let (file, map) = (to.to_owned(), map_path);
     let (volume, snapshot) = (device.volume.clone(), device.snapshot.clone());
@@ -317,10 +325,17 @@ struct Map<W: Write> {
 }
 
 impl<W: Write> Map<W> {
-    fn begin(mut out: W, size: u64) -> io::Result<Map<W>> {
+    /// The map of a copy that was not tried.
+    fn untried(mut out: W, size: u64) -> io::Result<()> {
+        let mut map = Map::begin(&mut out, size, Status::NotTried)?;
+        map.add(0..size, Status::NotTried)?;
+        map.end(size).map(drop)
+    }
+
+    fn begin(mut out: W, size: u64, status: Status) -> io::Result<Map<W>> {
         writeln!(out, "# Mapfile. Created by hindcast salvage")?;
         writeln!(out, "# current_pos  current_status  current_pass")?;
-        writeln!(out, "0x{size:08X}     +               1")?;
+        writeln!(out, "0x{size:08X}     {}               1", status.sign())?;
         writeln!(out, "#      pos        size  status")?;
         Ok(Map { out, last: None, at: 0, rescued: 0, lost: 0, lost_ranges: 0 })
     }
@@ -433,7 +448,7 @@ mod tests {
     #[test]
     fn a_map_is_what_ddrescue_reads() {
         let mut out = Vec::new();
-        let mut map = Map::begin(&mut out, 0x5000).unwrap();
+        let mut map = Map::begin(&mut out, 0x5000, Status::Rescued).unwrap();
         map.add(0..0x1000, Status::Rescued).unwrap();
         map.add(0x1000..0x1000, Status::Bad).unwrap();
         map.add(0x1000..0x2000, Status::Rescued).unwrap();

@@ -116,6 +116,17 @@ impl Head {
         self.doubts.is_empty() && self.lost_devices.is_empty() && self.findings.iter().all(harmless)
     }
 
+    /// Does something else than the ranges of a copy say that it is not all that there was? With
+    /// `all` every volume was to be copied.
+    pub(super) fn lacks(&self, all: bool) -> bool {
+        let says = |f: &Finding| match f.code {
+            "journal" | "unlocked" | "damage-unknown" => true,
+            "catalog-row" => all,
+            _ => false,
+        };
+        self.findings.iter().any(says) || all && !self.lost_devices.is_empty()
+    }
+
     /// The lines above the volumes.
     pub(super) fn text(&self) -> String {
         let made = || self.catalog.made.map(|made| made.to_string()).unwrap_or_default();
@@ -132,6 +143,10 @@ impl Head {
         if !self.findings.is_empty() {
             let rows = self.findings.iter().map(|f| vec![f.code.into(), f.object.clone(), f.detail.clone()]);
             text += &format!("\n\n{}", list(&["FOUND", "OBJECT", "DETAIL"], &[], rows));
+        }
+        for d in &self.lost_devices {
+            let device = Device { volume: d.volume.clone(), snapshot: d.snapshot.clone() };
+            text += &format!("\n\nLOST AS A WHOLE: {device}: {}", d.why);
         }
         text
     }

@@ -22,7 +22,7 @@ pub use image::{Image, PAGE as IMAGE_PAGE};
 pub(crate) use lane::Lane;
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};
-pub(crate) use overlay::OverlayDir;
+pub use overlay::OverlayDir;
 #[cfg(test)]
 pub(crate) use scarce::ScarceDir;
 

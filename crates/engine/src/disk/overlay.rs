@@ -13,14 +13,15 @@ const PAGE: usize = 4096;
 /// Opens everything of `inner` for reading only and keeps changes in memory. Recovery runs on it as
 /// on any directory. All handles of a name share its changes, and can make some, however they were
 /// opened.
-pub(crate) struct OverlayDir {
+pub struct OverlayDir {
     inner: Arc<dyn Dir>,
     /// Names that were opened, made, or (`None`) removed here.
     names: Mutex<BTreeMap<String, Option<Arc<Overlay>>>>,
 }
 
 impl OverlayDir {
-    pub(crate) fn new(inner: Arc<dyn Dir>) -> Self {
+    /// Nothing is changed yet.
+    pub fn new(inner: Arc<dyn Dir>) -> Self {
         OverlayDir { inner, names: Mutex::default() }
     }
 
@@ -211,6 +212,14 @@ impl Disk for Overlay {
 
     fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
         Ok(())
+    }
+
+    /// An image that a volume rests on is known by its age.
+    fn modified(&self) -> io::Result<Option<u64>> {
+        match &self.below {
+            Some(below) if self.written.lock().pages.is_empty() => below.modified(),
+            _ => Ok(None),
+        }
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -98,6 +98,11 @@ struct Recovered {
 
 impl Opening {
     fn run(mut self, world: World, lock: Box<dyn Send + Sync>) -> Result<Arc<Pool>> {
+        if self.superblock.is_reidentified() {
+            let text = "`hindcast pool reidentify` was cut short: targets and schedules may name volumes by their \
+                        old identities";
+            self.found.find("catalog", "identities", text);
+        }
         let mut recovered = self.recover();
         let known = self.stamps();
         let table = PvTable::new();
@@ -260,7 +265,11 @@ impl Opening {
         let Positions { preserved_lsn, destaged_lsn, .. } = self.positions;
         pool.positions.preserved.store(preserved_lsn, Ordering::Relaxed);
         pool.positions.destaged.store(destaged_lsn, Ordering::Relaxed);
-        if loss.is_none() && self.found.doubts.is_empty() && preserved_lsn > destaged_lsn {
+        let interrupted = preserved_lsn > destaged_lsn;
+        // Where a physical volume is not whole, what is written there would give it a length, and
+        // zeros, that it does not have.
+        let whole = self.found.doubts.is_empty() && self.found.limits.is_empty();
+        if loss.is_none() && whole && interrupted {
             // Moments are reconstructed from what is in place, and a batch may be there in part.
             if let Err(e) = pool.finish_interrupted_batch() {
                 let text = format!("a batch of writes that was interrupted can't be completed: {e}");
@@ -271,8 +280,13 @@ impl Opening {
                 );
                 self.found.distrust_histories(text);
             }
-        } else if preserved_lsn > destaged_lsn {
+        } else if interrupted {
             self.found.distrust_histories("a batch of writes was interrupted, and can't be completed");
+        }
+        if interrupted && loss.as_ref().is_some_and(|loss| loss.recovered_lsn < preserved_lsn) {
+            let text = "a batch of writes was interrupted while it was brought to its place, and the journal lacks a \
+                        part of it: blocks that it wrote may be old, new, or torn";
+            self.found.doubts.push(text.to_owned());
         }
         if self.found.histories.is_none() {
             // Moments up to here can be shown; later ones are in the journal only.

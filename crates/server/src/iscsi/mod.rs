@@ -47,7 +47,7 @@ pub(crate) fn names_and_files(
 
 use crate::durable::DurableFile;
 use exports::Exports;
-use hindcast_engine::disk::{Dir, FileDir};
+use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Otherwise;
@@ -108,7 +108,7 @@ impl Drop for Watch {
 
 impl IscsiTarget {
     pub(crate) fn start(config: &IscsiConfig, pool: Arc<Pool>, data: &Path) -> Result<Self> {
-        let dir = Arc::new(FileDir::new(data));
+        let dir = crate::storage::settings_of(&pool, data);
         let file = DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION);
         let store = Store::open(file)?;
         let otherwise = Otherwise::of(config.portals.iter().map(|p| &p.listen));

@@ -26,7 +26,7 @@ struct Entered {
 }
 
 fn open_pool(dir: &Path) -> Arc<Pool> {
-    let files: Arc<dyn hindcast_engine::disk::Dir> = Arc::new(FileDir::new(dir));
+    let files: Arc<dyn hindcast_engine::disk::Dir> = Arc::new(hindcast_engine::disk::FileDir::new(dir));
     if !Pool::exists(&*files).unwrap() {
         let config = PoolConfig { journal_size: 16 * M, segment_size: 4 * M, ..PoolConfig::default() };
         let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 * M), force: false };
@@ -364,7 +364,7 @@ fn files_are_exported_as_they_are() {
     f.target.remove_lun("t", 5, false).unwrap();
     f.target.delete("u", false).unwrap();
     // Let go of: it can be locked again.
-    let dir = FileDir::new("/");
+    let dir = hindcast_engine::disk::FileDir::new("/");
     drop(hindcast_engine::disk::Dir::lock(&dir, &path).unwrap());
     std::fs::remove_file(path).unwrap();
 }

@@ -36,13 +36,12 @@ use crate::durable::DurableFile;
 use crate::http::App;
 use crate::snapshots::{MAX_AT_ONCE, taken, time_name};
 use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Retention, Schedule};
-use hindcast_engine::disk::{Dir, FileDir};
+use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -139,8 +138,7 @@ fn is_of(prefix: &str, snapshot: &str) -> bool {
 impl Schedules {
     /// Reads the file of schedules in the data directory. A file that can't be read does not keep the server from
     /// starting: the volumes are served, no schedule runs, and health says so.
-    pub(crate) fn open(data: &Path) -> Schedules {
-        let dir = Arc::new(FileDir::new(data));
+    pub(crate) fn open(dir: Arc<dyn Dir>) -> Schedules {
         let file = DurableFile::new(dir, stored::FILE, stored::KIND, stored::VERSION);
         let read = || file.load()?.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes));
         let state = match read() {
