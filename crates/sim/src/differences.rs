@@ -41,6 +41,10 @@ impl Run {
 
     /// Compares a few moments with other moments, snapshots and volumes, mostly of the same history.
     fn verify_differences_of_moments(&mut self) -> Outcome<()> {
+        // What a moment shows is carried out first, which may have to wait.
+        if self.failing {
+            return Ok(());
+        }
         let moments: Vec<Compared> =
             self.known_moments().map(|(vol, lsn)| Compared::Moment(vol, lsn)).collect();
         let state = self.oracle.state();

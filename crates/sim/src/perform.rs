@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// Ranges of snapshots that one look at everything reads.
 pub(crate) const VERIFIED_RANGES: usize = 400;
 
+/// Bytes that are one record in every pool.
+const ONE_RECORD: u64 = 32 << 10;
+
 /// What became of a request.
 pub(crate) enum Answer {
     /// It succeeded.
@@ -243,12 +246,19 @@ impl Run {
         Ok(answer)
     }
 
+    /// The parts of a write of which it is certain what came of each. Where a part may fail before it is
+    /// sequenced, a crash would leave open which of several came to something; and of a part of more
+    /// than one record the beginning may be taken before it is refused.
+    fn certain_parts(&self, parts: &[(u64, u64)], watched: bool) -> Vec<(u64, u64)> {
+        let alone = if watched || self.faults || self.failing { 1 } else { parts.len() };
+        let most = if self.failing { ONE_RECORD } else { u64::MAX };
+        parts.iter().take(alone).map(|(offset, len)| (*offset, *len.min(&most))).collect()
+    }
+
     /// Returns what refused the last part, if anything did.
     fn write(&mut self, vol: VolId, parts: &[(u64, u64)], fua: bool) -> Outcome<Option<ErrorKind>> {
-        // Where a part may fail before it is sequenced, a crash would leave open which of several came to something.
         let watch = self.watch_policies()?;
-        let alone = if watch.is_some() || self.faults { 1 } else { parts.len() };
-        let parts = &parts[..parts.len().min(alone)];
+        let parts = &self.certain_parts(parts, watch.is_some())[..];
         let bytes: u64 = parts.iter().map(|p| p.1 + 8192).sum();
         self.make_room(bytes)?;
         let Some(handle) = self.handle(vol)? else {
