@@ -6,8 +6,8 @@ use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_server::{Identified, Identity, Reidentified, reidentify, survey_identities};
 use std::path::PathBuf;
 
-/// Backups of the metadata that are kept, as a server does where nothing else is said.
-const KEEP: usize = 3;
+/// Backups of the metadata that are kept: all. How many a server keeps is an option of its own.
+const KEEP: usize = usize::MAX;
 
 const AFTER_HELP: &str = "\
 For a pool that was copied with its physical volumes: files, a virtual machine, a clone of a storage

@@ -246,9 +246,9 @@ impl Run {
         Ok(answer)
     }
 
-    /// The parts of a write of which it is certain what came of each. Where a part may fail before it is
-    /// sequenced, a crash would leave open which of several came to something; and of a part of more
-    /// than one record the beginning may be taken before it is refused.
+    /// The parts of a write of which it is certain what came of each. A part may fail before it is
+    /// sequenced: then a crash would leave open which of several parts came to something. A part of
+    /// more than one record may be refused after its beginning was taken.
     fn certain_parts(&self, parts: &[(u64, u64)], watched: bool) -> Vec<(u64, u64)> {
         let alone = if watched || self.faults || self.failing { 1 } else { parts.len() };
         let most = if self.failing { ONE_RECORD } else { u64::MAX };

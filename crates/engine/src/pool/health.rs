@@ -6,6 +6,7 @@
 use super::Pool;
 use super::shortage::Task;
 use crate::error::ErrorKind;
+use crate::journal::SegmentFile;
 use std::sync::atomic::Ordering;
 
 /// Codes of warnings that the engine raises.
@@ -175,15 +176,14 @@ impl Pool {
     fn warn_of_overwriting(&self, warnings: &mut Vec<Warning>) {
         let ids: Vec<u32> = self.names.read().pvs.keys().copied().collect();
         let pvs = ids.into_iter().filter_map(|id| self.pvs.held(id));
-        let disks = pvs.map(|pv| (pv.path.clone(), pv.disk.clone()));
-        let journal = self.journal.file(0).map(|file| ("the journal".to_owned(), file.disk.clone()));
-        for (what, disk) in disks.chain(journal) {
-            if disk.overwrites_elsewhere().unwrap_or(false) {
-                let text = format!(
-                    "the file system of {what} writes what is overwritten elsewhere: no space is reserved for that"
-                );
-                warnings.push(Warning::new(code::SPACE_NOT_RESERVED, text));
-            }
+        let pvs = pvs.filter(|pv| pv.overwrites_elsewhere).map(|pv| pv.path.clone());
+        let elsewhere = |file: &SegmentFile| file.disk.overwrites_elsewhere().unwrap_or(false);
+        let journal = self.journal.file(0).filter(|file| elsewhere(file));
+        for what in pvs.chain(journal.map(|_| "the journal".to_owned())) {
+            let text = format!(
+                "the file system of {what} writes what is overwritten elsewhere: no space is reserved for that"
+            );
+            warnings.push(Warning::new(code::SPACE_NOT_RESERVED, text));
         }
     }
 

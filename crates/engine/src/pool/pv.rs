@@ -22,6 +22,9 @@ pub(crate) struct Pv {
     pub(crate) disk: Arc<dyn Disk>,
     /// Bytes that the disk below writes as a whole, where that is known.
     pub(crate) physical_block: Option<u64>,
+    /// Its file system writes what is overwritten somewhere else. Asked once: a dead disk may not
+    /// answer.
+    pub(crate) overwrites_elsewhere: bool,
     /// Extents in use or waiting for readers, as the allocator counts them.
     pub(crate) used_extents: AtomicU64,
     /// Reads that failed since the pool was opened, and the last of them.
@@ -44,6 +47,7 @@ impl Pv {
             path,
             extents,
             physical_block: disk.physical_block().ok().flatten(),
+            overwrites_elsewhere: disk.overwrites_elsewhere().unwrap_or(false),
             disk,
             used_extents: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),

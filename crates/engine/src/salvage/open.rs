@@ -65,7 +65,7 @@ impl Pool {
 }
 
 /// Locks the pool, as far as that is possible without writing. Where the lock is not there, the
-/// shared locks of the catalog and of physical volumes keep others away.
+/// shared locks of the catalog and of physical volumes that are files keep others away.
 fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
     match dir.lock_existing(LOCK_FILE) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(())),
