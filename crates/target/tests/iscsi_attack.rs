@@ -241,11 +241,12 @@ fn a_reset_waits_for_the_writes_of_others() {
 fn task_management_that_has_to_wait_is_bounded() {
     let fixture = Fixture::new();
     let mut wire = fixture.session();
-    fixture.device.cold.store(true, Ordering::Relaxed);
     fixture.device.blocked.close();
-    let reads = [wire.read_command(0, 1), wire.read_command(8, 1)];
-    wire.stream.write_all(&reads.map(|bhs| encode(&bhs, &[], wire.digests)).concat()).unwrap();
-    fixture.device.blocked.wait_for(2);
+    let mut write = wire.write_command(0, 1);
+    write.0[33] = 8; // FUA
+    write.set_data_len(512);
+    wire.send(&write, &[1; 512]);
+    fixture.device.blocked.wait_for(1);
     let functions: Vec<_> =
         (0..100).map(|_| wire.task_management(ABORT_TASK_SET, 0, NO_TAG, 0).itt()).collect();
     for itt in &functions[64..] {

@@ -260,7 +260,11 @@ fn writes_beyond_the_limit_are_told_to_come_again() {
             }
         }
     }
-    assert_eq!((asked.len(), refused), (8, 8), "32 MiB at a time");
+    assert_eq!(
+        (asked.len(), refused),
+        (6, 10),
+        "what a connection holds is at most a quarter of what is left"
+    );
     for command in &asked {
         assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 0);
     }

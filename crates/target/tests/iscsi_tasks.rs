@@ -6,13 +6,14 @@ mod initiator;
 #[path = "common/mem.rs"]
 mod mem;
 
-use hindcast_target::iscsi::pdu::{Bhs, FINAL, RejectReason, opcode};
+use hindcast_target::iscsi::pdu::{Bhs, FINAL, NO_TAG, RejectReason, opcode};
 use initiator::{
     ABORT_TASK, ABORT_TASK_SET, BLOCK, CLEAR_ACA, CLEAR_TASK_SET, COLD_RESET, Fixture, LUN_RESET, Pdu,
-    REASSIGN, SOLICITED, WARM_RESET,
+    REASSIGN, SOLICITED, WARM_RESET, Wire,
 };
 use std::io::Write;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 // --- sequence numbers ---
 
@@ -125,28 +126,141 @@ fn a_task_is_aborted_and_never_answered() {
     assert_eq!(wire.max_cmd_sn.wrapping_sub(wire.cmd_sn), 127, "its place in the window is free");
 }
 
+/// A write on which the initiator's abort was answered must never change the medium after that.
 #[test]
-fn an_abort_is_answered_when_the_task_has_ended() {
+fn an_abort_is_answered_when_the_write_has_ended() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    fixture.device.blocked.close();
+    let write = durable_write(&mut wire);
+    fixture.device.blocked.wait_for(1);
+    let request = wire.task_management(ABORT_TASK, 0, write.itt(), write.cmd_sn());
+    wire.expect_silence();
+    wire.ping();
+    fixture.device.blocked.open();
+    let answer = wire.receive();
+    assert_eq!((answer.opcode(), answer.bhs.itt()), (opcode::TASK_MANAGEMENT_RESPONSE, request.itt()));
+    assert_eq!(answer.bhs.u8(2), 0);
+    wire.ping(); // the write itself is not answered
+}
+
+#[test]
+fn an_abort_of_what_changes_nothing_is_answered_at_once() {
     let fixture = Fixture::new();
     let mut wire = fixture.session();
     fixture.device.cold.store(true, Ordering::Relaxed);
     fixture.device.blocked.close();
-    let (one, two) = (wire.read_command(0, 1), wire.read_command(0, 1));
-    let both = [wire.bytes(&one, &[]), wire.bytes(&two, &[])].concat();
+    let flush = wire.command(FINAL, &FLUSH, 0);
+    wire.send(&flush, &[]);
+    fixture.device.blocked.wait_for(1);
+    let reads = [wire.read_command(0, 1), wire.read_command(0, 1)];
+    let both = reads.map(|read| wire.bytes(&read, &[])).concat();
     wire.stream.write_all(&both).unwrap();
-    fixture.device.blocked.wait_for(2);
-    let request = wire.task_management(ABORT_TASK, 0, one.itt(), one.cmd_sn());
-    wire.expect_silence();
+    fixture.device.blocked.wait_for(3);
+    for command in [&flush, &reads[0]] {
+        assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 0);
+        assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 0, "it is still there, and aborted");
+    }
     fixture.device.blocked.open();
-    let mut answers = [wire.receive(), wire.receive()];
-    answers.sort_by_key(Pdu::opcode);
-    assert_eq!(
-        (answers[0].opcode(), answers[0].bhs.itt()),
-        (opcode::TASK_MANAGEMENT_RESPONSE, request.itt())
-    );
-    assert_eq!(answers[0].bhs.u8(2), 0);
-    assert_eq!(answers[1].bhs.itt(), two.itt());
+    assert_eq!(wire.receive().bhs.itt(), reads[1].itt());
     wire.ping();
+}
+
+const FLUSH: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+fn durable_write(wire: &mut Wire) -> Bhs {
+    let mut write = wire.write_command(0, 1);
+    write.0[33] = 8; // FUA
+    write.set_data_len(512);
+    wire.send(&write, &[1; 512]);
+    write
+}
+
+/// Whatever waits for a disk, the connection's thread comes back to receiving.
+#[test]
+fn everything_else_is_answered_while_a_disk_sleeps() {
+    type Begin = fn(&mut Wire) -> Bhs;
+    let cases: [(&str, Begin); 5] = [
+        ("a flush", |wire| {
+            let flush = wire.command(FINAL, &FLUSH, 0);
+            wire.send(&flush, &[]);
+            flush
+        }),
+        ("a durable write", durable_write),
+        ("a write", |wire| {
+            let mut write = wire.write_command(0, 1);
+            write.set_data_len(512);
+            wire.send(&write, &[1; 512]);
+            write
+        }),
+        ("a read", |wire| {
+            let read = wire.read_command(0, 1);
+            wire.send(&read, &[]);
+            read
+        }),
+        ("a verification", |wire| {
+            let verify = wire.command(FINAL, &[0x2f, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0);
+            wire.send(&verify, &[]);
+            verify
+        }),
+    ];
+    for (name, begin) in cases {
+        let fixture = Fixture::new();
+        let mut wire = fixture.session();
+        fixture.device.cold.store(true, Ordering::Relaxed);
+        fixture.device.blocks_all.store(true, Ordering::Relaxed);
+        fixture.device.blocked.close();
+        let slow = begin(&mut wire);
+        fixture.device.blocked.wait_for(1);
+        for round in 0..20 {
+            let began = Instant::now();
+            wire.ping();
+            assert!(
+                began.elapsed() < Duration::from_millis(500),
+                "{name}: a ping took {:?}",
+                began.elapsed()
+            );
+            let mut other = wire.read_command(0, 1);
+            other.0[9] = 1;
+            wire.send(&other, &[]);
+            assert_eq!(wire.collect(other.itt()).len(), 512, "{name}, {round}");
+        }
+        // Two more that wait do not stop it either.
+        let more = [begin(&mut wire), begin(&mut wire)];
+        wire.ping();
+        fixture.device.blocked.open();
+        let mut answered: Vec<u32> = Vec::new();
+        while answered.len() < 3 {
+            let answer = wire.receive();
+            assert_eq!(answer.status(), 0, "{name}");
+            answered.push(answer.bhs.itt());
+        }
+        answered.sort_unstable();
+        let mut expected = [slow.itt(), more[0].itt(), more[1].itt()];
+        expected.sort_unstable();
+        assert_eq!(answered, expected, "{name}");
+        wire.ping();
+    }
+}
+
+/// A reset waits for writes; pings and other logical units do not wait for the reset, nor does a logout.
+#[test]
+fn a_reset_that_waits_stops_nothing_else() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    fixture.device.blocked.close();
+    durable_write(&mut wire);
+    fixture.device.blocked.wait_for(1);
+    wire.task_management(LUN_RESET, 0, NO_TAG, 0);
+    wire.expect_silence();
+    wire.ping();
+    let mut other = wire.read_command(0, 1);
+    other.0[9] = 1;
+    wire.send(&other, &[]);
+    assert_eq!(wire.collect(other.itt()).len(), 512);
+    let answer = wire.logout(0, 1);
+    assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::LOGOUT_RESPONSE, 0));
+    fixture.device.blocked.open();
 }
 
 #[test]

@@ -16,12 +16,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{self, Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 8 << 20;
-const ESHUTDOWN: u32 = 108;
 
 fn wait_until(done: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -214,39 +213,70 @@ fn stopping_finishes_what_is_under_way() {
     assert_eq!(fixture.server.stats().connections, 0);
 }
 
+/// What had arrived is answered, in whatever way; what comes later is not: the client sees a closed connection, and one
+/// that reconnects asks again. An error would reach whoever uses the disk.
 #[test]
-fn requests_after_the_stop_are_refused() {
+fn requests_after_the_stop_are_not_answered_and_none_fails() {
     let fixture = start(MemDevice::new(SIZE), |c| c.listen = vec![local()]);
     let mut tcp = Client::new(TcpStream::connect(tcp_address(&fixture.server)).unwrap());
     tcp.negotiate("vol", true);
     fixture.device.blocked.close();
-    let first = tcp.submit(FLUSH, 0, 0, 0, &[]); // alone: its connection's thread waits in the device
+    let first = tcp.submit(FLUSH, 0, 0, 0, &[]);
     fixture.device.blocked.wait_for(1);
     thread::scope(|scope| {
         let stop = scope.spawn(|| fixture.server.shutdown(Duration::from_secs(10)));
         wait_until(|| TcpStream::connect(tcp_address(&fixture.server)).is_err());
         // More than one receive can bring, so that some of it comes after the stop was seen.
         let mut bytes = Vec::new();
-        let writes: Vec<u64> = (0..200)
-            .map(|n| {
-                let (cookie, one) = tcp.make(WRITE, 0, n * 4096, 4096, &[1; 4096]);
-                bytes.extend(one);
-                cookie
-            })
-            .collect();
+        for n in 0..2000 {
+            bytes.extend(tcp.make(WRITE, 0, n % 200 * 4096, 4096, &[1; 4096]).1);
+        }
         let mut sender = tcp.stream.try_clone().unwrap();
         let sending = scope.spawn(move || sender.write_all(&bytes));
         thread::sleep(Duration::from_millis(50));
         fixture.device.blocked.open();
         assert_eq!(tcp.wait(first).error, 0);
-        let errors: Vec<u32> = writes.into_iter().map(|cookie| tcp.wait(cookie).error).collect();
-        assert!(errors.iter().all(|e| *e == 0 || *e == ESHUTDOWN));
-        assert!(errors.is_sorted(), "once refused, always refused");
-        assert_eq!(errors.last(), Some(&ESHUTDOWN));
-        sending.join().unwrap().unwrap();
+        let mut rest = Vec::new();
+        let _ = tcp.stream.read_to_end(&mut rest);
+        // Simple replies and structured ones without data begin alike: a magic number, and then what went wrong.
+        assert!(rest.len().is_multiple_of(16), "{}", rest.len());
+        assert!(rest.len() < 2000 * 16, "some were not answered");
+        for reply in rest.chunks(16) {
+            assert_eq!(reply[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
+        }
+        let _ = sending.join().unwrap();
         drop(tcp);
         assert_eq!(stop.join().unwrap(), 0);
     });
+}
+
+/// Whatever waits for a disk, the connection's thread comes back to receiving.
+#[test]
+fn a_read_in_memory_overtakes_what_waits_for_a_disk() {
+    let cases: [(&str, u16, u16, u64, u32, &[u8]); 3] = [
+        ("a flush", FLUSH, 0, 0, 0, &[]),
+        ("a durable write", WRITE, 1, 0, 512, &[1; 512]),
+        ("a write", WRITE, 0, 0, 512, &[1; 512]),
+    ];
+    for (name, command, flags, offset, length, payload) in cases {
+        let fixture = start(MemDevice::new(SIZE), |_| {});
+        let mut client = fixture.client(true);
+        fixture.device.blocks_all.store(true, Ordering::Relaxed);
+        fixture.device.blocked.close();
+        let slow = client.submit(command, flags, offset, length, payload);
+        fixture.device.blocked.wait_for(1);
+        for _ in 0..20 {
+            let began = Instant::now();
+            assert_eq!(client.read(4096, 4096).len(), 4096);
+            assert!(began.elapsed() < Duration::from_millis(500), "{name}: {:?}", began.elapsed());
+        }
+        let more: Vec<_> = (0..4).map(|_| client.submit(command, flags, offset, length, payload)).collect();
+        assert_eq!(client.read(4096, 128 << 10).len(), 128 << 10);
+        fixture.device.blocked.open();
+        for cookie in [vec![slow], more].concat() {
+            assert_eq!(client.wait(cookie).error, 0, "{name}");
+        }
+    }
 }
 
 #[test]

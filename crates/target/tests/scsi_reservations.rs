@@ -409,14 +409,16 @@ fn a_preempted_initiators_write_comes_too_late() {
     assert_eq!(rig.device.content()[..BLOCK], [9; BLOCK]);
 }
 
-/// A list of TransportIDs can be as long as a transfer; what it names has a limit.
+/// What a list of TransportIDs names has a limit, and so has its length.
 #[test]
 fn a_list_of_initiators_is_bounded() {
     let rig = Rig::new();
     let id = transport_id(&port_name(2));
-    let ids = id.repeat(2000);
+    let ids = id.repeat(1100);
     let more = [&(ids.len() as u32).to_be_bytes()[..], &ids].concat();
     let (cdb, list) = out(REGISTER, 0, 0, 5, 8, &more);
     bad(&rig.a, &cdb, &list, SenseKey::IllegalRequest, Asc::INSUFFICIENT_REGISTRATION_RESOURCES);
+    let (cdb, list) = out(REGISTER, 0, 0, 5, 8, &vec![0; 256 << 10]);
+    bad(&rig.a, &cdb, &list, SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
     assert_eq!(keys(&rig.a), []);
 }

@@ -1,5 +1,6 @@
 //! SCSI commands and their data on a connection's thread (RFC 7143, 11.3 and 11.7).
 
+use super::attend::{Batch, Inline};
 use super::conn::Conn;
 use super::pdu::{self, Bhs, RejectReason, command_flag};
 use super::reply::{self, Request, put_outcome};
@@ -10,29 +11,37 @@ use super::transfer::{Need, Taken, Terms, Transfer};
 use super::window::{Admission, Attribute, Ticketed};
 use super::work::{Wait, Work, condition, is_success, read_into};
 use crate::net::budget::Ticket;
+use crate::net::buffers::ReplyBuf;
 use crate::scsi::{Command, Nexus, Outcome, ReadCommand, Status, WriteCommand};
 use bytes::Bytes;
-use hindcast_engine::device::WriteOp;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Reads up to this length are served on the connection's thread if they need no disk.
 const MAX_INLINE_READ: u32 = 1 << 20;
 
+/// A response to a read from this length on is counted as memory until it has been sent.
+const COUNTED: u32 = 64 << 10;
+/// Threads of one connection that may be left waiting before what may wait too is handed to workers.
+pub(super) const MAX_STUCK: usize = 4;
+
 /// A write whose data is there.
 pub(super) struct Write {
-    request: Request,
-    command: WriteCommand,
-    data: Payload,
+    pub(super) request: Request,
+    pub(super) command: WriteCommand,
+    pub(super) data: Payload,
     /// If it is known as a task: its data did not all come with the command.
-    active: Option<(Arc<Active>, Ticket)>,
+    pub(super) active: Option<(Arc<Active>, Ticket)>,
 }
 
-enum Payload {
+pub(super) enum Payload {
     /// In the receive buffer.
     Received(Range<usize>),
     Gathered(Bytes),
+    /// It is on its way to the device.
+    Taken,
 }
 
 /// What a SCSI Command asks for; and its CDB, if it is longer than 16 bytes.
@@ -105,7 +114,7 @@ fn terms(conn: &Conn) -> Terms {
     Terms { max_burst: params.max_burst, max_outstanding: params.max_outstanding_r2t }
 }
 
-impl Serving<'_> {
+impl Serving {
     pub(super) fn scsi_command(
         &mut self,
         bhs: &Bhs,
@@ -127,7 +136,7 @@ impl Serving<'_> {
     }
 
     fn begin(&mut self, bhs: &Bhs, ahs: Range<usize>, data: Range<usize>) -> io::Result<()> {
-        let conn = self.conn;
+        let conn = self.conn.clone();
         let Some(nexus) = &conn.session.nexus else {
             return Ok(());
         };
@@ -140,7 +149,7 @@ impl Serving<'_> {
         self.tally.commands += 1;
         self.tally.bytes_written += data.len() as u64;
         let request = asked.request;
-        let more = match unsolicited(conn, bhs, &request) {
+        let more = match unsolicited(&conn, bhs, &request) {
             Ok(more) => more,
             Err(outcome) => {
                 self.answer(&request, &outcome);
@@ -176,7 +185,7 @@ impl Serving<'_> {
         data: Range<usize>,
         more: Option<u32>,
     ) -> io::Result<()> {
-        let conn = self.conn;
+        let conn = self.conn.clone();
         let want = need.bytes().min(u64::from(request.expects_out));
         if more.is_none() && data.len() as u64 >= want {
             let data = Bytes::copy_from_slice(&self.rx.taken(&data)[..want as usize]);
@@ -190,7 +199,7 @@ impl Serving<'_> {
             return self.tag_in_use(&request);
         };
         let begin = (request, active, ticket);
-        let transfer = Transfer::new(begin, need, terms(conn), self.rx.taken(&data), more);
+        let transfer = Transfer::new(begin, need, terms(&conn), self.rx.taken(&data), more);
         let taken = conn.transfers.lock().begin(transfer);
         self.taken(taken)
     }
@@ -231,9 +240,7 @@ impl Serving<'_> {
     ) -> io::Result<()> {
         let quick = match &work {
             Work::Done(..) => true,
-            Work::Other(task, _) => {
-                task.is_quick() || (active.is_none() && !task.may_take_long() && self.is_alone())
-            }
+            Work::Other(task, _) => task.is_quick(),
             Work::Read(_) | Work::Write(..) => false,
         };
         match (work, active) {
@@ -249,8 +256,12 @@ impl Serving<'_> {
             }
             (work, Some((active, _ticket))) if quick => {
                 let at = self.out.len();
-                let ok = active.run(None) && work.perform(&request, self.conn.shape(), &mut self.out);
+                let ok = active.run(None, false) && work.perform(&request, self.conn.shape(), &mut self.out);
                 self.finish(&active, at, ok);
+                Ok(())
+            }
+            (work @ Work::Other(..), None) if !work.may_take_long() && self.is_alone() => {
+                self.inline = Some(Inline::Work(request, work, None));
                 Ok(())
             }
             (work, None) => self.submit(request, work),
@@ -274,38 +285,46 @@ impl Serving<'_> {
     fn read(&mut self, request: Request, read: ReadCommand) -> io::Result<()> {
         self.tally.reads += 1;
         self.tally.bytes_read += u64::from(read.len.min(request.expects_in));
-        if read.len <= MAX_INLINE_READ {
-            let shape = self.conn.shape();
-            let mut result = read_into(&read, &request, shape, Wait::No, &mut self.out);
-            if result.is_none() && self.is_alone() {
-                result = read_into(&read, &request, shape, Wait::Yes, &mut self.out);
-            }
-            if let Some(ok) = result {
-                self.over(&request, ok);
-                return Ok(());
-            }
+        if read.len > MAX_INLINE_READ {
+            return self.submit(request, Work::Read(read));
         }
+        let alone = self.is_alone();
+        let counted = read.len >= COUNTED;
+        let ticket = if counted { self.conn.flight.try_enter(u64::from(read.len)) } else { None };
+        if counted && ticket.is_none() {
+            return self.submit(request, Work::Read(read));
+        }
+        if let Some(ok) = read_into(&read, &request, self.conn.shape(), Wait::No, &mut self.out) {
+            self.tickets.extend(ticket);
+            self.over(&request, ok);
+            return Ok(());
+        }
+        if alone {
+            self.inline = Some(Inline::Work(request, Work::Read(read), ticket));
+            return Ok(());
+        }
+        drop(ticket);
         self.submit(request, Work::Read(read))
     }
 
-    /// Hands work to the pool. If it has to wait to be let in, what is done so far is answered first.
+    /// Hands work to the pool, now or when there is room. What would keep its data in memory until then is refused
+    /// instead: the initiator is to come again.
     fn submit(&mut self, request: Request, work: Work) -> io::Result<()> {
-        let conn = self.conn;
+        let conn = self.conn.clone();
+        let bytes = work.bytes(&request);
+        let ticket = conn.flight.try_enter(bytes);
+        if ticket.is_none() && work.has_data() {
+            self.answer(&request, &Outcome::status(Status::TaskSetFull));
+            return Ok(());
+        }
         let Some(active) = conn.session.begin(request.itt, request.lun, conn.cid, request.counted) else {
             return self.tag_in_use(&request);
         };
-        let bytes = work.bytes(&request);
-        let ticket = self.enter(bytes)?;
-        conn.submit(request, work, active, ticket);
-        Ok(())
-    }
-
-    fn enter(&mut self, bytes: u64) -> io::Result<Ticket> {
-        if let Some(ticket) = self.conn.flight.try_enter(bytes) {
-            return Ok(ticket);
+        match ticket {
+            Some(ticket) => conn.submit(request, work, active, ticket),
+            None => conn.submit_later(request, work, active),
         }
-        self.flush()?;
-        Ok(self.conn.flight.enter(bytes))
+        Ok(())
     }
 
     /// A task tag that is in use is the initiator's mistake (11.17.1, "task in progress").
@@ -324,66 +343,48 @@ impl Serving<'_> {
         self.over(request, is_success(outcome.status));
     }
 
-    fn over(&mut self, request: &Request, ok: bool) {
+    pub(super) fn over(&mut self, request: &Request, ok: bool) {
         self.ended.0 += 1;
         self.ended.1 += u32::from(request.counted);
         self.tally.errors += u64::from(!ok);
     }
 
-    /// Writes what this receive brought: one call of the device for each logical unit, and one more for what must be
-    /// durable first.
-    pub(super) fn write_batch(&mut self) -> io::Result<()> {
-        if self.writes.is_empty() {
-            return Ok(());
+    /// The next of the writes that this receive brought, to be carried out on this thread: one call of the device for
+    /// each logical unit, and one more for what must be durable first. When there are none, the receive buffer is free.
+    pub(super) fn settle_writes(&mut self) -> io::Result<Option<Inline>> {
+        if !self.writes.is_empty() {
+            self.alone = self.writes.len() == 1 && self.is_alone();
+            let lent = self.rx.lend();
+            self.batches = Batch::sort(&mut self.writes, &mut self.spare, &lent);
+            self.lent = Some(lent);
         }
-        let alone = self.writes.len() == 1 && self.is_alone();
-        let lent = self.rx.lend();
-        let mut durable = Vec::new();
-        let mut left = std::mem::take(&mut self.writes);
-        while let Some(first) = left.first() {
-            let (lu, fua) = (first.command.lu().clone(), first.command.fua);
-            let same = |w: &Write| Arc::ptr_eq(w.command.lu(), &lu) && w.command.fua == fua;
-            let mut group = match left.iter().all(same) {
-                true => std::mem::take(&mut left),
-                false => left.extract_if(.., |w| same(w)).collect(),
-            };
-            let data = |w: &Write| match &w.data {
-                Payload::Received(range) => lent.slice(range.clone()),
-                Payload::Gathered(data) => data.clone(),
-            };
-            if fua && !alone {
-                for write in group {
-                    let data = data(&write);
-                    durable.push((write, data));
-                }
-                continue;
+        while let Some(batch) = self.batches.pop() {
+            let apart = batch.fua && !self.alone;
+            if !apart && self.conn.stuck.load(Ordering::Acquire) < MAX_STUCK {
+                return Ok(Some(Inline::Writes(batch)));
             }
-            // From here on an abort has to wait for it; one that came before has answered for it.
-            group.retain(|w| w.active.as_ref().is_none_or(|(active, _)| active.run(None)));
-            self.ops.extend(group.iter().map(|w| WriteOp::new(w.command.offset, data(w))));
-            WriteCommand::write_all(&lu, &mut self.ops, fua, |n| &group[n].command);
-            self.answer_writes(&mut group);
-            self.ops.clear();
-            self.writes = group; // its memory
+            self.submit_writes(batch)?;
         }
-        self.rx.give_back(lent);
-        for (write, data) in durable {
-            let Write { request, command, active, .. } = write;
-            let work = Work::Write(command, data);
-            match active {
-                Some((active, ticket)) => self.conn.submit(request, work, active, ticket),
-                None => self.submit(request, work)?,
+        if let Some(lent) = self.lent.take() {
+            self.rx.give_back(lent);
+        }
+        Ok(None)
+    }
+
+    fn submit_writes(&mut self, batch: Batch) -> io::Result<()> {
+        for (write, op) in batch.writes.into_iter().zip(batch.ops) {
+            let work = Work::Write(write.command, op.data);
+            match write.active {
+                Some((active, ticket)) => self.conn.submit(write.request, work, active, ticket),
+                None => self.submit(write.request, work)?,
             }
         }
         Ok(())
     }
 
-    fn answer_writes(&mut self, group: &mut Vec<Write>) {
+    pub(super) fn answer_writes(&mut self, mut batch: Batch) {
         let shape = self.conn.shape();
-        for (n, write) in group.drain(..).enumerate() {
-            let Some(op) = self.ops.get(n) else {
-                continue;
-            };
+        for (write, op) in batch.writes.drain(..).zip(batch.ops.drain(..)) {
             let outcome = write.command.outcome(&op.result);
             let ok = is_success(outcome.status);
             let at = self.out.len();
@@ -393,6 +394,18 @@ impl Serving<'_> {
                 Some((active, _ticket)) => self.finish(active, at, ok),
             }
         }
+        self.spare = batch; // its memory
+    }
+
+    /// What was built apart goes out behind what there is.
+    pub(super) fn put_aside(&mut self, mut built: ReplyBuf) {
+        if self.out.len() == 0 {
+            std::mem::swap(&mut self.out, &mut built);
+        } else {
+            self.out.put(built.bytes());
+        }
+        built.truncate(0);
+        self.aside = built;
     }
 }
 
@@ -467,10 +480,13 @@ fn gather_held(
     }
 }
 
-/// Workers must not wait to be let in; the initiator is told to come again.
+/// Hands work to the pool, or tells the initiator to come again: as [`Serving::submit`].
 fn submit_held(conn: &Arc<Conn>, request: Request, active: Arc<Active>, work: Work) {
     if let Some(ticket) = conn.flight.try_enter(work.bytes(&request)) {
         return conn.submit(request, work, active, ticket);
+    }
+    if !work.has_data() {
+        return conn.submit_later(request, work, active);
     }
     let mut out = conn.outbox.spare();
     put_outcome(&mut out, conn.shape(), &request, &Outcome::status(Status::TaskSetFull), 0);

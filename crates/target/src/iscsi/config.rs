@@ -99,7 +99,7 @@ impl Default for IscsiConfig {
             data_digest: DigestPolicy::Offered,
             max_in_flight_per_connection: 64 << 20,
             max_in_flight: 512 << 20,
-            max_jobs_per_connection: 64,
+            max_jobs_per_connection: 128,
             workers: 16,
             nop_interval: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(60),

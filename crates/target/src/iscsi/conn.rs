@@ -11,13 +11,15 @@ use super::stats::IscsiTraffic;
 use super::targets::Targets;
 use super::transfer::Transfers;
 use super::work::Work;
-use crate::net::budget::{Budget, Flight, Ticket};
+use crate::net::budget::{Budget, Flight, Holder, Ticket};
 use crate::net::outbox::{Outbox, Stamp};
 use crate::net::pool::Pool;
 use crate::net::transport::Transport;
+use crate::net::watch::Watch;
+use crate::scsi::lun_from_wire;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A connection that ends looks this often whether a worker left something to let go of.
@@ -31,6 +33,9 @@ pub(super) struct Shared {
     pub(super) portals: Arc<Vec<Portal>>,
     pub(super) targets: Arc<dyn Targets>,
     pub(super) pool: Arc<Pool>,
+    /// For commands that change something and for flushes, which wait for one another in the engine anyway: reads must
+    /// not wait with them.
+    pub(super) change_pool: Arc<Pool>,
     /// For commands that may take minutes: they keep each other waiting, and nobody else.
     pub(super) slow_pool: Arc<Pool>,
     /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one of them holds
@@ -40,6 +45,8 @@ pub(super) struct Shared {
     pub(super) gather_budget: Arc<Budget>,
     /// Bounds answers that are being built away from the connections' threads.
     pub(super) reply_budget: Arc<Budget>,
+    /// Has others receive while a connection's thread waits; without it, in tests, such a thread waits.
+    pub(super) watch: Option<Arc<Watch>>,
     pub(super) stopping: Arc<AtomicBool>,
 }
 
@@ -71,6 +78,8 @@ pub(super) struct Conn {
     pub(super) flight: Arc<Flight>,
     pub(super) gathering: Arc<Flight>,
     pub(super) transfers: Mutex<Transfers>,
+    /// Threads that were left waiting for a disk.
+    pub(super) stuck: AtomicUsize,
     /// It was logged out, by itself, by another connection, or by one that takes its place.
     logged_out: AtomicBool,
     /// The text exchange under way.
@@ -93,14 +102,16 @@ impl Conn {
         let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
         // An initiator that asks to write and does not must not have more than a part of what there is for all.
         let gathered = bytes.min(config.max_in_flight / 16);
+        let holder = Some(Holder::of(record.peer.ip()));
         Arc::new(Conn {
             cid,
             session,
             segment: AtomicU32::new(params.max_send_data_segment),
             outbox: Outbox::new(record.transport.clone(), numbering),
-            flight: Flight::new(shared.reply_budget.clone(), jobs, bytes),
-            gathering: Flight::new(shared.gather_budget.clone(), usize::MAX, gathered),
+            flight: Flight::new(shared.reply_budget.clone(), holder, jobs, bytes),
+            gathering: Flight::new(shared.gather_budget.clone(), holder, usize::MAX, gathered),
             transfers: Mutex::default(),
+            stuck: AtomicUsize::new(0),
             logged_out: AtomicBool::new(false),
             text: Mutex::default(),
             params,
@@ -136,13 +147,21 @@ impl Conn {
         ticket: Ticket,
     ) {
         let conn = self.clone();
-        let pool = if work.may_take_long() { &self.shared.slow_pool } else { &self.shared.pool };
+        let pool = match &work {
+            work if work.may_take_long() => &self.shared.slow_pool,
+            work if work.waits_with_writes() => &self.shared.change_pool,
+            _ => &self.shared.pool,
+        };
+        // One logical unit's slow disk must not use up its session's share of the threads.
+        let lun = lun_from_wire(active.lun).unwrap_or(0);
+        let client = u64::from(self.session.tsih) << 16 | u64::from(lun);
         pool.submit(
-            u64::from(self.session.tsih),
+            client,
             Box::new(move || {
                 let mut unanswered = Unanswered { conn: &conn, active: &active, answered: false };
                 let mut out = conn.outbox.spare();
-                let ok = active.run(work.scsi_task()) && work.perform(&request, conn.shape(), &mut out);
+                let begins = active.run(work.scsi_task(), work.changes());
+                let ok = begins && work.perform(&request, conn.shape(), &mut out);
                 conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
                 conn.session.finish(&active, || conn.outbox.post(out, Some(ticket))).run();
                 unanswered.answered = true;
@@ -150,10 +169,17 @@ impl Conn {
         );
     }
 
+    /// The same when there is room for its response.
+    pub(super) fn submit_later(self: &Arc<Self>, request: Request, work: Work, active: Arc<Active>) {
+        let conn = self.clone();
+        let bytes = work.bytes(&request);
+        self.flight.enter_later(bytes, move |ticket| conn.submit(request, work, active, ticket));
+    }
+
     /// Carries out a request that had to wait for its turn. Others' threads call this: it does not wait.
     pub(super) fn run_held(self: Arc<Self>, held: Held) {
         let pool = self.shared.pool.clone();
-        let client = u64::from(self.session.tsih);
+        let client = u64::from(self.session.tsih) << 16;
         pool.submit(client, Box::new(move || super::command::run_held(&self, held)));
     }
 
@@ -182,6 +208,7 @@ impl Conn {
     /// The connection's end: waits for what workers still do, and leaves the session.
     pub(super) fn finish(self: &Arc<Self>) {
         self.session.forget_requests_of(self);
+        self.flight.forget_waiting();
         // A worker may be about to begin another transfer. Whoever takes this session's place must find nothing of it
         // still to be written: what is gathered is not over before the last of it was let go of.
         loop {

@@ -26,7 +26,10 @@ pub(super) fn serve(conn: &Arc<Conn>, bhs: &Bhs, data: &[u8], out: &mut ReplyBuf
     match bhs.opcode() {
         opcode::NOP_OUT => nop_out(conn, bhs, data, out),
         opcode::TEXT => text(conn, bhs, data, out),
-        opcode::TASK_MANAGEMENT if conn.session.nexus.is_some() => task_management(conn, bhs),
+        opcode::TASK_MANAGEMENT if conn.session.nexus.is_some() => match begin(conn, bhs) {
+            Some(managing) => task_management(conn, bhs, managing),
+            None => {}
+        },
         opcode::LOGOUT => return logout(conn, bhs, out),
         // In a discovery session (4.3); its CmdSN is used up all the same.
         _ => refuse(conn, bhs, RejectReason::ProtocolError, out),
@@ -109,17 +112,24 @@ fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
     then
 }
 
-/// Task management (11.5). The response goes out when the last task it aborts has ended; until then nothing waits.
-fn task_management(conn: &Arc<Conn>, bhs: &Bhs) {
+/// Begins a task management function, or rejects it: those that wait are bounded.
+pub(super) fn begin(conn: &Arc<Conn>, bhs: &Bhs) -> Option<Managing> {
     conn.count(&IscsiTraffic { task_management: 1, ..Default::default() });
+    let managing = Managing::begin(&conn.session);
+    if managing.is_none() {
+        respond(conn, bhs.itt(), TaskResponse::Rejected);
+    }
+    managing
+}
+
+/// Task management (11.5). The response goes out when the last task it aborts has ended. May wait for writes that are
+/// on their way to the device.
+pub(super) fn task_management(conn: &Arc<Conn>, bhs: &Bhs, managing: Managing) {
     let (session, lun) = (&conn.session, u64::from_be_bytes(bhs.lun()));
     let Some(nexus) = &session.nexus else {
         return;
     };
     let function = TaskFunction::from_wire(bhs.u8(1));
-    let Some(managing) = Managing::begin(session) else {
-        return respond(conn, bhs.itt(), TaskResponse::Rejected);
-    };
     let complete = |conn: &Arc<Conn>| {
         let (conn, itt) = (conn.clone(), bhs.itt());
         OnEnd::new(move || {

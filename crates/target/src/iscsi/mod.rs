@@ -10,6 +10,7 @@
 //! threads and is answered out of order.
 
 pub mod access;
+mod attend;
 mod auth;
 pub mod chap;
 mod command;

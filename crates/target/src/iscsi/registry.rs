@@ -254,6 +254,20 @@ impl Registry {
     }
 }
 
+impl Record {
+    /// What log lines about the connection are marked with.
+    pub(super) fn span(&self) -> tracing::Span {
+        tracing::debug_span!("iscsi", id = self.id, peer = %self.peer)
+    }
+
+    /// The connection has ended.
+    pub(super) fn report(&self, result: &std::io::Result<()>) {
+        if let Err(e) = result {
+            tracing::info!(error = %e, "connection broken off");
+        }
+    }
+}
+
 fn describe(session: &Session) -> SessionInfo {
     let connection = |conn: &Arc<super::conn::Conn>| ConnectionInfo {
         cid: conn.cid,

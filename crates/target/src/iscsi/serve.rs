@@ -1,19 +1,24 @@
-//! The full feature phase of one connection, on its own thread: receive, serve everything that came, answer at once.
+//! The full feature phase of one connection: receive, serve everything that came, answer at once. One thread at a time
+//! does it, and not always the same: see [`attend`](super::attend).
 
-use super::command::Write;
+use super::attend::{Batch, Inline, Owed};
+use super::command::{MAX_STUCK, Write};
 use super::conn::Conn;
 use super::manage::{self, Then};
 use super::pdu::{Bhs, Layout, NO_TAG, RejectReason, nop_in, opcode, reject};
 use super::reply;
-use super::session::Ready;
+use super::session::{Managing, Ready};
 use super::stats::IscsiTraffic;
 use super::window::{Admission, Attribute, Ticketed};
+use crate::net::budget::Ticket;
 use crate::net::buffers::{ReplyBuf, RxBuffer};
 use crate::net::transport::Transport;
-use hindcast_engine::device::WriteOp;
+use crate::net::watch::Desk;
+use bytes::Bytes;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// An idle connection wakes up this often, to give memory back and to look after its peer.
@@ -23,65 +28,72 @@ const SEND_AT: usize = 256 << 10;
 /// Answers of workers and of task management that may wait to be sent before nothing more is received.
 const MAX_BACKLOG: usize = 256;
 
-/// Serves a connection until it ends. `received` came with the last login request.
-pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> io::Result<()> {
+/// Serves a connection until it ends, or until another thread takes over. `received` came with the last login request.
+/// `None` if the end will be reported by that other thread.
+pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> Option<io::Result<()>> {
     let config = &conn.shared.config;
     let tick = TICK.min(config.nop_interval / 2).min(config.stall_timeout / 2);
     let prepared = conn.outbox.transport.set_timeouts(tick, config.stall_timeout);
-    let mut ending = Ending { conn, orderly: false };
-    let mut serving = Serving {
-        conn,
+    let serving = Box::new(Serving {
+        desk: Desk::new(conn.shared.watch.as_ref()),
+        conn: conn.clone(),
         rx: RxBuffer::new(received),
         out: ReplyBuf::default(),
         need: super::pdu::BHS_LEN,
         writes: Vec::new(),
-        ops: Vec::new(),
+        batches: Vec::new(),
+        spare: Batch::default(),
+        lent: None,
+        alone: false,
+        inline: None,
+        aside: ReplyBuf::default(),
+        tickets: Vec::new(),
+        owed: Owed::default(),
         ended: (0, 0),
         ready: Ready::default(),
         tally: IscsiTraffic::default(),
         served: 0,
+        amid: false,
+        broken: None,
         closing: false,
         heard: Instant::now(),
         watched: Instant::now(),
         ping: None,
         began: None,
-    };
-    let result = prepared.and_then(|()| serving.run());
-    if result.is_err() {
-        conn.abort(); // nobody waits for a peer that is given up
-    }
-    serving.tell_window().run();
-    conn.count(&serving.tally);
-    drop(serving);
-    ending.orderly = true;
-    result
-}
-
-/// Leaves the session when a connection's thread ends, also by a panic: otherwise its tasks and its nexus would stay.
-struct Ending<'a> {
-    conn: &'a Arc<Conn>,
-    orderly: bool,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        if !self.orderly {
-            self.conn.abort();
-        }
-        self.conn.finish();
+        orderly: false,
+    });
+    match prepared {
+        Ok(()) => serving.run(),
+        Err(e) => Some(serving.end(Err(e))),
     }
 }
 
-pub(super) struct Serving<'a> {
-    pub(super) conn: &'a Arc<Conn>,
+pub(super) struct Serving {
+    pub(super) conn: Arc<Conn>,
+    /// Where this lies while the thread does what may wait.
+    pub(super) desk: Arc<Desk<Serving>>,
     pub(super) rx: RxBuffer,
     pub(super) out: ReplyBuf,
     /// Unread bytes without which nothing can go on.
     need: usize,
     /// The writes of this receive.
     pub(super) writes: Vec<Write>,
-    /// Those on their way to the device; empty otherwise.
-    pub(super) ops: Vec<WriteOp>,
+    /// The same, as they go to the device.
+    pub(super) batches: Vec<Batch>,
+    /// An empty one, for its memory.
+    pub(super) spare: Batch,
+    /// The receive buffer, while batches point into it.
+    pub(super) lent: Option<Bytes>,
+    /// A single write is all that this receive brought, and the initiator waits for nothing else.
+    pub(super) alone: bool,
+    /// What may wait, and is done next.
+    pub(super) inline: Option<Inline>,
+    /// What is under way on this thread.
+    pub(super) owed: Owed,
+    /// Where responses are built while this lies on the desk.
+    pub(super) aside: ReplyBuf,
+    /// For responses in `out` that are long.
+    pub(super) tickets: Vec<Ticket>,
     /// SCSI commands that ended and that the window was not told of: all, and those that have a place in it.
     pub(super) ended: (usize, u32),
     /// Others whose turn has come, when the responses have been sent.
@@ -89,6 +101,10 @@ pub(super) struct Serving<'a> {
     pub(super) tally: IscsiTraffic,
     /// Requests of this receive.
     pub(super) served: usize,
+    /// The requests of this receive are not all served.
+    amid: bool,
+    /// What came is no iSCSI: the connection ends when all before it has been done.
+    broken: Option<io::Error>,
     closing: bool,
     /// When something came last.
     heard: Instant,
@@ -98,6 +114,18 @@ pub(super) struct Serving<'a> {
     ping: Option<Instant>,
     /// When the PDU that is incomplete began to arrive.
     began: Option<Instant>,
+    /// The end has been told; without that it is a panic.
+    orderly: bool,
+}
+
+/// Leaves the session when the connection ends, also by a panic: otherwise its tasks and its nexus would stay.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if !self.orderly {
+            self.conn.abort();
+        }
+        self.conn.finish();
+    }
 }
 
 fn broken(why: &'static str) -> io::Error {
@@ -116,14 +144,38 @@ fn is_plain(bhs: &Bhs) -> bool {
     }
 }
 
-impl Serving<'_> {
-    fn run(&mut self) -> io::Result<()> {
+impl Serving {
+    /// Receives and serves until the connection ends, which is the result, or until another thread has taken over.
+    pub(super) fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
         loop {
-            if self.rx.unread().len() >= self.need {
-                self.serve_received()?;
+            match self.step() {
+                Ok(Some(inline)) => self = super::attend::attend(self, inline)?,
+                Ok(None) => return Some(self.end(Ok(()))),
+                Err(e) => return Some(self.end(Err(e))),
+            }
+        }
+    }
+
+    fn end(mut self: Box<Self>, result: io::Result<()>) -> io::Result<()> {
+        if result.is_err() {
+            self.conn.abort(); // nobody waits for a peer that is given up
+        }
+        self.tell_window().run();
+        self.conn.count(&self.tally);
+        self.orderly = true;
+        result
+    }
+
+    /// Goes on until there is something to do that may wait; `None` at the end of the connection.
+    fn step(&mut self) -> io::Result<Option<Inline>> {
+        loop {
+            if (self.amid || self.rx.unread().len() >= self.need)
+                && let Some(inline) = self.serve_received()?
+            {
+                return Ok(Some(inline));
             }
             if self.closing || !self.receive()? {
-                return Ok(());
+                return Ok(None);
             }
         }
     }
@@ -167,8 +219,8 @@ impl Serving<'_> {
     }
 
     fn watch_transfers(&self) -> io::Result<()> {
-        let oldest = self.conn.transfers.lock().oldest();
-        if oldest.is_some_and(|at| at.elapsed() >= self.conn.shared.config.stall_timeout) {
+        let patience = self.conn.shared.config.stall_timeout;
+        if self.conn.transfers.lock().any_stalls(patience) {
             return Err(gave_up("the initiator does not send the data it was asked for"));
         }
         Ok(())
@@ -193,15 +245,24 @@ impl Serving<'_> {
         }
     }
 
-    /// Serves every complete PDU that has been received, and answers.
-    fn serve_received(&mut self) -> io::Result<()> {
-        self.served = 0;
+    /// Serves every complete PDU that has been received, and answers. Ends early with what may wait; when that is done
+    /// it is to be called again.
+    fn serve_received(&mut self) -> io::Result<Option<Inline>> {
+        if !self.amid {
+            self.amid = true;
+            self.served = 0;
+        }
+        if let Some(inline) = self.settle_writes()? {
+            return Ok(Some(inline));
+        }
         while !self.closing {
-            let Some((bhs, layout)) = self.next_pdu()? else {
+            let Some((bhs, layout)) = self.next_pdu() else {
                 break;
             };
-            if !is_plain(&bhs) {
-                self.flush()?; // what came before is done and answered before
+            if !is_plain(&bhs)
+                && let Some(inline) = self.settle()?
+            {
+                return Ok(Some(inline)); // what came before is done and answered before
             }
             let pdu = self.rx.take(layout.total);
             let data = pdu.start + layout.data_at..pdu.start + layout.data_at + layout.data_len;
@@ -212,43 +273,58 @@ impl Serving<'_> {
             } else {
                 self.data_is_damaged(&bhs)?;
             }
-            if self.out.len() >= SEND_AT {
-                self.flush()?;
+            if let Some(inline) = self.inline.take() {
+                return Ok(Some(inline));
+            }
+            if self.out.len() >= SEND_AT
+                && let Some(inline) = self.settle()?
+            {
+                return Ok(Some(inline));
             }
         }
-        self.flush()
+        if let Some(inline) = self.settle()? {
+            return Ok(Some(inline));
+        }
+        self.amid = false;
+        match self.broken.take() {
+            Some(e) => Err(e),
+            None => Ok(None),
+        }
     }
 
     /// The PDU that is next, if it is complete.
-    fn next_pdu(&mut self) -> io::Result<Option<(Bhs, Layout)>> {
+    fn next_pdu(&mut self) -> Option<(Bhs, Layout)> {
         let digests = self.conn.params.digests;
         let unread = self.rx.unread();
+        if self.broken.is_some() {
+            return None;
+        }
         let Some(bhs) = Bhs::parse(unread) else {
             self.need = super::pdu::BHS_LEN;
-            return Ok(None);
+            return None;
         };
         let layout = bhs.layout(digests);
         if digests.header {
             // The length is not to be trusted before the digest was looked at.
             if unread.len() < layout.header + 4 {
                 self.need = layout.header + 4;
-                return Ok(None);
+                return None;
             }
             if !layout.header_ok(unread, digests) {
                 self.tally.digest_errors += 1;
-                self.flush()?;
-                return Err(broken("a header digest is wrong"));
+                self.broken = Some(broken("a header digest is wrong"));
+                return None;
             }
         }
         if layout.data_len > self.conn.params.max_recv_data_segment as usize {
-            self.flush()?;
-            return Err(broken("a data segment is longer than was agreed on"));
+            self.broken = Some(broken("a data segment is longer than was agreed on"));
+            return None;
         }
         if unread.len() < layout.total {
             self.need = layout.total;
-            return Ok(None);
+            return None;
         }
-        Ok(Some((bhs, layout)))
+        Some((bhs, layout))
     }
 
     fn dispatch(&mut self, bhs: &Bhs, ahs: Range<usize>, data: Range<usize>) -> io::Result<()> {
@@ -292,10 +368,34 @@ impl Serving<'_> {
             Admission::Kept | Admission::Ignored => return Ok(()),
         }
         let data = self.rx.taken(&data);
-        if manage::serve(self.conn, bhs, data, &mut self.out) == Then::Close {
-            self.closing = true;
+        match bhs.opcode() {
+            // It waits for writes that are under way.
+            opcode::TASK_MANAGEMENT if self.conn.session.nexus.is_some() => {
+                if let Some(managing) = manage::begin(&self.conn, bhs) {
+                    self.manage_tasks(bhs, managing);
+                }
+            }
+            // It asks the daemon what targets there are.
+            opcode::TEXT => self.inline = Some(Inline::Text(*bhs, Bytes::copy_from_slice(data))),
+            _ => {
+                if manage::serve(&self.conn, bhs, data, &mut self.out) == Then::Close {
+                    self.closing = true;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// On this thread; but where several wait already a worker does it.
+    fn manage_tasks(&mut self, bhs: &Bhs, managing: Managing) {
+        if self.conn.stuck.load(Ordering::Acquire) < MAX_STUCK {
+            self.inline = Some(Inline::Tasks(*bhs, managing));
+            return;
+        }
+        let (conn, bhs) = (self.conn.clone(), *bhs);
+        let client = u64::from(conn.session.tsih) << 16;
+        let pool = conn.shared.slow_pool.clone();
+        pool.submit(client, Box::new(move || manage::task_management(&conn, &bhs, managing)));
     }
 
     /// Asks the window; what has to wait is kept there.
@@ -306,7 +406,7 @@ impl Serving<'_> {
         ahs: Range<usize>,
         data: Range<usize>,
     ) -> io::Result<Admission> {
-        let conn = self.conn;
+        let conn = self.conn.clone();
         let mut too_much = false;
         let (admission, others) = conn.session.admit(request, || {
             let ticket = conn.gathering.try_enter(data.len() as u64);
@@ -334,8 +434,7 @@ impl Serving<'_> {
         reply::put(&mut self.out, reject(reason), &bhs.0, self.conn.params.digests);
     }
 
-    /// Whether the request just taken is all that the initiator waits for, so that nothing else waits if this thread
-    /// does.
+    /// Whether the request just taken is all that the initiator waits for: handing it to a worker would only cost time.
     pub(super) fn is_alone(&self) -> bool {
         self.served == 1
             && self.rx.unread().is_empty()
@@ -352,15 +451,24 @@ impl Serving<'_> {
         ready
     }
 
-    /// Does what is left to do, and sends what there is.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.write_batch()?;
+    /// What is left to do that may wait; if there is nothing, sends what there is.
+    pub(super) fn settle(&mut self) -> io::Result<Option<Inline>> {
+        if let Some(inline) = self.settle_writes()? {
+            return Ok(Some(inline));
+        }
+        self.send()?;
+        Ok(None)
+    }
+
+    /// Sends what there is.
+    pub(super) fn send(&mut self) -> io::Result<()> {
         let ready = self.tell_window();
         self.conn.count(&std::mem::take(&mut self.tally));
         // Answers that were left to others to send pile up if nobody takes them: then this thread waits too.
         if self.out.len() > 0 || self.conn.outbox.backlog() > MAX_BACKLOG {
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);
+            self.tickets.clear();
         }
         ready.run();
         Ok(())

@@ -14,6 +14,7 @@ use crate::net::budget::Budget;
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
 use crate::net::transport::{Socket, Transport, send_all};
+use crate::net::watch::Watch;
 use hindcast_engine::{Error, Result};
 use parking_lot::Mutex;
 use std::io;
@@ -30,6 +31,9 @@ pub struct IscsiServer {
     acceptors: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// Threads of a pool when all of its workers wait for disks, for each worker that is configured.
+const MAX_WORKERS_RATIO: usize = 8;
+
 /// What every connection's thread needs.
 struct Context {
     shared: Shared,
@@ -40,14 +44,17 @@ fn shared(
     config: IscsiConfig,
     portals: Vec<Portal>,
     targets: Arc<dyn Targets>,
-    (pool, slow_pool): (Arc<Pool>, Arc<Pool>),
+    watch: Option<Arc<Watch>>,
+    [pool, change_pool, slow_pool]: [Arc<Pool>; 3],
 ) -> Shared {
     let quarter = config.max_in_flight / 4;
     Shared {
         portals: Arc::new(portals),
         targets,
         pool,
+        change_pool,
         slow_pool,
+        watch,
         rx_budget: Budget::new(quarter),
         gather_budget: Budget::new(quarter),
         reply_budget: Budget::new(config.max_in_flight - 2 * quarter),
@@ -69,13 +76,16 @@ impl IscsiServer {
             }
             listeners.push(Arc::new(listener));
         }
+        let fail = |e| Error::io("start iSCSI workers", e);
+        let watch = Watch::start("iscsi-watch").map_err(fail)?;
         let start = |name, share| {
-            let pool = Pool::start(name, config.workers, share);
-            pool.map(Arc::new).map_err(|e| Error::io("start iSCSI workers", e))
+            let pool = Pool::start(name, config.workers, share).map_err(fail)?;
+            Ok(Arc::new(pool.watched(&watch, MAX_WORKERS_RATIO * config.workers)))
         };
         // One initiator's long commands must not keep others' from beginning.
-        let pools = (start("iscsi-work", config.workers)?, start("iscsi-slow", config.workers.div_ceil(4))?);
-        let shared = shared(config, portals, targets, pools);
+        let (all, quarter) = (config.workers, config.workers.div_ceil(4));
+        let pools = [start("iscsi-work", all)?, start("iscsi-change", all)?, start("iscsi-slow", quarter)?];
+        let shared = shared(config, portals, targets, Some(watch), pools);
         let context = Arc::new(Context { shared, registry: Arc::default() });
         let server = IscsiServer { context, listeners, acceptors: Mutex::default() };
         for (n, listener) in server.listeners.iter().enumerate() {
@@ -153,10 +163,9 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
     };
     let context = context.clone();
     let spawned = thread::Builder::new().name("iscsi-conn".into()).spawn(move || {
-        let span = tracing::debug_span!("iscsi", id = record.id, peer = %record.peer);
-        let _entered = span.enter();
-        if let Err(e) = run(&context.shared, &context.registry, record) {
-            tracing::info!(error = %e, "connection broken off");
+        let _entered = record.span().entered();
+        if let Some(result) = run(&context.shared, &context.registry, record.clone()) {
+            record.report(&result);
         }
     });
     if let Err(e) = spawned {
@@ -174,16 +183,17 @@ pub fn serve_transport(
 ) -> io::Result<()> {
     config.validate().map_err(io::Error::other)?;
     let pool = Arc::new(pool);
-    let shared = shared(config.clone(), config.portals.clone(), targets, (pool.clone(), pool));
+    let pools = [pool.clone(), pool.clone(), pool];
+    let shared = shared(config.clone(), config.portals.clone(), targets, None, pools);
     let registry = Arc::default();
     match Registry::admit(&registry, (1, 1), transport, addresses, 1) {
-        Some(record) => run(&shared, &registry, record),
+        Some(record) => run(&shared, &registry, record).unwrap_or(Ok(())),
         None => Ok(()),
     }
 }
 
-/// One connection, from the first login request to its end.
-fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> io::Result<()> {
+/// One connection, from the first login request to its end; `None` if another thread has taken over.
+fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> Option<io::Result<()>> {
     let watch = |initiator: &str, target: Option<&str>| {
         *record.initiator.lock() = Some(initiator.to_owned());
         *record.target.lock() = target.map(str::to_owned);
@@ -191,9 +201,13 @@ fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> io::Re
     let addresses = (record.peer, record.local);
     let wishes = Wishes::new(&shared.config);
     let login = Login::new(&*shared.targets, wishes, addresses, record.portal_group, &watch);
-    let Some((conn, received)) = negotiate(shared, registry, &record, login)? else {
-        record.transport.close();
-        return Ok(());
+    let (conn, received) = match negotiate(shared, registry, &record, login) {
+        Ok(Some(agreed)) => agreed,
+        Ok(None) => {
+            record.transport.close();
+            return Some(Ok(()));
+        }
+        Err(e) => return Some(Err(e)),
     };
     drop(record);
     serve::serve(&conn, &received)

@@ -83,8 +83,10 @@ pub(super) struct Active {
 
 #[derive(Default)]
 struct State {
-    /// A worker is at it, so that it ends when the worker says so.
+    /// A thread is at it, so that it ends when that thread says so.
     running: bool,
+    /// It may change the medium until then.
+    changes: bool,
     aborted: bool,
     over: bool,
     scsi: Option<Arc<scsi::Task>>,
@@ -92,22 +94,28 @@ struct State {
 }
 
 impl Active {
-    /// A worker begins; false if the task was aborted meanwhile.
-    pub(super) fn run(&self, scsi: Option<Arc<scsi::Task>>) -> bool {
+    /// A thread begins; false if the task was aborted meanwhile. `changes`: it may change the medium, or something that
+    /// other initiators see.
+    pub(super) fn run(&self, scsi: Option<Arc<scsi::Task>>, changes: bool) -> bool {
         let mut state = self.state.lock();
         state.running = !state.aborted;
+        state.changes = changes;
         state.scsi = scsi;
         state.running
     }
 
-    /// What was asked of the task is not to be answered. `None` if it has ended, else whether a worker still is at it.
+    /// What was asked of the task is not to be answered. `None` if it has ended, else whether a thread still is at it.
+    /// Whoever aborts waits for one that might still change something, and for no other: a flush may go on for as long
+    /// as it likes when nobody is told of its end.
     fn abort(&self, waiter: &Waiter) -> Option<bool> {
         let mut state = self.state.lock();
         if state.over {
             return None;
         }
         state.aborted = true;
-        state.waiters.push(waiter.clone());
+        if !state.running || state.changes {
+            state.waiters.push(waiter.clone());
+        }
         if let Some(task) = &state.scsi {
             task.abort();
         }

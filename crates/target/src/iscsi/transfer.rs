@@ -6,11 +6,12 @@ use super::reply::Request;
 use super::session::Active;
 use super::work::{Work, condition};
 use crate::net::budget::Ticket;
+use crate::net::outbox::MIN_RATE;
 use crate::scsi::{Outcome, Sense, Task, WriteCommand};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A command that needs data.
 pub(super) enum Need {
@@ -66,6 +67,7 @@ pub(super) struct Transfer {
     bursts: VecDeque<Burst>,
     failure: Option<Sense>,
     progress: Instant,
+    began: Instant,
 }
 
 /// Data that was asked for.
@@ -110,6 +112,7 @@ impl Transfer {
             bursts: VecDeque::new(),
             failure: None,
             progress: Instant::now(),
+            began: Instant::now(),
         };
         transfer.store(immediate);
         transfer
@@ -234,8 +237,12 @@ impl Transfers {
         self.open.is_empty()
     }
 
-    /// When the one that has waited longest got its last data.
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.open.values().map(|t| t.progress).min()
+    /// Whether the initiator has sent nothing for one of them for `patience`, or sends it more slowly than
+    /// [`MIN_RATE`] beyond that: it would keep the memory from others.
+    pub(super) fn any_stalls(&self, patience: Duration) -> bool {
+        self.open.values().any(|t| {
+            let limit = patience + Duration::from_secs(u64::from(t.want()) / MIN_RATE);
+            t.progress.elapsed() >= patience || t.began.elapsed() >= limit
+        })
     }
 }

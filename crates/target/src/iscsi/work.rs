@@ -37,6 +37,25 @@ impl Work {
         matches!(self, Work::Other(task, _) if task.may_take_long())
     }
 
+    /// Whether it may change the medium, or something that other initiators see. A flush changes nothing.
+    pub(super) fn changes(&self) -> bool {
+        match self {
+            Work::Write(..) => true,
+            Work::Other(task, _) => task.changes(),
+            Work::Read(_) | Work::Done(..) => false,
+        }
+    }
+
+    /// Whether it waits for the same disks as writes.
+    pub(super) fn waits_with_writes(&self) -> bool {
+        self.changes() || matches!(self, Work::Other(task, _) if task.is_flush())
+    }
+
+    /// Whether it holds data that the initiator sent.
+    pub(super) fn has_data(&self) -> bool {
+        matches!(self, Work::Write(_, data) | Work::Other(_, data) if !data.is_empty())
+    }
+
     /// Bytes of memory that carrying it out takes.
     pub(super) fn bytes(&self, request: &Request) -> u64 {
         match self {

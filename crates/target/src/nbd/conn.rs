@@ -8,13 +8,19 @@ use crate::net::buffers::ReplyBuf;
 use crate::net::outbox::Outbox;
 use crate::net::pool::Pool;
 use crate::net::transport::Transport;
+use crate::net::watch::Watch;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a session needs of its server.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,
+    /// For commands that change something and for flushes, which wait for one another in the engine anyway: reads must
+    /// not wait with them.
+    pub(super) change_pool: Arc<Pool>,
+    /// Has others receive while a connection's thread waits; without it, in tests, such a thread waits.
+    pub(super) watch: Option<Arc<Watch>>,
     /// Bounds writes that are being received.
     pub(super) rx_budget: Arc<Budget>,
     /// Bounds replies that are being built away from the connections' threads. Apart from the other so that a
@@ -31,9 +37,13 @@ pub(super) struct Conn<T> {
     pub(super) rules: Rules,
     pub(super) shared: Shared,
     pub(super) flight: Arc<Flight>,
+    /// Requests that may be worked on away from the connection's thread.
+    pub(super) max_jobs: usize,
+    /// Threads that were left waiting for a disk.
+    pub(super) stuck: AtomicUsize,
     pub(super) counters: Arc<Counters>,
     /// Last, so that the device is let go of before the connection counts as gone.
-    record: Option<Arc<Record>>,
+    pub(super) record: Option<Arc<Record>>,
 }
 
 impl<T: Transport> Conn<T> {
@@ -42,24 +52,27 @@ impl<T: Transport> Conn<T> {
         exec: Executor,
         rules: Rules,
         shared: Shared,
-        flight: Arc<Flight>,
+        (flight, max_jobs): (Arc<Flight>, usize),
         record: Option<Arc<Record>>,
     ) -> Arc<Conn<T>> {
         let counters = record.as_ref().map(|r| r.counters.clone()).unwrap_or_default();
         let outbox = Outbox::new(transport, ());
-        Arc::new(Conn { outbox, exec, rules, shared, flight, counters, record })
+        let stuck = AtomicUsize::new(0);
+        Arc::new(Conn { outbox, exec, rules, shared, flight, max_jobs, stuck, counters, record })
     }
 
     /// Hands work to the pool; its reply is sent when it is done, in whatever order.
     pub(super) fn submit(
         self: &Arc<Self>,
+        changes: bool,
         ticket: Ticket,
         work: impl FnOnce(&Conn<T>, &mut ReplyBuf) + Send + 'static,
     ) {
         let conn = self.clone();
         conn.counters.job_started();
         let client = self.record.as_ref().map_or(0, |r| r.id);
-        self.shared.pool.submit(
+        let pool = if changes { &self.shared.change_pool } else { &self.shared.pool };
+        pool.submit(
             client,
             Box::new(move || {
                 let mut unanswered = Unanswered { conn: &conn, answered: false };

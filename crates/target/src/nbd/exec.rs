@@ -180,11 +180,15 @@ impl Executor {
         if self.structured { codec::CHUNK_HEADER_LEN + 8 } else { codec::SIMPLE_REPLY_LEN }
     }
 
+    /// Whether a READ first asks which runs of it are zeros.
+    pub(super) fn is_sparse(&self, req: &Request) -> bool {
+        self.structured && req.length >= SPARSE_READ && req.flags & cmd_flag::DF == 0
+    }
+
     /// Reads and replies. `None`, with `out` as it was, if it would have to wait and may not; else whether it worked.
     pub(super) fn read(&self, req: &Request, wait: Wait, out: &mut ReplyBuf) -> Option<bool> {
         let at = out.len();
-        let sparse = self.structured && req.length >= SPARSE_READ && req.flags & cmd_flag::DF == 0;
-        let result = match sparse {
+        let result = match self.is_sparse(req) {
             true => self.read_sparse(req, wait, out),
             false => self.read_span(req.cookie, req.offset, req.length, true, wait, out),
         };

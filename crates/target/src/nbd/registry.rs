@@ -157,6 +157,25 @@ impl Registry {
     }
 }
 
+impl Record {
+    /// What log lines about the connection are marked with.
+    pub(super) fn span(&self) -> tracing::Span {
+        tracing::debug_span!("nbd", id = self.id, peer = %self.peer)
+    }
+
+    /// The connection has ended.
+    pub(super) fn report(&self, result: &std::io::Result<()>) {
+        match result {
+            Ok(()) => tracing::debug!("closed"),
+            // Whoever can connect can fail to negotiate, as often as they like.
+            Err(e) if !self.negotiated.load(Ordering::Relaxed) => {
+                tracing::debug!(error = %e, "no agreement");
+            }
+            Err(e) => tracing::info!(error = %e, "connection broken off"),
+        }
+    }
+}
+
 impl Drop for Record {
     fn drop(&mut self) {
         let mut state = self.registry.state.lock();

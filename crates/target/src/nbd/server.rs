@@ -9,17 +9,19 @@ use super::session::{self, TICK};
 use super::stats::{ConnectionInfo, NbdStats};
 use super::tls::{TlsConfig, TlsTransport};
 use crate::Exports;
-use crate::net::budget::{Budget, Flight};
+use crate::net::budget::{Budget, Flight, Holder};
 use crate::net::buffers::{RX_BASE, rx_budget_floor};
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
 use crate::net::transport::{Socket, Transport};
+use crate::net::watch::Watch;
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -107,15 +109,20 @@ impl NbdConfig {
         rx_budget_floor(self.max_request) + RX_BASE as u64
     }
 
-    fn shared(&self, pool: Pool, stopping: Arc<AtomicBool>) -> Shared {
+    fn shared(&self, watch: Option<Arc<Watch>>, [pool, change_pool]: [Arc<Pool>; 2]) -> Shared {
         Shared {
-            pool: Arc::new(pool),
+            pool,
+            change_pool,
+            watch,
             rx_budget: Budget::new(self.max_in_flight / 2),
             reply_budget: Budget::new(self.max_in_flight / 2),
-            stopping,
+            stopping: Arc::default(),
         }
     }
 }
+
+/// Threads of a pool when all of its workers wait for disks, for each worker that is configured.
+const MAX_WORKERS_RATIO: usize = 8;
 
 /// What every connection's thread needs.
 pub(super) struct Context {
@@ -140,9 +147,14 @@ impl NbdServer {
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
         let listeners =
             config.listen.iter().map(|l| Listener::bind(l).map(Arc::new)).collect::<Result<Vec<_>>>()?;
-        let pool = Pool::start("nbd-work", config.workers, config.workers)
-            .map_err(|e| Error::io("start NBD workers", e))?;
-        let shared = config.shared(pool, Arc::default());
+        let fail = |e| Error::io("start NBD workers", e);
+        let watch = Watch::start("nbd-watch").map_err(fail)?;
+        let start = |name| {
+            let pool = Pool::start(name, config.workers, config.workers).map_err(fail)?;
+            Ok(Arc::new(pool.watched(&watch, MAX_WORKERS_RATIO * config.workers)))
+        };
+        let pools = [start("nbd-work")?, start("nbd-change")?];
+        let shared = config.shared(Some(watch), pools);
         let context = Arc::new(Context { config, exports, tls, shared, registry: Arc::default() });
         let server = NbdServer { context, listeners, acceptors: Mutex::default() };
         for listener in &server.listeners {
@@ -215,15 +227,9 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     };
     let context = context.clone();
     let spawned = thread::Builder::new().name("nbd-conn".into()).spawn(move || {
-        let span = tracing::debug_span!("nbd", id = record.id, peer = %record.peer);
-        let _entered = span.enter();
-        match run(&context, &record, tcp) {
-            Ok(()) => tracing::debug!("closed"),
-            // Whoever can connect can fail to negotiate, as often as they like.
-            Err(e) if !record.negotiated.load(Ordering::Relaxed) => {
-                tracing::debug!(error = %e, "no agreement")
-            }
-            Err(e) => tracing::info!(error = %e, "connection broken off"),
+        let _entered = record.span().entered();
+        if let Some(result) = run(&context, &record, tcp) {
+            record.report(&result);
         }
     });
     if let Err(e) = spawned {
@@ -231,8 +237,13 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     }
 }
 
-/// One connection, from greeting to end.
-fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<()> {
+/// One connection, from greeting to end; `None` if another thread has taken over.
+fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> Option<io::Result<()>> {
+    agree(context, record, tcp).unwrap_or_else(|e| Some(Err(e)))
+}
+
+/// The negotiation, and what follows it.
+fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Option<io::Result<()>>> {
     let deadline = Instant::now() + context.config.negotiation_timeout;
     let exports = Watched { exports: &*context.exports, record };
     let policy = Policy {
@@ -264,13 +275,13 @@ fn transmit(
     record: &Arc<Record>,
     transport: impl Transport,
     outcome: Outcome,
-) -> io::Result<()> {
+) -> io::Result<Option<io::Result<()>>> {
     let (negotiated, received) = match outcome {
         Outcome::Transmit(negotiated, received) => (negotiated, received),
         Outcome::Closed => {
             record.negotiated.store(true, Ordering::Relaxed);
             transport.close();
-            return Ok(());
+            return Ok(Some(Ok(())));
         }
         Outcome::Failed(why) => return Err(io::Error::new(io::ErrorKind::InvalidData, why)),
         Outcome::StartTls => return Err(io::Error::new(io::ErrorKind::InvalidData, "TLS twice")),
@@ -286,25 +297,23 @@ fn serve(
     transport: impl Transport,
     negotiated: Negotiated,
     received: &[u8],
-) -> io::Result<()> {
+) -> io::Result<Option<io::Result<()>>> {
     transport.set_timeouts(TICK, config.stall_timeout)?;
     let Negotiated { export, device, structured, contexts } = negotiated;
     tracing::debug!(export, structured, contexts = contexts.len(), "serving");
     let rules = Rules { structured, contexts: !contexts.is_empty(), max_request: config.max_request };
-    let flight = Flight::new(
-        shared.reply_budget.clone(),
-        config.max_jobs_per_connection,
-        config.max_in_flight_per_connection,
-    );
+    let holder = record.as_ref().and_then(|r| r.peer.parse::<SocketAddr>().ok()).map(|a| Holder::of(a.ip()));
+    let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
+    let flight = Flight::new(shared.reply_budget.clone(), holder, jobs, bytes);
     let conn = Conn::new(
         transport,
         Executor { device, structured, contexts },
         rules,
         shared.clone(),
-        flight,
+        (flight, jobs),
         record,
     );
-    session::serve(&conn, received, config.stall_timeout)
+    Ok(session::serve(&conn, received, config.stall_timeout))
 }
 
 /// Serves one connection over any transport, on this thread, without TLS: for tests and fuzzing.
@@ -315,13 +324,14 @@ pub fn serve_transport(
     transport: impl Transport,
 ) -> io::Result<()> {
     config.validate().map_err(io::Error::other)?;
-    let shared = config.shared(pool, Arc::default());
+    let pool = Arc::new(pool);
+    let shared = config.shared(None, [pool.clone(), pool]);
     let policy = Policy { tls_available: false, tls_required: false, max_request: config.max_request };
     let mut negotiator = Negotiator::new(exports, policy);
     let deadline = Instant::now() + config.negotiation_timeout;
     match negotiate(&transport, &mut negotiator, &GREETING, deadline, &shared.stopping)? {
         Outcome::Transmit(negotiated, received) => {
-            serve(config, &shared, None, transport, negotiated, &received)
+            serve(config, &shared, None, transport, negotiated, &received)?.unwrap_or(Ok(()))
         }
         _ => Ok(()),
     }

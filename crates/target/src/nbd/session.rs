@@ -1,16 +1,23 @@
-//! The transmission phase of one connection, on its own thread: receive, serve everything that came, answer at once.
+//! The transmission phase of one connection: receive, serve everything that came, answer at once. One thread at a time
+//! does it, and not always the same: what waits for a disk for longer than some milliseconds is left to the thread that
+//! is at it, and another one receives (see [`crate::net::watch`]).
 
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
 use super::conn::Conn;
 use super::exec::{Refusal, Wait};
 use super::stats::Tally;
-use crate::net::buffers::{ReplyBuf, RxBuffer};
+use crate::net::budget::Ticket;
+use crate::net::buffers::{RX_BASE, ReplyBuf, RxBuffer};
+use crate::net::outbox::MIN_RATE;
 use crate::net::transport::Transport;
+use crate::net::watch::{Desk, Receiver};
+use bytes::Bytes;
 use hindcast_engine::device::{DeviceInfo, WriteOp};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// An idle connection wakes up this often, to give memory back and to notice a peer that stopped in mid-request.
 pub(super) const TICK: Duration = Duration::from_secs(2);
@@ -22,33 +29,52 @@ const MAX_INLINE_READ: u32 = 1 << 20;
 const MAX_INLINE_CONTROL: u32 = 1 << 20;
 /// A refused WRITE's payload up to this length is dropped to keep the connection.
 const MAX_DROPPED: u32 = 64 << 20;
+/// A reply to a READ from this length on is counted as memory until it has been sent.
+const COUNTED: u32 = 64 << 10;
+/// Threads of one connection that may be left waiting for a disk before its WRITEs are handed to workers.
+const MAX_STUCK: usize = 4;
 
-/// Serves a connection until it ends. `received` came with the last option.
-pub(super) fn serve<T: Transport>(conn: &Arc<Conn<T>>, received: &[u8], stall: Duration) -> io::Result<()> {
-    let mut session = Session {
-        conn,
+/// Serves a connection until it ends, or until another thread takes over. `received` came with the last option. `None`
+/// if the end will be reported by that other thread.
+pub(super) fn serve<T: Transport>(
+    conn: &Arc<Conn<T>>,
+    received: &[u8],
+    stall: Duration,
+) -> Option<io::Result<()>> {
+    let session = Box::new(Session {
+        desk: Desk::new(conn.shared.watch.as_ref()),
+        conn: conn.clone(),
         rx: RxBuffer::new(received),
         out: ReplyBuf::default(),
         need: REQUEST_LEN,
         dropping: None,
         writes: Vec::new(),
-        batch: Batch::default(),
+        batches: Vec::new(),
+        spare: Batch::default(),
+        lent: None,
+        alone: false,
+        inline: None,
+        aside: ReplyBuf::default(),
+        tickets: Vec::new(),
+        owed: 0,
         tally: Tally::default(),
         served: 0,
-        refusing: false,
+        amid: false,
+        broken: None,
+        stopping: false,
         ended: false,
-        patience: (stall.as_millis() / TICK.as_millis()).max(1),
+        stall,
         idle_ticks: 0,
-    };
-    let result = session.run();
-    conn.counters.add(&mut session.tally);
-    drop(session);
-    conn.finish();
-    result
+        began: None,
+        orderly: false,
+    });
+    session.run()
 }
 
-struct Session<'a, T> {
-    conn: &'a Arc<Conn<T>>,
+struct Session<T: Transport> {
+    conn: Arc<Conn<T>>,
+    /// Where this lies while the thread does what may wait.
+    desk: Arc<Desk<Session<T>>>,
     rx: RxBuffer,
     out: ReplyBuf,
     /// Unread bytes without which nothing can go on.
@@ -57,17 +83,58 @@ struct Session<'a, T> {
     dropping: Option<Dropping>,
     /// The WRITEs of this receive.
     writes: Vec<Write>,
-    /// Those without FUA, on their way to the device; empty otherwise.
-    batch: Batch,
+    /// The same, as they go to the device.
+    batches: Vec<Batch>,
+    /// An empty one, for its memory.
+    spare: Batch,
+    /// The receive buffer, while batches point into it.
+    lent: Option<Bytes>,
+    /// A single WRITE is all that this receive brought, and the client waits for nothing else.
+    alone: bool,
+    /// What may wait, and is done next.
+    inline: Option<Inline>,
+    /// Where replies are built while this lies on the desk.
+    aside: ReplyBuf,
+    /// For replies in `out` that are long.
+    tickets: Vec<Ticket>,
+    /// Bytes of memory that what is under way on this thread takes.
+    owed: u64,
     tally: Tally,
     /// Requests of this receive.
     served: usize,
-    /// The server shuts down and what was under way has been served.
-    refusing: bool,
+    /// The requests of this receive are not all served.
+    amid: bool,
+    /// What came is no NBD: the connection ends when all before it has been done.
+    broken: Option<io::Error>,
+    /// The server shuts down: what had arrived is served, and the connection ends. What arrives later is not answered,
+    /// so that clients that can will ask again on their next connection.
+    stopping: bool,
     ended: bool,
-    /// Ticks without progress in mid-request after which the peer is given up.
-    patience: u128,
+    /// How long nothing may come in mid-request.
+    stall: Duration,
     idle_ticks: u128,
+    /// When the request that is incomplete began to arrive.
+    began: Option<Instant>,
+    /// The end has been told; without that it is a panic.
+    orderly: bool,
+}
+
+/// Ends the connection, also by a panic.
+impl<T: Transport> Drop for Session<T> {
+    fn drop(&mut self) {
+        if !self.orderly {
+            self.conn.outbox.transport.abort();
+        }
+        self.conn.finish();
+    }
+}
+
+/// What a connection's thread does next, and what may wait.
+enum Inline {
+    Writes(Batch),
+    /// Anything else; with room for its reply, if that is long. A READ that may not wait goes to a worker if it would
+    /// have to: to ask which runs are zeros may need a disk too.
+    Other(Command, Request, Wait, Option<Ticket>),
 }
 
 struct Dropping {
@@ -88,39 +155,182 @@ struct Write {
 /// WRITEs for one call of the device.
 #[derive(Default)]
 struct Batch {
+    fua: bool,
     ops: Vec<WriteOp>,
     cookies: Vec<u64>,
 }
 
 impl Batch {
+    fn bytes(&self) -> u64 {
+        self.ops.iter().map(|op| op.data.len() as u64).sum()
+    }
+
     /// Writes, answers, and lets go of the payloads.
-    fn write<T: Transport>(&mut self, conn: &Conn<T>, fua: bool, out: &mut ReplyBuf) {
+    fn write<T: Transport>(&mut self, conn: &Conn<T>, out: &mut ReplyBuf) {
         if self.ops.is_empty() {
             return;
         }
-        let failed = conn.exec.write(&mut self.ops, &self.cookies, fua, out);
+        let failed = conn.exec.write(&mut self.ops, &self.cookies, self.fua, out);
         conn.counters.errors(failed);
         self.ops.clear();
         self.cookies.clear();
     }
 }
 
-const SHUTTING_DOWN: Refusal =
-    Refusal { errno: super::codec::Errno::Shutdown, message: "the server is shutting down" };
+/// Carries out anything but a WRITE; false if it would have to wait and may not.
+fn carry_out<T: Transport>(
+    conn: &Conn<T>,
+    command: Command,
+    req: &Request,
+    wait: Wait,
+    out: &mut ReplyBuf,
+) -> bool {
+    let ok = match command {
+        Command::Read => conn.exec.read(req, wait, out),
+        _ => Some(conn.exec.control(command, req, out)),
+    };
+    conn.counters.errors(u64::from(ok == Some(false)));
+    ok.is_some()
+}
 
-impl<T: Transport> Session<'_, T> {
-    fn run(&mut self) -> io::Result<()> {
+/// What a thread owes that has handed its connection over: replies to what it is doing.
+struct Debt<T: Transport> {
+    conn: Arc<Conn<T>>,
+    settled: bool,
+    /// Last, so that the connection is not over before everything is answered.
+    _ticket: Ticket,
+}
+
+impl<T: Transport> Debt<T> {
+    fn answer(mut self, out: ReplyBuf) {
+        self.conn.outbox.post(out, None);
+        self.settled = true;
+    }
+}
+
+impl<T: Transport> Drop for Debt<T> {
+    fn drop(&mut self) {
+        self.conn.counters.job_ended();
+        self.conn.stuck.fetch_sub(1, Ordering::AcqRel);
+        if !self.settled {
+            self.conn.outbox.transport.abort(); // the work panicked
+        }
+    }
+}
+
+impl<T: Transport> Receiver for Session<T> {
+    type Debt = Debt<T>;
+    const THREAD: &'static str = "nbd-conn";
+
+    fn hand_over(&mut self) -> Debt<T> {
+        let conn = self.conn.clone();
+        let ticket = conn.flight.enter_anyway(self.owed);
+        conn.counters.job_started();
+        conn.stuck.fetch_add(1, Ordering::AcqRel);
+        self.desk = Desk::new(conn.shared.watch.as_ref());
+        Debt { conn, settled: false, _ticket: ticket }
+    }
+
+    fn go_on(self: Box<Self>) {
+        let record = self.conn.record.clone();
+        let _entered = record.as_ref().map(|record| record.span().entered());
+        if let (Some(result), Some(record)) = (self.run(), record) {
+            record.report(&result);
+        }
+    }
+}
+
+/// Does what may wait. `None` if another thread has the connection now; all that was to be done here is done.
+fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<Box<Session<T>>> {
+    let (conn, desk) = (session.conn.clone(), session.desk.clone());
+    let mut out = std::mem::take(&mut session.aside);
+    match inline {
+        Inline::Writes(mut batch) => {
+            session.owed = batch.bytes();
+            let ((), back) = desk.attend(session, || batch.write(&conn, &mut out));
+            match back {
+                Ok(mut session) => {
+                    session.put_aside(out);
+                    session.spare = batch;
+                    return Some(session);
+                }
+                Err(debt) => debt.answer(out),
+            }
+        }
+        Inline::Other(command, req, wait, ticket) => {
+            let reads = command == Command::Read && ticket.is_none();
+            session.owed = if reads { u64::from(req.length) } else { 0 };
+            let (done, back) = desk.attend(session, || carry_out(&conn, command, &req, wait, &mut out));
+            match back {
+                Ok(mut session) => {
+                    session.put_aside(out);
+                    if done {
+                        session.tickets.extend(ticket);
+                    } else {
+                        drop(ticket);
+                        session.broken = session.submit(command, &req).err();
+                    }
+                    return Some(session);
+                }
+                Err(debt) => {
+                    if !done {
+                        carry_out(&conn, command, &req, Wait::Yes, &mut out);
+                    }
+                    debt.answer(out);
+                }
+            }
+        }
+    }
+    None
+}
+
+impl<T: Transport> Session<T> {
+    /// Receives and serves until the connection ends, which is the result, or until another thread has taken over.
+    fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
+        loop {
+            match self.step() {
+                Ok(Some(inline)) => self = attend(self, inline)?,
+                Ok(None) => return Some(self.end(Ok(()))),
+                Err(e) => return Some(self.end(Err(e))),
+            }
+        }
+    }
+
+    fn end(mut self: Box<Self>, result: io::Result<()>) -> io::Result<()> {
+        let conn = self.conn.clone();
+        conn.counters.add(&mut self.tally);
+        if result.is_err() {
+            conn.flight.forget_waiting();
+        }
+        self.orderly = true;
+        result
+    }
+
+    /// Goes on until there is something to do that may wait; `None` at the end of the connection.
+    fn step(&mut self) -> io::Result<Option<Inline>> {
         loop {
             let stopping = self.conn.stopping();
-            if self.rx.unread().len() >= self.need || self.dropping.is_some() {
-                self.serve_received()?;
+            if (self.amid || self.rx.unread().len() >= self.need || self.dropping.is_some())
+                && let Some(inline) = self.serve_received()?
+            {
+                return Ok(Some(inline));
             }
-            if self.ended || !self.receive()? {
-                return Ok(());
+            if self.ended || self.stopping || !self.receive()? {
+                return Ok(None);
             }
-            // What was under way when the server began to stop is served, what comes later is refused.
-            self.refusing = stopping;
+            self.stopping = stopping;
         }
+    }
+
+    /// What was built apart goes out behind what there is.
+    fn put_aside(&mut self, mut built: ReplyBuf) {
+        if self.out.len() == 0 {
+            std::mem::swap(&mut self.out, &mut built);
+        } else {
+            self.out.put(built.bytes());
+        }
+        built.truncate(0);
+        self.aside = built;
     }
 
     /// Receives until something can be done; false at the end of the stream.
@@ -132,6 +342,7 @@ impl<T: Transport> Session<'_, T> {
                 Ok(n) => {
                     self.rx.received(n);
                     self.idle_ticks = 0;
+                    self.watch_rate()?;
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     self.tick()?
@@ -141,6 +352,7 @@ impl<T: Transport> Session<'_, T> {
             if self.rx.unread().len() >= self.need
                 || (self.dropping.is_some() && !self.rx.unread().is_empty())
             {
+                self.began = None;
                 return Ok(true);
             }
         }
@@ -152,42 +364,68 @@ impl<T: Transport> Session<'_, T> {
         if self.rx.unread().is_empty() && self.dropping.is_none() {
             self.rx.shrink();
             self.out.shrink(SEND_AT);
-        } else if self.idle_ticks >= self.patience {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the client stopped in the middle of a request",
-            ));
+        } else if self.idle_ticks >= (self.stall.as_millis() / TICK.as_millis()).max(1) {
+            return Err(gave_up("the client stopped in the middle of a request"));
+        }
+        self.watch_rate()
+    }
+
+    /// A long request whose payload trickles in would keep its memory from others for ever: it has to arrive at
+    /// [`MIN_RATE`], beyond the time in which nothing needs to come.
+    fn watch_rate(&mut self) -> io::Result<()> {
+        if self.rx.unread().len() >= self.need || self.need <= RX_BASE {
+            return Ok(());
+        }
+        let limit = self.stall + Duration::from_secs(self.need as u64 / MIN_RATE);
+        if self.began.get_or_insert_with(Instant::now).elapsed() >= limit {
+            return Err(gave_up("the client sends the payload of a request too slowly"));
         }
         Ok(())
     }
 
-    /// Serves every complete request that has been received, and answers.
-    fn serve_received(&mut self) -> io::Result<()> {
+    /// Serves every complete request that has been received, and answers. Ends early with what may wait; when that is
+    /// done it is to be called again.
+    fn serve_received(&mut self) -> io::Result<Option<Inline>> {
+        if !self.amid {
+            self.amid = true;
+            self.served = 0;
+        }
+        if let Some(inline) = self.settle_writes()? {
+            return Ok(Some(inline));
+        }
+        if self.out.len() >= SEND_AT {
+            self.send()?;
+        }
         let info = self.conn.exec.device.info();
-        self.served = 0;
-        while !self.ended && self.drop_payload() {
+        while !self.ended && self.broken.is_none() && self.drop_payload() {
             let Some(header) = self.rx.unread().first_chunk::<REQUEST_LEN>() else {
                 self.need = REQUEST_LEN;
                 break;
             };
             let Some(req) = Request::decode(header) else {
-                self.write_batch()?;
-                self.send()?;
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "a request has the wrong magic number",
-                ));
+                self.broken = Some(invalid("a request has the wrong magic number"));
+                break;
             };
             if !self.dispatch(&req, &info)? {
                 break;
+            }
+            if let Some(inline) = self.inline.take() {
+                return Ok(Some(inline));
             }
             if self.out.len() >= SEND_AT {
                 self.send()?;
             }
         }
-        self.write_batch()?;
+        if let Some(inline) = self.settle_writes()? {
+            return Ok(Some(inline));
+        }
         self.conn.counters.add(&mut self.tally);
-        self.send()
+        self.send()?;
+        self.amid = false;
+        match self.broken.take() {
+            Some(e) => Err(e),
+            None => Ok(None),
+        }
     }
 
     /// Drops what came of a refused WRITE's payload; true when there is none (any more).
@@ -217,10 +455,6 @@ impl<T: Transport> Session<'_, T> {
     fn dispatch(&mut self, req: &Request, info: &DeviceInfo) -> io::Result<bool> {
         let is_write = req.kind == Command::Write as u16;
         let command = match self.conn.rules.check(req, info) {
-            Ok(command) if self.refusing && command != Command::Disc => Err(SHUTTING_DOWN),
-            checked => checked,
-        };
-        let command = match command {
             Ok(command) => command,
             Err(why) => {
                 self.rx.take(REQUEST_LEN);
@@ -230,9 +464,7 @@ impl<T: Transport> Session<'_, T> {
                 } else if req.length <= MAX_DROPPED {
                     self.dropping = Some(Dropping { left: req.length as usize, cookie: req.cookie, why });
                 } else {
-                    self.write_batch()?;
-                    self.send()?;
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "a WRITE is absurdly long"));
+                    self.broken = Some(invalid("a WRITE is absurdly long"));
                 }
                 return Ok(true);
             }
@@ -257,30 +489,38 @@ impl<T: Transport> Session<'_, T> {
         Ok(true)
     }
 
-    /// Whether the request just taken is all that the client waits for, so that nothing else waits if this thread does.
-    fn alone(&self) -> bool {
+    /// Whether the request just taken is all that the client waits for: handing it to a worker would only cost time.
+    fn is_alone(&self) -> bool {
         self.served == 1 && self.rx.unread().is_empty() && self.conn.flight.jobs() == 0
     }
 
     fn read(&mut self, req: &Request) -> io::Result<()> {
-        if req.length <= MAX_INLINE_READ {
-            let mut result = self.conn.exec.read(req, Wait::No, &mut self.out);
-            if result.is_none() && self.alone() {
-                result = self.conn.exec.read(req, Wait::Yes, &mut self.out);
-            }
-            if let Some(ok) = result {
-                if !ok {
-                    self.conn.counters.errors(1);
-                }
-                return Ok(());
-            }
+        let alone = self.is_alone();
+        let counted = req.length >= COUNTED;
+        let ticket = match req.length {
+            length if length > MAX_INLINE_READ => return self.submit(Command::Read, req),
+            length if counted => self.conn.flight.try_enter(u64::from(length)),
+            _ => None,
+        };
+        if counted && ticket.is_none() {
+            return self.submit(Command::Read, req);
         }
-        let req = *req;
-        self.submit(u64::from(req.length), move |conn, out| {
-            if conn.exec.read(&req, Wait::Yes, out) != Some(true) {
-                conn.counters.errors(1);
-            }
-        })
+        if self.conn.exec.is_sparse(req) {
+            let wait = if alone { Wait::Yes } else { Wait::No };
+            self.send()?; // so that its reply needs no copying
+            self.inline = Some(Inline::Other(Command::Read, *req, wait, ticket));
+            return Ok(());
+        }
+        if let Some(ok) = self.conn.exec.read(req, Wait::No, &mut self.out) {
+            self.tickets.extend(ticket);
+            self.conn.counters.errors(u64::from(!ok));
+        } else if alone {
+            self.inline = Some(Inline::Other(Command::Read, *req, Wait::Yes, ticket));
+        } else {
+            drop(ticket);
+            self.submit(Command::Read, req)?;
+        }
+        Ok(())
     }
 
     fn control(&mut self, command: Command, req: &Request) -> io::Result<()> {
@@ -290,68 +530,81 @@ impl<T: Transport> Session<'_, T> {
             }
             _ => true,
         };
-        if may_take_long && !self.alone() {
-            let req = *req;
-            return self.submit(0, move |conn, out| {
-                if !conn.exec.control(command, &req, out) {
-                    conn.counters.errors(1);
-                }
+        if may_take_long && !self.is_alone() {
+            return self.submit(command, req);
+        }
+        self.inline = Some(Inline::Other(command, *req, Wait::Yes, None));
+        Ok(())
+    }
+
+    /// Hands a request without payload to the pool, now or when there is room for its reply. A client that has too many
+    /// of them is not read from until some are done.
+    fn submit(&mut self, command: Command, req: &Request) -> io::Result<()> {
+        let max = self.conn.max_jobs;
+        if self.conn.flight.jobs() >= max {
+            self.send()?;
+            self.conn.flight.wait_below(max);
+        }
+        let (conn, req) = (self.conn.clone(), *req);
+        let bytes = if command == Command::Read { u64::from(req.length) } else { 0 };
+        let changes = command != Command::Read && command != Command::BlockStatus;
+        self.conn.flight.enter_later(bytes, move |ticket| {
+            conn.submit(changes, ticket, move |conn, out| {
+                carry_out(conn, command, &req, Wait::Yes, out);
             });
-        }
-        if !self.conn.exec.control(command, req, &mut self.out) {
-            self.conn.counters.errors(1);
-        }
+        });
         Ok(())
     }
 
-    /// Hands work to the pool. If it has to wait to be let in, what is done so far is answered first.
-    fn submit(
-        &mut self,
-        bytes: u64,
-        work: impl FnOnce(&Conn<T>, &mut ReplyBuf) + Send + 'static,
-    ) -> io::Result<()> {
-        let ticket = match self.conn.flight.try_enter(bytes) {
-            Some(ticket) => ticket,
-            None => {
-                self.write_batch()?;
-                self.send()?;
-                self.conn.flight.enter(bytes)
+    /// The next of the WRITEs that this receive brought, to be carried out on this thread: at most one call of the device
+    /// without FUA and one with it. When there are none, the receive buffer is free.
+    fn settle_writes(&mut self) -> io::Result<Option<Inline>> {
+        if !self.writes.is_empty() {
+            self.alone = self.is_alone();
+            let lent = self.rx.lend();
+            let mut durable = Batch { fua: true, ..Batch::default() };
+            let mut plain = std::mem::take(&mut self.spare);
+            plain.fua = false;
+            for write in self.writes.drain(..) {
+                let batch = if write.fua { &mut durable } else { &mut plain };
+                batch.cookies.push(write.cookie);
+                batch.ops.push(WriteOp::new(write.offset, lent.slice(write.payload)));
             }
-        };
-        self.conn.submit(ticket, work);
-        Ok(())
-    }
-
-    /// Writes what this receive brought: at most one call of the device without FUA, and one with it.
-    fn write_batch(&mut self) -> io::Result<()> {
-        if self.writes.is_empty() {
-            return Ok(());
+            // The plain ones first: they come last off this stack.
+            self.batches.extend([durable, plain].into_iter().filter(|batch| !batch.ops.is_empty()));
+            self.lent = Some(lent);
         }
-        let alone = self.alone();
-        let lent = self.rx.lend();
-        let mut durable = Batch::default();
-        for write in self.writes.drain(..) {
-            let batch = if write.fua { &mut durable } else { &mut self.batch };
-            batch.cookies.push(write.cookie);
-            batch.ops.push(WriteOp::new(write.offset, lent.slice(write.payload)));
+        while let Some(mut batch) = self.batches.pop() {
+            let apart = batch.fua && !self.alone;
+            if !apart && self.conn.stuck.load(Ordering::Acquire) < MAX_STUCK {
+                return Ok(Some(Inline::Writes(batch)));
+            }
+            self.send()?;
+            let conn = self.conn.clone();
+            conn.flight.wait_below(conn.max_jobs);
+            let ticket = conn.flight.enter(batch.bytes());
+            conn.submit(true, ticket, move |conn, out| batch.write(conn, out));
         }
-        self.batch.write(self.conn, false, &mut self.out);
-        if alone {
-            durable.write(self.conn, true, &mut self.out);
+        if let Some(lent) = self.lent.take() {
+            self.rx.give_back(lent);
         }
-        self.rx.give_back(lent);
-        if durable.ops.is_empty() {
-            return Ok(());
-        }
-        let bytes = durable.ops.iter().map(|op| op.data.len() as u64).sum();
-        self.submit(bytes, move |conn, out| durable.write(conn, true, out))
+        Ok(None)
     }
 
     fn send(&mut self) -> io::Result<()> {
         if self.out.len() > 0 {
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);
+            self.tickets.clear();
         }
         Ok(())
     }
+}
+
+fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+fn gave_up(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }

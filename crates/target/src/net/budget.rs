@@ -1,12 +1,42 @@
-//! Bounds on memory: how many bytes all connections together, and one connection alone, may have in flight.
+//! Bounds on memory: how many bytes all connections together, one client address, and one connection alone may have in
+//! flight.
+//!
+//! Nobody may take so much that the next one finds nothing (dynamic thresholds: Choudhury and Hahne 1998). What a
+//! connection holds beyond its first job is at most a quarter of what is left, a first job takes at most half of what is
+//! left, and what all connections of an address hold is at most sixteen times what is left. So ten connections that never
+//! let go of what they have leave a tenth of a budget to others, and hundreds of one address leave a seventeenth.
 
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-/// Bytes shared by all connections of a server. Handed out in the order asked for, so that a large request is not
-/// starved by small ones.
+/// What is left to all must be so many times what a connection with jobs holds.
+const CONNECTION_RATIO: u64 = 4;
+/// What an address holds must be no more than so many times what is left.
+const ADDRESS_RATIO: u64 = 16;
+/// Up to this size a job is let in whoever waits.
+const SMALL: u64 = 1 << 20;
+/// Whoever has waited for so long comes before all that is not small.
+const OVERDUE: Duration = Duration::from_secs(2);
+
+/// Whom memory is counted to: an address, of which an IPv6 host has as many as it likes within its /64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Holder(IpAddr);
+
+impl Holder {
+    /// The holder behind an address.
+    pub(crate) fn of(address: IpAddr) -> Holder {
+        match address.to_canonical() {
+            IpAddr::V6(v6) => Holder(IpAddr::V6((v6.to_bits() >> 64 << 64).into())),
+            v4 => Holder(v4),
+        }
+    }
+}
+
+/// Bytes shared by all connections of a server.
 pub(crate) struct Budget {
     limit: u64,
     state: Mutex<BudgetState>,
@@ -16,59 +46,139 @@ pub(crate) struct Budget {
 #[derive(Default)]
 struct BudgetState {
     used: u64,
-    /// The next ticket to give to a waiter, and the one whose turn it is.
-    next: u64,
-    turn: u64,
+    /// Those that hold something.
+    holders: HashMap<Holder, u64>,
+    /// Those that wait, in the order in which they came.
+    waiting: VecDeque<(Who, Instant)>,
+    /// Threads that ever waited for a grant.
+    blocked: u64,
+}
+
+/// One that waits for room.
+#[derive(Clone)]
+enum Who {
+    /// A connection with jobs.
+    Flight(Weak<Flight>),
+    /// A thread, by its number.
+    Thread(u64),
+    Nobody,
+}
+
+impl Who {
+    fn is(&self, other: &Who) -> bool {
+        match (self, other) {
+            (Who::Flight(a), Who::Flight(b)) => Weak::ptr_eq(a, b),
+            (Who::Thread(a), Who::Thread(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+/// What one that wants room has already.
+struct Asks {
+    who: Who,
+    holder: Option<Holder>,
+    jobs: usize,
+    held: u64,
+}
+
+impl BudgetState {
+    fn take(&mut self, holder: Option<Holder>, bytes: u64) {
+        self.used += bytes;
+        if let Some(holder) = holder {
+            *self.holders.entry(holder).or_default() += bytes;
+        }
+    }
+
+    fn give_back(&mut self, holder: Option<Holder>, bytes: u64) {
+        self.used -= bytes;
+        if let Some(holder) = holder
+            && let Some(held) = self.holders.get_mut(&holder)
+        {
+            *held -= bytes;
+            if *held == 0 {
+                self.holders.remove(&holder);
+            }
+        }
+    }
+
+    /// Who has waited for too long.
+    fn overdue(&self) -> Option<&Who> {
+        self.waiting.front().filter(|(_, since)| since.elapsed() >= OVERDUE).map(|(who, _)| who)
+    }
+
+    fn no_longer_waits(&mut self, who: &Who) {
+        self.waiting.retain(|(waits, _)| !waits.is(who));
+    }
+
+    fn held_by(&self, holder: Option<Holder>) -> u64 {
+        holder.and_then(|holder| self.holders.get(&holder).copied()).unwrap_or(0)
+    }
 }
 
 impl Budget {
-    /// At most `limit` bytes; nobody may ask for more at once.
+    /// At most `limit` bytes.
     pub(crate) fn new(limit: u64) -> Arc<Budget> {
         Arc::new(Budget { limit, state: Mutex::default(), freed: Condvar::new() })
     }
 
-    fn try_take(&self, bytes: u64) -> bool {
-        let mut state = self.state.lock();
-        let free = state.next == state.turn && state.used + bytes <= self.limit;
-        if free {
-            state.used += bytes;
+    /// Whether `asks` may take `bytes`. A budget of which nothing is used lets anything in: no limit is below the largest
+    /// request.
+    fn has_room(&self, state: &BudgetState, asks: &Asks, bytes: u64) -> bool {
+        if bytes == 0 || state.used == 0 {
+            return true;
         }
-        free
-    }
-
-    /// Whether one who holds `held` bytes may ask for more: nobody may hold more than what is left for all others
-    /// (dynamic thresholds: Choudhury and Hahne 1998). The next one that comes always finds half of what was left.
-    fn is_fair(&self, held: u64, bytes: u64) -> bool {
-        held + bytes <= self.limit.saturating_sub(self.state.lock().used)
+        let left = self.limit.saturating_sub(state.used);
+        let next = state.overdue();
+        let is_next = next.is_some_and(|next| next.is(&asks.who));
+        let fair = match asks.jobs {
+            0 if is_next => bytes <= left,
+            0 => bytes <= left / 2,
+            _ => (asks.held + bytes).saturating_mul(CONNECTION_RATIO) <= left,
+        };
+        let in_turn = bytes <= SMALL || next.is_none() || is_next;
+        fair && in_turn && state.held_by(asks.holder) + bytes <= left.saturating_mul(ADDRESS_RATIO)
     }
 
     /// Somebody waits.
     pub(crate) fn contended(&self) -> bool {
-        let state = self.state.lock();
-        state.next != state.turn
+        !self.state.lock().waiting.is_empty()
     }
 
-    fn take(&self, bytes: u64) {
-        debug_assert!(bytes <= self.limit);
-        let mut state = self.state.lock();
-        let ticket = state.next;
-        state.next += 1;
-        while state.turn != ticket || state.used + bytes > self.limit {
-            self.freed.wait(&mut state);
+    fn give_back(&self, holder: Option<Holder>, bytes: u64) {
+        let waiting: Vec<_> = {
+            let mut state = self.state.lock();
+            state.give_back(holder, bytes);
+            state.waiting.iter().map(|(who, _)| who.clone()).collect()
+        };
+        if waiting.iter().any(|who| matches!(who, Who::Thread(_))) {
+            self.freed.notify_all();
         }
-        state.turn += 1;
-        state.used += bytes;
-        self.freed.notify_all();
+        for who in waiting {
+            if let Who::Flight(flight) = who
+                && let Some(flight) = flight.upgrade()
+            {
+                flight.admit_waiting();
+            }
+        }
     }
 
-    fn give_back(&self, bytes: u64) {
-        self.state.lock().used -= bytes;
-        self.freed.notify_all();
-    }
-
-    /// Takes bytes until the grant is dropped, waiting for others to give theirs back.
+    /// Takes bytes until the grant is dropped, waiting for others to give theirs back. Whoever waits here holds nothing
+    /// of this budget.
     pub(crate) fn grant(self: &Arc<Self>, bytes: u64) -> Grant {
-        self.take(bytes);
+        let mut state = self.state.lock();
+        let mut asks = Asks { who: Who::Nobody, holder: None, jobs: 0, held: 0 };
+        while !self.has_room(&state, &asks, bytes) {
+            if matches!(asks.who, Who::Nobody) {
+                state.blocked += 1;
+                asks.who = Who::Thread(state.blocked);
+                state.waiting.push_back((asks.who.clone(), Instant::now()));
+            }
+            // By and by it is overdue, and then less will do.
+            let _ = self.freed.wait_for(&mut state, OVERDUE);
+        }
+        state.no_longer_waits(&asks.who);
+        state.take(None, bytes);
         Grant { budget: self.clone(), bytes }
     }
 }
@@ -81,18 +191,23 @@ pub(crate) struct Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        self.budget.give_back(None, self.bytes);
     }
 }
 
+/// Called with the ticket when there is room; it must not wait for anything.
+type Waiting = Box<dyn FnOnce(Ticket) + Send>;
+
 /// One connection's requests that are being worked on elsewhere than on its own thread.
 pub(crate) struct Flight {
+    own: Weak<Flight>,
     budget: Arc<Budget>,
+    holder: Option<Holder>,
     max_jobs: usize,
     max_bytes: u64,
     state: Mutex<FlightState>,
     landed: Condvar,
-    /// A copy of the number of jobs, to look at without the lock.
+    /// A copy of the number of jobs, those that wait for room included, to look at without the lock.
     jobs: AtomicUsize,
 }
 
@@ -100,12 +215,21 @@ pub(crate) struct Flight {
 struct FlightState {
     jobs: usize,
     bytes: u64,
+    /// Jobs that wait for room, in order.
+    waiting: VecDeque<(u64, Waiting)>,
 }
 
 impl Flight {
-    pub(crate) fn new(budget: Arc<Budget>, max_jobs: usize, max_bytes: u64) -> Arc<Flight> {
-        Arc::new(Flight {
+    pub(crate) fn new(
+        budget: Arc<Budget>,
+        holder: Option<Holder>,
+        max_jobs: usize,
+        max_bytes: u64,
+    ) -> Arc<Flight> {
+        Arc::new_cyclic(|own| Flight {
+            own: own.clone(),
             budget,
+            holder,
             max_jobs,
             max_bytes,
             state: Mutex::default(),
@@ -114,49 +238,131 @@ impl Flight {
         })
     }
 
-    /// Jobs that have not been answered.
+    /// Jobs that have not been answered, those that wait for room included.
     pub(crate) fn jobs(&self) -> usize {
         self.jobs.load(Ordering::Acquire)
     }
 
     /// Enters a job that needs `bytes` of memory if that is possible at once.
-    pub(crate) fn try_enter(self: &Arc<Self>, bytes: u64) -> Option<Ticket> {
+    pub(crate) fn try_enter(&self, bytes: u64) -> Option<Ticket> {
         let mut state = self.state.lock();
-        if !self.has_room(&state, bytes) || !self.budget.try_take(bytes) {
+        if !state.waiting.is_empty() {
             return None;
         }
-        Some(self.admit(&mut state, bytes))
+        self.take(&mut state, bytes)
     }
 
-    /// Enters a job, waiting for others of this connection, then for other connections.
-    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Ticket {
+    /// Enters a job that is under way whatever the limits say.
+    pub(crate) fn enter_anyway(&self, bytes: u64) -> Ticket {
         let mut state = self.state.lock();
-        while !self.has_room(&state, bytes) {
+        self.budget.state.lock().take(self.holder, bytes);
+        self.count(&mut state, bytes)
+    }
+
+    /// Enters a job, at once or when there is room; `begin` is called then, by whoever makes room. Never waits.
+    pub(crate) fn enter_later(&self, bytes: u64, begin: impl FnOnce(Ticket) + Send + 'static) {
+        if let Some(ticket) = self.try_enter(bytes) {
+            return begin(ticket);
+        }
+        {
+            let mut state = self.state.lock();
+            state.waiting.push_back((bytes, Box::new(begin)));
+            self.publish(&state);
+            if state.waiting.len() == 1 {
+                let who = Who::Flight(self.own.clone());
+                self.budget.state.lock().waiting.push_back((who, Instant::now()));
+            }
+        }
+        // Room may have come between the two.
+        self.admit_waiting();
+    }
+
+    /// Enters a job, waiting for room.
+    pub(crate) fn enter(&self, bytes: u64) -> Ticket {
+        let (sender, entered) = std::sync::mpsc::channel();
+        self.enter_later(bytes, move |ticket| drop(sender.send(ticket)));
+        match entered.recv() {
+            Ok(ticket) => ticket,
+            Err(_) => unreachable!("what waits for room is kept until there is some"),
+        }
+    }
+
+    /// Waits until there are less than `jobs` jobs, those that wait for room included.
+    pub(crate) fn wait_below(&self, jobs: usize) {
+        let mut state = self.state.lock();
+        while state.jobs + state.waiting.len() >= jobs.max(1) {
             self.landed.wait(&mut state);
         }
-        // Only this connection's thread enters jobs, so that the room found stays while the lock is let go.
-        drop(state);
-        self.budget.take(bytes);
-        self.admit(&mut self.state.lock(), bytes)
     }
 
-    /// A single job always has room, whatever its size: limits are never below the largest request.
-    fn has_room(&self, state: &FlightState, bytes: u64) -> bool {
-        let own = state.jobs < self.max_jobs && state.bytes + bytes <= self.max_bytes;
-        state.jobs == 0 || (own && self.budget.is_fair(state.bytes, bytes))
+    fn take(&self, state: &mut FlightState, bytes: u64) -> Option<Ticket> {
+        // A single job always has room here, whatever its size: limits are never below the largest request.
+        if state.jobs > 0 && (state.jobs >= self.max_jobs || state.bytes + bytes > self.max_bytes) {
+            return None;
+        }
+        let mut budget = self.budget.state.lock();
+        let who = Who::Flight(self.own.clone());
+        let asks = Asks { who, holder: self.holder, jobs: state.jobs, held: state.bytes };
+        if !self.budget.has_room(&budget, &asks, bytes) {
+            return None;
+        }
+        budget.take(self.holder, bytes);
+        drop(budget);
+        Some(self.count(state, bytes))
     }
 
-    fn admit(self: &Arc<Self>, state: &mut FlightState, bytes: u64) -> Ticket {
+    fn count(&self, state: &mut FlightState, bytes: u64) -> Ticket {
         state.jobs += 1;
         state.bytes += bytes;
-        self.jobs.store(state.jobs, Ordering::Release);
-        Ticket { flight: self.clone(), bytes }
+        self.publish(state);
+        let Some(flight) = self.own.upgrade() else { unreachable!("whoever calls has a reference") };
+        Ticket { flight, bytes }
+    }
+
+    fn publish(&self, state: &FlightState) {
+        self.jobs.store(state.jobs + state.waiting.len(), Ordering::Release);
+    }
+
+    /// Lets in what waits here, as far as there is room.
+    fn admit_waiting(&self) {
+        let mut admitted = Vec::new();
+        {
+            let mut state = self.state.lock();
+            while let Some(&(bytes, _)) = state.waiting.front() {
+                let Some(ticket) = self.take(&mut state, bytes) else {
+                    break;
+                };
+                if let Some((_, begin)) = state.waiting.pop_front() {
+                    admitted.push((ticket, begin));
+                }
+            }
+            self.publish(&state);
+            if state.waiting.is_empty() && !admitted.is_empty() {
+                self.budget.state.lock().no_longer_waits(&Who::Flight(self.own.clone()));
+            }
+        }
+        for (ticket, begin) in admitted {
+            begin(ticket);
+        }
+    }
+
+    /// The connection has ended: what waits for room is not done any more.
+    pub(crate) fn forget_waiting(&self) {
+        let forgotten = {
+            let mut state = self.state.lock();
+            let forgotten = std::mem::take(&mut state.waiting);
+            self.publish(&state);
+            self.budget.state.lock().no_longer_waits(&Who::Flight(self.own.clone()));
+            forgotten
+        };
+        drop(forgotten);
+        self.landed.notify_all();
     }
 
     /// Waits until every job has been answered.
     pub(crate) fn wait_idle(&self) {
         let mut state = self.state.lock();
-        while state.jobs > 0 {
+        while state.jobs + state.waiting.len() > 0 {
             self.landed.wait(&mut state);
         }
     }
@@ -164,8 +370,9 @@ impl Flight {
     /// The same, but not for ever; whether it is so.
     pub(crate) fn wait_idle_for(&self, wait: Duration) -> bool {
         let mut state = self.state.lock();
-        let idle = !self.landed.wait_while_for(&mut state, |state| state.jobs > 0, wait).timed_out();
-        idle || state.jobs == 0
+        let busy = |state: &mut FlightState| state.jobs + state.waiting.len() > 0;
+        let idle = !self.landed.wait_while_for(&mut state, busy, wait).timed_out();
+        idle || state.jobs + state.waiting.len() == 0
     }
 }
 
@@ -177,13 +384,19 @@ pub(crate) struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.flight.state.lock();
-        state.jobs -= 1;
-        state.bytes -= self.bytes;
-        self.flight.jobs.store(state.jobs, Ordering::Release);
-        drop(state);
-        self.flight.landed.notify_all();
-        self.flight.budget.give_back(self.bytes);
+        let flight = &self.flight;
+        let waits = {
+            let mut state = flight.state.lock();
+            state.jobs -= 1;
+            state.bytes -= self.bytes;
+            flight.publish(&state);
+            !state.waiting.is_empty()
+        };
+        flight.landed.notify_all();
+        flight.budget.give_back(flight.holder, self.bytes);
+        if waits {
+            flight.admit_waiting();
+        }
     }
 }
 
@@ -193,36 +406,56 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    fn flight(budget: &Arc<Budget>) -> Arc<Flight> {
+        Flight::new(budget.clone(), None, usize::MAX, u64::MAX)
+    }
+
+    fn take_all(flight: &Arc<Flight>, bytes: u64, held: &mut Vec<Ticket>) {
+        while let Some(ticket) = flight.try_enter(bytes) {
+            held.push(ticket);
+        }
+    }
+
+    fn used(budget: &Budget) -> u64 {
+        budget.state.lock().used
+    }
+
     #[test]
-    fn a_large_grant_is_not_overtaken() {
-        let budget = Budget::new(100);
-        let first = budget.grant(60);
-        let (sender, order) = mpsc::channel();
-        let spawn = |bytes, name: &'static str, tickets| {
-            let (theirs, sender) = (budget.clone(), sender.clone());
-            let handle = thread::spawn(move || {
-                let _grant = theirs.grant(bytes);
-                sender.send(name).unwrap();
-                thread::sleep(Duration::from_millis(20));
-            });
-            while budget.state.lock().next < tickets {
-                thread::yield_now();
-            }
-            handle
-        };
-        let large = spawn(90, "large", 2);
-        assert!(!budget.try_take(10), "there is a queue");
-        let small = spawn(20, "small", 3);
+    fn a_large_grant_waits_and_small_ones_do_not() {
+        let budget = Budget::new(64 << 20);
+        let first = budget.grant(40 << 20);
+        let (sender, granted) = mpsc::channel();
+        let theirs = budget.clone();
+        let large = thread::spawn(move || {
+            let _grant = theirs.grant(60 << 20);
+            sender.send(()).unwrap();
+        });
+        while !budget.contended() {
+            thread::yield_now();
+        }
+        drop(budget.grant(1 << 20));
+        assert!(granted.try_recv().is_err());
         drop(first);
         large.join().unwrap();
-        small.join().unwrap();
-        assert_eq!(order.try_iter().collect::<Vec<_>>(), ["large", "small"]);
-        assert_eq!(budget.state.lock().used, 0);
+        granted.recv().unwrap();
+        assert_eq!(used(&budget), 0);
+        assert!(!budget.contended());
+    }
+
+    #[test]
+    fn who_has_waited_for_long_comes_before_others_of_its_size() {
+        let budget = Budget::new(64 << 20);
+        let held = budget.grant(40 << 20);
+        let theirs = budget.clone();
+        // More than half of what is left, and less than all of it: for one that is overdue.
+        let large = thread::spawn(move || theirs.grant(20 << 20));
+        let _grant = large.join().unwrap();
+        drop(held);
     }
 
     #[test]
     fn a_connection_is_bounded_by_jobs_and_bytes() {
-        let flight = Flight::new(Budget::new(1000), 3, 100);
+        let flight = Flight::new(Budget::new(1000), None, 3, 100);
         let large = flight.try_enter(150).unwrap();
         assert!(flight.try_enter(1).is_none(), "over the bytes of a connection");
         drop(large);
@@ -233,37 +466,80 @@ mod tests {
             let flight = flight.clone();
             thread::spawn(move || drop(flight.enter(10)))
         };
+        while flight.jobs() < 4 {
+            thread::yield_now();
+        }
         drop(tickets);
         waiter.join().unwrap();
         flight.wait_idle();
         assert_eq!(flight.jobs(), 0);
-        assert_eq!(flight.budget.state.lock().used, 0);
+        assert_eq!(used(&flight.budget), 0);
     }
 
     #[test]
-    fn connections_share_one_budget() {
-        let budget = Budget::new(100);
-        let one = Flight::new(budget.clone(), 8, 100);
-        let two = Flight::new(budget, 8, 100);
-        let held = one.try_enter(80).unwrap();
-        assert!(two.try_enter(30).is_none());
-        drop(held);
-        assert!(two.try_enter(30).is_some());
-    }
-
-    #[test]
-    fn greedy_connections_leave_room_for_the_next() {
-        let budget = Budget::new(1200);
-        let mut held = Vec::new();
-        for greedy in 1..=5 {
-            let flight = Flight::new(budget.clone(), usize::MAX, 1000);
-            while let Some(ticket) = flight.try_enter(1) {
-                held.push(ticket);
-            }
-            let left = 1200 - budget.state.lock().used;
-            assert!(left >= 1200 >> greedy, "{left} bytes are left after {greedy} greedy connections");
+    fn what_waits_for_room_begins_in_order_when_others_give_theirs_back() {
+        let budget = Budget::new(100 << 20);
+        let (one, two) = (flight(&budget), flight(&budget));
+        let held = one.try_enter(90 << 20).unwrap();
+        let (sender, order) = mpsc::channel();
+        for n in 0..3 {
+            let sender = sender.clone();
+            two.enter_later(6 << 20, move |ticket| sender.send((n, ticket)).unwrap());
         }
-        let modest = Flight::new(budget, usize::MAX, 1000);
-        assert!(modest.try_enter(30).is_some());
+        assert_eq!(two.jobs(), 3);
+        assert!(order.try_recv().is_err());
+        assert!(two.try_enter(1).is_none(), "not before what waits");
+        drop(held);
+        let begun: Vec<_> = order.try_iter().collect();
+        assert_eq!(begun.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(!budget.contended());
+        drop(begun);
+        two.wait_idle();
+        assert_eq!(used(&budget), 0);
+    }
+
+    #[test]
+    fn an_ended_connection_waits_for_no_room() {
+        let budget = Budget::new(100);
+        let (one, two) = (flight(&budget), flight(&budget));
+        let held = one.try_enter(90).unwrap();
+        two.enter_later(80, |_| panic!("it was forgotten"));
+        two.forget_waiting();
+        two.wait_idle();
+        assert!(!budget.contended());
+        drop(held);
+    }
+
+    #[test]
+    fn ten_greedy_connections_leave_a_tenth() {
+        let limit = 256 << 20;
+        let budget = Budget::new(limit);
+        let mut held = Vec::new();
+        for _ in 0..10 {
+            take_all(&flight(&budget), 64 << 10, &mut held);
+        }
+        let left = limit - used(&budget);
+        assert!(left >= limit / 10, "{left} bytes are left");
+        assert!(flight(&budget).try_enter(1 << 20).is_some());
+        assert!(flight(&budget).try_enter(64 << 20).is_none(), "a first job is bounded too");
+    }
+
+    #[test]
+    fn an_address_leaves_room_however_many_connections_it_has() {
+        let limit = 256 << 20;
+        let budget = Budget::new(limit);
+        let of = |address: &str| Some(Holder::of(address.parse().unwrap()));
+        let connect = |address: &str| Flight::new(budget.clone(), of(address), usize::MAX, u64::MAX);
+        let mut held = Vec::new();
+        for n in 0..500 {
+            take_all(&connect(&format!("2001:db8::{n:x}")), 64 << 10, &mut held);
+        }
+        let left = limit - used(&budget);
+        assert!(left >= limit / 18, "{left} bytes are left");
+        assert!(connect("2001:db8::ffff").try_enter(64 << 10).is_none());
+        assert!(connect("2001:db8:0:1::1").try_enter(1 << 20).is_some());
+        assert!(connect("192.0.2.1").try_enter(1 << 20).is_some());
+        drop(held);
+        assert!(budget.state.lock().holders.is_empty());
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod listener;
 pub(crate) mod outbox;
 pub(crate) mod pool;
 pub(crate) mod transport;
+pub(crate) mod watch;
 
 pub use listener::Listen;
 pub use pool::Pool;

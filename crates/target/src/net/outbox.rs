@@ -3,15 +3,20 @@
 
 use super::budget::Ticket;
 use super::buffers::ReplyBuf;
-use super::transport::{Transport, send_all};
+use super::transport::Transport;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Replies sent by one call.
 const MAX_GATHER: usize = 16;
+/// A client has to take its replies at this rate, in bytes a second, beyond the time that a socket may be full.
+pub(crate) const MIN_RATE: u64 = 64 << 10;
+/// How long a client may be slower than that.
+const GRACE: Duration = Duration::from_secs(60);
 /// Reply buffers kept for the next workers, and the largest worth keeping.
 const MAX_SPARE: usize = 4;
 const MAX_SPARE_BYTES: usize = 1 << 20;
@@ -35,6 +40,25 @@ pub(crate) struct Outbox<T, S = ()> {
     stamp: Mutex<S>,
     sender_gone: Condvar,
     spare: Mutex<Vec<ReplyBuf>>,
+}
+
+/// How fast replies are taken. A client that takes a byte now and then would hold its memory for ever.
+#[derive(Default)]
+struct Pace {
+    since: Option<Instant>,
+    bytes: u64,
+}
+
+impl Pace {
+    /// So many bytes were taken, and there are more.
+    fn sent(&mut self, bytes: usize) -> io::Result<()> {
+        self.bytes += bytes as u64;
+        let took = self.since.get_or_insert_with(Instant::now).elapsed();
+        if took >= GRACE + Duration::from_secs(self.bytes / MIN_RATE) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes its replies too slowly"));
+        }
+        Ok(())
+    }
 }
 
 /// Whoever sets `sending` sends, until the queue is empty.
@@ -73,8 +97,20 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
             state.sending = true;
         }
         self.stamp.lock().stamp(bytes);
-        let sent = send_all(&self.transport, bytes).and_then(|()| self.drain(true));
+        let sent = self.send_own(bytes).and_then(|()| self.drain(true));
         sent.inspect_err(|_| self.fail())
+    }
+
+    fn send_own(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut pace = Pace::default();
+        while !bytes.is_empty() {
+            let sent = self.transport.send(&[IoSlice::new(bytes)], true)?;
+            bytes = &bytes[sent..];
+            if !bytes.is_empty() {
+                pace.sent(sent)?;
+            }
+        }
+        self.transport.flush(true)
     }
 
     /// Leaves a worker's reply to be sent: now, by this thread, unless another is at it or the socket is full. A full
@@ -111,9 +147,11 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
     /// Sends what is queued. The caller has set `sending`; success clears it, an error leaves it set.
     fn drain(&self, wait: bool) -> io::Result<()> {
         let mut batch = VecDeque::new();
+        let mut pace = Pace::default();
         loop {
             while !batch.is_empty() {
-                if let Err(e) = self.send_some(&mut batch, wait) {
+                let sent = self.send_some(&mut batch, wait).and_then(|n| pace.sent(n));
+                if let Err(e) = sent {
                     let mut state = self.state.lock();
                     batch.append(&mut state.queue);
                     state.queue = batch;
@@ -139,14 +177,15 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         }
     }
 
-    fn send_some(&self, batch: &mut VecDeque<Reply>, wait: bool) -> io::Result<()> {
+    fn send_some(&self, batch: &mut VecDeque<Reply>, wait: bool) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); MAX_GATHER];
         let mut count = 0;
         for (slice, reply) in slices.iter_mut().zip(batch.iter()) {
             *slice = IoSlice::new(&reply.buf.bytes()[reply.sent..]);
             count += 1;
         }
-        let mut sent = self.transport.send(&slices[..count], wait)?;
+        let taken = self.transport.send(&slices[..count], wait)?;
+        let mut sent = taken;
         while let Some(first) = batch.front_mut() {
             let left = first.buf.len() - first.sent;
             if sent < left {
@@ -158,7 +197,7 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
                 self.keep_spare(done.buf);
             }
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Replies that wait behind the one that is being sent.

@@ -1,30 +1,48 @@
 //! The few threads that carry out what may block.
 
+use super::watch::{Looked, Watch};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A fixed number of threads. Clients take turns, one job each, so that a client with many jobs delays others by one at a
+/// A thread beyond the usual number ends after so much time without work.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Some threads. Clients take turns, one job each, so that a client with many jobs delays others by one at a
 /// time; the jobs of one client begin in the order of arrival. What waits is bounded by those who submit: a connection has
-/// a limited number of jobs in flight.
+/// a limited number of jobs in flight. A pool that is [watched](Pool::watched) gets more threads when all of its own wait
+/// for a disk.
 pub struct Pool {
     shared: Option<Arc<Shared>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Shared {
+    own: Weak<Shared>,
+    name: String,
     state: Mutex<State>,
     wake: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// Jobs of one client that may run at a time.
     share: usize,
+    /// Threads there always are, and how many there may be.
+    base: usize,
+    limit: OnceLock<usize>,
+    watch: OnceLock<Weak<Watch>>,
 }
 
 #[derive(Default)]
 struct State {
+    /// Threads there are, and those that wait for a job.
+    threads: usize,
+    idle: usize,
+    /// Jobs begun so far, and as many at the last look.
+    begun: u64,
+    seen: u64,
     /// Those that have jobs here.
     clients: HashMap<u64, Client>,
     /// Those with a job that may begin, in the order of their turns; each once.
@@ -63,6 +81,7 @@ impl State {
         client.has_turn = false;
         let job = client.jobs.pop_front()?;
         client.running += 1;
+        self.begun += 1;
         self.settle(id, share);
         Some((id, job))
     }
@@ -71,20 +90,39 @@ impl State {
 impl Pool {
     /// Starts `threads` threads, called `name` and a number. One client has at most `share` of them at a time.
     pub fn start(name: &str, threads: usize, share: usize) -> std::io::Result<Pool> {
-        let (state, wake) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { state, wake, share: share.max(1) });
-        let pool = Pool { shared: Some(shared.clone()), threads: Mutex::default() };
-        for n in 0..threads.max(1) {
-            let shared = shared.clone();
-            let thread = thread::Builder::new().name(format!("{name}-{n}")).spawn(move || work(&shared))?;
-            pool.threads.lock().push(thread);
+        let base = threads.max(1);
+        let shared = Arc::new_cyclic(|own| Shared {
+            own: own.clone(),
+            name: name.to_owned(),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            threads: Mutex::default(),
+            share: share.max(1),
+            base,
+            limit: OnceLock::new(),
+            watch: OnceLock::new(),
+        });
+        let pool = Pool { shared: Some(shared.clone()) };
+        for _ in 0..base {
+            shared.add_thread()?;
         }
         Ok(pool)
     }
 
+    /// Lets the pool have up to `limit` threads while none of those it has comes back from its job.
+    pub(crate) fn watched(self, watch: &Arc<Watch>, limit: usize) -> Pool {
+        if let Some(shared) = &self.shared {
+            let _ = shared.limit.set(limit.max(shared.base));
+            let _ = shared.watch.set(Arc::downgrade(watch));
+            let weak: Weak<Shared> = Arc::downgrade(shared);
+            watch.add(weak);
+        }
+        self
+    }
+
     /// A pool without threads: a job is done by who submits it. For tests that must be repeatable.
     pub fn inline() -> Pool {
-        Pool { shared: None, threads: Mutex::default() }
+        Pool { shared: None }
     }
 
     pub(crate) fn submit(&self, client: u64, job: Job) {
@@ -94,45 +132,105 @@ impl Pool {
                 let mut state = shared.state.lock();
                 state.clients.entry(client).or_default().jobs.push_back(job);
                 state.settle(client, shared.share);
+                let all_busy = state.idle == 0;
                 drop(state);
                 shared.wake.notify_one();
+                if all_busy && let Some(watch) = shared.watch.get().and_then(Weak::upgrade) {
+                    watch.wake();
+                }
             }
         }
+    }
+}
+
+impl Shared {
+    fn add_thread(self: &Arc<Self>) -> std::io::Result<()> {
+        let number = {
+            let mut state = self.state.lock();
+            state.threads += 1;
+            state.threads - 1
+        };
+        let shared = self.clone();
+        let spawned =
+            thread::Builder::new().name(format!("{}-{number}", self.name)).spawn(move || work(&shared));
+        let thread = spawned.inspect_err(|_| self.state.lock().threads -= 1)?;
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Looked for Shared {
+    /// A job waits, and since the last look none has begun: every thread waits for something.
+    fn look(&self, _: u32) -> bool {
+        let (waits, grow) = {
+            let mut state = self.state.lock();
+            let waits = !state.turns.is_empty();
+            let stuck = waits && state.idle == 0 && state.seen == state.begun;
+            state.seen = state.begun;
+            (waits, stuck && !state.stopping && state.threads < self.limit.get().copied().unwrap_or(0))
+        };
+        if grow
+            && let Some(shared) = self.own.upgrade()
+            && let Err(e) = shared.add_thread()
+        {
+            tracing::debug!(error = %e, "no further thread for what waits");
+        }
+        waits
     }
 }
 
 impl Drop for Pool {
     /// Finishes what was submitted.
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
-            shared.state.lock().stopping = true;
-            shared.wake.notify_all();
-        }
+        let Some(shared) = &self.shared else {
+            return;
+        };
+        shared.state.lock().stopping = true;
+        shared.wake.notify_all();
         let current = thread::current().id();
-        for thread in self.threads.get_mut().drain(..).filter(|t| t.thread().id() != current) {
+        let threads = std::mem::take(&mut *shared.threads.lock());
+        for thread in threads.into_iter().filter(|t| t.thread().id() != current) {
             let _ = thread.join();
         }
     }
 }
 
-fn work(shared: &Shared) {
+/// The next job, and whose it is; `None` when this thread is to end.
+fn next(shared: &Shared) -> Option<(u64, Job)> {
+    let mut state = shared.state.lock();
     loop {
-        let (client, job) = {
-            let mut state = shared.state.lock();
-            loop {
-                match state.next(shared.share) {
-                    Some(next) => {
-                        if !state.turns.is_empty() {
-                            shared.wake.notify_one(); // a turn must never be left without a thread that looks for it
-                        }
-                        break next;
-                    }
-                    // What waits for its client's share is begun by the thread that has the share.
-                    None if state.stopping => return,
-                    None => shared.wake.wait(&mut state),
-                }
+        if let Some(next) = state.next(shared.share) {
+            if !state.turns.is_empty() {
+                shared.wake.notify_one(); // a turn must never be left without a thread that looks for it
+            }
+            return Some(next);
+        }
+        // What waits for its client's share is begun by the thread that has the share.
+        if state.stopping {
+            break;
+        }
+        state.idle += 1;
+        let extra = state.threads > shared.base;
+        let idle_for_long = match extra {
+            true => shared.wake.wait_for(&mut state, LINGER).timed_out(),
+            false => {
+                shared.wake.wait(&mut state);
+                false
             }
         };
+        state.idle -= 1;
+        if idle_for_long && state.turns.is_empty() && state.threads > shared.base {
+            break;
+        }
+    }
+    state.threads -= 1;
+    None
+}
+
+fn work(shared: &Shared) {
+    while let Some((client, job)) = next(shared) {
         // A device that panics ends the connection it served (the job's guard sees to that), not this thread.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("a request's worker panicked");
@@ -180,6 +278,24 @@ mod tests {
         begin.send(()).unwrap();
         drop(pool);
         assert_eq!(*order.lock(), [1, 2, 3, 1, 3, 1, 1]);
+    }
+
+    #[test]
+    fn threads_that_all_wait_are_joined_by_others() {
+        let watch = Watch::start("watch").unwrap();
+        let pool = Pool::start("test", 2, 8).unwrap().watched(&watch, 4);
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        for client in 0..3 {
+            let gate = gate.clone();
+            pool.submit(client, Box::new(move || gate.lock().recv().unwrap_or(())));
+        }
+        let (done, other) = std::sync::mpsc::channel();
+        pool.submit(9, Box::new(move || done.send(()).unwrap()));
+        other.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(pool.shared.as_ref().unwrap().state.lock().threads <= 4);
+        drop(open);
+        drop(pool);
     }
 
     #[test]

@@ -218,6 +218,16 @@ impl Task {
         self.op.has(super::opcodes::QUICK)
     }
 
+    /// It may change the medium, or something that other initiators see.
+    pub fn changes(&self) -> bool {
+        self.op.has(super::opcodes::WRITES | super::opcodes::GOVERNS) || self.op.code() == 0x83
+    }
+
+    /// SYNCHRONIZE CACHE: it changes nothing, and waits for what writes wait for.
+    pub fn is_flush(&self) -> bool {
+        matches!(self.op.code(), 0x35 | 0x91)
+    }
+
     /// It may run for minutes: never on a thread that others wait for.
     pub fn may_take_long(&self) -> bool {
         self.op.has(super::opcodes::LONG)

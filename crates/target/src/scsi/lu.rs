@@ -125,6 +125,9 @@ pub struct LogicalUnit {
     /// Initiator devices, by name and target port, that came by before, and whether one lost its RESERVE(6) since.
     known: Mutex<BTreeMap<(String, Arc<str>), bool>>,
     pub(crate) reservations: Mutex<Reservations>,
+    /// Held while reservations or mode parameters are changed, on disk too. Commands look at these while they are
+    /// received, so that nobody may hold them for as long as a disk takes.
+    pub(crate) changing: Mutex<()>,
     /// The holder of RESERVE(6): [`LuNexus::number`].
     pub(crate) reserved_by: Mutex<Option<u64>>,
     pub(crate) modes: Mutex<Modes>,
@@ -132,8 +135,9 @@ pub struct LogicalUnit {
     pub(crate) copies: Mutex<Records>,
     /// Empty for a lone server.
     pub(crate) port_groups: RwLock<Vec<PortGroup>>,
-    /// What the store holds.
+    /// What the store holds; and held while that is changed.
     saved: Mutex<Saved>,
+    saving: Mutex<()>,
     /// The threshold of available space has been passed and reported.
     low_space: AtomicBool,
     /// It is being put in the place of another: whoever finds it has to be told.
@@ -176,7 +180,9 @@ impl LogicalUnit {
             low_space: AtomicBool::new(false),
             replacing: AtomicBool::new(false),
             saved: Mutex::new(saved.clone()),
+            saving: Mutex::new(()),
             reservations: Mutex::default(),
+            changing: Mutex::new(()),
         };
         lu.set_gate(gate::PERSISTENT, !reservations.registrations.is_empty());
         lu.set_gate(gate::SANITIZE, saved.sanitizing);
@@ -321,15 +327,16 @@ impl LogicalUnit {
 
     /// Changes what is kept across restarts. Without a store nothing is.
     pub(crate) fn keep(&self, change: impl FnOnce(&mut Saved)) -> Result<()> {
-        let mut saved = self.saved.lock();
+        let _one_at_a_time = self.saving.lock();
+        let saved = self.saved.lock().clone();
         let mut changed = saved.clone();
         change(&mut changed);
         if let Some(store) = &self.store
-            && changed != *saved
+            && changed != saved
         {
             store.save(&changed.encode())?;
         }
-        *saved = changed;
+        *self.saved.lock() = changed;
         Ok(())
     }
 

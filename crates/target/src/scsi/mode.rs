@@ -261,16 +261,17 @@ fn select(task: &Task, list: &Bytes, header: usize, descriptors: impl Fn(&[u8]) 
     let described = descriptors(&list[..header]);
     let pages = list.get(header + described..).ok_or(length_error)?;
     check_descriptor(lu, &list[header..header + described], long, header)?;
-    let mut modes = lu.modes.lock();
-    let changed = parse(lu, &modes, pages, header + described)?;
+    let one_at_a_time = lu.changing.lock();
+    let before = lu.modes.lock().clone();
+    let changed = parse(lu, &before, pages, header + described)?;
     if save {
         lu.keep(|saved| saved.modes = Some(changed.clone())).map_err(writing)?;
     }
-    if changed != *modes {
-        let no_cache_now = modes.write_cache && !changed.write_cache;
-        *modes = changed;
-        lu.apply_modes(&modes);
-        drop(modes);
+    if changed != before {
+        let no_cache_now = before.write_cache && !changed.write_cache;
+        lu.apply_modes(&changed);
+        *lu.modes.lock() = changed;
+        drop(one_at_a_time);
         lu.establish(Asc::MODE_PARAMETERS_CHANGED, |path| !std::ptr::eq(path, &*task.path));
         if no_cache_now {
             // From now on nobody sees a reason to flush: what was acknowledged from the cache has to be durable too.

@@ -3,7 +3,7 @@
 use super::cdb::{Blocks, Cdb};
 use super::command::{Command, Outcome, ReadCommand, Status, Task, WriteCommand};
 use super::lu::{LogicalUnit, gate};
-use super::opcodes::{self, Kind, Op, Reserve};
+use super::opcodes::{self, Kind, Length, Op, Reserve};
 use super::reservation::{Name, Want};
 use super::sense::{Asc, Sense, SenseKey};
 use super::target::{Target, TargetPort, lun_from_wire};
@@ -448,6 +448,10 @@ fn conflicts(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> bool {
     !path.lu.reservations.lock().allows(&path.name(), want)
 }
 
+/// The longest parameter list that a command takes: memory is set aside for it before any of it arrives. PERSISTENT
+/// RESERVE OUT has the longest, with a TransportID for each initiator.
+const MAX_PARAMETER_LIST: u64 = 256 << 10;
+
 /// Checks the fields that many commands share. The range for the fast path, if it is a command for it.
 fn try_accept(path: &LuNexus, op: &Op, cdb: &Cdb, data_out: u64) -> Result<Option<(u64, u32)>, Outcome> {
     let fail = |sense| Err(path.check(sense));
@@ -469,6 +473,9 @@ fn try_accept(path: &LuNexus, op: &Op, cdb: &Cdb, data_out: u64) -> Result<Optio
         };
     }
     let taken = op.data_out.bytes(cdb, path.lu.block_size());
+    if matches!(op.data_out, Length::Field(..)) && taken > MAX_PARAMETER_LIST {
+        return fail(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
+    }
     let sent = if op.kind == Kind::Read { range.1 } else { 0 };
     if taken.max(sent) > inquiry::MAX_TRANSFER_BYTES || op.has(opcodes::EXACT) && taken != data_out {
         return fail(Sense::illegal(Asc::INVALID_FIELD_IN_CDB));

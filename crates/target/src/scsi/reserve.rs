@@ -220,13 +220,15 @@ fn check_aptpl(task: &Task, aptpl: bool, byte: usize) -> Result<bool, Sense> {
 fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal>) -> Reply {
     let lu = task.lu();
     let news = {
-        let mut reservations = lu.reservations.lock();
-        let mut changed = reservations.clone();
+        let _one_at_a_time = lu.changing.lock();
+        let before = lu.reservations.lock().clone();
+        let mut changed = before.clone();
         let news = f(&mut changed)?;
-        if changed.aptpl || reservations.aptpl {
+        if changed.aptpl || before.aptpl {
             let kept = changed.aptpl.then(|| changed.clone());
             lu.keep(|saved| saved.reservations = kept).map_err(writing)?;
         }
+        let mut reservations = lu.reservations.lock();
         lu.set_gate(gate::PERSISTENT, !changed.registrations.is_empty());
         *reservations = changed;
         news

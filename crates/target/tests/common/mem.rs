@@ -37,6 +37,8 @@ pub struct MemDevice {
     pub failure: Mutex<Option<ErrorKind>>,
     /// `read`, `flush` and writes with FUA wait while it is set.
     pub blocked: Gate,
+    /// Other writes wait too.
+    pub blocks_all: AtomicBool,
     /// The device keeps references to what is written.
     pub keep: Mutex<Option<Vec<bytes::Bytes>>>,
     /// `read` and `flush` panic.
@@ -100,6 +102,7 @@ impl MemDevice {
             cold: AtomicBool::new(false),
             failure: Mutex::default(),
             blocked: Gate::default(),
+            blocks_all: AtomicBool::new(false),
             keep: Mutex::default(),
             broken: AtomicBool::new(false),
             broken_inline: AtomicBool::new(false),
@@ -198,6 +201,8 @@ impl BlockDevice for MemDevice {
         count(&self.calls.write_calls);
         if fua {
             count(&self.calls.fua_calls);
+        }
+        if fua || self.blocks_all.load(Ordering::Relaxed) {
             self.blocked.pass();
         }
         for op in ops {
