@@ -253,12 +253,14 @@ fn requests_after_the_stop_are_not_answered_and_none_fails() {
 /// Whatever waits for a disk, the connection's thread comes back to receiving.
 #[test]
 fn a_read_in_memory_overtakes_what_waits_for_a_disk() {
-    let cases: [(&str, u16, u16, u64, u32, &[u8]); 3] = [
-        ("a flush", FLUSH, 0, 0, 0, &[]),
-        ("a durable write", WRITE, 1, 0, 512, &[1; 512]),
-        ("a write", WRITE, 0, 0, 512, &[1; 512]),
+    let data = [1; 512];
+    let cases = [
+        ("a flush", FLUSH, 0, &data[..0]),
+        ("a durable write", WRITE, 1, &data),
+        ("a write", WRITE, 0, &data),
     ];
-    for (name, command, flags, offset, length, payload) in cases {
+    for (name, command, flags, payload) in cases {
+        let (offset, length) = (0, payload.len() as u32);
         let fixture = start(MemDevice::new(SIZE), |_| {});
         let mut client = fixture.client(true);
         fixture.device.blocks_all.store(true, Ordering::Relaxed);

@@ -26,10 +26,11 @@ pub(super) fn serve(conn: &Arc<Conn>, bhs: &Bhs, data: &[u8], out: &mut ReplyBuf
     match bhs.opcode() {
         opcode::NOP_OUT => nop_out(conn, bhs, data, out),
         opcode::TEXT => text(conn, bhs, data, out),
-        opcode::TASK_MANAGEMENT if conn.session.nexus.is_some() => match begin(conn, bhs) {
-            Some(managing) => task_management(conn, bhs, managing),
-            None => {}
-        },
+        opcode::TASK_MANAGEMENT if conn.session.nexus.is_some() => {
+            if let Some(managing) = begin(conn, bhs) {
+                task_management(conn, bhs, managing);
+            }
+        }
         opcode::LOGOUT => return logout(conn, bhs, out),
         // In a discovery session (4.3); its CmdSN is used up all the same.
         _ => refuse(conn, bhs, RejectReason::ProtocolError, out),

@@ -193,8 +193,8 @@ impl NbdServer {
         self.context.registry.disconnect(export, wait)
     }
 
-    /// Stops accepting, refuses new requests, finishes those under way, and closes; breaks off what is left after
-    /// `grace`. Tells how many connections had to be broken off. May be called again.
+    /// Stops accepting, finishes the requests that have arrived, and closes; those that come later are not answered, so
+    /// that a client that reconnects asks again. Breaks off what is left after `grace`. Tells how many connections had to be broken off. May be called again.
     pub fn shutdown(&self, grace: Duration) -> usize {
         self.context.shared.stopping.store(true, Ordering::SeqCst);
         for listener in &self.listeners {

@@ -180,9 +180,9 @@ impl<R: Receiver> Desk<R> {
         self.laid.lock().receiver = Some(receiver);
         self.since.store(watch.now(), Ordering::SeqCst);
         watch.wake();
-        let unwinding = Unwinding(self);
+        let mut unwinding = Unwinding(Some(self));
         let result = work();
-        std::mem::forget(unwinding);
+        unwinding.0 = None;
         (result, self.take())
     }
 
@@ -232,11 +232,11 @@ impl<R: Receiver> Looked for Desk<R> {
 }
 
 /// The work panicked: the connection ends, and what is owed is settled by letting go of it.
-struct Unwinding<'a, R: Receiver>(&'a Desk<R>);
+struct Unwinding<'a, R: Receiver>(Option<&'a Desk<R>>);
 
 impl<R: Receiver> Drop for Unwinding<'_, R> {
     fn drop(&mut self) {
-        drop(self.0.take());
+        drop(self.0.map(Desk::take));
     }
 }
 
