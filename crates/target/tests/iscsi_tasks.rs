@@ -159,7 +159,7 @@ fn an_abort_of_what_changes_nothing_is_answered_at_once() {
     fixture.device.blocked.wait_for(3);
     for command in [&flush, &reads[0]] {
         assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 0);
-        assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 0, "it is still there, and aborted");
+        assert_eq!(wire.manage(ABORT_TASK, 0, command.itt()), 1, "it is gone, and its tag may be used again");
     }
     fixture.device.blocked.open();
     assert_eq!(wire.receive().bhs.itt(), reads[1].itt());
@@ -258,9 +258,54 @@ fn a_reset_that_waits_stops_nothing_else() {
     other.0[9] = 1;
     wire.send(&other, &[]);
     assert_eq!(wire.collect(other.itt()).len(), 512);
-    let answer = wire.logout(0, 1);
-    assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::LOGOUT_RESPONSE, 0));
     fixture.device.blocked.open();
+    assert_eq!(wire.receive().opcode(), opcode::TASK_MANAGEMENT_RESPONSE);
+}
+
+/// Nobody waits for a flush at the end; a write must not appear after the end was confirmed.
+#[test]
+fn a_logout_waits_for_writes_and_for_nothing_else() {
+    for (durable, waits) in [(false, false), (true, true)] {
+        let fixture = Fixture::new();
+        let mut wire = fixture.session();
+        fixture.device.blocked.close();
+        if durable {
+            durable_write(&mut wire);
+        } else {
+            let flush = wire.command(FINAL, &FLUSH, 0);
+            wire.send(&flush, &[]);
+        }
+        fixture.device.blocked.wait_for(1);
+        let mut logout = wire.request(opcode::LOGOUT, FINAL);
+        logout.put_u16(20, 0);
+        wire.send(&logout, &[]);
+        if waits {
+            wire.expect_silence();
+            fixture.device.blocked.open();
+        }
+        let answer = wire.receive();
+        assert_eq!((answer.opcode(), answer.bhs.u8(2)), (opcode::LOGOUT_RESPONSE, 0));
+        fixture.device.blocked.open();
+        assert!(wire.is_closed());
+        fixture.wait_for("the session to end", || fixture.server.stats().connections == 0);
+    }
+}
+
+/// Who leaves while long answers wait to be taken leaves nothing behind.
+#[test]
+fn a_connection_that_breaks_while_it_sends_is_over() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    let reads: Vec<u8> = (0..64)
+        .flat_map(|_| {
+            let read = wire.read_command(0, 2048);
+            wire.bytes(&read, &[])
+        })
+        .collect();
+    wire.stream.write_all(&reads).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    drop(wire);
+    fixture.wait_for("the connection to end", || fixture.server.stats().connections == 0);
 }
 
 #[test]

@@ -42,9 +42,8 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Sorts writes by logical unit and durability. `lent` is the receive buffer that they point into.
-    pub(super) fn sort(writes: &mut Vec<Write>, spare: &mut Batch, lent: &Bytes) -> Vec<Batch> {
-        let mut batches: Vec<Batch> = Vec::new();
+    /// Sorts writes by logical unit and durability into `batches`. `lent` is the receive buffer that they point into.
+    pub(super) fn sort(writes: &mut Vec<Write>, spare: &mut Batch, lent: &Bytes, batches: &mut Vec<Batch>) {
         for mut write in writes.drain(..) {
             let data = match std::mem::replace(&mut write.data, Payload::Taken) {
                 Payload::Received(range) => lent.slice(range),
@@ -52,25 +51,20 @@ impl Batch {
                 Payload::Taken => continue,
             };
             let op = WriteOp::new(write.command.offset, data);
-            let same = |batch: &&mut Batch| {
+            let same = |batch: &Batch| {
                 let first = batch.writes.first();
                 first.is_some_and(|w| Arc::ptr_eq(w.command.lu(), write.command.lu()))
                     && batch.fua == write.command.fua
             };
-            let batch = match batches.iter_mut().find(same) {
-                Some(batch) => batch,
-                None => {
-                    let mut batch = std::mem::take(spare);
-                    batch.fua = write.command.fua;
-                    batches.push(batch);
-                    let Some(last) = batches.last_mut() else { continue };
-                    last
-                }
-            };
-            batch.writes.push(write);
-            batch.ops.push(op);
+            let at = batches.iter().position(same).unwrap_or_else(|| {
+                let mut batch = std::mem::take(spare);
+                batch.fua = write.command.fua;
+                batches.push(batch);
+                batches.len() - 1
+            });
+            batches[at].writes.push(write);
+            batches[at].ops.push(op);
         }
-        batches
     }
 
     /// From here on an abort has to wait for these; those that were aborted before are left out.
@@ -96,27 +90,31 @@ impl Batch {
     }
 }
 
-/// What is under way on the connection's thread, as far as nobody else knows of it.
+/// What is under way on the connection's thread.
 #[derive(Default)]
 pub(super) struct Owed {
-    requests: Vec<Request>,
+    /// In order; those that are not known as tasks have none.
+    requests: Vec<(Request, Option<Arc<Active>>)>,
     task: Option<Arc<scsi::Task>>,
+    /// Bytes of memory that nothing else counts.
     bytes: u64,
     changes: bool,
 }
 
 impl Owed {
-    fn note(&mut self, inline: &Inline) {
+    /// `lent` is the length of the receive buffer, if what is done points into it.
+    fn note(&mut self, inline: &Inline, lent: usize) {
         self.requests.clear();
         self.task = None;
         match inline {
             Inline::Writes(batch) => {
-                self.requests.extend(batch.writes.iter().filter(|w| w.active.is_none()).map(|w| w.request));
-                self.bytes = batch.ops.iter().map(|op| op.data.len() as u64).sum();
+                let known = |w: &Write| w.active.as_ref().map(|(active, _)| active.clone());
+                self.requests.extend(batch.writes.iter().map(|w| (w.request, known(w))));
+                self.bytes = lent as u64;
                 self.changes = true;
             }
             Inline::Work(request, work, ticket) => {
-                self.requests.push(*request);
+                self.requests.push((*request, None));
                 self.task = work.scsi_task();
                 self.bytes = if ticket.is_some() { 0 } else { work.bytes(request) };
                 self.changes = work.changes();
@@ -124,49 +122,70 @@ impl Owed {
             Inline::Tasks(..) | Inline::Text(..) => (self.bytes, self.changes) = (0, false),
         }
     }
+
+    /// Nobody will answer: it panicked, and its initiator must not wait for ever.
+    pub(super) fn give_up(&mut self, conn: &Conn) {
+        for (_, active) in self.requests.drain(..) {
+            if let Some(active) = active {
+                conn.session.finish(&active, || ()).run();
+            }
+        }
+    }
 }
 
 /// What a thread owes that has handed its connection over: answers to what it is doing.
 pub(super) struct Debt {
     conn: Arc<Conn>,
-    /// For each request that was under way and that nobody knew of; none where its tag was in use.
-    actives: std::vec::IntoIter<Option<Arc<Active>>>,
+    /// In order; one has no task whose tag was in use.
+    requests: Vec<(Request, Option<Arc<Active>>)>,
     settled: bool,
-    /// Last, so that the connection is not over before everything is answered.
-    _ticket: Ticket,
+    /// Goes with the last answer, so that the connection is not over before that is sent.
+    ticket: Option<Ticket>,
 }
 
 impl Debt {
     fn answer_writes(mut self, batch: Batch) {
-        let Batch { writes, ops, .. } = batch;
-        for (write, op) in writes.into_iter().zip(ops) {
+        let requests = std::mem::take(&mut self.requests);
+        let count = requests.len();
+        for (n, ((request, active), (write, op))) in
+            requests.into_iter().zip(batch.writes.into_iter().zip(batch.ops)).enumerate()
+        {
             let outcome = write.command.outcome(&op.result);
             let mut out = self.conn.outbox.spare();
-            let moved = u64::from(write.command.len);
-            put_outcome(&mut out, self.conn.shape(), &write.request, &outcome, moved);
-            let active = match &write.active {
-                Some((active, _)) => Some(active.clone()),
-                None => self.actives.next().flatten(),
-            };
-            self.answer(&write.request, active.as_ref(), out, is_success(outcome.status));
+            put_outcome(&mut out, self.conn.shape(), &request, &outcome, u64::from(write.command.len));
+            let ticket = if n + 1 == count { self.ticket.take() } else { None };
+            self.answer(&request, active, (out, ticket), is_success(outcome.status));
         }
         self.settled = true;
     }
 
-    fn answer_work(mut self, request: &Request, out: ReplyBuf, ok: bool) {
-        let active = self.actives.next().flatten();
-        self.answer(request, active.as_ref(), out, ok);
+    fn answer_work(mut self, out: ReplyBuf, ok: bool) {
+        if let Some((request, active)) = self.requests.pop() {
+            let ticket = self.ticket.take();
+            self.answer(&request, active, (out, ticket), ok);
+        }
         self.settled = true;
     }
 
-    fn answer(&self, request: &Request, active: Option<&Arc<Active>>, out: ReplyBuf, ok: bool) {
+    fn answer_text(mut self, out: ReplyBuf) {
+        self.conn.outbox.post(out, self.ticket.take());
+        self.settled = true;
+    }
+
+    fn answer(
+        &self,
+        request: &Request,
+        active: Option<Arc<Active>>,
+        (out, ticket): (ReplyBuf, Option<Ticket>),
+        ok: bool,
+    ) {
         let conn = &self.conn;
         conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
         match active {
-            Some(active) => conn.session.finish(active, || conn.outbox.post(out, None)).run(),
+            Some(active) => conn.session.finish(&active, || conn.outbox.post(out, ticket)).run(),
             None => {
                 let ready = conn.session.ended(1, u32::from(request.counted));
-                conn.outbox.post(out, None);
+                conn.outbox.post(out, ticket);
                 ready.run();
             }
         }
@@ -178,8 +197,11 @@ impl Drop for Debt {
         self.conn.stuck.fetch_sub(1, Ordering::AcqRel);
         if !self.settled {
             // The work panicked. Its initiator must not wait for ever.
-            for active in self.actives.by_ref().flatten() {
-                self.conn.session.finish(&active, || ()).run();
+            for (request, active) in self.requests.drain(..) {
+                match active {
+                    Some(active) => self.conn.session.finish(&active, || ()).run(),
+                    None => self.conn.session.ended(1, u32::from(request.counted)).run(),
+                }
             }
             self.conn.abort();
         }
@@ -194,16 +216,19 @@ impl Receiver for Serving {
     fn hand_over(&mut self) -> Debt {
         let conn = self.conn.clone();
         let owed = std::mem::take(&mut self.owed);
-        let begin = |request: &Request| {
-            let active = conn.session.begin(request.itt, request.lun, conn.cid, request.counted)?;
-            active.run(owed.task.clone(), owed.changes);
-            Some(active)
+        let begin = |(request, known): (Request, Option<Arc<Active>>)| {
+            let active = known.or_else(|| {
+                let active = conn.session.begin(request.itt, request.lun, conn.cid, request.counted)?;
+                active.run(owed.task.clone(), owed.changes);
+                Some(active)
+            });
+            (request, active)
         };
-        let actives: Vec<_> = owed.requests.iter().map(begin).collect();
-        let ticket = conn.flight.enter_anyway(owed.bytes);
+        let requests = owed.requests.into_iter().map(begin).collect();
+        let ticket = Some(conn.flight.enter_anyway(owed.bytes));
         conn.stuck.fetch_add(1, Ordering::AcqRel);
         self.desk = Desk::new(conn.shared.watch.as_ref());
-        Debt { conn, actives: actives.into_iter(), settled: false, _ticket: ticket }
+        Debt { conn, requests, settled: false, ticket }
     }
 
     fn go_on(self: Box<Self>) {
@@ -215,16 +240,20 @@ impl Receiver for Serving {
     }
 }
 
-/// Does what may wait. `None` if another thread has the connection now; all that was to be done here is done.
+/// Does what may wait. `None` if another thread has the connection now; all that was to be done here is done. What is
+/// done belongs to the closure that does it: in a panic it goes before the connection does, which waits for its tickets.
 pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Box<Serving>> {
     if let Inline::Writes(batch) = &mut inline {
         batch.begin();
     }
-    serving.owed.note(&inline);
+    serving.owed.note(&inline, serving.lent.as_ref().map_or(0, Bytes::len));
     let (conn, desk) = (serving.conn.clone(), serving.desk.clone());
     match inline {
         Inline::Writes(mut batch) => {
-            let ((), back) = desk.attend(serving, || batch.carry_out());
+            let (batch, back) = desk.attend(serving, move || {
+                batch.carry_out();
+                batch
+            });
             match back {
                 Ok(mut serving) => {
                     serving.answer_writes(batch);
@@ -235,7 +264,11 @@ pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Bo
         }
         Inline::Work(request, work, ticket) => {
             let mut out = std::mem::take(&mut serving.aside);
-            let (ok, back) = desk.attend(serving, || work.perform(&request, conn.shape(), &mut out));
+            let shape = conn.shape();
+            let ((ok, out, ticket), back) = desk.attend(serving, move || {
+                let ok = work.perform(&request, shape, &mut out);
+                (ok, out, ticket)
+            });
             match back {
                 Ok(mut serving) => {
                     serving.put_aside(out);
@@ -243,11 +276,11 @@ pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Bo
                     serving.over(&request, ok);
                     return Some(serving);
                 }
-                Err(debt) => debt.answer_work(&request, out, ok),
+                Err(debt) => debt.answer_work(out, ok),
             }
         }
         Inline::Tasks(bhs, managing) => {
-            let ((), back) = desk.attend(serving, || manage::task_management(&conn, &bhs, managing));
+            let ((), back) = desk.attend(serving, move || manage::task_management(&conn, &bhs, managing));
             match back {
                 Ok(serving) => return Some(serving),
                 Err(mut debt) => debt.settled = true,
@@ -255,16 +288,16 @@ pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Bo
         }
         Inline::Text(bhs, data) => {
             let mut out = std::mem::take(&mut serving.aside);
-            let (_, back) = desk.attend(serving, || manage::serve(&conn, &bhs, &data, &mut out));
+            let (out, back) = desk.attend(serving, move || {
+                manage::serve(&conn, &bhs, &data, &mut out);
+                out
+            });
             match back {
                 Ok(mut serving) => {
                     serving.put_aside(out);
                     return Some(serving);
                 }
-                Err(mut debt) => {
-                    conn.outbox.post(out, None);
-                    debt.settled = true;
-                }
+                Err(debt) => debt.answer_text(out),
             }
         }
     }

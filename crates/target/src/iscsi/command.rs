@@ -11,7 +11,7 @@ use super::transfer::{Need, Taken, Terms, Transfer};
 use super::window::{Admission, Attribute, Ticketed};
 use super::work::{Wait, Work, condition, is_success, read_into};
 use crate::net::budget::Ticket;
-use crate::net::buffers::ReplyBuf;
+use crate::net::buffers::{RX_BASE, ReplyBuf};
 use crate::scsi::{Command, Nexus, Outcome, ReadCommand, Status, WriteCommand};
 use bytes::Bytes;
 use std::io;
@@ -313,7 +313,7 @@ impl Serving {
         let conn = self.conn.clone();
         let bytes = work.bytes(&request);
         let ticket = conn.flight.try_enter(bytes);
-        if ticket.is_none() && work.has_data() {
+        if ticket.is_none() && (work.has_data() || conn.has_too_many_jobs()) {
             self.answer(&request, &Outcome::status(Status::TaskSetFull));
             return Ok(());
         }
@@ -355,7 +355,7 @@ impl Serving {
         if !self.writes.is_empty() {
             self.alone = self.writes.len() == 1 && self.is_alone();
             let lent = self.rx.lend();
-            self.batches = Batch::sort(&mut self.writes, &mut self.spare, &lent);
+            Batch::sort(&mut self.writes, &mut self.spare, &lent, &mut self.batches);
             self.lent = Some(lent);
         }
         while let Some(batch) = self.batches.pop() {
@@ -373,7 +373,11 @@ impl Serving {
 
     fn submit_writes(&mut self, batch: Batch) -> io::Result<()> {
         for (write, op) in batch.writes.into_iter().zip(batch.ops) {
-            let work = Work::Write(write.command, op.data);
+            // A few bytes must not keep a long receive buffer.
+            let keeps = self.lent.as_ref().is_some_and(|lent| lent.len() > RX_BASE);
+            let copies = keeps && write.active.is_none() && op.data.len() < RX_BASE;
+            let data = if copies { Bytes::copy_from_slice(&op.data) } else { op.data };
+            let work = Work::Write(write.command, data);
             match write.active {
                 Some((active, ticket)) => self.conn.submit(write.request, work, active, ticket),
                 None => self.submit(write.request, work)?,
@@ -485,7 +489,7 @@ fn submit_held(conn: &Arc<Conn>, request: Request, active: Arc<Active>, work: Wo
     if let Some(ticket) = conn.flight.try_enter(work.bytes(&request)) {
         return conn.submit(request, work, active, ticket);
     }
-    if !work.has_data() {
+    if !work.has_data() && !conn.has_too_many_jobs() {
         return conn.submit_later(request, work, active);
     }
     let mut out = conn.outbox.spare();

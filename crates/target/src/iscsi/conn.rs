@@ -11,7 +11,8 @@ use super::stats::IscsiTraffic;
 use super::targets::Targets;
 use super::transfer::Transfers;
 use super::work::Work;
-use crate::net::budget::{Budget, Flight, Holder, Ticket};
+use crate::net::budget::{Budget, Flight, Ticket};
+use crate::net::buffers::RxBudget;
 use crate::net::outbox::{Outbox, Stamp};
 use crate::net::pool::Pool;
 use crate::net::transport::Transport;
@@ -40,7 +41,7 @@ pub(super) struct Shared {
     pub(super) slow_pool: Arc<Pool>,
     /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one of them holds
     /// nothing that another could wait for.
-    pub(super) rx_budget: Arc<Budget>,
+    pub(super) rx_budget: Arc<RxBudget>,
     /// Bounds data that is being gathered.
     pub(super) gather_budget: Arc<Budget>,
     /// Bounds answers that are being built away from the connections' threads.
@@ -102,7 +103,7 @@ impl Conn {
         let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
         // An initiator that asks to write and does not must not have more than a part of what there is for all.
         let gathered = bytes.min(config.max_in_flight / 16);
-        let holder = Some(Holder::of(record.peer.ip()));
+        let holder = Some(record.holder());
         Arc::new(Conn {
             cid,
             session,
@@ -171,9 +172,19 @@ impl Conn {
 
     /// The same when there is room for its response.
     pub(super) fn submit_later(self: &Arc<Self>, request: Request, work: Work, active: Arc<Active>) {
-        let conn = self.clone();
         let bytes = work.bytes(&request);
-        self.flight.enter_later(bytes, move |ticket| conn.submit(request, work, active, ticket));
+        let mut queued = Queued { conn: self.clone(), work: Some((request, work, active)) };
+        self.flight.enter_later(bytes, move |ticket| {
+            if let Some((request, work, active)) = queued.work.take() {
+                queued.conn.submit(request, work, active, ticket);
+            }
+        });
+    }
+
+    /// Whether so many jobs wait that the next one is to come again. Aborts free places in the window, and not what
+    /// the aborted jobs wait for.
+    pub(super) fn has_too_many_jobs(&self) -> bool {
+        self.flight.jobs() >= 2 * self.shared.config.max_jobs_per_connection
     }
 
     /// Carries out a request that had to wait for its turn. Others' threads call this: it does not wait.
@@ -223,6 +234,20 @@ impl Conn {
         self.flight.wait_idle();
         self.outbox.transport.close();
         self.session.leave(self);
+    }
+}
+
+/// A job that waits for room. When the connection ends before there is any its task ends too.
+struct Queued {
+    conn: Arc<Conn>,
+    work: Option<(Request, Work, Arc<Active>)>,
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if let Some((_, _, active)) = self.work.take() {
+            self.conn.session.finish(&active, || ()).run();
+        }
     }
 }
 

@@ -78,19 +78,15 @@ const RECOVERY_NOT_SUPPORTED: u8 = 2;
 fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
     let session = &conn.session;
     let cid = bhs.u16(20);
+    let own = cid == conn.cid;
     let (code, then) = match bhs.u8(1) & 0x7f {
-        CLOSE_SESSION => {
-            session.abort_tasks(|_, _| true, &OnEnd::new(|| ()));
-            for other in session.conns().iter().filter(|other| !Arc::ptr_eq(other, conn)) {
-                other.log_out();
-                other.abort();
-            }
+        CLOSE_CONNECTION if own && session.conns().len() > 1 => {
             conn.log_out();
             (CLOSED, Then::Close)
         }
-        CLOSE_CONNECTION if cid == conn.cid => {
-            conn.log_out();
-            (CLOSED, Then::Close)
+        reason if reason == CLOSE_SESSION || reason == CLOSE_CONNECTION && own => {
+            close_session(conn, bhs);
+            return Then::Close;
         }
         CLOSE_CONNECTION => match session.conn(cid) {
             Some(other) => {
@@ -106,11 +102,28 @@ fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
             return Then::GoOn;
         }
     };
-    let mut answer = response(opcode::LOGOUT_RESPONSE, FINAL, bhs.itt());
-    answer.0[2] = code;
-    answer.put_u16(40, session.params.time2wait).put_u16(42, 0);
-    put(out, answer, &[], conn.params.digests);
+    put(out, logged_out(conn, bhs.itt(), code), &[], conn.params.digests);
     then
+}
+
+/// All commands are aborted, none is answered any more, and the logout is when the last write under way has ended: after
+/// that nothing of this session changes the medium.
+fn close_session(conn: &Arc<Conn>, bhs: &Bhs) {
+    let (own, answer) = (conn.clone(), logged_out(conn, bhs.itt(), CLOSED));
+    let waiter = OnEnd::new(move || own.post(answer, &[]));
+    conn.session.abort_tasks(|_, _| true, &waiter);
+    for other in conn.session.conns().iter().filter(|other| !Arc::ptr_eq(other, conn)) {
+        other.log_out();
+        other.abort();
+    }
+    conn.log_out();
+}
+
+fn logged_out(conn: &Conn, itt: u32, code: u8) -> Bhs {
+    let mut answer = response(opcode::LOGOUT_RESPONSE, FINAL, itt);
+    answer.0[2] = code;
+    answer.put_u16(40, conn.session.params.time2wait).put_u16(42, 0);
+    answer
 }
 
 /// Begins a task management function, or rejects it: those that wait are bounded.

@@ -3,6 +3,7 @@
 use super::pdu::{AsyncEvent, async_message};
 use super::session::{Key, Session};
 use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
+use crate::net::budget::Holder;
 use crate::net::transport::Transport;
 use parking_lot::{Condvar, Mutex};
 use std::collections::hash_map::Entry;
@@ -258,6 +259,11 @@ impl Record {
     /// What log lines about the connection are marked with.
     pub(super) fn span(&self) -> tracing::Span {
         tracing::debug_span!("iscsi", id = self.id, peer = %self.peer)
+    }
+
+    /// Whom memory is counted to.
+    pub(super) fn holder(&self) -> Holder {
+        Holder::of(self.peer.ip())
     }
 
     /// The connection has ended.

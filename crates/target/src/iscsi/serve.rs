@@ -7,7 +7,7 @@ use super::conn::Conn;
 use super::manage::{self, Then};
 use super::pdu::{Bhs, Layout, NO_TAG, RejectReason, nop_in, opcode, reject};
 use super::reply;
-use super::session::{Managing, Ready};
+use super::session::Ready;
 use super::stats::IscsiTraffic;
 use super::window::{Admission, Attribute, Ticketed};
 use crate::net::budget::Ticket;
@@ -37,7 +37,7 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> Option<io::Result<()>>
     let serving = Box::new(Serving {
         desk: Desk::new(conn.shared.watch.as_ref()),
         conn: conn.clone(),
-        rx: RxBuffer::new(received),
+        rx: RxBuffer::new(Some(conn.record.holder()), received),
         out: ReplyBuf::default(),
         need: super::pdu::BHS_LEN,
         writes: Vec::new(),
@@ -123,7 +123,13 @@ impl Drop for Serving {
     fn drop(&mut self) {
         if !self.orderly {
             self.conn.abort();
+            self.owed.give_up(&self.conn);
         }
+        // The connection is over when all tickets have been given back: these are its own.
+        self.tickets.clear();
+        self.writes.clear();
+        self.batches.clear();
+        self.inline = None;
         self.conn.finish();
     }
 }
@@ -371,12 +377,13 @@ impl Serving {
         match bhs.opcode() {
             // It waits for writes that are under way.
             opcode::TASK_MANAGEMENT if self.conn.session.nexus.is_some() => {
-                if let Some(managing) = manage::begin(&self.conn, bhs) {
-                    self.manage_tasks(bhs, managing);
-                }
+                self.inline = manage::begin(&self.conn, bhs).map(|managing| Inline::Tasks(*bhs, managing));
             }
             // It asks the daemon what targets there are.
-            opcode::TEXT => self.inline = Some(Inline::Text(*bhs, Bytes::copy_from_slice(data))),
+            opcode::TEXT if self.conn.stuck.load(Ordering::Acquire) < MAX_STUCK => {
+                self.inline = Some(Inline::Text(*bhs, Bytes::copy_from_slice(data)));
+            }
+            opcode::TEXT => self.reject(bhs, RejectReason::OutOfResources),
             _ => {
                 if manage::serve(&self.conn, bhs, data, &mut self.out) == Then::Close {
                     self.closing = true;
@@ -384,18 +391,6 @@ impl Serving {
             }
         }
         Ok(())
-    }
-
-    /// On this thread; but where several wait already a worker does it.
-    fn manage_tasks(&mut self, bhs: &Bhs, managing: Managing) {
-        if self.conn.stuck.load(Ordering::Acquire) < MAX_STUCK {
-            self.inline = Some(Inline::Tasks(*bhs, managing));
-            return;
-        }
-        let (conn, bhs) = (self.conn.clone(), *bhs);
-        let client = u64::from(conn.session.tsih) << 16;
-        let pool = conn.shared.slow_pool.clone();
-        pool.submit(client, Box::new(move || manage::task_management(&conn, &bhs, managing)));
     }
 
     /// Asks the window; what has to wait is kept there.

@@ -11,6 +11,7 @@ use super::session::{Key, Session};
 use super::stats::{IscsiStats, SessionInfo};
 use super::targets::{Grant, Initiator, Targets};
 use crate::net::budget::Budget;
+use crate::net::buffers::RxBudget;
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
 use crate::net::transport::{Socket, Transport, send_all};
@@ -48,6 +49,12 @@ fn shared(
     [pool, change_pool, slow_pool]: [Arc<Pool>; 3],
 ) -> Shared {
     let quarter = config.max_in_flight / 4;
+    let (gather_budget, reply_budget) =
+        (Budget::new(quarter), Budget::new(config.max_in_flight - 2 * quarter));
+    if let Some(watch) = &watch {
+        watch.look_after(&gather_budget);
+        watch.look_after(&reply_budget);
+    }
     Shared {
         portals: Arc::new(portals),
         targets,
@@ -55,9 +62,9 @@ fn shared(
         change_pool,
         slow_pool,
         watch,
-        rx_budget: Budget::new(quarter),
-        gather_budget: Budget::new(quarter),
-        reply_budget: Budget::new(config.max_in_flight - 2 * quarter),
+        rx_budget: Arc::new(RxBudget::new(quarter)),
+        gather_budget,
+        reply_budget,
         stopping: Arc::new(AtomicBool::new(false)),
         config: Arc::new(config),
     }

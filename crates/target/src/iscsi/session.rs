@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 /// Task management functions of one session that may be under way.
-const MAX_MANAGING: usize = 64;
+const MAX_MANAGING: usize = 16;
 
 /// A request that has to wait for its turn.
 pub(super) struct Held {
@@ -104,22 +104,20 @@ impl Active {
         state.running
     }
 
-    /// What was asked of the task is not to be answered. `None` if it has ended, else whether a thread still is at it.
-    /// Whoever aborts waits for one that might still change something, and for no other: a flush may go on for as long
-    /// as it likes when nobody is told of its end.
+    /// What was asked of the task is not to be answered. `None` if it has ended, else whether it has to be waited for: a
+    /// thread is at it, and it might still change something. A flush may go on for as long as it likes when nobody is
+    /// told of its end; for the session it is over.
     fn abort(&self, waiter: &Waiter) -> Option<bool> {
         let mut state = self.state.lock();
         if state.over {
             return None;
         }
         state.aborted = true;
-        if !state.running || state.changes {
-            state.waiters.push(waiter.clone());
-        }
+        state.waiters.push(waiter.clone());
         if let Some(task) = &state.scsi {
             task.abort();
         }
-        Some(state.running)
+        Some(state.running && state.changes)
     }
 }
 

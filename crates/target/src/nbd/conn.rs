@@ -4,7 +4,7 @@ use super::exec::{Executor, Rules};
 use super::registry::Record;
 use super::stats::Counters;
 use crate::net::budget::{Budget, Flight, Ticket};
-use crate::net::buffers::ReplyBuf;
+use crate::net::buffers::{ReplyBuf, RxBudget};
 use crate::net::outbox::Outbox;
 use crate::net::pool::Pool;
 use crate::net::transport::Transport;
@@ -22,7 +22,7 @@ pub(super) struct Shared {
     /// Has others receive while a connection's thread waits; without it, in tests, such a thread waits.
     pub(super) watch: Option<Arc<Watch>>,
     /// Bounds writes that are being received.
-    pub(super) rx_budget: Arc<Budget>,
+    pub(super) rx_budget: Arc<RxBudget>,
     /// Bounds replies that are being built away from the connections' threads. Apart from the other so that a
     /// connection which waits here while it holds a received write can't be waited for.
     pub(super) reply_budget: Arc<Budget>,

@@ -1,9 +1,11 @@
 //! The connections there are: to count them, to bound them, and to end them from outside.
 
 use super::stats::{ConnectionInfo, Counters, NbdStats};
+use crate::net::budget::Holder;
 use crate::net::transport::{Socket, Transport};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -161,6 +163,11 @@ impl Record {
     /// What log lines about the connection are marked with.
     pub(super) fn span(&self) -> tracing::Span {
         tracing::debug_span!("nbd", id = self.id, peer = %self.peer)
+    }
+
+    /// Whom memory is counted to; each client on a Unix socket is one by itself.
+    pub(super) fn holder(&self) -> Option<Holder> {
+        self.peer.parse::<SocketAddr>().ok().map(|address| Holder::of(address.ip()))
     }
 
     /// The connection has ended.

@@ -9,8 +9,8 @@ use super::session::{self, TICK};
 use super::stats::{ConnectionInfo, NbdStats};
 use super::tls::{TlsConfig, TlsTransport};
 use crate::Exports;
-use crate::net::budget::{Budget, Flight, Holder};
-use crate::net::buffers::{RX_BASE, rx_budget_floor};
+use crate::net::budget::{Budget, Flight};
+use crate::net::buffers::{RX_BASE, RxBudget, rx_budget_floor};
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
 use crate::net::transport::{Socket, Transport};
@@ -19,7 +19,6 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
@@ -93,7 +92,7 @@ impl NbdConfig {
             return invalid("max_request is not a multiple of 64 KiB of at least 1 MiB");
         }
         if self.max_in_flight / 2 < self.half_floor() {
-            return invalid("max_in_flight is less than twice the largest request");
+            return invalid("max_in_flight is less than five times the largest request");
         }
         if self.max_connections == 0 || self.max_jobs_per_connection == 0 || self.workers == 0 {
             return invalid("a limit is zero");
@@ -110,12 +109,16 @@ impl NbdConfig {
     }
 
     fn shared(&self, watch: Option<Arc<Watch>>, [pool, change_pool]: [Arc<Pool>; 2]) -> Shared {
+        let reply_budget = Budget::new(self.max_in_flight / 2);
+        if let Some(watch) = &watch {
+            watch.look_after(&reply_budget);
+        }
         Shared {
             pool,
             change_pool,
             watch,
-            rx_budget: Budget::new(self.max_in_flight / 2),
-            reply_budget: Budget::new(self.max_in_flight / 2),
+            rx_budget: Arc::new(RxBudget::new(self.max_in_flight / 2)),
+            reply_budget,
             stopping: Arc::default(),
         }
     }
@@ -302,7 +305,7 @@ fn serve(
     let Negotiated { export, device, structured, contexts } = negotiated;
     tracing::debug!(export, structured, contexts = contexts.len(), "serving");
     let rules = Rules { structured, contexts: !contexts.is_empty(), max_request: config.max_request };
-    let holder = record.as_ref().and_then(|r| r.peer.parse::<SocketAddr>().ok()).map(|a| Holder::of(a.ip()));
+    let holder = record.as_ref().and_then(|record| record.holder());
     let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
     let flight = Flight::new(shared.reply_budget.clone(), holder, jobs, bytes);
     let conn = Conn::new(

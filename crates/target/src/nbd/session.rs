@@ -44,7 +44,7 @@ pub(super) fn serve<T: Transport>(
     let session = Box::new(Session {
         desk: Desk::new(conn.shared.watch.as_ref()),
         conn: conn.clone(),
-        rx: RxBuffer::new(received),
+        rx: RxBuffer::new(conn.record.as_ref().and_then(|record| record.holder()), received),
         out: ReplyBuf::default(),
         need: REQUEST_LEN,
         dropping: None,
@@ -125,6 +125,9 @@ impl<T: Transport> Drop for Session<T> {
         if !self.orderly {
             self.conn.outbox.transport.abort();
         }
+        // The connection is over when all tickets have been given back: these are its own.
+        self.tickets.clear();
+        self.inline = None;
         self.conn.finish();
     }
 }
@@ -197,13 +200,13 @@ fn carry_out<T: Transport>(
 struct Debt<T: Transport> {
     conn: Arc<Conn<T>>,
     settled: bool,
-    /// Last, so that the connection is not over before everything is answered.
-    _ticket: Ticket,
+    /// Goes with the answer, so that the connection is not over before that is sent.
+    ticket: Option<Ticket>,
 }
 
 impl<T: Transport> Debt<T> {
     fn answer(mut self, out: ReplyBuf) {
-        self.conn.outbox.post(out, None);
+        self.conn.outbox.post(out, self.ticket.take());
         self.settled = true;
     }
 }
@@ -224,11 +227,11 @@ impl<T: Transport> Receiver for Session<T> {
 
     fn hand_over(&mut self) -> Debt<T> {
         let conn = self.conn.clone();
-        let ticket = conn.flight.enter_anyway(self.owed);
+        let ticket = Some(conn.flight.enter_anyway(self.owed));
         conn.counters.job_started();
         conn.stuck.fetch_add(1, Ordering::AcqRel);
         self.desk = Desk::new(conn.shared.watch.as_ref());
-        Debt { conn, settled: false, _ticket: ticket }
+        Debt { conn, settled: false, ticket }
     }
 
     fn go_on(self: Box<Self>) {
@@ -240,14 +243,18 @@ impl<T: Transport> Receiver for Session<T> {
     }
 }
 
-/// Does what may wait. `None` if another thread has the connection now; all that was to be done here is done.
+/// Does what may wait. `None` if another thread has the connection now; all that was to be done here is done. What is
+/// done belongs to the closure that does it: in a panic it goes before the connection does, which waits for its tickets.
 fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<Box<Session<T>>> {
     let (conn, desk) = (session.conn.clone(), session.desk.clone());
     let mut out = std::mem::take(&mut session.aside);
     match inline {
         Inline::Writes(mut batch) => {
-            session.owed = batch.bytes();
-            let ((), back) = desk.attend(session, || batch.write(&conn, &mut out));
+            session.owed = session.lent.as_ref().map_or(0, |lent| lent.len() as u64);
+            let ((batch, out), back) = desk.attend(session, move || {
+                batch.write(&conn, &mut out);
+                (batch, out)
+            });
             match back {
                 Ok(mut session) => {
                     session.put_aside(out);
@@ -260,7 +267,10 @@ fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<
         Inline::Other(command, req, wait, ticket) => {
             let reads = command == Command::Read && ticket.is_none();
             session.owed = if reads { u64::from(req.length) } else { 0 };
-            let (done, back) = desk.attend(session, || carry_out(&conn, command, &req, wait, &mut out));
+            let ((done, mut out, ticket), back) = desk.attend(session, move || {
+                let done = carry_out(&conn, command, &req, wait, &mut out);
+                (done, out, ticket)
+            });
             match back {
                 Ok(mut session) => {
                     session.put_aside(out);
@@ -274,7 +284,7 @@ fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<
                 }
                 Err(debt) => {
                     if !done {
-                        carry_out(&conn, command, &req, Wait::Yes, &mut out);
+                        carry_out(&debt.conn, command, &req, Wait::Yes, &mut out);
                     }
                     debt.answer(out);
                 }
@@ -494,6 +504,11 @@ impl<T: Transport> Session<T> {
         self.served == 1 && self.rx.unread().is_empty() && self.conn.flight.jobs() == 0
     }
 
+    /// Whether so many of its threads wait for a disk that workers are to do what may wait too.
+    fn has_many_stuck(&self) -> bool {
+        self.conn.stuck.load(Ordering::Acquire) >= MAX_STUCK
+    }
+
     fn read(&mut self, req: &Request) -> io::Result<()> {
         let alone = self.is_alone();
         let counted = req.length >= COUNTED;
@@ -506,6 +521,10 @@ impl<T: Transport> Session<T> {
             return self.submit(Command::Read, req);
         }
         if self.conn.exec.is_sparse(req) {
+            if self.has_many_stuck() {
+                drop(ticket);
+                return self.submit(Command::Read, req);
+            }
             let wait = if alone { Wait::Yes } else { Wait::No };
             self.send()?; // so that its reply needs no copying
             self.inline = Some(Inline::Other(Command::Read, *req, wait, ticket));
@@ -530,7 +549,7 @@ impl<T: Transport> Session<T> {
             }
             _ => true,
         };
-        if may_take_long && !self.is_alone() {
+        if may_take_long && !self.is_alone() || self.has_many_stuck() {
             return self.submit(command, req);
         }
         self.inline = Some(Inline::Other(command, *req, Wait::Yes, None));
@@ -576,8 +595,13 @@ impl<T: Transport> Session<T> {
         }
         while let Some(mut batch) = self.batches.pop() {
             let apart = batch.fua && !self.alone;
-            if !apart && self.conn.stuck.load(Ordering::Acquire) < MAX_STUCK {
+            if !apart && !self.has_many_stuck() {
                 return Ok(Some(Inline::Writes(batch)));
+            }
+            // A few bytes must not keep a long receive buffer.
+            if self.lent.as_ref().is_some_and(|lent| lent.len() > RX_BASE) {
+                let short = batch.ops.iter_mut().filter(|op| op.data.len() < RX_BASE);
+                short.for_each(|op| op.data = Bytes::copy_from_slice(&op.data));
             }
             self.send()?;
             let conn = self.conn.clone();

@@ -6,6 +6,7 @@
 //! left, and what all connections of an address hold is at most sixteen times what is left. So ten connections that never
 //! let go of what they have leave a tenth of a budget to others, and hundreds of one address leave a seventeenth.
 
+use super::watch::Looked;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -102,9 +103,16 @@ impl BudgetState {
         }
     }
 
-    /// Who has waited for too long.
+    /// Who has waited for too long, of those that have nothing: a connection that does not take its answers holds what it
+    /// has, and what else it wants is its own affair.
     fn overdue(&self) -> Option<&Who> {
-        self.waiting.front().filter(|(_, since)| since.elapsed() >= OVERDUE).map(|(who, _)| who)
+        let hungry = |who: &Who| match who {
+            Who::Flight(flight) => flight.upgrade().is_some_and(|f| f.admitted.load(Ordering::Acquire) == 0),
+            Who::Thread(_) => true,
+            Who::Nobody => false,
+        };
+        let overdue = |(who, since): &&(Who, Instant)| since.elapsed() >= OVERDUE && hungry(who);
+        self.waiting.iter().find(overdue).map(|(who, _)| who)
     }
 
     fn no_longer_waits(&mut self, who: &Who) {
@@ -146,11 +154,13 @@ impl Budget {
     }
 
     fn give_back(&self, holder: Option<Holder>, bytes: u64) {
-        let waiting: Vec<_> = {
-            let mut state = self.state.lock();
-            state.give_back(holder, bytes);
-            state.waiting.iter().map(|(who, _)| who.clone()).collect()
-        };
+        self.state.lock().give_back(holder, bytes);
+        self.admit_waiting();
+    }
+
+    /// Lets in who waits, as far as there is room.
+    fn admit_waiting(&self) {
+        let waiting: Vec<_> = self.state.lock().waiting.iter().map(|(who, _)| who.clone()).collect();
         if waiting.iter().any(|who| matches!(who, Who::Thread(_))) {
             self.freed.notify_all();
         }
@@ -165,9 +175,9 @@ impl Budget {
 
     /// Takes bytes until the grant is dropped, waiting for others to give theirs back. Whoever waits here holds nothing
     /// of this budget.
-    pub(crate) fn grant(self: &Arc<Self>, bytes: u64) -> Grant {
+    pub(crate) fn grant(self: &Arc<Self>, holder: Option<Holder>, bytes: u64) -> Grant {
         let mut state = self.state.lock();
-        let mut asks = Asks { who: Who::Nobody, holder: None, jobs: 0, held: 0 };
+        let mut asks = Asks { who: Who::Nobody, holder, jobs: 0, held: 0 };
         while !self.has_room(&state, &asks, bytes) {
             if matches!(asks.who, Who::Nobody) {
                 state.blocked += 1;
@@ -178,20 +188,32 @@ impl Budget {
             let _ = self.freed.wait_for(&mut state, OVERDUE);
         }
         state.no_longer_waits(&asks.who);
-        state.take(None, bytes);
-        Grant { budget: self.clone(), bytes }
+        state.take(holder, bytes);
+        Grant { budget: self.clone(), holder, bytes }
+    }
+}
+
+impl Looked for Budget {
+    /// By and by one that waits is overdue, and then less will do.
+    fn look(&self, _: u32) -> bool {
+        let waits = self.contended();
+        if waits {
+            self.admit_waiting();
+        }
+        waits
     }
 }
 
 /// Bytes taken from a budget.
 pub(crate) struct Grant {
     budget: Arc<Budget>,
+    holder: Option<Holder>,
     bytes: u64,
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.budget.give_back(None, self.bytes);
+        self.budget.give_back(self.holder, self.bytes);
     }
 }
 
@@ -207,8 +229,10 @@ pub(crate) struct Flight {
     max_bytes: u64,
     state: Mutex<FlightState>,
     landed: Condvar,
-    /// A copy of the number of jobs, those that wait for room included, to look at without the lock.
+    /// Copies of the number of jobs, those that wait for room included, and of those that have room, to look at without
+    /// the lock.
     jobs: AtomicUsize,
+    admitted: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -235,6 +259,7 @@ impl Flight {
             state: Mutex::default(),
             landed: Condvar::new(),
             jobs: AtomicUsize::new(0),
+            admitted: AtomicUsize::new(0),
         })
     }
 
@@ -321,6 +346,7 @@ impl Flight {
 
     fn publish(&self, state: &FlightState) {
         self.jobs.store(state.jobs + state.waiting.len(), Ordering::Release);
+        self.admitted.store(state.jobs, Ordering::Release);
     }
 
     /// Lets in what waits here, as far as there is room.
@@ -337,8 +363,14 @@ impl Flight {
                 }
             }
             self.publish(&state);
-            if state.waiting.is_empty() && !admitted.is_empty() {
-                self.budget.state.lock().no_longer_waits(&Who::Flight(self.own.clone()));
+            if !admitted.is_empty() {
+                // What else waits here waits from now on, behind the others.
+                let who = Who::Flight(self.own.clone());
+                let mut budget = self.budget.state.lock();
+                budget.no_longer_waits(&who);
+                if !state.waiting.is_empty() {
+                    budget.waiting.push_back((who, Instant::now()));
+                }
             }
         }
         for (ticket, begin) in admitted {
@@ -357,6 +389,7 @@ impl Flight {
         };
         drop(forgotten);
         self.landed.notify_all();
+        self.budget.give_back(None, 0); // whoever waited behind it
     }
 
     /// Waits until every job has been answered.
@@ -423,17 +456,17 @@ mod tests {
     #[test]
     fn a_large_grant_waits_and_small_ones_do_not() {
         let budget = Budget::new(64 << 20);
-        let first = budget.grant(40 << 20);
+        let first = budget.grant(None, 40 << 20);
         let (sender, granted) = mpsc::channel();
         let theirs = budget.clone();
         let large = thread::spawn(move || {
-            let _grant = theirs.grant(60 << 20);
+            let _grant = theirs.grant(None, 60 << 20);
             sender.send(()).unwrap();
         });
         while !budget.contended() {
             thread::yield_now();
         }
-        drop(budget.grant(1 << 20));
+        drop(budget.grant(None, 1 << 20));
         assert!(granted.try_recv().is_err());
         drop(first);
         large.join().unwrap();
@@ -445,11 +478,22 @@ mod tests {
     #[test]
     fn who_has_waited_for_long_comes_before_others_of_its_size() {
         let budget = Budget::new(64 << 20);
-        let held = budget.grant(40 << 20);
+        let held = budget.grant(None, 40 << 20);
         let theirs = budget.clone();
         // More than half of what is left, and less than all of it: for one that is overdue.
-        let large = thread::spawn(move || theirs.grant(20 << 20));
+        let large = thread::spawn(move || theirs.grant(None, 20 << 20));
         let _grant = large.join().unwrap();
+        drop(held);
+    }
+
+    #[test]
+    fn who_does_not_let_go_of_what_it_has_keeps_nobody_waiting() {
+        let budget = Budget::new(128 << 20);
+        let (idle, busy) = (flight(&budget), flight(&budget));
+        let held = idle.try_enter(32 << 20).unwrap();
+        idle.enter_later(64 << 20, drop);
+        thread::sleep(OVERDUE);
+        assert!(busy.try_enter(8 << 20).is_some());
         drop(held);
     }
 

@@ -1,6 +1,6 @@
 //! A connection's two reusable buffers: requests are received into one, replies are built in the other.
 
-use super::budget::{Budget, Grant};
+use super::budget::{Budget, Grant, Holder};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 
@@ -19,17 +19,34 @@ pub(crate) struct RxBuffer {
     buf: BytesMut,
     start: usize,
     end: usize,
-    /// For what exceeds [`RX_BASE`].
+    holder: Option<Holder>,
+    /// For what exceeds [`RX_BASE`]; and for what exceeds the room that a request gets ahead.
     grant: Option<Grant>,
+    rest: Option<Grant>,
     retired: Vec<Bytes>,
+}
+
+/// What receive buffers take beyond their base. A long request gets room ahead, and room for the rest when it has used
+/// that up: whoever sends a head and nothing after it must not hold much. Two budgets, so that those who wait for the rest,
+/// with what they have received, are waited for by nobody who has got it.
+pub(crate) struct RxBudget {
+    ahead: Arc<Budget>,
+    rest: Arc<Budget>,
+}
+
+impl RxBudget {
+    /// Half of `bytes` each.
+    pub(crate) fn new(bytes: u64) -> RxBudget {
+        RxBudget { ahead: Budget::new(bytes / 2), rest: Budget::new(bytes / 2) }
+    }
 }
 
 impl RxBuffer {
     /// A buffer that already holds `received`.
-    pub(crate) fn new(received: &[u8]) -> RxBuffer {
+    pub(crate) fn new(holder: Option<Holder>, received: &[u8]) -> RxBuffer {
         let mut buf = BytesMut::zeroed(RX_BASE.max(received.len()));
         buf[..received.len()].copy_from_slice(received);
-        RxBuffer { buf, start: 0, end: received.len(), grant: None, retired: Vec::new() }
+        RxBuffer { buf, start: 0, end: received.len(), holder, grant: None, rest: None, retired: Vec::new() }
     }
 
     pub(crate) fn unread(&self) -> &[u8] {
@@ -51,11 +68,13 @@ impl RxBuffer {
 
     /// Makes room for `need` unread bytes in one piece and at least one byte more than there is. Waits for `budget` if
     /// the buffer has to grow.
-    pub(crate) fn make_room(&mut self, need: usize, budget: &Arc<Budget>) {
+    pub(crate) fn make_room(&mut self, need: usize, budget: &RxBudget) {
         let unread = self.end - self.start;
-        if self.grant.is_some() && unread <= RX_BASE && budget.contended() {
+        let contended = self.grant.is_some() && budget.ahead.contended()
+            || self.rest.is_some() && budget.rest.contended();
+        if contended && unread <= RX_BASE {
             // A connection with much to do must not keep the others waiting: back into the queue with it.
-            *self = RxBuffer::new(self.unread());
+            *self = RxBuffer::new(self.holder, self.unread());
         }
         if unread == 0 {
             (self.start, self.end) = (0, 0);
@@ -65,23 +84,33 @@ impl RxBuffer {
             self.buf.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, unread);
         }
-        // A long request gets more as it arrives: whoever sends a head and nothing after it must not hold much.
-        let need = need.max(unread + 1).min(MAX_AHEAD.max(2 * unread));
-        if self.start + need > self.buf.len() {
-            self.grow(need, budget);
+        let need = need.max(unread + 1);
+        let ahead = if unread < MAX_AHEAD { need.min(MAX_AHEAD) } else { need };
+        if self.start + ahead > self.buf.len() {
+            self.grow(ahead, budget);
         }
     }
 
-    fn grow(&mut self, need: usize, budget: &Arc<Budget>) {
-        // Room for two, so that the head of the next request does not have to be moved each time; but not for giants.
-        let len = if need <= MAX_DOUBLED { (2 * need).next_power_of_two() } else { need + RX_BASE };
-        // Whoever waits holds nothing, or two connections could wait for each other.
-        self.grant = None;
-        self.grant = Some(budget.grant((len - RX_BASE) as u64));
+    fn grow(&mut self, need: usize, budget: &RxBudget) {
+        let mut len = RX_BASE + need;
+        if need <= MAX_AHEAD {
+            // Room for two, so that the head of the next request does not have to be moved each time.
+            len = (2 * need).next_power_of_two();
+            // Whoever waits here holds nothing, or two connections could wait for each other.
+            (self.grant, self.rest) = (None, None);
+            self.grant = Some(budget.ahead.grant(self.holder, (len - RX_BASE) as u64));
+        } else {
+            // What was got ahead is kept, with what came into it.
+            self.rest = None;
+            self.rest = Some(budget.rest.grant(self.holder, len as u64));
+        }
         let mut buf = BytesMut::zeroed(len);
         let unread = self.end - self.start;
         buf[..unread].copy_from_slice(&self.buf[self.start..self.end]);
         (self.buf, self.start, self.end) = (buf, 0, unread);
+        if self.rest.is_some() {
+            self.grant = None;
+        }
     }
 
     /// Where to receive to.
@@ -125,19 +154,17 @@ impl RxBuffer {
     /// The connection is idle: gives back what exceeds the base.
     pub(crate) fn shrink(&mut self) {
         if self.start == self.end && self.buf.len() > RX_BASE {
-            *self = RxBuffer::new(&[]);
+            *self = RxBuffer::new(self.holder, &[]);
         }
     }
 }
 
-/// Buffers for requests up to this length get room for two.
-const MAX_DOUBLED: usize = 4 << 20;
-/// Room that a request gets before any of it has arrived.
+/// Room that a request gets before any of it has arrived; shorter ones get room for two.
 const MAX_AHEAD: usize = 2 << 20;
 
 /// What the receive budget must at least allow, for one request of `max_request` bytes.
 pub(crate) fn rx_budget_floor(max_request: u32) -> u64 {
-    u64::from(max_request).max(2 * MAX_DOUBLED as u64) + 2 * RX_BASE as u64
+    2 * (u64::from(max_request).max(2 * MAX_AHEAD as u64) + 2 * RX_BASE as u64)
 }
 
 /// Replies that are being built, headers and data in one piece. Reused: its memory stays initialised.
@@ -210,8 +237,8 @@ mod tests {
 
     #[test]
     fn the_same_memory_is_used_again() {
-        let budget = Budget::new(0);
-        let mut rx = RxBuffer::new(&[]);
+        let budget = RxBudget::new(0);
+        let mut rx = RxBuffer::new(None, &[]);
         let memory = rx.buf.as_ptr();
         for round in 0..10u8 {
             rx.make_room(28, &budget);
@@ -229,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_payload_that_the_device_keeps_is_never_overwritten() {
-        let budget = Budget::new(0);
-        let mut rx = RxBuffer::new(&[]);
+        let budget = RxBudget::new(0);
+        let mut rx = RxBuffer::new(None, &[]);
         let mut kept = Vec::new();
         for round in 0..20u8 {
             rx.make_room(28, &budget);
@@ -249,14 +276,14 @@ mod tests {
 
     #[test]
     fn growing_keeps_the_rest_and_returns_the_budget() {
-        let budget = Budget::new(rx_budget_floor(32 << 20));
-        let mut rx = RxBuffer::new(b"head");
+        let budget = RxBudget::new(rx_budget_floor(32 << 20));
+        let mut rx = RxBuffer::new(None, b"head");
         rx.make_room(1 << 20, &budget);
         assert_eq!(rx.unread(), b"head");
         assert!(rx.space().len() >= (1 << 20) - 4);
         rx.make_room(32 << 20, &budget);
         assert_eq!(rx.unread(), b"head");
-        assert!(rx.buf.len() <= 2 * MAX_DOUBLED, "none of it has arrived");
+        assert!(rx.buf.len() <= 2 * MAX_AHEAD, "none of it has arrived");
         while rx.unread().len() < 32 << 20 {
             rx.make_room(32 << 20, &budget);
             let n = rx.space().len().min(100_000);
@@ -266,24 +293,24 @@ mod tests {
         assert_eq!(rx.unread()[..4], *b"head");
         assert!(rx.unread()[4..].iter().all(|b| *b == 7));
         rx.shrink();
-        assert!(rx.grant.is_some(), "not while something is unread");
+        assert!(rx.rest.is_some(), "not while something is unread");
         rx.take(rx.unread().len());
         rx.shrink();
-        assert!(rx.grant.is_none());
+        assert!(rx.grant.is_none() && rx.rest.is_none());
         assert_eq!(rx.buf.len(), RX_BASE);
     }
 
     #[test]
     fn a_busy_connection_lets_others_have_their_turn() {
-        let budget = Budget::new(rx_budget_floor(32 << 20));
-        let all = budget.grant(rx_budget_floor(32 << 20) - (3 << 20));
-        let mut busy = RxBuffer::new(&[]);
-        busy.make_room(512 << 10, &budget);
+        let budget = Arc::new(RxBudget::new(8 << 20));
+        let mut busy = RxBuffer::new(None, &[]);
+        busy.make_room(1 << 20, &budget);
+        let all = budget.ahead.grant(None, 1 << 20);
         let waiting = std::thread::spawn({
             let budget = budget.clone();
-            move || RxBuffer::new(&[]).make_room(1 << 20, &budget)
+            move || RxBuffer::new(None, &[]).make_room(1 << 20, &budget)
         });
-        while !budget.contended() {
+        while !budget.ahead.contended() {
             std::thread::yield_now();
         }
         fill(&mut busy, b"the next request's head");
@@ -296,8 +323,8 @@ mod tests {
 
     #[test]
     fn there_is_always_space_to_receive_into() {
-        let budget = Budget::new(u64::MAX);
-        let mut rx = RxBuffer::new(&vec![1; RX_BASE]);
+        let budget = RxBudget::new(u64::MAX);
+        let mut rx = RxBuffer::new(None, &vec![1; RX_BASE]);
         rx.make_room(28, &budget);
         assert!(!rx.space().is_empty());
     }

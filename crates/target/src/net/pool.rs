@@ -114,8 +114,7 @@ impl Pool {
         if let Some(shared) = &self.shared {
             let _ = shared.limit.set(limit.max(shared.base));
             let _ = shared.watch.set(Arc::downgrade(watch));
-            let weak: Weak<Shared> = Arc::downgrade(shared);
-            watch.add(weak);
+            watch.look_after(shared);
         }
         self
     }
@@ -132,7 +131,7 @@ impl Pool {
                 let mut state = shared.state.lock();
                 state.clients.entry(client).or_default().jobs.push_back(job);
                 state.settle(client, shared.share);
-                let all_busy = state.idle == 0;
+                let all_busy = state.idle < state.turns.len();
                 drop(state);
                 shared.wake.notify_one();
                 if all_busy && let Some(watch) = shared.watch.get().and_then(Weak::upgrade) {

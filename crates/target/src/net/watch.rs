@@ -72,8 +72,9 @@ impl Watch {
     }
 
     /// Looks after this from now on, for as long as it is there.
-    pub(crate) fn add(&self, looked: Weak<dyn Looked>) {
-        self.shared.looked.lock().push(looked);
+    pub(crate) fn look_after<L: Looked + 'static>(&self, looked: &Arc<L>) {
+        let weak: Weak<L> = Arc::downgrade(looked);
+        self.shared.looked.lock().push(weak);
     }
 
     /// Something is under way that may need to be looked after.
@@ -161,8 +162,7 @@ impl<R: Receiver> Desk<R> {
         let laid = Mutex::new(Laid { receiver: None, debt: None });
         let desk = Arc::new(Desk { watch: watch.cloned(), since: AtomicU32::new(0), laid });
         if let Some(watch) = watch {
-            let weak: Weak<Desk<R>> = Arc::downgrade(&desk);
-            watch.add(weak);
+            watch.look_after(&desk);
         }
         desk
     }

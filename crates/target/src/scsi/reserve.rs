@@ -221,6 +221,9 @@ fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal
     let lu = task.lu();
     let news = {
         let _one_at_a_time = lu.changing.lock();
+        if lu.gates() & gate::RESERVED != 0 {
+            return Err(Ending::Status(Status::ReservationConflict)); // RESERVE(6) came meanwhile
+        }
         let before = lu.reservations.lock().clone();
         let mut changed = before.clone();
         let news = f(&mut changed)?;
@@ -251,6 +254,7 @@ fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal
 /// RESERVE(6). It gives way to persistent reservations (SPC-4 5.12.1): there are no registrations beside it.
 pub(crate) fn reserve6(task: &Task, _: &Bytes) -> Reply {
     let lu = task.lu();
+    let _one_at_a_time = lu.changing.lock();
     if !lu.reservations.lock().registrations.is_empty() {
         return Err(Ending::Status(Status::ReservationConflict));
     }

@@ -54,7 +54,7 @@ pub(crate) static TABLE: &[Op] = &[
     report(&[0x12, 0x01, F, F, F, C], ANY_TIME | SANITIZING | UNRESERVED, Free, inquiry::inquiry)
         .reads(Field(3, 2)),
     Op::new(&[0x15, 0x11, 0, 0, F, C], GOVERNS, Registered, mode::select6).takes(Field(4, 1)),
-    report(&[0x16, 0, 0, 0, 0, C], GOVERNS, Free, reserve::reserve6),
+    Op::new(&[0x16, 0, 0, 0, 0, C], GOVERNS, Free, reserve::reserve6),
     report(&[0x17, 0, 0, 0, 0, C], UNRESERVED, Free, reserve::release6),
     report(&[0x1a, 0x08, F, F, F, C], 0, Registered, mode::sense6).reads(Field(4, 1)),
     Op::new(&[0x1b, 0x01, 0, 0x0f, 0xf7, C], LONG | GOVERNS, Start, medium::start_stop),
