@@ -1,6 +1,7 @@
 //! The seam to the world: time and randomness. The engine has no other source of either (I1, I2).
 
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The clocks of a machine.
@@ -104,6 +105,17 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
     text
 }
 
+/// The identity that follows from something else: always the same, and like no other's. `domain` tells what it is of, so
+/// that nothing else comes to the same. From a hash (SHA-256), since others make shorter identifiers of identities: those
+/// that differ in few bits would share them.
+pub fn derived_uuid(domain: &str, of: &[&[u8]]) -> [u8; 16] {
+    let mut hash = Sha256::new().chain_update(domain).chain_update([0]);
+    of.iter().for_each(|part| hash.update(part));
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&hash.finalize()[..16]);
+    uuid
+}
+
 /// A random (version 4) UUID.
 pub fn uuid(rng: &dyn Rng) -> [u8; 16] {
     let mut bytes = [0u8; 16];
@@ -131,5 +143,15 @@ mod tests {
     fn a_uuid_reads_as_usual() {
         let bytes: [u8; 16] = std::array::from_fn(|i| u8::try_from(i * 16 + i).unwrap());
         assert_eq!(uuid_text(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    /// Initiators and clients know devices by these: they must not change.
+    #[test]
+    fn identities_that_follow_from_something_stay() {
+        let volume: [u8; 16] = std::array::from_fn(|i| i as u8);
+        let moment = crate::cdp::moment_uuid(&volume, 0x1234);
+        assert_eq!(uuid_text(&moment), "41aa8805-7b66-729d-748c-53dc8c6cde88");
+        let serial = derived_uuid("hindcast serial number", &[b"cd-2026"]);
+        assert_eq!(uuid_text(&serial), "6118b7ae-76f2-73be-c7a7-a5c39438fd75");
     }
 }

@@ -27,6 +27,7 @@ mod way;
 #[cfg(feature = "fuzzing")]
 pub(crate) use codec::unpack;
 pub use codec::{Compression, Encoding};
+pub use moment::moment_uuid;
 pub use sample::CdpSample;
 
 use crate::clock::ClockChange;

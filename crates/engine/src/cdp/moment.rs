@@ -8,12 +8,18 @@ use crate::map::page::CHUNKS;
 use crate::pool::line::{Base, Branch, HEAD, Line, VolumeState};
 use crate::pool::{Origin, Pool};
 use crate::volume::Volume;
+use crate::world::derived_uuid;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them again.
 const CACHED_BYTES: usize = 1 << 20;
+
+/// The identity of the device that shows a volume at an LSN: the same whenever it is opened.
+pub fn moment_uuid(volume: &[u8; 16], lsn: u64) -> [u8; 16] {
+    derived_uuid("hindcast moment", &[volume, &lsn.to_be_bytes()])
+}
 
 /// A moment of a branch that something rests on: nothing of it expires before this is dropped.
 pub(crate) struct At {
@@ -285,10 +291,7 @@ impl Pool {
     /// A read-only device that shows a volume as it was at a moment. While it is held, nothing of that moment expires.
     pub fn open_moment(self: &Arc<Self>, volume: &str, moment: &Moment) -> Result<Arc<Volume>> {
         let (state, line, point) = self.hold(volume, moment)?;
-        let mut uuid = state.uuid;
-        // Another device at every moment.
-        uuid.iter_mut().zip(point.lsn.to_le_bytes()).for_each(|(byte, of_lsn)| *byte ^= of_lsn);
-        let of = (uuid, state.block_size, point.time);
+        let of = (moment_uuid(&state.uuid, point.lsn), state.block_size, point.time);
         let view = VolumeState::frozen(0, of, line, format!("{volume}@lsn-{}", point.lsn), point.size);
         Ok(Arc::new(Volume::new(self.clone(), Arc::new(view), true, false)))
     }

@@ -3,6 +3,7 @@
 use super::{Exports, Live, LiveTarget, Registry, Scope, Uuid, names};
 use crate::moments::{self, Past};
 use crate::writable::clone_behind;
+use hindcast_engine::cdp::moment_uuid;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use names::SnapshotPart;
@@ -64,7 +65,9 @@ impl Found {
     pub(crate) fn luns(&self, registry: &Registry) -> BTreeMap<u16, Uuid> {
         match (self.shows, &self.volume, registry.named.get(&self.name)) {
             (Some(Shown::Snapshot(id) | Shown::Clone(id)), _, _) => BTreeMap::from([(0, id)]),
-            (Some(Shown::Moment(lsn)), Some(volume), _) => BTreeMap::from([(0, moment_id(volume, lsn))]),
+            (Some(Shown::Moment(lsn)), Some(volume), _) => {
+                BTreeMap::from([(0, moment_uuid(&volume.uuid, lsn))])
+            }
             (None, Some(volume), _) => BTreeMap::from([(0, volume.uuid)]),
             (_, None, named) => named.map(|t| t.luns.clone()).unwrap_or_default(),
         }
@@ -89,15 +92,6 @@ impl Found {
         let shows = clone.unwrap_or(Shown::Snapshot(snapshot.uuid));
         Found::of_past(names::of_snapshot(snapshot), volume, shows)
     }
-}
-
-/// The identity of the logical unit that shows a moment: the volume's, with the moment in it, so it is the same for each
-/// session and for every time that it is opened.
-fn moment_id(volume: &VolumeInfo, lsn: u64) -> Uuid {
-    let mut id = volume.uuid;
-    id.iter_mut().zip(lsn.to_le_bytes()).for_each(|(byte, lsn)| *byte ^= lsn);
-    id[15] ^= 0x80;
-    id
 }
 
 impl Exports {
