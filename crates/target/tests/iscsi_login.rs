@@ -270,6 +270,38 @@ fn a_slow_login_ends() {
     assert!(began.elapsed() < Duration::from_secs(15));
 }
 
+#[test]
+fn names_that_can_be_printed_are_let_in() {
+    let fixture = Fixture::new();
+    for name in [
+        "iqn.2008-11.org.linux-kvm:web_01",
+        "iqn.2008-11.org.linux-kvm:Win 10",
+        "iqn.1991-05.com.microsoft:FS_01.(x)~\u{fc}",
+    ] {
+        let mut wire = fixture.connect();
+        wire.name = name.into();
+        wire.login(&[]);
+        wire.ping();
+        // Reservations know it by that name, too, and TransportIDs have it in them.
+        wire.clear_attentions();
+        let mut register = [0; 24];
+        register[15] = 7;
+        let cdb = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+        assert_eq!(wire.run(0x20, &cdb, 24, &register).status(), 0, "{name}");
+        let full = wire.run(0x40, &[0x5e, 3, 0, 0, 0, 0, 0, 2, 0, 0], 512, &[]).data;
+        let text = String::from_utf8_lossy(&full).into_owned();
+        assert!(text.contains(&format!("{},i,0x", name.to_lowercase())), "{text:?}");
+        let unregister = [0, 0, 0, 0, 0, 0, 0, 7].into_iter().chain([0; 16]).collect::<Vec<u8>>();
+        assert_eq!(wire.run(0x20, &cdb, 24, &unregister).status(), 0);
+        wire.logout(0, 0);
+    }
+    for name in ["iqn.a\nb", "iqn.a\tb", "iqn.a ", "iqn.a,i,0x00023d000001", "host"] {
+        let mut wire = fixture.connect();
+        wire.name = name.into();
+        assert_eq!(wire.try_login(&[]).login_status(), 0x0200, "{name:?}");
+    }
+}
+
 // --- CHAP ---
 
 fn chap(mutual: bool) -> AuthPolicy {

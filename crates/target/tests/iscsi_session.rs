@@ -382,6 +382,7 @@ fn a_resized_or_removed_volume_is_told_of() {
     let event = wire.receive();
     assert_eq!((event.bhs.u8(36), event.data[14], event.data[15]), (0, 0x3f, 0x0e));
     assert_eq!(wire.run(0, &[0; 6], 0, &[]).sense(), (5, 0x25, 0x00), "the unit is gone");
+    assert_eq!(wire.run(0x40, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256, &[]).data.len(), 16);
     let device = Arc::new(MemDevice::new(SIZE));
     let lu = LogicalUnit::new(device, LuOptions::default(), None).unwrap();
     fixture.daemon.target.set_lun(0, Some(lu));

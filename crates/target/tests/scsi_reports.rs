@@ -7,6 +7,7 @@ mod mem;
 #[path = "common/scsi.rs"]
 mod scsi;
 
+use hindcast_engine::cdp::moment_uuid;
 use hindcast_engine::device::DeviceInfo;
 use hindcast_target::scsi::*;
 use scsi::*;
@@ -61,6 +62,27 @@ fn designators_name_unit_port_and_target() {
     let second = vpd(&other, 0x83);
     assert_eq!(second[..16], page[..16]);
     assert_ne!(second, page);
+}
+
+/// The NAA identifier of a logical unit whose device has this identity.
+fn naa(uuid: [u8; 16]) -> [u8; 8] {
+    let rig = Rig::with(DeviceInfo { uuid, ..info(1 << 20) }, LuOptions::default());
+    vpd(&rig.a, 0x83)[8..16].try_into().unwrap()
+}
+
+/// Hosts know disks by it: a server that told another one after an update would rename them all.
+#[test]
+fn volumes_keep_their_naa_identifiers() {
+    assert_eq!(naa(*b"0123456789abcdef"), [0x38, 0x08, 0x53, 0x51, 0x57, 0x51, 0x53, 0x51]);
+}
+
+#[test]
+fn moments_have_naa_identifiers_of_their_own() {
+    let volume = *b"0123456789abcdef";
+    let mut seen = BTreeSet::from([naa(volume)]);
+    for lsn in 1..=4096 {
+        assert!(seen.insert(naa(moment_uuid(&volume, lsn))), "LSN {lsn}");
+    }
 }
 
 #[test]
@@ -404,7 +426,7 @@ fn attentions_wait_in_order_and_once() {
     rig.lu.notify_resized();
     rig.lu.notify_resized();
     rig.lu.notify_inquiry_changed();
-    assert_eq!(rig.told[0].0.lock().len(), 3, "sessions are told at once");
+    assert_eq!(rig.told[0].0.lock().len(), 2, "sessions are told at once, and once");
     // Some commands do not wait for them.
     good(&rig.a, &[0x12, 0, 0, 0, 96, 0], &[]);
     good(&rig.a, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0], &[]);
@@ -456,7 +478,7 @@ fn who_is_new_hears_of_power_on() {
     assert_eq!(attention(&third), Some(Asc::NEXUS_LOSS));
     assert_eq!(rig.target.nexuses().len(), 3);
     assert!(rig.target.attach("iqn.x,i,0x1", 9, Access::default(), Arc::new(())).is_none(), "no such port");
-    assert!(rig.target.attach("iqn x,i,0x1", 1, Access::default(), Arc::new(())).is_none(), "no name");
+    assert!(rig.target.attach("iqn\tx,i,0x1", 1, Access::default(), Arc::new(())).is_none(), "no name");
 }
 
 #[test]

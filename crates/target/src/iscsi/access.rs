@@ -158,7 +158,7 @@ impl FromStr for NamePattern {
         if pattern.is_empty() || pattern.len() > MAX_NAME {
             return refuse(format!("a pattern of names has 1 to {MAX_NAME} bytes"));
         }
-        if let Some(bad) = pattern.chars().find(|c| c.is_control() || c.is_whitespace()) {
+        if let Some(bad) = pattern.chars().find(|c| c.is_control() || c.is_whitespace() && *c != ' ') {
             return refuse(format!("{text:?} fits no iSCSI name: there is {bad:?} in it"));
         }
         // A pattern that begins like no name is a typing mistake, and would silently match nobody.

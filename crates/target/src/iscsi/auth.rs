@@ -46,6 +46,15 @@ impl Auth {
         matches!(self.policy, AuthPolicy::Chap { .. })
     }
 
+    /// What a user who was proven has shown to know, as a hash: the same of two sessions only if both the name and the secret
+    /// are.
+    pub(super) fn proof(&self, user: &str) -> Option<[u8; 32]> {
+        let AuthPolicy::Chap { users, .. } = &self.policy else {
+            return None;
+        };
+        users.iter().find(|known| known.name == user).map(|known| known.secret.proof(user))
+    }
+
     /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to leave the stage.
     pub(super) fn step(
         &mut self,

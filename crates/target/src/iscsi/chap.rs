@@ -20,6 +20,11 @@ impl Secret {
         Secret(secret.into().into())
     }
 
+    /// A hash of a user and this secret, for comparison.
+    pub(super) fn proof(&self, user: &str) -> [u8; 32] {
+        Sha256::new().chain_update(user).chain_update([0]).chain_update(&self.0).finalize().into()
+    }
+
     /// Bytes in it.
     pub fn len(&self) -> usize {
         self.0.len()

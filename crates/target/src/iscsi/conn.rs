@@ -4,6 +4,7 @@ use super::config::{IscsiConfig, Portal};
 use super::discovery::Exchange;
 use super::params::Params;
 use super::pdu::{Bhs, Numbers, stamp};
+use super::refusals::Refusals;
 use super::registry::Record;
 use super::reply::{self, Request, Shape};
 use super::session::{Active, Held, Session};
@@ -48,6 +49,7 @@ pub(super) struct Shared {
     pub(super) reply_budget: Arc<Budget>,
     /// Has others receive while a connection's thread waits; without it, in tests, such a thread waits.
     pub(super) watch: Option<Arc<Watch>>,
+    pub(super) refusals: Arc<Mutex<Refusals>>,
     pub(super) stopping: Arc<AtomicBool>,
 }
 

@@ -1,6 +1,7 @@
 //! Text requests of the full feature phase: SendTargets and the few keys that may be declared then (RFC 7143, 6.2, 11.10
 //! to 11.11, and appendix C).
 
+use super::config::Portal;
 use super::conn::Conn;
 use super::params::{Answer, Phase, Wishes};
 use super::pdu::{NO_TAG, RejectReason};
@@ -136,20 +137,33 @@ fn send_targets(conn: &Conn, value: &str, out: &mut Vec<u8>) -> Result<(), Rejec
         if wanted.is_some_and(|name| name != target.name) || own.is_some_and(|own| own != target.name) {
             continue;
         }
+        let addresses = addresses(&conn.shared.portals, &target.portal_groups, local);
+        if addresses.is_empty() {
+            continue; // a target without an address would be looked for at the one of this connection
+        }
         text::put(out, "TargetName", &target.name);
-        for portal in conn.shared.portals.iter() {
-            let chosen = target.portal_groups.is_empty() || target.portal_groups.contains(&portal.group);
-            if let (true, Some(address)) =
-                (chosen, address(portal.listen, portal.advertise.as_deref(), local))
-            {
-                text::put(out, "TargetAddress", &format!("{address},{}", portal.group));
-            }
+        for address in addresses {
+            text::put(out, "TargetAddress", &address);
         }
     }
     Ok(())
 }
 
-/// How a portal is reached by somebody who reached `local`. None if that cannot be known.
+/// What is told of the portals of a target to somebody who reached `local`: `ADDRESS,GROUP`, no address twice. No groups
+/// are all of them.
+fn addresses(portals: &[Portal], groups: &[u16], local: SocketAddr) -> Vec<String> {
+    let mut told: Vec<(String, u16)> = Vec::new();
+    for portal in portals.iter().filter(|p| groups.is_empty() || groups.contains(&p.group)) {
+        if let Some(address) = address(portal.listen, portal.advertise.as_deref(), local)
+            && !told.iter().any(|(known, _)| known.eq_ignore_ascii_case(&address))
+        {
+            told.push((address, portal.group));
+        }
+    }
+    told.into_iter().map(|(address, group)| format!("{address},{group}")).collect()
+}
+
+/// How a portal is reached by somebody who reached `local`. None if it is not, as far as that is known.
 fn address(listen: SocketAddr, advertise: Option<&str>, local: SocketAddr) -> Option<String> {
     if let Some(host) = advertise {
         let has_port = host.rsplit_once(':').is_some_and(|(name, port)| {
@@ -157,13 +171,32 @@ fn address(listen: SocketAddr, advertise: Option<&str>, local: SocketAddr) -> Op
         });
         return Some(if has_port { host.to_owned() } else { format!("{host}:{}", listen.port()) });
     }
-    if !listen.ip().is_unspecified() {
-        return Some(SocketAddr::new(listen.ip().to_canonical(), listen.port()).to_string());
+    let (at, here) = (listen.ip().to_canonical(), local.ip().to_canonical());
+    // Zones are the business of each host: what is told has none.
+    let told = |ip| Some(SocketAddr::new(ip, listen.port()).to_string());
+    if at.is_unspecified() {
+        // A wildcard takes connections of its own family only.
+        return if at.is_ipv4() == here.is_ipv4() { told(here) } else { None };
     }
-    // An IPv6 wildcard takes IPv4 too.
-    let ip = local.ip().to_canonical();
-    let reachable = matches!(listen.ip(), IpAddr::V6(_)) || ip.is_ipv4();
-    reachable.then(|| SocketAddr::new(ip, listen.port()).to_string())
+    let reaches = match (at, here) {
+        _ if at.is_loopback() => here.is_loopback(),
+        (IpAddr::V6(at), IpAddr::V6(here)) if at.is_unicast_link_local() => {
+            here.is_unicast_link_local() && zone(listen) == zone(local)
+        }
+        (IpAddr::V6(at), _) if at.is_unicast_link_local() => false,
+        (IpAddr::V4(at), IpAddr::V4(here)) if at.is_link_local() => here.is_link_local(),
+        (IpAddr::V4(at), _) => !at.is_link_local(),
+        _ => true,
+    };
+    if reaches { told(at) } else { None }
+}
+
+/// The number of the interface that a link-local address belongs to.
+fn zone(address: SocketAddr) -> Option<u32> {
+    match address {
+        SocketAddr::V6(v6) => Some(v6.scope_id()),
+        SocketAddr::V4(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -182,7 +215,9 @@ mod tests {
             ("0.0.0.0:3261", None, local4, Some("10.0.0.5:3261")),
             ("0.0.0.0:3261", None, local6, None),
             ("[::]:3261", None, local6, Some("[2001:db8::5]:3261")),
-            ("[::]:3261", None, mapped, Some("10.0.0.5:3261")),
+            ("[::]:3261", None, local4, None),
+            ("[::]:3261", None, mapped, None),
+            ("0.0.0.0:3261", None, mapped, Some("10.0.0.5:3261")),
             ("0.0.0.0:3261", Some("san.example"), local4, Some("san.example:3261")),
             ("0.0.0.0:3261", Some("san.example:860"), local4, Some("san.example:860")),
             ("0.0.0.0:3261", Some("[2001:db8::7]"), local4, Some("[2001:db8::7]:3261")),
@@ -191,6 +226,55 @@ mod tests {
         for (listen, advertise, local, expected) in cases {
             assert_eq!(address(at(listen), advertise, local).as_deref(), expected, "{listen} {advertise:?}");
         }
+    }
+
+    #[test]
+    fn portals_of_one_host_or_link_are_told_there_only() {
+        let at = |s: &str| s.parse::<SocketAddr>().unwrap();
+        let net4 = at("10.0.0.5:3260");
+        let (lo4, lo6) = (at("127.0.0.1:3260"), at("[::1]:3260"));
+        let (link4, link6) = (at("169.254.7.7:3260"), at("[fe80::5%3]:3260"));
+        let cases = [
+            ("127.0.0.1:3260", net4, None),
+            ("127.0.0.1:3260", lo4, Some("127.0.0.1:3260")),
+            ("127.0.0.2:3260", lo6, Some("127.0.0.2:3260")),
+            ("[::1]:3260", net4, None),
+            ("[::1]:3260", link6, None),
+            ("[::1]:3260", lo4, Some("[::1]:3260")),
+            ("10.0.0.5:3260", lo4, Some("10.0.0.5:3260")),
+            ("[fe80::5%3]:3260", link6, Some("[fe80::5]:3260")),
+            ("[fe80::5%4]:3260", link6, None),
+            ("[fe80::5%3]:3260", net4, None),
+            ("[fe80::5%3]:3260", lo6, None),
+            ("[::]:3260", link6, Some("[fe80::5]:3260")),
+            ("169.254.7.7:3260", link4, Some("169.254.7.7:3260")),
+            ("169.254.7.7:3260", net4, None),
+            ("169.254.7.7:3260", link6, None),
+        ];
+        for (listen, local, expected) in cases {
+            assert_eq!(address(at(listen), None, local).as_deref(), expected, "{listen} from {local}");
+        }
+    }
+
+    #[test]
+    fn no_address_is_told_twice() {
+        let portal = |listen: &str, group, advertise: Option<&str>| Portal {
+            listen: listen.parse().unwrap(),
+            group,
+            advertise: advertise.map(str::to_owned),
+        };
+        let local = "10.9.0.5:3260".parse().unwrap();
+        let told = |portals: &[Portal], groups: &[u16]| addresses(portals, groups, local);
+        let both = [portal("0.0.0.0:3260", 1, None), portal("[::]:3260", 1, None)];
+        assert_eq!(told(&both, &[]), ["10.9.0.5:3260,1"]);
+        let apart = [portal("0.0.0.0:3260", 1, None), portal("[::]:3261", 2, None)];
+        assert_eq!(told(&apart, &[]), ["10.9.0.5:3260,1"]);
+        assert!(told(&apart, &[2]).is_empty());
+        let named = ["San.example", "san.example:3260"].map(|host| portal("127.0.0.1:3260", 1, Some(host)));
+        assert_eq!(told(&named, &[]), ["San.example:3260,1"]);
+        let tags = [portal("10.9.0.5:3260", 1, None), portal("0.0.0.0:3260", 2, None)];
+        assert_eq!(told(&tags, &[]), ["10.9.0.5:3260,1"], "one address under two tags");
+        assert_eq!(told(&tags, &[2]), ["10.9.0.5:3260,2"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The login phase (RFC 7143, 6.3 and 11.12 to 11.13) as a machine without input or output: one request in, one response
 //! out.
 
-use super::access::fold;
+use super::access::{MAX_NAME, fold};
 use super::auth::{Auth, Progress};
 use super::params::{Answer, Params, Phase, Wishes};
 use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
@@ -62,6 +62,8 @@ pub(super) struct Identity {
     pub(super) target: Option<String>,
     /// CHAP_N, once it has been proven.
     pub(super) user: Option<String>,
+    /// [`Auth::proof`].
+    pub(super) proof: Option<[u8; 32]>,
     /// CmdSN of the first command.
     pub(super) cmd_sn: u32,
 }
@@ -85,6 +87,8 @@ pub(super) struct Login<'a> {
     portal_group: u16,
     stage: Option<u8>,
     identity: Option<Identity>,
+    /// What the initiator calls itself, before anything was checked.
+    claimed: Option<String>,
     /// Called with the initiator's and the target's name before anybody is asked for permission.
     watch: &'a dyn Fn(&str, Option<&str>),
     grant: Option<Grant>,
@@ -117,6 +121,7 @@ impl<'a> Login<'a> {
             portal_group,
             stage: None,
             identity: None,
+            claimed: None,
             watch,
             grant: None,
             auth: Auth::new(AuthPolicy::None),
@@ -228,6 +233,7 @@ impl<'a> Login<'a> {
                 Progress::Going => return Ok(SECURITY << 2),
                 Progress::Proven(user) => {
                     if let Some(identity) = &mut self.identity {
+                        identity.proof = user.as_deref().and_then(|user| self.auth.proof(user));
                         identity.user = user;
                     }
                 }
@@ -256,8 +262,9 @@ impl<'a> Login<'a> {
         let Some(name) = find("InitiatorName") else {
             return refuse(Status::MissingParameter, "no InitiatorName");
         };
+        self.claimed = Some(name[..name.floor_char_boundary(MAX_NAME)].to_owned());
         if !text::is_name(name) {
-            return refuse(Status::InitiatorError, "InitiatorName is no iSCSI name");
+            return refuse(Status::InitiatorError, "InitiatorName is no iSCSI name that can be printed");
         }
         // However it is written, it is one name (RFC 3722): one session key, one I_T nexus, one name to be refused by.
         let name = &*fold(name);
@@ -306,6 +313,7 @@ impl<'a> Login<'a> {
             cid: request.u16(20),
             target,
             user: None,
+            proof: None,
             cmd_sn: request.cmd_sn(),
         });
         Ok(())
@@ -361,8 +369,9 @@ impl<'a> Login<'a> {
         Some((self.identity.clone()?, self.grant.take(), self.params.clone()))
     }
 
-    pub(super) fn identity(&self) -> Option<&Identity> {
-        self.identity.as_ref()
+    /// What the initiator called itself, whether it may or not; as much of it as a name can have.
+    pub(super) fn claimed(&self) -> Option<&str> {
+        self.claimed.as_deref()
     }
 }
 

@@ -163,7 +163,7 @@ impl Registry {
         state.sessions.values().filter(|s| s.key.target.as_deref() == Some(target)).cloned().collect()
     }
 
-    fn all_sessions(&self) -> Vec<Arc<Session>> {
+    pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
         self.state.lock().sessions.values().cloned().collect()
     }
 

@@ -225,6 +225,7 @@ impl Serving {
     }
 
     fn watch_transfers(&self) -> io::Result<()> {
+        self.conn.session.tell_what_is_owed();
         let patience = self.conn.shared.config.stall_timeout;
         if self.conn.transfers.lock().any_stalls(patience) {
             return Err(gave_up("the initiator does not send the data it was asked for"));

@@ -5,6 +5,7 @@ use super::conn::{Conn, Shared};
 use super::login::{self, Login, Refusal, Status, Step, denied};
 use super::params::Wishes;
 use super::pdu::{BHS_LEN, Bhs, Digests};
+use super::refusals::Line;
 use super::registry::{NoSession, Record, Registry};
 use super::serve;
 use super::session::{Key, Session};
@@ -65,6 +66,7 @@ fn shared(
         rx_budget: Arc::new(RxBudget::new(quarter)),
         gather_budget,
         reply_budget,
+        refusals: Arc::default(),
         stopping: Arc::new(AtomicBool::new(false)),
         config: Arc::new(config),
     }
@@ -246,13 +248,28 @@ fn negotiate(
                 Err(None) => return Ok(None),
             },
         };
-        let (pdu, Refusal(status, why)) = refused;
-        // Whoever can connect can fail to log in, as often as they like.
-        let initiator = login.identity().map_or("", |i| &i.initiator);
-        tracing::debug!(initiator, status = format_args!("{:04x}", status as u16), why, "login refused");
-        registry.login_failed(status == Status::AuthenticationFailure);
+        let (pdu, refusal) = refused;
+        tell_of_refusal(shared, record, &login, refusal);
+        registry.login_failed(refusal.0 == Status::AuthenticationFailure);
         send_all(&record.transport, &pdu)?;
         return Ok(None);
+    }
+}
+
+/// One line for each initiator and reason; those that do not say who they are only where all is logged.
+fn tell_of_refusal(shared: &Shared, record: &Record, login: &Login<'_>, refusal: Refusal) {
+    let (Refusal(status, why), peer) = (refusal, record.peer);
+    let status = format_args!("{:04x}", status as u16);
+    let Some(initiator) = login.claimed() else {
+        tracing::debug!(%peer, status, why, "login refused");
+        return;
+    };
+    let line = shared.refusals.lock().refused(Instant::now(), initiator, peer.ip().to_canonical(), why);
+    match line {
+        Some(Line { times, unwritten }) => {
+            tracing::warn!(initiator = ?initiator, %peer, status, why, times, unwritten, "login refused")
+        }
+        None => tracing::debug!(initiator = ?initiator, %peer, status, why, "login refused"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::conn::Conn;
 use super::login::Identity;
+use super::news::News;
 use super::params::Params;
 use super::pdu::{AsyncEvent, Bhs, async_message, opcode};
 use super::registry::Registry;
@@ -11,6 +12,7 @@ use crate::scsi::{self, Access, Asc, Event, Nexus, NexusEvents, Target, lun_to_w
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -147,6 +149,7 @@ pub(super) struct Session {
     conns: Mutex<BTreeMap<u16, Arc<Conn>>>,
     /// Task management functions that are not answered yet.
     managing: AtomicUsize,
+    news: Mutex<News>,
     registry: Weak<Registry>,
 }
 
@@ -172,6 +175,11 @@ impl Drop for Managing {
 struct Events(OnceLock<Weak<Session>>);
 
 impl NexusEvents for Events {
+    fn others(&self) -> Vec<Arc<Nexus>> {
+        let session = self.0.get().and_then(Weak::upgrade);
+        session.map_or_else(Vec::new, |session| session.others_of_initiator())
+    }
+
     fn event(&self, event: Event) -> usize {
         let Some(session) = self.0.get().and_then(Weak::upgrade) else {
             return 0;
@@ -182,11 +190,7 @@ impl NexusEvents for Events {
                 session.abort_tasks(|_, l| l == lun, &OnEnd::new(|| ()))
             }
             Event::UnitAttention { lun, sense } => {
-                let worth_telling =
-                    [Asc::CAPACITY_DATA_CHANGED, Asc::REPORTED_LUNS_DATA_CHANGED, Asc::INQUIRY_DATA_CHANGED];
-                if worth_telling.contains(&sense.asc) {
-                    session.tell(lun, &sense);
-                }
+                session.attention(lun, sense);
                 0
             }
         }
@@ -233,6 +237,7 @@ impl Session {
             tasks: Mutex::default(),
             conns: Mutex::default(),
             managing: AtomicUsize::new(0),
+            news: Mutex::default(),
             registry,
         });
         let _ = events.0.set(Arc::downgrade(&session));
@@ -419,6 +424,35 @@ impl Session {
         self.registry.upgrade()
     }
 
+    /// A unit attention is new: the initiator is told now, later, or by the attention alone.
+    fn attention(&self, lun: u16, sense: scsi::Sense) {
+        let worth_telling =
+            [Asc::CAPACITY_DATA_CHANGED, Asc::REPORTED_LUNS_DATA_CHANGED, Asc::INQUIRY_DATA_CHANGED];
+        let Some(nexus) = self.nexus.as_ref().filter(|_| worth_telling.contains(&sense.asc)) else {
+            return;
+        };
+        // Whoever was told that the inventory changed is going to look at everything.
+        let luns = Asc::REPORTED_LUNS_DATA_CHANGED;
+        if sense.asc != luns && nexus.is_unreported(lun, luns) {
+            return;
+        }
+        let now = self.news.lock().comes(Instant::now(), lun, sense);
+        if let Some((lun, sense)) = now {
+            self.tell(lun, &sense);
+        }
+    }
+
+    /// Tells the initiator what it could not be told at once, unless it has found out. To be called every few seconds.
+    pub(super) fn tell_what_is_owed(&self) {
+        let due = self.news.lock().due(Instant::now());
+        if let (Some((lun, sense)), Some(nexus)) = (due, &self.nexus)
+            && nexus.is_unreported(lun, sense.asc)
+        {
+            self.news.lock().told(Instant::now());
+            self.tell(lun, &sense);
+        }
+    }
+
     /// Tells the initiator of a unit attention (11.9.1, event 0).
     fn tell(&self, lun: u16, sense: &scsi::Sense) {
         let Some(conn) = self.conns.lock().values().next().cloned() else {
@@ -428,6 +462,26 @@ impl Session {
         let mut data = u16::try_from(bytes.len()).unwrap_or(0).to_be_bytes().to_vec();
         data.extend(bytes);
         conn.post(async_message(AsyncEvent::Scsi, lun_to_wire(lun).to_be_bytes(), [0; 3]), &data);
+    }
+
+    /// What the same initiator is logged in to by other sessions: one that has the same name, has proven the same, and
+    /// comes from an address that this one comes from, too. The name alone is what anybody can say.
+    fn others_of_initiator(&self) -> Vec<Arc<Nexus>> {
+        let registry = self.registry();
+        let sessions = registry.map_or_else(Vec::new, |registry| registry.all_sessions());
+        let own = self.peers();
+        let is_same = |other: &&Arc<Session>| {
+            !std::ptr::eq(self, &***other)
+                && other.key.initiator == self.key.initiator
+                && other.identity.proof == self.identity.proof
+                && other.peers().iter().any(|peer| own.contains(peer))
+        };
+        sessions.iter().filter(is_same).filter_map(|other| other.nexus.clone()).collect()
+    }
+
+    /// Where its connections come from.
+    fn peers(&self) -> Vec<IpAddr> {
+        self.conns.lock().values().map(|conn| conn.record.peer.ip().to_canonical()).collect()
     }
 
     /// Breaks every connection off.

@@ -149,8 +149,11 @@ pub fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Whether it has the form of an iSCSI name (RFC 7143, 4.2.7; RFC 3720's `naa.` and `eui.` too): at most 223 bytes, in
-/// lower case after preparation.
+/// Whether an initiator may call itself so: at most 223 bytes that begin like an iSCSI name (RFC 7143, 4.2.7). RFC 3722
+/// keeps `_`, blanks and more out of names, but initiators make theirs of the names of hosts and virtual machines, and
+/// nothing asks a target to refuse them: whatever can be printed is let in. A comma is not: SCSI port names, which persist
+/// in reservations and come back in TransportIDs, are the name, a comma, and what identifies the port. A blank is let in
+/// where it can be seen.
 pub fn is_name(name: &str) -> bool {
     let digits = |rest: &str, lens: &[usize]| {
         lens.contains(&rest.len()) && rest.bytes().all(|b| b.is_ascii_hexdigit())
@@ -161,9 +164,9 @@ pub fn is_name(name: &str) -> bool {
     if let Some(rest) = name.strip_prefix("naa.") {
         return digits(rest, &[16, 32]);
     }
-    let foreign = |c: char| !c.is_ascii() && !c.is_control() && !c.is_whitespace();
-    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-:".contains(c) || foreign(c);
-    name.len() <= 223 && name.starts_with("iqn.") && name.len() > 4 && name.chars().all(allowed)
+    let allowed = |c: char| c != ',' && (c == ' ' || !c.is_control() && !c.is_whitespace());
+    let text = name.strip_prefix("iqn.").filter(|text| !text.is_empty() && !text.ends_with(' '));
+    name.len() <= 223 && text.is_some_and(|text| text.chars().all(allowed))
 }
 
 #[cfg(test)]
@@ -226,6 +229,10 @@ mod tests {
             "iqn.1993-08.org.debian:01:ab",
             "eui.02004567A425678D",
             "naa.52004567BA64678D",
+            "iqn.2008-11.org.linux-kvm:web_01",
+            "iqn.2008-11.org.linux-kvm:Win 10",
+            "iqn.a:(x)=~b/c@d+e\"'\\*?",
+            "iqn.a:grüße",
         ] {
             assert!(is_name(good), "{good}");
         }
@@ -235,8 +242,11 @@ mod tests {
             "iqn.",
             "vol",
             "eui.1",
-            "iqn.a b",
-            "iqn.a=b",
+            "iqn.a ",
+            "iqn.a\tb",
+            "iqn.a\nb",
+            "iqn.a,i,0x00023d000001",
+            "iqn.a\u{a0}b",
             "iqn.a\u{85}b",
             "iqn.a\u{2028}b",
             &long,

@@ -139,10 +139,10 @@ fn parse<'a>(task: &Task, list: &'a Bytes) -> Result<List<'a>, Sense> {
     })
 }
 
-/// The logical units that the CSCD descriptors name (SPC-4 6.3.6.4); `None` for one that is not to be reached, which
-/// is an error once a segment wants it.
+/// The logical units that the CSCD descriptors name (SPC-4 6.3.6.4), of those that the initiator has by this session or by
+/// others with this server; `None` for one that is not to be reached, which is an error once a segment wants it.
 fn targets(task: &Task, list: &List<'_>) -> Result<Vec<Option<Arc<LuNexus>>>, Sense> {
-    let reachable = task.nexus.paths();
+    let reachable = task.nexus.reachable();
     let mut targets = Vec::new();
     for (n, descriptor) in list.targets.chunks_exact(TARGET_LEN).enumerate() {
         let at = 16 + n * TARGET_LEN;
@@ -225,16 +225,19 @@ fn copy(
     };
     let (from, to) = (place(source, segment.from)?, place(destination, segment.to)?);
     let fences = destination.fences();
-    may(source, Want::Read)?;
-    may(destination, Want::Write)?;
+    let allowed = || may(source, Want::Read).and_then(|()| may(destination, Want::Write));
+    allowed()?;
     let mut done = 0;
     while done < len {
         task.go_on()?;
+        allowed()?; // it may take long, and the session that a logical unit is reached by may end meanwhile
         let n = (len - done).min(STEP);
         let mut buf = vec![0; n as usize];
         source.lu.read(from + done, &mut buf).map_err(|e| failed(&e, During::Read))?;
         let mut ops = [WriteOp::new(to + done, Bytes::from(buf))];
-        destination.lu.write_unless(&mut ops, false, |_| task.is_late() || destination.fences() != fences);
+        destination.lu.write_unless(&mut ops, false, |_| {
+            task.is_late() || destination.is_gone() || destination.fences() != fences
+        });
         let [op] = ops;
         op.result.map_err(|e| failed(&e, During::Write))?;
         done += n;
@@ -262,7 +265,7 @@ fn may(path: &LuNexus, want: Want) -> Result<(), Ending> {
     if want == Want::Write && protected {
         return Err(Sense::new(SenseKey::DataProtect, Asc::WRITE_PROTECTED).into());
     }
-    let free = gates & (gate::STOPPED | gate::SANITIZE) == 0 && path.allowed(want);
+    let free = !path.is_gone() && gates & (gate::STOPPED | gate::SANITIZE) == 0 && path.allowed(want);
     if free { Ok(()) } else { Err(copy_aborted(Asc::COPY_TARGET_NOT_REACHABLE).into()) }
 }
 

@@ -77,7 +77,7 @@ fn standard(lu: &LogicalUnit) -> Vec<u8> {
 }
 
 /// The unit serial number (SPC-4 7.8.17).
-fn serial(lu: &LogicalUnit) -> String {
+pub(crate) fn serial(lu: &LogicalUnit) -> String {
     let serial = match &lu.options.serial {
         Some(serial) => serial.clone(),
         None => lu.info().uuid.iter().map(|b| format!("{b:02x}")).collect(),
@@ -218,9 +218,9 @@ fn logical_block_provisioning(lu: &LogicalUnit) -> Vec<u8> {
 
 /// REPORT LUNS.
 pub(crate) fn report_luns(task: &Task, _: &Bytes) -> Reply {
-    let data = target::report_luns(&task.nexus, &task.cdb)?;
+    // Before the inventory is looked at: what changes after that is news again.
     task.path.forget_attention(Asc::REPORTED_LUNS_DATA_CHANGED);
-    Ok(data)
+    Ok(target::report_luns(&task.nexus, &task.cdb)?)
 }
 
 /// REQUEST SENSE (SPC-4 6.39): a pending unit attention, or a sanitize operation's progress, or nothing.

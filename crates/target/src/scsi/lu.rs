@@ -209,6 +209,11 @@ impl LogicalUnit {
         Ok(lu)
     }
 
+    /// Its unit serial number, as initiators are told it.
+    pub fn serial(&self) -> String {
+        super::inquiry::serial(self)
+    }
+
     /// The device behind it. Read through it; write by [`LogicalUnit::write`].
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device

@@ -41,7 +41,9 @@ pub enum Event {
         /// The logical unit.
         lun: u16,
     },
-    /// A unit attention is waiting for this nexus; a transport may tell the initiator at once.
+    /// A unit attention is waiting for this nexus that was not waiting before; a transport may tell the initiator at once.
+    /// A change of the inventory comes once, for the first of the logical units that report it, and not again before the
+    /// initiator was told.
     UnitAttention {
         /// The logical unit.
         lun: u16,
@@ -54,6 +56,11 @@ pub enum Event {
 pub trait NexusEvents: Send + Sync {
     /// Something happened. Returns how many tasks it aborted.
     fn event(&self, event: Event) -> usize;
+
+    /// What the same initiator, and certainly the same, is logged in to by other sessions with this server.
+    fn others(&self) -> Vec<Arc<Nexus>> {
+        Vec::new()
+    }
 }
 
 /// For a transport that has no tasks of its own, and for tests.
@@ -78,6 +85,10 @@ pub(crate) struct LuNexus {
     /// There are attentions.
     attentive: AtomicBool,
     attentions: Mutex<VecDeque<Sense>>,
+    /// [`Nexus::lun_news`].
+    lun_news: Arc<AtomicBool>,
+    /// The session has ended, or does not see the logical unit any more.
+    gone: AtomicBool,
 }
 
 impl fmt::Debug for LuNexus {
@@ -87,19 +98,31 @@ impl fmt::Debug for LuNexus {
 }
 
 impl LuNexus {
-    /// Adds a unit attention condition unless it is pending already, and tells the session.
+    /// Adds a unit attention condition and tells the session, unless it is pending already.
     pub(crate) fn establish(&self, sense: Sense) {
-        self.establish_silently(sense.clone());
-        self.events.event(Event::UnitAttention { lun: self.lun, sense });
+        if self.establish_silently(sense.clone()) {
+            self.events.event(Event::UnitAttention { lun: self.lun, sense });
+        }
     }
 
-    /// The same, while the session is being made.
-    pub(crate) fn establish_silently(&self, sense: Sense) {
+    /// The same without telling the session. False if it is pending already.
+    pub(crate) fn establish_silently(&self, sense: Sense) -> bool {
         let mut attentions = self.attentions.lock();
-        if attentions.len() < MAX_ATTENTIONS && !attentions.iter().any(|a| a.asc == sense.asc) {
+        let is_new = attentions.len() < MAX_ATTENTIONS && !attentions.iter().any(|a| a.asc == sense.asc);
+        if is_new {
             attentions.push_back(sense);
         }
         self.attentive.store(true, Ordering::Release);
+        is_new
+    }
+
+    /// Whether nobody may use it any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn has_attention(&self, asc: Asc) -> bool {
+        self.attentions.lock().iter().any(|a| a.asc == asc)
     }
 
     /// Takes the oldest unit attention.
@@ -110,6 +133,9 @@ impl LuNexus {
         let mut attentions = self.attentions.lock();
         let sense = attentions.pop_front();
         self.attentive.store(!attentions.is_empty(), Ordering::Release);
+        if sense.as_ref().is_some_and(|sense| sense.asc == Asc::REPORTED_LUNS_DATA_CHANGED) {
+            self.lun_news.store(false, Ordering::Release);
+        }
         sense
     }
 
@@ -164,6 +190,8 @@ pub struct Nexus {
     access: RwLock<Access>,
     events: Arc<dyn NexusEvents>,
     luns: RwLock<BTreeMap<u16, Arc<LuNexus>>>,
+    /// The inventory changed, and since then the initiator has neither asked for it nor had a unit attention that says so.
+    lun_news: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Nexus {
@@ -182,7 +210,8 @@ impl Nexus {
     ) -> Arc<Nexus> {
         let initiator = initiator.to_ascii_lowercase().into();
         let (access, luns) = (RwLock::new(access), RwLock::default());
-        let nexus = Arc::new(Nexus { target, initiator, port, access, events, luns });
+        let lun_news = Arc::default();
+        let nexus = Arc::new(Nexus { target, initiator, port, access, events, luns, lun_news });
         nexus.sync_luns(false);
         nexus
     }
@@ -235,14 +264,40 @@ impl Nexus {
         }
         drop(luns);
         for path in &gone {
+            path.gone.store(true, Ordering::Release);
             path.lu.remove_path(path);
             path.abort_tasks();
         }
         if notify && (added || !gone.is_empty()) {
-            for path in self.paths() {
-                path.establish(Sense::new(SenseKey::UnitAttention, Asc::REPORTED_LUNS_DATA_CHANGED));
-            }
+            self.tell_of_luns();
         }
+    }
+
+    /// Every logical unit has the unit attention; the session learns of it once, however many there are.
+    fn tell_of_luns(&self) {
+        let sense = Sense::new(SenseKey::UnitAttention, Asc::REPORTED_LUNS_DATA_CHANGED);
+        let was_news = self.lun_news.swap(true, Ordering::AcqRel);
+        let paths = self.paths();
+        for path in &paths {
+            path.establish_silently(sense.clone());
+        }
+        if let Some(first) = paths.first().filter(|_| !was_news) {
+            self.events.event(Event::UnitAttention { lun: first.lun, sense });
+        }
+    }
+
+    /// The initiator asks which logical units there are: it knows of all changes up to now.
+    pub(crate) fn luns_are_reported(&self) {
+        self.lun_news.store(false, Ordering::Release);
+    }
+
+    /// Whether a unit attention that the session was told of has not reached the initiator yet. A change of the inventory
+    /// has reached it also when it asked for the inventory since.
+    pub fn is_unreported(&self, lun: u16, asc: Asc) -> bool {
+        if asc == Asc::REPORTED_LUNS_DATA_CHANGED {
+            return self.lun_news.load(Ordering::Acquire);
+        }
+        self.luns.read().get(&lun).is_some_and(|path| path.has_attention(asc))
     }
 
     fn new_path(&self, lun: u16, lu: &Arc<LogicalUnit>) -> Arc<LuNexus> {
@@ -258,6 +313,8 @@ impl Nexus {
             fences: AtomicU64::new(0),
             attentive: AtomicBool::new(false),
             attentions: Mutex::default(),
+            lun_news: self.lun_news.clone(),
+            gone: AtomicBool::new(false),
         });
         lu.add_path(&path);
         path
@@ -270,6 +327,16 @@ impl Nexus {
 
     pub(crate) fn paths(&self) -> Vec<Arc<LuNexus>> {
         self.luns.read().values().cloned().collect()
+    }
+
+    /// What the initiator sees, by this session first, then by its others with this server; where several show a logical unit
+    /// those come first by which it may be written to.
+    pub(crate) fn reachable(&self) -> Vec<Arc<LuNexus>> {
+        let mut others: Vec<_> = self.events.others().iter().flat_map(|nexus| nexus.paths()).collect();
+        others.sort_by_key(|path| path.read_only.load(Ordering::Acquire));
+        let mut all = self.paths();
+        all.extend(others);
+        all
     }
 
     fn path(&self, lun: u64) -> Option<Arc<LuNexus>> {
@@ -394,6 +461,7 @@ impl Nexus {
         self.target.forget(self);
         let luns = std::mem::take(&mut *self.luns.write());
         for path in luns.values() {
+            path.gone.store(true, Ordering::Release);
             path.lu.remove_path(path);
         }
     }

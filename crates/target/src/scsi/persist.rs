@@ -18,8 +18,13 @@ pub(crate) struct Saved {
     pub(crate) sanitizing: bool,
 }
 
+/// A name as it is kept.
+fn written(name: &str) -> String {
+    name.replace(' ', "\t")
+}
+
 impl Saved {
-    /// Names contain no blanks: they are iSCSI names, and TransportIDs with blanks are refused.
+    /// Fields end with blanks, and names may contain them: a blank in a name is a tab here, which is in no name.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = format!("{FIRST_LINE}\n");
         if let Some(m) = &self.modes {
@@ -32,11 +37,13 @@ impl Saved {
             text.push_str("aptpl\n");
             for r in &reservations.registrations {
                 let (key, id, all) = (r.key, r.relative_id, u8::from(r.all_ports));
-                let _ = writeln!(text, "register {key:016x} {id} {all} {} {}", r.name.initiator, r.name.port);
+                let (initiator, port) = (written(&r.name.initiator), written(&r.name.port));
+                let _ = writeln!(text, "register {key:016x} {id} {all} {initiator} {port}");
             }
             if let Some(r) = &reservations.reservation {
                 let kind = r.kind as u8;
-                let _ = writeln!(text, "reserve {kind} {} {}", r.holder.initiator, r.holder.port);
+                let (initiator, port) = (written(&r.holder.initiator), written(&r.holder.port));
+                let _ = writeln!(text, "reserve {kind} {initiator} {port}");
             }
         }
         if self.sanitizing {
@@ -63,7 +70,10 @@ impl Saved {
     fn line(&mut self, line: &str) -> Option<()> {
         let fields: Vec<&str> = line.split(' ').collect();
         let flag = |text: &str| matches!(text, "0" | "1").then_some(text == "1");
-        let name = |i: &str, p: &str| Name { initiator: i.into(), port: p.into() };
+        let name = |i: &str, p: &str| {
+            let read = |text: &str| text.replace('\t', " ");
+            Name { initiator: read(i).into(), port: read(p).into() }
+        };
         match fields[..] {
             ["mode", wce, swp, sense, armed, threshold] => {
                 self.modes = Some(Modes {
@@ -119,6 +129,13 @@ mod tests {
         for saved in [Saved::default(), full()] {
             assert_eq!(Saved::decode(&saved.encode()).unwrap(), saved);
         }
+        let mut with_blanks = full();
+        let reservations = with_blanks.reservations.as_mut().unwrap();
+        reservations.registrations[0].name.initiator = "iqn.a:win  10_b,i,0x1".into();
+        reservations.reservation.as_mut().unwrap().holder.initiator = "iqn.a:win  10_b,i,0x1".into();
+        assert_eq!(Saved::decode(&with_blanks.encode()).unwrap(), with_blanks);
+        let text = String::from_utf8(with_blanks.encode()).unwrap();
+        assert!(text.contains("reserve 3 iqn.a:win\t\t10_b,i,0x1 iqn.t,t,0x0001\n"), "{text}");
         let text = String::from_utf8(full().encode()).unwrap();
         assert!(text.contains("register 0000000000001234 1 1 iqn.a,i,0x1 iqn.t,t,0x0001\n"), "{text}");
     }

@@ -122,7 +122,8 @@ impl Target {
         access: Access,
         events: Arc<dyn NexusEvents>,
     ) -> Option<Arc<Nexus>> {
-        if initiator.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        // What of it persists in reservations is on a line of text.
+        if initiator.chars().any(|c| c.is_control() || c.is_whitespace() && c != ' ') {
             return None;
         }
         let port = self.ports.read().iter().find(|p| p.portal_group == portal_group)?.clone();
@@ -159,7 +160,10 @@ pub(crate) fn without_lu(nexus: &Nexus, cdb: &Cdb) -> Outcome {
 /// REPORT LUNS (SPC-4 6.33).
 pub(crate) fn report_luns(nexus: &Nexus, cdb: &Cdb) -> Result<Vec<u8>, Sense> {
     let luns = match cdb.u8(2) {
-        0x00 | 0x02 => nexus.luns(),
+        0x00 | 0x02 => {
+            nexus.luns_are_reported();
+            nexus.luns()
+        }
         0x01 => Vec::new(), // there are no well-known logical units
         _ => return Err(Sense::cdb_field(2)),
     };

@@ -10,14 +10,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Arc<str>, usize)> {
         return None;
     }
     let name = bytes.get(4..len)?.split(|&b| b == 0).next()?;
-    let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
+    let name = std::str::from_utf8(name).ok()?.to_lowercase();
     let names_port = name.contains(",i,0x");
     let fits = match first >> 6 {
         0 => !names_port,
         1 => names_port,
         _ => false,
     };
-    let printable = name.bytes().all(|b| b > b' ' && b != 0x7f);
+    let printable = name.chars().all(|c| c == ' ' || !c.is_control() && !c.is_whitespace());
+    let printable = printable && !name.starts_with(' ') && !name.ends_with(' ');
     (fits && printable && !name.is_empty()).then(|| (name.into(), len))
 }
 
@@ -38,9 +39,12 @@ mod tests {
 
     #[test]
     fn a_name_survives_the_round_trip() {
-        for name in
-            ["iqn.2026-11.com.example:host,i,0x00023d000001", "iqn.2026-11.com.example:host", "a,i,0x1"]
-        {
+        for name in [
+            "iqn.2026-11.com.example:host,i,0x00023d000001",
+            "iqn.2026-11.com.example:host",
+            "a,i,0x1",
+            "iqn.a:win 10_b,i,0x1",
+        ] {
             let bytes = encode(name);
             assert_eq!(bytes.len() % 4, 0);
             assert_eq!(decode(&bytes).unwrap(), (name.into(), bytes.len()));
@@ -51,7 +55,9 @@ mod tests {
     #[test]
     fn what_is_no_name_is_refused() {
         let good = encode("iqn.a,i,0x1");
-        for (at, value) in [(0, 0x46), (0, 0x05), (0, 0xc5), (3, 19), (3, 16), (6, 0xff), (7, b' ')] {
+        for (at, value) in
+            [(0, 0x46), (0, 0x05), (0, 0xc5), (3, 19), (3, 16), (6, 0xff), (7, b'\t'), (4, b' '), (14, b' ')]
+        {
             let mut bad = good.clone();
             bad[at] = value;
             assert_eq!(decode(&bad), None, "{at} {value:#x}");
