@@ -2,13 +2,15 @@
 
 use crate::http::convert;
 use crate::moments::{self, Past};
-use crate::writable::clone_behind;
+use crate::writable::{CLONE, clone_behind};
 use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
-use hindcast_engine::pool::{Pool, SnapshotInfo};
+use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
+use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result, Volume};
 use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
 use hindcast_target::{Changes, ExportEntry, Exports};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,24 +24,32 @@ struct PoolExports(Arc<Pool>);
 impl Exports for PoolExports {
     fn list(&self) -> Vec<ExportEntry> {
         let mut snapshots = self.0.all_snapshots().into_iter().peekable();
+        let volumes = self.0.volumes();
+        let by_id: HashMap<String, &VolumeInfo> = volumes.iter().map(|v| (uuid_text(&v.uuid), v)).collect();
         let mut entries = Vec::new();
         // Both are in the order of volumes' names.
-        for v in self.0.volumes() {
+        for v in &volumes {
             while snapshots.next_if(|s| s.volume < v.name).is_some() {}
-            let access = if v.read_only { ", read-only" } else { "" };
             let theirs = std::iter::from_fn(|| snapshots.next_if(|s| s.volume == v.name));
-            entries
-                .push(ExportEntry { description: format!("{}{access}", Size(v.size)), name: v.name.clone() });
+            entries.push(ExportEntry { description: of_volume(v), name: v.name.clone() });
             entries.extend(theirs.map(|s| {
-                let clone = clone_behind(&self.0, &s);
-                let size = clone.as_ref().map_or(s.size, |clone| clone.size);
-                let written = clone.map_or_else(String::new, |clone| format!(", writable: {}", clone.name));
-                let description =
-                    format!("{}, snapshot of {}{written}", Size(size), convert::time(s.created));
-                ExportEntry { description, name: format!("{}@{}", s.volume, s.name) }
+                let clone = s.labels.get(CLONE).and_then(|id| by_id.get(id)).copied();
+                ExportEntry { description: of_snapshot(&s, clone), name: format!("{}@{}", s.volume, s.name) }
             }));
         }
         entries
+    }
+
+    /// As in the list, without making all of it: tools that list exports ask for each one's description.
+    fn describe(&self, name: &str) -> Option<String> {
+        let name = self.canonical(name);
+        match name.split_once('@') {
+            None => self.0.volume(&name).ok().map(|v| of_volume(&v)),
+            Some((volume, snapshot)) => {
+                let snapshot = self.0.snapshot(volume, snapshot).ok()?;
+                Some(of_snapshot(&snapshot, clone_behind(&self.0, &snapshot).as_ref()))
+            }
+        }
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
@@ -67,13 +77,16 @@ impl Exports for PoolExports {
         name.to_owned()
     }
 
-    fn snapshots(&self, name: &str) -> Vec<String> {
+    fn snapshots(&self, name: &str, most: usize) -> Vec<String> {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
-        let all = self.0.snapshots(volume).unwrap_or_default();
+        let mut names = self.0.snapshot_names(volume, most).unwrap_or_default();
         // Of itself a snapshot differs only where it can be written to.
-        let differs = |s: &SnapshotInfo| Some(s.name.as_str()) != own || clone_behind(&self.0, s).is_some();
-        all.into_iter().filter(differs).map(|s| s.name).collect()
+        let own = own.and_then(|own| self.0.snapshot(volume, own).ok());
+        if let Some(own) = own.filter(|own| clone_behind(&self.0, own).is_none()) {
+            names.retain(|name| *name != own.name);
+        }
+        names
     }
 
     /// A snapshot or a moment of the same volume as it is written behind the `@`, or one of any by its address: a clone
@@ -89,6 +102,18 @@ impl Exports for PoolExports {
         };
         Ok(Arc::new(Compared(Difference::new(from, to)?)))
     }
+}
+
+fn of_volume(volume: &VolumeInfo) -> String {
+    let access = if volume.read_only { ", read-only" } else { "" };
+    format!("{}{access}", Size(volume.size))
+}
+
+/// With the clone that stands behind it.
+fn of_snapshot(snapshot: &SnapshotInfo, clone: Option<&VolumeInfo>) -> String {
+    let size = clone.map_or(snapshot.size, |clone| clone.size);
+    let written = clone.map_or_else(String::new, |clone| format!(", writable: {}", clone.name));
+    format!("{}, snapshot of {}{written}", Size(size), convert::time(snapshot.created))
 }
 
 impl PoolExports {

@@ -53,8 +53,8 @@ pub trait Exports: Send + Sync {
         self.list().into_iter().find(|e| e.name == name).map(|e| e.description).filter(|d| !d.is_empty())
     }
 
-    /// The snapshots that an export can be compared with.
-    fn snapshots(&self, _name: &str) -> Vec<String> {
+    /// The snapshots that an export can be compared with, oldest first: the `most` newest of them.
+    fn snapshots(&self, _name: &str, _most: usize) -> Vec<String> {
         Vec::new()
     }
 

@@ -275,14 +275,89 @@ fn a_selection_holds_until_it_is_replaced_and_for_its_export_only() {
 }
 
 #[test]
-fn too_many_options_end_the_session() {
+fn a_client_may_ask_for_as_many_exports_as_there_are() {
     let fixture = fixture();
     let mut client = haggling(&fixture);
-    for _ in 0..4096 {
-        assert_eq!(client.opt_kind(0x4242, &[]), rep::ERR_UNSUP);
+    assert_eq!(client.opt_kind(opt::STRUCTURED_REPLY, &[]), rep::ACK);
+    for _ in 0..10_000 {
+        assert_eq!(client.opt_kind(opt::INFO, &go_data("vol", &[info::BLOCK_SIZE])), rep::ACK);
+        assert_eq!(client.opt_kind(opt::LIST_META_CONTEXT, &meta_data("vol", &[])), rep::ACK);
     }
-    client.send(&option(0x4242, &[]));
+    client.negotiate_options("vol", true);
+    assert_eq!(client.read(0, 512), [0; 512]);
+}
+
+#[test]
+fn each_option_has_its_own_time() {
+    let timeout = Duration::from_millis(400);
+    let fixture = start(MemDevice::new(SIZE), |c| c.negotiation_timeout = timeout);
+    let (begin, mut client) = (Instant::now(), haggling(&fixture));
+    while begin.elapsed() < 5 * timeout {
+        std::thread::sleep(timeout / 4);
+        assert_eq!(client.opt_kind(opt::INFO, &go_data("vol", &[])), rep::ACK);
+    }
+    client.negotiate_options("vol", true);
+    assert_eq!(client.read(0, 512), [0; 512]);
+    let mut client = haggling(&fixture);
+    assert_eq!(client.opt_kind(opt::INFO, &go_data("vol", &[])), rep::ACK);
+    let begin = Instant::now();
+    client.send(&option(opt::INFO, &go_data("vol", &[]))[..20]);
     client.assert_closed();
+    assert!(begin.elapsed() < 5 * timeout, "an option that does not end is not waited for");
+}
+
+#[test]
+fn a_negotiation_does_not_last_for_ever() {
+    let fixture = start(MemDevice::new(SIZE), |c| c.negotiation_timeout = Duration::from_millis(20));
+    let (begin, mut client) = (Instant::now(), haggling(&fixture));
+    let one = option(opt::INFO, &go_data("vol", &[]));
+    while std::io::Write::write_all(&mut client.stream, &one).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it goes on and on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    wait_until(|| fixture.server.stats().failed_negotiations == 1);
+}
+
+fn large_blocks() -> Fixture {
+    let info =
+        DeviceInfo { size: SIZE, block_size: 4096, preferred_size: 4096, read_only: false, uuid: [0; 16] };
+    start(MemDevice::with_info(info), |_| {})
+}
+
+#[test]
+fn large_blocks_are_for_clients_that_ask_for_block_sizes() {
+    let fixture = large_blocks();
+    for number in [opt::INFO, opt::GO] {
+        let mut client = haggling(&fixture);
+        let replies = client.opt(number, &go_data("vol", &[info::NAME]));
+        assert!(
+            replies.iter().any(|r| r.kind == rep::INFO && r.data[..2] == [0, 3]),
+            "it may learn them all the same"
+        );
+        let last = replies.last().unwrap();
+        assert_eq!(last.kind, rep::ERR_BLOCK_SIZE_REQD);
+        assert!(String::from_utf8_lossy(&last.data).contains("4096"));
+        assert_eq!(client.opt_kind(number, &go_data("vol", &[info::BLOCK_SIZE])), rep::ACK);
+    }
+    let mut client = haggling(&fixture);
+    client.send(&option(opt::EXPORT_NAME, b"vol"));
+    client.assert_closed();
+}
+
+#[test]
+fn block_sizes_that_were_asked_for_before_count_for_that_export() {
+    let fixture = large_blocks();
+    let mut client = haggling(&fixture);
+    assert_eq!(client.opt_kind(opt::INFO, &go_data("", &[info::BLOCK_SIZE])), rep::ACK);
+    assert_eq!(client.opt_kind(opt::GO, &go_data("vol", &[])), rep::ERR_BLOCK_SIZE_REQD, "another name");
+    assert_eq!(client.opt_kind(opt::INFO, &go_data("vol", &[info::BLOCK_SIZE])), rep::ACK);
+    assert_eq!(client.opt_kind(opt::GO, &go_data("vol", &[])), rep::ACK);
+    assert_eq!(client.read(0, 4096), [0; 4096]);
+    let mut client = haggling(&fixture);
+    assert_eq!(client.opt_kind(opt::INFO, &go_data("vol", &[info::BLOCK_SIZE])), rep::ACK);
+    client.send(&option(opt::EXPORT_NAME, b"vol"));
+    std::io::Read::read_exact(&mut client.stream, &mut [0; 10]).unwrap();
+    client.send(&common::script::request(0, 0, 1, 0, 4096, &[]));
 }
 
 #[test]
@@ -304,7 +379,7 @@ fn a_slow_negotiation_is_cut_off_even_if_it_trickles() {
     }
     silent.assert_closed();
     trickling.assert_closed();
-    assert!(begin.elapsed() < Duration::from_secs(4), "the deadline is for the whole negotiation");
+    assert!(begin.elapsed() < Duration::from_secs(4), "the deadline is for the whole option");
     wait_until(|| fixture.server.stats().failed_negotiations == 2);
 }
 
@@ -312,7 +387,7 @@ fn a_slow_negotiation_is_cut_off_even_if_it_trickles() {
 fn a_client_that_does_not_read_its_list_is_cut_off() {
     let fixture = start(MemDevice::new(SIZE), |c| c.negotiation_timeout = Duration::from_millis(500));
     let mut client = haggling(&fixture);
-    let list = option(opt::LIST, &[]).repeat(4000);
+    let list = option(opt::LIST, &[]).repeat(40_000);
     // Nobody reads the replies, so that at some point nobody takes the options either.
     let _ = std::io::Write::write_all(&mut client.stream, &list);
     wait_until(|| fixture.server.stats().connections == 0);

@@ -71,6 +71,14 @@ impl Pool {
         Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&self.clock, &names, s)).collect())
     }
 
+    /// The names of a volume's newest snapshots, `most` of them, oldest first.
+    pub fn snapshot_names(&self, volume: &str, most: usize) -> Result<Vec<String>> {
+        let names = self.names.read();
+        let all = names.snapshots_of(names.volume(volume)?.id);
+        let newest = &all[all.len().saturating_sub(most)..];
+        Ok(newest.iter().map(|s| s.state.name.read().clone()).collect())
+    }
+
     /// The snapshots of all volumes: by volume name, and of each oldest first.
     pub fn all_snapshots(&self) -> Vec<SnapshotInfo> {
         let names = self.names.read();

@@ -1,10 +1,38 @@
-//! Drives a [`Negotiator`] over a transport, within one deadline for all of it.
+//! Drives a [`Negotiator`] over a transport, within a deadline for each option.
 
 use super::options::{Negotiated, Negotiator, Step};
 use crate::net::transport::{Transport, send_all};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A negotiation as a whole gets this many times what one option gets. Tools that list exports ask each of them by itself,
+/// and some wait a fifth of a second in between.
+const OPTIONS_OF_TIME: u32 = 120;
+
+/// How long a client may take: so long for each option, and not for ever.
+pub(super) struct Patience {
+    option: Duration,
+    end: Instant,
+    deadline: Instant,
+}
+
+impl Patience {
+    pub(super) fn new(option: Duration) -> Patience {
+        let now = Instant::now();
+        Patience { option, end: now + option * OPTIONS_OF_TIME, deadline: now + option }
+    }
+
+    /// Something is complete: the next thing has its own time.
+    pub(super) fn renew(&mut self) {
+        self.deadline = (Instant::now() + self.option).min(self.end);
+    }
+
+    /// When the client is given up.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
 
 /// Where a negotiation ended, or has to go on by other means.
 pub(super) enum Outcome {
@@ -23,12 +51,13 @@ const RECEIVE: usize = 4096;
 /// Replies are sent when they reach this length; a few options can ask for many long lists.
 const SEND_AT: usize = 64 << 10;
 
-/// Negotiates until something else has to happen. A peer that is slow has until `deadline`, however it is slow.
+/// Negotiates until something else has to happen. A peer that is slow has until the deadline, however it is slow; what it
+/// completes moves that.
 pub(super) fn negotiate(
     transport: &impl Transport,
     negotiator: &mut Negotiator<'_>,
     greeting: &[u8],
-    deadline: Instant,
+    patience: &mut Patience,
     stopping: &AtomicBool,
 ) -> io::Result<Outcome> {
     let mut out = greeting.to_vec();
@@ -41,9 +70,10 @@ pub(super) fn negotiate(
         let (n, step) = negotiator.step(&received[taken..], &mut out);
         taken += n;
         if matches!(step, Step::Next) && out.len() < SEND_AT {
+            patience.renew();
             continue;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = patience.deadline().saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(Outcome::Failed("negotiation took too long"));
         }
@@ -52,7 +82,10 @@ pub(super) fn negotiate(
         out.clear();
         match step {
             Step::More => {}
-            Step::Next => continue,
+            Step::Next => {
+                patience.renew();
+                continue;
+            }
             Step::Transmit(negotiated) => {
                 return Ok(Outcome::Transmit(negotiated, received.split_off(taken)));
             }

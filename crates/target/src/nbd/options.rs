@@ -29,8 +29,11 @@ pub const MAX_STRING: usize = 4096;
 const MAX_OPTION: u32 = 32 << 10;
 /// Option data up to this length is skipped and answered; with more of it the client is up to no good.
 const MAX_SKIPPED_OPTION: u32 = 1 << 20;
-/// A client that sends more options than this gets nowhere.
-const MAX_OPTIONS: u32 = 4096;
+/// Snapshots that are told to a client which asks for all contexts there are, the newest ones. Tools that list exports ask
+/// so at each of them, and each is a snapshot of a volume that may have thousands.
+const MAX_UNASKED_SNAPSHOTS: usize = 64;
+/// Blocks of this size are what clients take for granted.
+const DEFAULT_BLOCK: u32 = 512;
 
 const CLIENT_FIXED_NEWSTYLE: u32 = 1;
 const CLIENT_NO_ZEROES: u32 = 2;
@@ -62,6 +65,7 @@ pub mod rep {
     pub const ERR_TLS_REQD: u32 = (1 << 31) | 5;
     pub const ERR_UNKNOWN: u32 = (1 << 31) | 6;
     pub const ERR_SHUTDOWN: u32 = (1 << 31) | 7;
+    pub const ERR_BLOCK_SIZE_REQD: u32 = (1 << 31) | 8;
     pub const ERR_TOO_BIG: u32 = (1 << 31) | 9;
 }
 
@@ -231,7 +235,8 @@ pub struct Negotiator<'a> {
     structured: bool,
     /// What is selected, and for which export.
     selected: Option<(String, Vec<Context>)>,
-    options: u32,
+    /// The export whose block sizes the client asked for last.
+    sized: Option<String>,
 }
 
 impl<'a> Negotiator<'a> {
@@ -247,7 +252,7 @@ impl<'a> Negotiator<'a> {
             shutting_down: false,
             structured: false,
             selected: None,
-            options: 0,
+            sized: None,
         }
     }
 
@@ -256,6 +261,7 @@ impl<'a> Negotiator<'a> {
         self.secure = true;
         self.structured = false;
         self.selected = None;
+        self.sized = None;
     }
 
     /// From now on options are refused.
@@ -312,7 +318,7 @@ impl<'a> Negotiator<'a> {
         let data = &input[OPTION_HEADER_LEN..];
         if len > MAX_OPTION {
             // An export name can't be answered by an error, so it ends here.
-            if len > MAX_SKIPPED_OPTION || option == opt::EXPORT_NAME || !self.count_option() {
+            if len > MAX_SKIPPED_OPTION || option == opt::EXPORT_NAME {
                 return (0, Step::Close);
             }
             self.phase = Phase::Skip { option, left: len as usize };
@@ -321,16 +327,7 @@ impl<'a> Negotiator<'a> {
         let Some(data) = data.get(..len as usize) else {
             return (0, Step::More);
         };
-        let taken = OPTION_HEADER_LEN + data.len();
-        if !self.count_option() {
-            return (taken, Step::Close);
-        }
-        (taken, self.answer(option, data, out))
-    }
-
-    fn count_option(&mut self) -> bool {
-        self.options += 1;
-        self.options <= MAX_OPTIONS
+        (OPTION_HEADER_LEN + data.len(), self.answer(option, data, out))
     }
 
     /// Answers one option whose data is complete.
@@ -403,12 +400,21 @@ impl<'a> Negotiator<'a> {
             return Step::Close;
         };
         let info = device.info();
+        if !self.may_use(name, info.block_size) {
+            return Step::Close; // there is no other answer to this option
+        }
         out.extend_from_slice(&info.size.to_be_bytes());
         out.extend_from_slice(&transmission_flags(&info, self.structured).to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
         Step::Transmit(self.negotiated(name, device))
+    }
+
+    /// Whether the client knows that an export has other blocks than it would take for granted: its requests would be
+    /// refused later, where nobody expects it.
+    fn may_use(&self, name: &str, block_size: u32) -> bool {
+        block_size <= DEFAULT_BLOCK || self.sized.as_deref() == Some(name)
     }
 
     fn negotiated(&self, name: &str, device: Arc<dyn BlockDevice>) -> Negotiated {
@@ -477,6 +483,16 @@ impl<'a> Negotiator<'a> {
                 &self.policy.max_request.to_be_bytes(),
             ],
         );
+        if wanted.contains(&info::BLOCK_SIZE) {
+            self.sized = Some(name.to_owned());
+        }
+        if !self.may_use(name, shape.block_size) {
+            let text = format!(
+                "the blocks of this export have {} bytes: the client has to ask for NBD_INFO_BLOCK_SIZE",
+                shape.block_size
+            );
+            return Err(OptionError::new(rep::ERR_BLOCK_SIZE_REQD, text));
+        }
         Ok(match option {
             opt::GO => Step::Transmit(self.negotiated(name, device)),
             _ => Step::Next,
@@ -502,8 +518,12 @@ impl<'a> Negotiator<'a> {
         if request.lists_allocation() {
             put(BASE_ALLOCATION);
         }
-        let all = request.lists_snapshots();
-        let (snapshots, named) = (self.exports.snapshots(request.export), request.compared());
+        let (all, named) = (request.lists_snapshots(), request.compared());
+        if !all && named.is_empty() {
+            return Ok(Step::Next);
+        }
+        let most = if request.queries.is_empty() { MAX_UNASKED_SNAPSHOTS } else { usize::MAX };
+        let snapshots = self.exports.snapshots(request.export, most);
         for snapshot in snapshots.iter().filter(|s| all || named.contains(&s.as_str())) {
             put(&format!("{CHANGED_SINCE}{snapshot}"));
         }

@@ -2,7 +2,7 @@
 
 use super::conn::{Conn, Shared};
 use super::exec::{Executor, Rules};
-use super::handshake::{Outcome, negotiate};
+use super::handshake::{Outcome, Patience, negotiate};
 use super::options::{GREETING, Negotiated, Negotiator, Policy};
 use super::registry::{Record, Registry};
 use super::session::{self, TICK};
@@ -22,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Which connections must use TLS before anything else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct NbdConfig {
     pub listen: Vec<Listen>,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
-    /// Time for the whole negotiation, TLS included.
+    /// Time for each step of the negotiation: an option and the taking of its answer, or the TLS handshake.
     pub negotiation_timeout: Duration,
     /// The longest READ or WRITE in bytes, a multiple of 64 KiB.
     pub max_request: u32,
@@ -247,7 +247,7 @@ fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> Option<io::Result<
 
 /// The negotiation, and what follows it.
 fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Option<io::Result<()>>> {
-    let deadline = Instant::now() + context.config.negotiation_timeout;
+    let mut patience = Patience::new(context.config.negotiation_timeout);
     let exports = Watched { exports: &*context.exports, record };
     let policy = Policy {
         tls_available: context.tls.is_some(),
@@ -261,14 +261,16 @@ fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Optio
     let mut negotiator = Negotiator::new(&exports, policy);
     let stopping = &context.shared.stopping;
     let plain = record.socket.clone();
-    let outcome = negotiate(&plain, &mut negotiator, &GREETING, deadline, stopping)?;
+    let outcome = negotiate(&plain, &mut negotiator, &GREETING, &mut patience, stopping)?;
     let Some(config) = context.tls.clone().filter(|_| matches!(outcome, Outcome::StartTls)) else {
         return transmit(context, record, plain, outcome);
     };
-    let tls = TlsTransport::accept(record.socket.clone(), config, deadline)?;
+    patience.renew();
+    let tls = TlsTransport::accept(record.socket.clone(), config, patience.deadline())?;
+    patience.renew();
     record.tls.store(true, Ordering::Relaxed);
     negotiator.secured();
-    let outcome = negotiate(&tls, &mut negotiator, &[], deadline, stopping)?;
+    let outcome = negotiate(&tls, &mut negotiator, &[], &mut patience, stopping)?;
     transmit(context, record, tls, outcome)
 }
 
@@ -331,8 +333,8 @@ pub fn serve_transport(
     let shared = config.shared(None, [pool.clone(), pool]);
     let policy = Policy { tls_available: false, tls_required: false, max_request: config.max_request };
     let mut negotiator = Negotiator::new(exports, policy);
-    let deadline = Instant::now() + config.negotiation_timeout;
-    match negotiate(&transport, &mut negotiator, &GREETING, deadline, &shared.stopping)? {
+    let mut patience = Patience::new(config.negotiation_timeout);
+    match negotiate(&transport, &mut negotiator, &GREETING, &mut patience, &shared.stopping)? {
         Outcome::Transmit(negotiated, received) => {
             serve(config, &shared, None, transport, negotiated, &received)?.unwrap_or(Ok(()))
         }
@@ -365,8 +367,8 @@ impl Exports for Watched<'_> {
         self.exports.describe(name)
     }
 
-    fn snapshots(&self, name: &str) -> Vec<String> {
-        self.exports.snapshots(name)
+    fn snapshots(&self, name: &str, most: usize) -> Vec<String> {
+        self.exports.snapshots(name, most)
     }
 
     fn changed_since(&self, name: &str, snapshot: &str) -> Result<Arc<dyn crate::Changes>> {
