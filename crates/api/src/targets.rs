@@ -214,6 +214,10 @@ pub struct AddLun {
     /// Logical block size of a file or device, 512 or 4096. Default: 512.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
+    /// Serial number of a file or device, 1 to 64 letters, digits, '-', '_', '.' and ':'. All that identifies it follows from
+    /// that, here and on other servers. One that looks like a UUID is its identity. Default: a random identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
 }
 
 /// An access rule to add.

@@ -25,9 +25,11 @@ Examples:
   hindcast target add-lun cluster db@before      a snapshot; writes are refused
   hindcast target add-lun cluster --lun 7 --file /srv/images/cd.iso --read-only
   hindcast target add-lun cluster --device /dev/vdb --block 4096
+  hindcast target add-lun cluster --file /srv/images/win.raw --serial win-2026
 
 A volume or snapshot keeps its LUN when it is renamed, and can't be deleted without --force while it is one. A file or block device
-is exported as it is; it must not be used by anybody else.";
+is exported as it is; it must not be used by anybody else. Its serial number is the same whenever it is mapped, here or by another
+server, if it is given. A file whose length is no multiple of the block size can only be read: zeros follow it.";
 
 const ALLOW_EXAMPLES: &str = "\
 Examples:
@@ -118,6 +120,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "SIZE", value_parser = crate::volume::block_size,
             conflicts_with_all = ["volume", "address"])]
         block: Option<u32>,
+        /// Serial number of the file or device, by which initiators know it again [default: a random one]
+        #[arg(long, value_name = "TEXT", conflicts_with_all = ["volume", "address"])]
+        serial: Option<String>,
     },
     /// Remove a LUN; the volume or file stays
     RemoveLun {
@@ -242,10 +247,10 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchTarget { enabled: (enabled || disabled).then_some(enabled), alias };
             output.show(&client.patch_target(&name, &patch)?, |t| format!("{} is {}", t.name, state(t)))
         }
-        Command::AddLun { name, lun, address, volume, file, device, read_only, block } => {
+        Command::AddLun { name, lun, address, volume, file, device, read_only, block, serial } => {
             let volume = volume.or(address);
             let source = volume.clone().or_else(|| file.clone()).or_else(|| device.clone());
-            let new = AddLun { lun, volume, file, device, read_only, block_size: block };
+            let new = AddLun { lun, volume, file, device, read_only, block_size: block, serial };
             let before = lun;
             output.show(&client.add_lun(&name, &new)?, |t| added(t, before, source.as_deref()))
         }

@@ -4,7 +4,7 @@
 
 use crate::cost::Prices;
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks};
-use crate::listen::Address;
+use crate::listen::{Address, resolve};
 use crate::settings::{Digests, Hook, LogFormat, Settings, TlsWhen};
 use crate::snapshots::VolumeHooks;
 use crate::storage::Salvaging;
@@ -14,7 +14,7 @@ use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
 use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
 use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -332,9 +332,7 @@ fn nbd_listen(address: &Address) -> Result<Listen, ErrorBody> {
 }
 
 fn look_up(option: &str, host_port: &str) -> Result<SocketAddr, ErrorBody> {
-    let wrong = |why: String| invalid(format!("--{option} {host_port}: {why}"));
-    let found = host_port.to_socket_addrs().map_err(|e| wrong(e.to_string()))?.next();
-    found.ok_or_else(|| wrong("the name has no address".into()))
+    resolve(host_port).map_err(|e| invalid(format!("--{option} {host_port}: {e}")))
 }
 
 /// `HOST:PORT[/GROUP][=ADVERTISED]`.
@@ -531,10 +529,20 @@ mod tests {
                 expected("0.0.0.0:9", 1, Some("san.example:3260")),
             ]
         );
+        let by_name = parse(&["--data", "d", "--iscsi", "[fe80::7%lo]:3260/3"]).resolve().unwrap();
+        assert_eq!(by_name.iscsi.portals, [expected("[fe80::7%1]:3260", 3, None)], "lo is interface 1");
         assert!(parse(&["--data", "d", "--iscsi", "none"]).resolve().unwrap().iscsi.portals.is_empty());
-        for bad in
-            ["1.2.3.4", "unix:/x", "1.2.3.4:1/0", "1.2.3.4:1/70000", "1.2.3.4:1/x", "1.2.3.4:1=", "none,none"]
-        {
+        for bad in [
+            "1.2.3.4",
+            "[fe80::1%nosuchif]:3260",
+            "[2001:db8::1%lo]:3260",
+            "unix:/x",
+            "1.2.3.4:1/0",
+            "1.2.3.4:1/70000",
+            "1.2.3.4:1/x",
+            "1.2.3.4:1=",
+            "none,none",
+        ] {
             assert!(refused(&["--data", "d", "--iscsi", bad]).contains("--iscsi"), "{bad}");
         }
         let config = parse(&["--data", "d", "--iscsi-digests", "required"]).resolve().unwrap();

@@ -1,8 +1,10 @@
 //! Addresses to listen on, and binding of the admin API's listeners.
 
 use hindcast_api::{ErrorBody, ErrorKind};
+use rustix::net;
 use std::fmt;
 use std::io;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -33,6 +35,28 @@ impl FromStr for Address {
     }
 }
 
+/// `HOST:PORT` as an address. A host name is looked up, and its first address taken. A link-local address may name its
+/// interface, `[fe80::1%eth0]:3260`: its number may be another one after each start of the machine.
+pub(crate) fn resolve(host_port: &str) -> io::Result<SocketAddr> {
+    if let Some((ip, interface, port)) = zoned(host_port) {
+        let socket = net::socket(net::AddressFamily::INET6, net::SocketType::DGRAM, None)?;
+        let number = net::netdevice::name_to_index(socket, interface)
+            .map_err(|e| io::Error::other(format!("find the interface {interface}: {e}")))?;
+        return Ok(SocketAddrV6::new(ip, port, 0, number).into());
+    }
+    let found = host_port.to_socket_addrs()?.next();
+    found.ok_or_else(|| io::Error::other("the name has no address"))
+}
+
+/// A link-local address with the name of an interface, and its port.
+fn zoned(host_port: &str) -> Option<(Ipv6Addr, &str, u16)> {
+    let (place, port) = host_port.strip_prefix('[')?.rsplit_once("]:")?;
+    let (ip, interface) = place.split_once('%')?;
+    let ip: Ipv6Addr = ip.parse().ok()?;
+    let is_name = interface.parse::<u32>().is_err();
+    (is_name && ip.is_unicast_link_local()).then_some((ip, interface, port.parse().ok()?))
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -54,7 +78,10 @@ impl Listener {
     /// answers is not.
     pub(crate) async fn bind(address: &Address) -> Result<Listener, ErrorBody> {
         let bound = match address {
-            Address::Tcp(host_port) => TcpListener::bind(host_port).await.map(Listener::Tcp),
+            Address::Tcp(host_port) => match zoned(host_port).map(|_| resolve(host_port)) {
+                Some(address) => bind_tcp(address).await,
+                None => TcpListener::bind(host_port).await.map(Listener::Tcp),
+            },
             Address::Unix(path) => bind_unix(path).map(|(l, file)| Listener::Unix(l, file)),
         };
         bound.map_err(|e| ErrorBody {
@@ -70,6 +97,10 @@ impl Listener {
             Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
         }
     }
+}
+
+async fn bind_tcp(address: io::Result<SocketAddr>) -> io::Result<Listener> {
+    TcpListener::bind(address?).await.map(Listener::Tcp)
 }
 
 /// Removes the socket's name when the listener goes.
@@ -120,6 +151,15 @@ mod tests {
         for bad in ["", "unix:", "80", ":80", "host:", "host:99999", "/path"] {
             assert!(bad.parse::<Address>().is_err(), "{bad} was accepted");
         }
+    }
+
+    #[test]
+    fn interfaces_are_found_by_name() {
+        assert_eq!(resolve("[fe80::1%lo]:80").unwrap(), "[fe80::1%1]:80".parse().unwrap());
+        assert_eq!(resolve("[fe80::1%7]:80").unwrap(), "[fe80::1%7]:80".parse().unwrap());
+        assert_eq!(resolve("127.0.0.1:80").unwrap(), "127.0.0.1:80".parse().unwrap());
+        let error = resolve("[fe80::1%nosuchif]:80").unwrap_err().to_string();
+        assert!(error.contains("nosuchif"), "{error}");
     }
 
     #[test]

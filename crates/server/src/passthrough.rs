@@ -6,6 +6,7 @@
 
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, FileDir, OpenMode, SyncPurpose};
+use hindcast_engine::world::derived_uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::io;
@@ -27,14 +28,37 @@ pub(crate) struct FileSpec {
     pub(crate) read_only: bool,
     /// Logical block size, 512 or 4096.
     pub(crate) block_size: u32,
+    /// The serial number that was chosen for it, where the identity follows from that; none where it is the identity.
+    pub(crate) serial: Option<String>,
+}
+
+/// Longest serial number: what identification descriptors take of one.
+const MAX_SERIAL: usize = 64;
+
+/// What a chosen serial number means: an identity, which any server that is told the same gives it, and the serial number
+/// itself where it is another text. One that is an identity, as servers choose them, is that.
+pub(crate) fn identity_of_serial(serial: &str) -> Result<([u8; 16], Option<String>)> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    if serial.is_empty() || serial.len() > MAX_SERIAL || !serial.chars().all(fits) {
+        let text = format!(
+            "use the serial number {serial:?}: it has 1 to {MAX_SERIAL} letters, digits, '-', '_', '.' and ':'"
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    let digits = serial.to_ascii_lowercase();
+    let digits = if serial.len() == 36 { digits.replace('-', "") } else { digits };
+    if let (32, Ok(number)) = (digits.len(), u128::from_str_radix(&digits, 16)) {
+        return Ok((number.to_be_bytes(), None));
+    }
+    Ok((derived_uuid("hindcast serial number", &[serial.as_bytes()]), Some(serial.to_owned())))
 }
 
 /// An open file or block device.
 pub(crate) struct FileDevice {
     spec: FileSpec,
     disk: Arc<dyn Disk>,
-    /// Whole blocks, as of the last look.
-    size: AtomicU64,
+    /// The length of the file in bytes, as of the last look.
+    length: AtomicU64,
     failed: AtomicBool,
     /// One sync at a time: the system tells of lost writes once, and a second sync that ran beside the one that was told
     /// would promise what is lost.
@@ -64,8 +88,8 @@ impl FileDevice {
     }
 
     fn over(spec: FileSpec, disk: Arc<dyn Disk>, lock: Option<Box<dyn Send + Sync>>) -> Result<FileDevice> {
-        let (size, failed, syncing) = Default::default();
-        let device = FileDevice { spec, disk, size, failed, syncing, _lock: lock };
+        let (length, failed, syncing) = Default::default();
+        let device = FileDevice { spec, disk, length, failed, syncing, _lock: lock };
         device.refresh()?;
         if device.size() == 0 {
             return Err(Error::new(
@@ -76,19 +100,56 @@ impl FileDevice {
         Ok(device)
     }
 
+    /// In whole blocks: the last one of what is only read is filled up with zeros. Of what is written to, a block that is not
+    /// whole is out of reach, since the file must not grow.
     fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
+        self.in_blocks(self.length())
+    }
+
+    fn length(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    fn in_blocks(&self, len: u64) -> u64 {
+        let unit = u64::from(self.spec.block_size);
+        if self.spec.read_only { len.checked_next_multiple_of(unit).unwrap_or(0) } else { len - len % unit }
+    }
+
+    /// Refuses a file with an end that initiators could not reach.
+    pub(crate) fn check_tail(&self) -> Result<()> {
+        let (path, length, unit) = (&self.spec.path, self.length(), u64::from(self.spec.block_size));
+        let tail = length.saturating_sub(self.size());
+        if tail == 0 {
+            return Ok(());
+        }
+        let whole = length - tail + unit;
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "export {path}: its {length} bytes are no multiple of the block size {unit}, and the last {tail} would be out of reach; make it longer (truncate -s {whole}), or export it read-only, which fills the last block up with zeros"
+            ),
+        ))
     }
 
     /// Looks how long the file is now. `true`: it has another length than before. One that became empty keeps its
     /// length, and answers with errors.
     pub(crate) fn refresh(&self) -> Result<bool> {
         let len = self.disk.len().map_err(|e| self.io("look at", e))?;
-        let size = len - len % u64::from(self.spec.block_size);
-        if size == 0 {
+        if self.in_blocks(len) == 0 {
             return Ok(false);
         }
-        Ok(self.size.swap(size, Ordering::AcqRel) != size)
+        let before = self.length.swap(len, Ordering::AcqRel);
+        Ok(self.in_blocks(before) != self.in_blocks(len))
+    }
+
+    /// The part of a buffer for `offset` on that comes from the file; the rest of it is zeroed.
+    fn inside<'a>(&self, offset: u64, buf: &'a mut [u8]) -> &'a mut [u8] {
+        let there = usize::try_from(self.length().saturating_sub(offset)).unwrap_or(usize::MAX);
+        // Only the last block is ever filled up: a file that was cut off meanwhile is not.
+        let padding = if self.spec.read_only { buf.len().saturating_sub(there) } else { 0 };
+        let (inside, rest) = buf.split_at_mut(buf.len() - padding);
+        rest.fill(0);
+        inside
     }
 
     fn io(&self, verb: &str, error: io::Error) -> Error {
@@ -184,12 +245,12 @@ impl BlockDevice for FileDevice {
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         self.check(offset, buf.len() as u64)?;
-        self.disk.try_read_at(buf, offset).map_err(|e| self.io("read", e))
+        self.disk.try_read_at(self.inside(offset, buf), offset).map_err(|e| self.io("read", e))
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
-        self.disk.read_at(buf, offset).map_err(|e| self.io("read", e))
+        self.disk.read_at(self.inside(offset, buf), offset).map_err(|e| self.io("read", e))
     }
 
     fn write(&self, ops: &mut [WriteOp], fua: bool) {
@@ -268,7 +329,13 @@ mod tests {
     const K: u64 = 1024;
 
     fn spec(path: &Path, read_only: bool) -> FileSpec {
-        FileSpec { uuid: [7; 16], path: path.to_str().unwrap().into(), read_only, block_size: 4096 }
+        FileSpec {
+            uuid: [7; 16],
+            path: path.to_str().unwrap().into(),
+            read_only,
+            block_size: 4096,
+            serial: None,
+        }
     }
 
     fn file(len: u64) -> (tempfile::TempDir, Arc<FileDevice>) {
@@ -320,6 +387,55 @@ mod tests {
             at += run.length;
         }
         assert_eq!(device.block_status(0, 256 * K, 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_end_of_an_image_that_is_only_read_is_filled_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let content: Vec<u8> = (0..10_000u32).map(|n| n as u8 | 1).collect();
+        std::fs::write(&path, &content).unwrap();
+        let device = FileDevice::open(spec(&path, true)).unwrap();
+        device.check_tail().unwrap();
+        assert_eq!(device.info().size, 12 * K);
+        let all = read(&device, 0, 12 << 10);
+        assert_eq!(all[..10_000], content);
+        assert!(all[10_000..].iter().all(|b| *b == 0));
+        assert_eq!(read(&device, 8 * K, 4096), all[8 << 10..]);
+        let runs = device.block_status(0, 12 * K, 9).unwrap();
+        assert_eq!(runs.iter().map(|r| r.length).sum::<u64>(), 12 * K);
+        assert!(!runs.last().unwrap().zero);
+        std::fs::write(&path, [7; 100]).unwrap();
+        assert!(device.read(0, &mut [0; 4096]).is_err(), "what was cut off is missed");
+        assert!(device.refresh().unwrap());
+        assert_eq!(read(&device, 0, 4096), [&[7; 100][..], &[0; 3996]].concat());
+    }
+
+    #[test]
+    fn a_writable_file_whose_end_is_out_of_reach_is_refused() {
+        let (_dir, device) = file(10_000);
+        let error = device.check_tail().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        for part in ["10000", "1808", "truncate -s 12288", "read-only"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        file(12_288).1.check_tail().unwrap();
+    }
+
+    #[test]
+    fn serial_numbers_tell_identities() {
+        let of = |serial: &str| identity_of_serial(serial).unwrap();
+        assert_eq!(of("cd-2026"), of("cd-2026"));
+        assert_ne!(of("cd-2026").0, of("cd-2027").0);
+        assert_eq!(of("cd-2026").1.as_deref(), Some("cd-2026"));
+        let golden = 0x0123456789abcdef0011223344556677u128.to_be_bytes();
+        for same in ["0123456789abcdef0011223344556677", "01234567-89AB-cdef-0011-223344556677"] {
+            assert_eq!(of(same), (golden, None), "what a server chose before");
+        }
+        let long = "x".repeat(65);
+        for bad in ["", "a b", "a\n", "ä", "a/b", &long] {
+            assert_eq!(identity_of_serial(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
+        }
     }
 
     #[test]

@@ -105,6 +105,16 @@ fn changes_right_after_a_message_are_told_together_and_not_lost() {
 }
 
 #[test]
+fn a_first_lun_is_told_after_the_last_one_went() {
+    let (fixture, mut wire) = session();
+    let nexus = fixture.daemon.target.nexuses().pop().unwrap();
+    nexus.set_access(Access { read_only: false, luns: Some([].into()) });
+    assert_eq!(told(&mut wire, 300), []);
+    nexus.set_access(Access::default());
+    assert_eq!(told(&mut wire, 300), [LUNS_CHANGED]);
+}
+
+#[test]
 fn rules_that_show_and_hide_luns_send_one_message() {
     let (fixture, mut wire) = session();
     let nexus = fixture.daemon.target.nexuses().pop().unwrap();

@@ -7,7 +7,7 @@ use super::names;
 use super::registry::{Named, Scope, Settings, Uuid};
 use super::views;
 use crate::moments::{self, Past};
-use crate::passthrough::{FileDevice, FileSpec, canonical};
+use crate::passthrough::{FileDevice, FileSpec, canonical, identity_of_serial};
 use crate::writable::clone_behind;
 use hindcast_api as api;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -121,9 +121,9 @@ impl IscsiTarget {
         let found = self.named(name, "add a LUN to")?;
         let (backing, file) = match (&new.volume, &new.file, &new.device) {
             (Some(volume), None, None) => {
-                if new.read_only || new.block_size.is_some() {
+                if new.read_only || new.block_size.is_some() || new.serial.is_some() {
                     return Err(invalid(
-                        "add a LUN: a volume has its own block size, and its own read-only property",
+                        "add a LUN: a volume has its own block size and serial number, and its own read-only property",
                     ));
                 }
                 let pool = &self.exports.pool;
@@ -150,7 +150,7 @@ impl IscsiTarget {
         };
         if let Some(spec) = &file {
             // Seen to be usable, and then closed again: the logical unit opens it for itself.
-            FileDevice::open(spec.clone())?;
+            FileDevice::open(spec.clone())?.check_tail()?;
         }
         self.exports.store.update(|registry| {
             registry.files.extend(file.map(|spec| (spec.uuid, spec)));
@@ -182,6 +182,10 @@ impl IscsiTarget {
         if !matches!(block_size, 512 | 4096) {
             return Err(invalid(format!("export {path}: a block size is 512 or 4096")));
         }
+        let (uuid, serial) = match &new.serial {
+            Some(serial) => identity_of_serial(serial)?,
+            None => (crate::world::uuid(), None),
+        };
         let registry = self.exports.store.get();
         if let Some(known) = registry.files.values().find(|f| f.path == path) {
             if known.read_only != new.read_only || known.block_size != block_size {
@@ -189,10 +193,17 @@ impl IscsiTarget {
                     "export {path}: it is exported already with another block size, or otherwise writable"
                 )));
             }
+            if new.serial.is_some() && known.uuid != uuid {
+                return Err(conflict(format!(
+                    "export {path}: it is exported already with another serial number"
+                )));
+            }
             return Ok((known.uuid, None));
         }
-        let uuid = crate::world::uuid();
-        Ok((uuid, Some(FileSpec { uuid, path, read_only: new.read_only, block_size })))
+        if registry.files.contains_key(&uuid) || self.exports.source(&uuid).is_ok() {
+            return Err(conflict(format!("export {path}: something else has this serial number")));
+        }
+        Ok((uuid, Some(FileSpec { uuid, path, read_only: new.read_only, block_size, serial })))
     }
 
     /// Removes a mapping.

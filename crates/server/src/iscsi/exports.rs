@@ -183,7 +183,8 @@ impl Exports {
         let unit = match self.store.get().files.get(id) {
             Some(spec) => {
                 let device = FileDevice::open(spec.clone())?;
-                let options = LuOptions { product: "FILE".into(), ..LuOptions::default() };
+                let serial = spec.serial.clone();
+                let options = LuOptions { product: "FILE".into(), serial, ..LuOptions::default() };
                 let lu = LogicalUnit::new(device.clone(), options, Some(store))?;
                 Unit { lu, past: false, file: Some(device) }
             }

@@ -210,7 +210,7 @@ impl Registry {
     }
 
     /// Gives volumes and snapshots other identities, the new ones by the old ones; and exported
-    /// files those that `draw` tells.
+    /// files those that `draw` tells: a serial number that was chosen stays with the original.
     pub(crate) fn renew(&mut self, identities: &BTreeMap<Uuid, Uuid>, draw: &mut dyn FnMut() -> Uuid) {
         let mut all = identities.clone();
         all.extend(self.files.keys().map(|id| (*id, draw())));
@@ -218,7 +218,7 @@ impl Registry {
         self.named.values_mut().flat_map(|t| t.luns.values_mut()).for_each(|id| *id = new(*id));
         self.volumes = std::mem::take(&mut self.volumes).into_iter().map(|(id, s)| (new(id), s)).collect();
         let files = std::mem::take(&mut self.files).into_values();
-        let files = files.map(|file| FileSpec { uuid: new(file.uuid), ..file });
+        let files = files.map(|file| FileSpec { uuid: new(file.uuid), serial: None, ..file });
         self.files = files.map(|file| (file.uuid, file)).collect();
     }
 

@@ -5,7 +5,7 @@
 
 use super::credentials::{Account, Chap, Secret};
 use super::registry::{Guard, MAX_LUN, Named, Registry, Settings, Uuid};
-use crate::passthrough::FileSpec;
+use crate::passthrough::{FileSpec, identity_of_serial};
 use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, LunMask, Permit, Rule};
@@ -65,6 +65,8 @@ struct StoredFile {
     path: String,
     read_only: bool,
     block_size: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    serial: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -124,6 +126,7 @@ pub(crate) fn encode(registry: &Registry) -> Result<Vec<u8>> {
                 path: file.path.clone(),
                 read_only: file.read_only,
                 block_size: file.block_size,
+                serial: file.serial.clone(),
             })
             .collect(),
     };
@@ -178,7 +181,13 @@ fn registry(stored: StoredRegistry) -> Read<Registry> {
             path: file.path,
             read_only: file.read_only,
             block_size: file.block_size,
+            serial: file.serial,
         };
+        if let Some(serial) = &spec.serial
+            && identity_of_serial(serial).map_err(text)? != (spec.uuid, spec.serial.clone())
+        {
+            return Err(format!("{serial:?} is not the serial number of {spec:?}"));
+        }
         if !matches!(spec.block_size, 512 | 4096) || !spec.path.starts_with('/') {
             return Err(format!("{spec:?} can't be exported"));
         }

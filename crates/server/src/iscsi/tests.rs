@@ -332,7 +332,7 @@ fn files_are_exported_as_they_are() {
     let f = local();
     f.create("t");
     f.create("u");
-    let path = f.file("one", 4 * M + 100);
+    let path = f.file("one", 4 * M);
     let add = |target: &str, new: api::AddLun| f.target.add_lun(target, &new);
     let file = |path: &str| api::AddLun { file: Some(path.into()), ..api::AddLun::default() };
     let mapped = add("t", api::AddLun { lun: Some(5), ..file(&path) }).unwrap();
@@ -367,6 +367,58 @@ fn files_are_exported_as_they_are() {
     let dir = hindcast_engine::disk::FileDir::new("/");
     drop(hindcast_engine::disk::Dir::lock(&dir, &path).unwrap());
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn the_end_of_a_file_is_reached_or_the_file_refused() {
+    let f = local();
+    f.create("t");
+    let path = f.file("odd", 1_000_000);
+    let new = api::AddLun { file: Some(path.clone()), ..api::AddLun::default() };
+    let error = f.target.add_lun("t", &new).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("truncate -s 1000448"), "{error}");
+    let read_only = api::AddLun { read_only: true, ..new };
+    assert_eq!(f.target.add_lun("t", &read_only).unwrap().luns[0].size, Some(1_000_448));
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_file_has_the_serial_number_that_it_is_given() {
+    let f = local();
+    f.create("t");
+    let volume = f.volume("db");
+    let (path, other) = (f.file("first", M), f.file("second", M));
+    let new = |path: &str, serial: &str| api::AddLun {
+        file: Some(path.into()),
+        serial: Some(serial.into()),
+        ..api::AddLun::default()
+    };
+    let mapped = f.target.add_lun("t", &new(&path, "win-2026")).unwrap().luns[0].clone();
+    let serial = |f: &Fixture| f.login("t").unwrap().target.inventory()[&0].serial();
+    assert_eq!(serial(&f), "win-2026");
+    assert_eq!(kind(f.target.add_lun("t", &new(&path, "win-2027"))), ErrorKind::Conflict);
+    assert_eq!(kind(f.target.add_lun("t", &new(&other, "win-2026"))), ErrorKind::Conflict);
+    assert_eq!(
+        kind(f.target.add_lun("t", &new(&other, &hindcast_engine::world::uuid_text(&volume)))),
+        ErrorKind::Conflict
+    );
+    assert_eq!(kind(f.target.add_lun("t", &new(&other, "no blanks"))), ErrorKind::Invalid);
+    let f = f.restart();
+    assert_eq!(serial(&f), "win-2026");
+    f.target.remove_lun("t", 0, false).unwrap();
+    let again = f.target.add_lun("t", &new(&path, "win-2026")).unwrap().luns[0].clone();
+    assert_eq!((again.uuid, serial(&f)), (mapped.uuid, "win-2026".to_owned()));
+    // An identity that a server chose goes on.
+    f.target.remove_lun("t", 0, false).unwrap();
+    let random =
+        f.target.add_lun("t", &api::AddLun { serial: None, ..new(&path, "") }).unwrap().luns[0].clone();
+    let random_serial = serial(&f);
+    assert_eq!(random_serial, random.uuid.replace('-', ""));
+    f.target.remove_lun("t", 0, false).unwrap();
+    let kept = f.target.add_lun("t", &new(&path, &random_serial)).unwrap().luns[0].clone();
+    assert_eq!((kept.uuid, serial(&f)), (random.uuid, random_serial));
+    [path, other].iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
 #[test]
@@ -494,6 +546,23 @@ fn who_may_not_log_in_opens_nothing() {
     assert_eq!((settled(), f.names()), (before, vec![iqn("db")]));
     f.target.exports.open(&grant).unwrap();
     assert!(settled() >= lsns[2]);
+}
+
+#[test]
+fn a_moment_has_one_identity_and_no_other_has_it() {
+    let f = local();
+    let lsns = with_history(&f, 40);
+    let live = f.login("db").unwrap().target.inventory()[&0].serial();
+    let mut seen = std::collections::BTreeSet::from([live]);
+    for lsn in &lsns {
+        let lu = f.login(&iqn(&format!("db:at:lsn:{lsn}"))).unwrap().target.inventory()[&0].clone();
+        let moment = hindcast_engine::cdp::Moment::Lsn(*lsn);
+        let opened = f.pool().open_moment("db", &moment).unwrap();
+        assert_eq!(lu.info().uuid, hindcast_engine::device::BlockDevice::info(&*opened).uuid);
+        let shown = f.target.target(&format!("db@lsn:{lsn}")).unwrap().luns[0].uuid.replace('-', "");
+        assert_eq!(shown, lu.serial(), "what is shown is what initiators see");
+        assert!(seen.insert(lu.serial()), "LSN {lsn}");
+    }
 }
 
 #[test]

@@ -276,12 +276,15 @@ impl Nexus {
     /// Every logical unit has the unit attention; the session learns of it once, however many there are.
     fn tell_of_luns(&self) {
         let sense = Sense::new(SenseKey::UnitAttention, Asc::REPORTED_LUNS_DATA_CHANGED);
-        let was_news = self.lun_news.swap(true, Ordering::AcqRel);
         let paths = self.paths();
+        let Some(first) = paths.first() else {
+            return; // nothing is left that could report it
+        };
+        let was_news = self.lun_news.swap(true, Ordering::AcqRel);
         for path in &paths {
             path.establish_silently(sense.clone());
         }
-        if let Some(first) = paths.first().filter(|_| !was_news) {
+        if !was_news {
             self.events.event(Event::UnitAttention { lun: first.lun, sense });
         }
     }

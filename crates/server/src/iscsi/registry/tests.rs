@@ -43,7 +43,8 @@ fn sample() -> Registry {
         })
         .unwrap();
     registry.add_rule(&Scope::Volume(B), rule("eui.*"), None).unwrap();
-    let file = FileSpec { uuid: FILE, path: "/srv/cd.iso".into(), read_only: true, block_size: 4096 };
+    let file =
+        FileSpec { uuid: FILE, path: "/srv/cd.iso".into(), read_only: true, block_size: 4096, serial: None };
     registry.files.insert(FILE, file);
     registry
 }
@@ -95,6 +96,24 @@ fn version_1_is_readable() {
                    "block_size": 4096}]
     }"#;
     assert_eq!(decode(text).unwrap(), sample());
+}
+
+#[test]
+fn files_keep_the_serial_number_that_was_chosen() {
+    let mut registry = sample();
+    let (uuid, serial) = crate::passthrough::identity_of_serial("cd-7").unwrap();
+    let file = registry.files.remove(&FILE).unwrap();
+    registry.files.insert(uuid, FileSpec { uuid, serial, ..file });
+    let bytes = encode(&registry).unwrap();
+    assert_eq!(decode(&bytes).unwrap(), registry);
+    let other = String::from_utf8(bytes).unwrap().replace("\"cd-7\"", "\"cd-8\"");
+    assert_eq!(
+        decode(other.as_bytes()).unwrap_err().kind(),
+        ErrorKind::Corrupt,
+        "another identity belongs to it"
+    );
+    registry.renew(&BTreeMap::new(), &mut || [9; 16]);
+    assert_eq!(registry.files[&[9; 16]].serial, None, "a copy of the pool has its own");
 }
 
 #[test]
