@@ -2,6 +2,7 @@
 """Bad input, and corners of the protocol that libraries don't reach: the right error, the connection kept where the
 protocol allows, the server alive whatever comes."""
 
+import http.client
 import random
 import socket
 import struct
@@ -50,6 +51,69 @@ def export_name_option(t):
         w.option(OPT_EXPORT_NAME, b"nobody")
         assert w.closed_by_server()
     alive(server)
+
+
+@test(hindcast_only=True)
+def large_blocks_are_asked_for(t):
+    """Blocks of 4096 bytes are for clients that ask for block sizes: others take 512 for granted, and fail later."""
+    server = t.server()
+    server.create("k4", SIZE, "16K", "--block", "4096")
+    with Wire(server.socket) as w:
+        refused = w.ask(OPT_GO, name_data("k4") + struct.pack(">H", 0))
+        assert refused[-1][0] == ERR_BLOCK_SIZE_REQD and b"4096" in refused[-1][1], refused
+        w.go("k4", (INFO_BLOCK_SIZE,))
+        assert w.do(CMD_READ, 0, 4096) == (0, bytes(4096))
+    with Wire(server.socket) as w:
+        w.option(OPT_EXPORT_NAME, b"k4")
+        assert w.closed_by_server()
+    if shutil.which("qemu-io"):
+        run("qemu-io", "-f", "raw", "-c", "write -P 7 512 512", "-c", "read -P 7 512 512", server.uri("k4"))
+
+
+class Api(http.client.HTTPConnection):
+    """The admin API on the server's Unix socket."""
+
+    def __init__(self, path):
+        super().__init__("localhost")
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path)
+
+
+def take_snapshots(server, volume, count):
+    """One after the other: by the command line it takes minutes."""
+    api = Api(server.api)
+    for number in range(count):
+        body = json.dumps({"snapshots": [{"volume": volume, "name": f"s{number}"}]})
+        api.request("POST", "/api/v1/snapshots", body, {"content-type": "application/json"})
+        answer = api.getresponse()
+        assert answer.status == 201, (answer.status, answer.read())
+        answer.read()
+    api.close()
+
+
+@test(limit=300, hindcast_only=True)
+def many_exports_are_listed(t):
+    """10,000 snapshots: LIST, and all that tools ask for each export, as fast as the client asks."""
+    server = t.server()
+    server.create("v", SIZE)
+    take_snapshots(server, "v", 10_000)
+    began = time.monotonic()
+    with Wire(server.socket) as w:
+        w.use_structured()
+        names = [data[4:4 + struct.unpack(">I", data[:4])[0]] for kind, data in w.ask(OPT_LIST) if kind == REP_SERVER]
+        assert len(names) == 10_001
+        listed = time.monotonic() - began
+        for name in names:
+            infos = struct.pack(">HHH", 2, INFO_DESCRIPTION, INFO_BLOCK_SIZE)
+            assert w.ask(OPT_INFO, name_data(name) + infos)[-1][0] == REP_ACK
+            assert w.ask(OPT_LIST_META_CONTEXT, meta_data(name))[-1][0] == REP_ACK
+        w.go("v")
+    took = time.monotonic() - began
+    t.say(f"LIST in {listed:.2f} s, 20,000 options in {took:.1f} s")
+    assert listed < 3 and took < 120, (listed, took)
 
 
 @test()
