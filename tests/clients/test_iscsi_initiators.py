@@ -116,7 +116,7 @@ def discovery_tells_what_is_reached(t):
                          args=[f"--iscsi=0.0.0.0:{port}", f"--iscsi=[::]:{port}", f"--iscsi=[::]:{other}/2"])
     t.defer(made.take_down)
     made.start()
-    made.create("v", 64 * MIB)
+    made.cli("volume", "create", "v", "--size", 64 * MIB)
     made.target("allow", "--all", "--address", "127.0.0.0/8")
     assert told_addresses(port) == [f"127.0.0.1:{port},1"]
     made.stop()
