@@ -8,6 +8,7 @@ mod mem;
 
 use hindcast_engine::device::DeviceInfo;
 use hindcast_target::iscsi::chap::Algorithm;
+use hindcast_target::iscsi::pdu::opcode;
 use hindcast_target::iscsi::text::{binary, to_hex};
 use hindcast_target::iscsi::{
     AuthPolicy, ChapUser, Denied, Grant, Initiator, IscsiConfig, IscsiServer, Portal, Secret, TargetEntry,
@@ -127,8 +128,19 @@ impl Fixture {
     }
 }
 
+/// Takes the unit attentions; messages that tell of them may come in between.
 fn ready(wire: &mut Wire) {
-    while wire.run(0, &[0; 6], 0, &[]).status() != 0 {}
+    loop {
+        let command = wire.command(0, &[0; 6], 0);
+        wire.send(&command, &[]);
+        let mut answer = wire.receive();
+        while answer.opcode() == opcode::ASYNC_MESSAGE {
+            answer = wire.receive();
+        }
+        if answer.status() == 0 {
+            return;
+        }
+    }
 }
 
 /// Copies the first 8 blocks; the sense if it fails.

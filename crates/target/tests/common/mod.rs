@@ -4,6 +4,7 @@
 pub mod mem;
 pub mod script;
 
+use hindcast_target::nbd::options::info;
 use hindcast_target::nbd::{Listen, NbdConfig, NbdServer};
 use mem::{MemDevice, MemExports};
 use script::{Answer, go_data, meta_data, option, request, take_reply};
@@ -178,7 +179,7 @@ impl<S: Read + Write> Client<S> {
             assert_eq!(self.opt_kind(8, &[]), 1);
             assert_eq!(self.opt_kind(10, &meta_data(export, &["base:allocation"])), 1);
         }
-        assert_eq!(self.opt_kind(7, &go_data(export, &[])), 1);
+        assert_eq!(self.opt_kind(7, &go_data(export, &[info::BLOCK_SIZE])), 1);
     }
 
     /// Makes a request's bytes, expecting its answer later.
