@@ -226,7 +226,7 @@ impl Client {
         self.delete(&format!("{}/rules/{number}", scope(name)))
     }
 
-    /// Asks for CHAP at a target, or with `None` wherever nothing else is set.
+    /// Adds or replaces a CHAP account of a target, or with `None` of all that have none of their own.
     pub fn set_chap(&self, name: Option<&str>, chap: &SetChap) -> Result<()> {
         self.send::<serde::de::IgnoredAny>(Method::PUT, &format!("{}/chap", scope(name)), chap).map(|_| ())
     }
@@ -234,6 +234,17 @@ impl Client {
     /// Asks for CHAP no more.
     pub fn remove_chap(&self, name: Option<&str>) -> Result<()> {
         self.delete(&format!("{}/chap", scope(name)))
+    }
+
+    /// Removes one of several CHAP accounts.
+    pub fn remove_account(&self, name: Option<&str>, user: &str) -> Result<()> {
+        self.delete(&format!("{}/chap/{}", scope(name), segment(user)))
+    }
+
+    /// Drops all reservations of a target's logical units, or of one of them.
+    pub fn clear_reservations(&self, name: &str, lun: Option<u16>) -> Result<()> {
+        let query = lun.map_or_else(String::new, |lun| format!("?lun={lun}"));
+        self.delete(&format!("/targets/{}/reservations{query}", segment(name)))
     }
 
     /// What applies to all targets.

@@ -1,7 +1,7 @@
 //! Snapshots, clones and rollback: requests and responses.
 
 use crate::client::{Client, ClientError, segment};
-use crate::{Method, Volume};
+use crate::{Inherited, Method, Volume};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,6 +27,9 @@ pub struct Snapshot {
     /// streams and clones are of what the snapshot froze.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<String>,
+    /// What the clone took over of the volume's access, where it was made for this and there was something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inherited: Option<Inherited>,
     /// When it is deleted by itself, unless it is protected or in use then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,

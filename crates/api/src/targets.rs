@@ -25,6 +25,43 @@ pub struct Target {
     pub chap: Option<Chap>,
     /// Who is logged in.
     pub sessions: Vec<TargetSession>,
+    /// Who has registered for persistent reservations of its logical units, by whichever target.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<TargetReservation>,
+    /// Doors to the same data that let in others than this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// A registration for persistent reservations of a logical unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TargetReservation {
+    /// Number of the logical unit.
+    pub lun: u16,
+    /// The initiator port that registered: its name and ISID.
+    pub initiator: String,
+    /// The target port by which it registered: a target's name and a portal group.
+    pub port: String,
+    /// Its key, hexadecimal.
+    pub key: String,
+    /// The type of the reservation, where it holds that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<String>,
+}
+
+/// What a new volume took over of the one that it was made of, when that had rules of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Inherited {
+    /// The volume that it was made of.
+    pub volume: String,
+    /// How many access rules.
+    pub rules: usize,
+    /// CHAP accounts.
+    pub chap_users: Vec<String>,
+    /// Initiators may log in to its own target.
+    pub enabled: bool,
+    /// NBD serves it.
+    pub nbd: bool,
 }
 
 /// What applies to all targets.
@@ -105,6 +142,9 @@ pub struct AccessRule {
     pub initiator: String,
     /// Addresses it matches, an address or a range like 10.0.0.0/8; absent: any.
     pub address: Option<String>,
+    /// The CHAP account they have proven; absent: any, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// What initiators that match may do.
     pub access: Access,
     /// The logical units they see; absent: all.
@@ -138,10 +178,20 @@ impl Access {
 /// CHAP as it is set. Secrets are never told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Chap {
-    /// The name that initiators use.
+    /// The name that initiators use; of several accounts, the first.
     pub user: String,
+    /// The other accounts, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
     /// The name that the target uses towards initiators that ask for its proof; absent: it has none.
     pub mutual_user: Option<String>,
+}
+
+impl Chap {
+    /// The names of all accounts.
+    pub fn users(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.user).chain(self.others.iter().map(String::as_str))
+    }
 }
 
 /// Somebody who is logged in to a target.
@@ -157,8 +207,14 @@ pub struct TargetSession {
     pub portal_group: u16,
     /// Where its connections come from.
     pub addresses: Vec<String>,
+    /// The CHAP account that it has proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Writes are refused to it.
     pub read_only: bool,
+    /// The logical units that it sees.
+    #[serde(default)]
+    pub luns: Vec<u16>,
     /// Seconds since it logged in.
     pub age: u64,
     /// Commands that it sent.
@@ -229,6 +285,9 @@ pub struct AddRule {
     /// Addresses it matches, an address or a range like 10.0.0.0/8; absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The CHAP account they have to prove; absent: any, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// What initiators that match may do.
     #[serde(default)]
     pub access: Access,
@@ -240,7 +299,8 @@ pub struct AddRule {
     pub at: Option<usize>,
 }
 
-/// CHAP to ask for. Secrets have 12 to 255 bytes, and the two differ.
+/// A CHAP account to add, or to replace where there is one of that name. Secrets have 12 to 255 bytes, and no secret is
+/// used in both directions.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetChap {
@@ -248,12 +308,16 @@ pub struct SetChap {
     pub user: String,
     /// What they prove to know.
     pub secret: String,
-    /// The name that the target uses towards initiators that ask for its proof; with `mutual_secret` or not at all.
+    /// The name that the target uses towards initiators that ask for its proof; with `mutual_secret` or not at all. What was
+    /// set before stays where it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_user: Option<String>,
     /// What the target proves to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_secret: Option<String>,
+    /// The target proves itself no more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_mutual: bool,
 }
 
 impl fmt::Debug for SetChap {
@@ -276,6 +340,7 @@ mod tests {
             secret: "sesame-sesame".into(),
             mutual_user: Some("target".into()),
             mutual_secret: Some("open-open-open".into()),
+            no_mutual: false,
         };
         let shown = format!("{chap:?}");
         assert!(shown.contains("alice") && !shown.contains("sesame") && !shown.contains("open"), "{shown}");

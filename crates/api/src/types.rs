@@ -1,6 +1,6 @@
 //! Requests and responses. Plain data; field names are the JSON names.
 
-use crate::{CachePolicy, Cdp, PatchCdp, PoolIndex, Preservation};
+use crate::{CachePolicy, Cdp, Inherited, PatchCdp, PoolIndex, Preservation};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -338,6 +338,12 @@ pub struct Volume {
     pub auto_delete: bool,
     /// It is being filled from a stream, and takes no other writes.
     pub importing: bool,
+    /// NBD serves it, its snapshots and its moments.
+    #[serde(default = "served")]
+    pub nbd: bool,
+    /// What it took over of the volume that it was made of; told by the answer to its making only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inherited: Option<Inherited>,
     /// How it keeps its history; absent: only its snapshots.
     #[serde(default)]
     pub cdp: Option<Cdp>,
@@ -421,8 +427,13 @@ pub struct CreateVolume {
     pub cdp: Option<PatchCdp>,
 }
 
+/// What servers do that know no other way.
+fn served() -> bool {
+    true
+}
+
 /// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, method,
-/// order, policy of snapshots, history, size, name, and the first that fails ends the request.
+/// order, policy of snapshots, history, NBD, size, name, and the first that fails ends the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -444,6 +455,9 @@ pub struct PatchVolume {
     /// How it keeps its history, from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdp: Option<PatchCdp>,
+    /// Serve it over NBD, with its snapshots and moments, or keep it out of that and end the connections there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<bool>,
     /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
 use crate::snapshot::{Address, address};
+use crate::volume::inherited;
 use clap::Subcommand;
 use hindcast_api::{CreateClone, Method, Size, Volume};
 
@@ -14,7 +15,8 @@ Examples:
   hindcast clone create test@first test2         and clones of them
 
 A clone is there at once and takes no space until it is written to. The snapshot can be deleted; what the clone needs of it
-stays until the clone goes. Like any volume it is exported over NBD and iSCSI under its name.";
+stays until the clone goes. Like any volume it is exported over NBD and iSCSI under its name; who may reach it begins as with the
+volume: access rules, CHAP accounts, whether its target is on, and whether NBD serves it.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -42,7 +44,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Create { snapshot: at, name, method } => {
             let clone = client.create_clone(&at.volume, &at.name, &CreateClone { name, method })?;
             output.show(&clone, |v| {
-                format!("created {}, {}, of {}@{}", v.name, Size(v.size), at.volume, at.name)
+                let access = inherited(&v.name, v.inherited.as_ref());
+                format!("created {}, {}, of {}@{}{access}", v.name, Size(v.size), at.volume, at.name)
             })
         }
         Command::List { volume } => {

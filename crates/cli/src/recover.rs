@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::history::moment;
 use crate::select::undo_keep;
 use crate::session::Session;
+use crate::volume::inherited;
 use clap::{Args, Subcommand};
 use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, Recovered, RolledBack, Size};
 
@@ -111,8 +112,9 @@ fn new_volumes(what: &Recover, made: &[Recovered]) -> String {
     let line = |(of, new): (&RecoverVolume, &Recovered)| {
         let at = new.moment.map_or_else(|| what.to.clone(), |m| format!("{} (lsn:{})", m.time, m.lsn));
         let name = &new.volume.name;
+        let access = inherited(name, new.volume.inherited.as_ref());
         format!(
-            "{name} is what {} was at {at}\nit keeps no history until: hindcast volume set {name} --cdp parity",
+            "{name} is what {} was at {at}\nit keeps no history until: hindcast volume set {name} --cdp parity{access}",
             of.volume
         )
     };

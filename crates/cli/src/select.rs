@@ -182,6 +182,7 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
             labels: BTreeMap::new(),
             writable: None,
+            inherited: None,
             expires: None,
             protected: false,
             parent: parent.map(str::to_owned),

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::output::{list, properties, yes_no};
 use crate::select::{self, Pattern, undo_keep};
 use crate::session::Session;
+use crate::volume::inherited;
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{
     CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, NewSnapshot, PatchSnapshot, RollBack, Size,
@@ -265,7 +266,10 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchSnapshot { writable: Some(writable), clone, force, ..PatchSnapshot::default() };
             let set = client.patch_snapshot(&at.volume, &at.name, &patch)?;
             output.show(&set, |s| match &s.writable {
-                Some(clone) => format!("{} is writable: {clone} stands behind it", s.address()),
+                Some(clone) => {
+                    let access = inherited(clone, s.inherited.as_ref());
+                    format!("{} is writable: {clone} stands behind it{access}", s.address())
+                }
                 None => format!("{} is read-only", s.address()),
             })
         }

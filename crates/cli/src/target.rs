@@ -6,7 +6,7 @@ use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{
     Access, AccessRule, AddLun, AddRule, Chap, CreateTarget, Lun, PatchTarget, SetChap, Size, Target,
-    TargetDefaults, TargetSession, Unmatched,
+    TargetDefaults, TargetReservation, TargetSession, Unmatched,
 };
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -37,20 +37,25 @@ Examples:
   hindcast target allow db --initiator 'iqn.1991-05.com.microsoft:*' --address 10.0.0.0/8 --read-only
   hindcast target allow cluster --initiator iqn.2004-10.com.ubuntu:host-1 --lun 0 --lun 2
   hindcast target allow --all --address 10.1.0.0/16
+  hindcast target allow db --user alice          whoever proved to be alice, see `target chap`
   hindcast target deny db --address 10.1.0.66 --at 1
 
-Rules are asked in their order, the target's own before those for all; the first that matches both the initiator's name
-and its address decides. An initiator that none matches is refused. Only while there is no rule at all, and the server
+Rules are asked in their order, the target's own before those for all; the first that matches the initiator's name, its
+address and its CHAP account decides. An initiator that none matches is refused. Only while there is no rule at all, and the server
 listens on this machine's loopback addresses alone, everybody is allowed.";
 
 const CHAP_EXAMPLES: &str = "\
 Examples:
   openssl rand -hex 8 >secret && hindcast target chap db --user alice --secret-file secret
   hindcast target chap db --user alice --secret-file s1 --mutual-user server --mutual-secret-file s2
+  hindcast target chap db --user bob --secret-file s3         a second account beside alice
+  hindcast target chap db --list
+  hindcast target chap db --remove bob
   hindcast target chap --all --user alice --secret-file -
   hindcast target chap db --off
 
-With --all it is asked for at discovery too, and at targets that have none of their own. A secret has 12 to 255 bytes; 12
+Give each host an account of its own: rules may name it (`target allow db --user alice`), and a session can be taken over only
+by the account that began it. With --all it is asked for at discovery too, and at targets that have none of their own. A secret has 12 to 255 bytes; 12
 to 16 suit every initiator. Secrets are kept in the data directory, in a file that only its owner can read, and never
 shown.";
 
@@ -146,6 +151,14 @@ pub(crate) enum Command {
         #[arg(long = "lun", value_name = "N", value_delimiter = ',')]
         luns: Vec<u16>,
     },
+    /// Drop all reservations of a target's LUNs, persistent ones too; those who made them learn of it
+    ClearReservations {
+        /// iSCSI name, short name, or volume
+        name: String,
+        /// Only those of this LUN
+        #[arg(long, value_name = "N")]
+        lun: Option<u16>,
+    },
     /// Refuse initiators, by name and by address
     #[command(group = ArgGroup::new("which").required(true))]
     Deny {
@@ -163,7 +176,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N")]
         rule: usize,
     },
-    /// Ask initiators to prove who they are by CHAP
+    /// Ask initiators to prove who they are by CHAP: add an account, or replace the one of that name
     #[command(after_help = CHAP_EXAMPLES, group = ArgGroup::new("which").required(true),
         group = ArgGroup::new("switch").required(true))]
     Chap {
@@ -181,6 +194,15 @@ pub(crate) enum Command {
         /// File with the secret that the target proves to know
         #[arg(long, value_name = "FILE", requires = "mutual_user")]
         mutual_secret_file: Option<PathBuf>,
+        /// The target proves itself no more
+        #[arg(long, requires = "user", conflicts_with = "mutual_user")]
+        no_mutual: bool,
+        /// List the accounts
+        #[arg(long, group = "switch")]
+        list: bool,
+        /// Remove one of several accounts; sessions that proved it end
+        #[arg(long, value_name = "USER", group = "switch")]
+        remove: Option<String>,
         /// Ask for it no more
         #[arg(long, group = "switch")]
         off: bool,
@@ -217,6 +239,9 @@ pub(crate) struct Who {
     /// Address, or range like 10.0.0.0/8 or fd00::/8 [default: any]
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
+    /// CHAP account that they have proven [default: any, or none]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
     /// Place in the order of rules, from 1 [default: the last]
     #[arg(long, value_name = "N")]
     at: Option<usize>,
@@ -225,7 +250,8 @@ pub(crate) struct Who {
 impl Who {
     fn rule(self, access: Access, luns: Vec<u16>) -> AddRule {
         let luns = (!luns.is_empty()).then_some(luns);
-        AddRule { initiator: self.initiator, address: self.address, access, luns, at: self.at }
+        let Who { initiator, address, user, at } = self;
+        AddRule { initiator, address, user, access, luns, at }
     }
 }
 
@@ -236,7 +262,12 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             .show(&client.create_target(&CreateTarget { name, alias })?, |t| format!("created {}", t.name)),
         Command::List => output.show(&client.targets()?, |targets| table(targets)),
         Command::Show { which } => match which.name() {
-            Some(name) => output.show(&client.target(name)?, details),
+            Some(name) => {
+                let target = client.target(name)?;
+                output.show(&target, details)?;
+                warn(&target);
+                Ok(())
+            }
             None => output.show(&client.target_defaults()?, defaults),
         },
         Command::Delete { name, force } => {
@@ -252,7 +283,10 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let source = volume.clone().or_else(|| file.clone()).or_else(|| device.clone());
             let new = AddLun { lun, volume, file, device, read_only, block_size: block, serial };
             let before = lun;
-            output.show(&client.add_lun(&name, &new)?, |t| added(t, before, source.as_deref()))
+            let target = client.add_lun(&name, &new)?;
+            output.show(&target, |t| added(t, before, source.as_deref()))?;
+            warn(&target);
+            Ok(())
         }
         Command::RemoveLun { name, lun, force } => {
             client.remove_lun(&name, lun, force)?;
@@ -267,26 +301,73 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             client.remove_rule(which.name(), rule)?;
             output.done(format_args!("removed rule {rule} of {}", which.text()))
         }
+        Command::ClearReservations { name, lun } => {
+            client.clear_reservations(&name, lun)?;
+            let lun = lun.map_or_else(String::new, |lun| format!("LUN {lun} of "));
+            output.done(format_args!("cleared the reservations of {lun}{name}"))
+        }
+        Command::Chap { which, list: true, .. } => output.show(&accounts(session, &which)?, |all| {
+            let rows = all.iter().map(|a| vec![a.user.clone(), a.proves.to_owned()]);
+            list(&["USER", "PROVES"], &[], rows)
+        }),
+        Command::Chap { which, remove: Some(user), .. } => {
+            client.remove_account(which.name(), &user)?;
+            output.done(format_args!("{}: removed CHAP account {user}", which.text()))
+        }
         Command::Chap { which, off: true, .. } => {
             client.remove_chap(which.name())?;
             output.done(format_args!("{}: CHAP is off", which.text()))
         }
-        Command::Chap { which, user, secret_file, mutual_user, mutual_secret_file, .. } => {
+        Command::Chap { which, user, secret_file, mutual_user, mutual_secret_file, no_mutual, .. } => {
             let chap = SetChap {
                 user: user.unwrap_or_default(),
                 secret: secret_file.as_deref().map(read_secret).transpose()?.unwrap_or_default(),
                 mutual_user,
                 mutual_secret: mutual_secret_file.as_deref().map(read_secret).transpose()?,
+                no_mutual,
             };
             client.set_chap(which.name(), &chap)?;
-            output.done(format_args!("{}: CHAP as {}", which.text(), chap.user))
+            output.done(format_args!("{}: CHAP as {}", which.text(), chap.user))?;
+            warn_of(session, &which)
         }
     }
 }
 
 fn add_rule(session: &Session, which: &Which, rule: &AddRule) -> Result<(), Failure> {
     session.client.add_rule(which.name(), rule)?;
-    session.output.done(format_args!("{}: {} for {}", which.text(), rule.access.name(), rule.initiator))
+    session.output.done(format_args!("{}: {} for {}", which.text(), rule.access.name(), rule.initiator))?;
+    warn_of(session, which)
+}
+
+/// Other doors to the same data, told beside the result.
+fn warn(target: &Target) {
+    target.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+}
+
+fn warn_of(session: &Session, which: &Which) -> Result<(), Failure> {
+    if let Some(name) = which.name() {
+        warn(&session.client.target(name)?);
+    }
+    Ok(())
+}
+
+/// A CHAP account, as it is listed.
+#[derive(serde::Serialize)]
+struct AccountRow {
+    user: String,
+    proves: &'static str,
+}
+
+fn accounts(session: &Session, which: &Which) -> Result<Vec<AccountRow>, Failure> {
+    let chap = match which.name() {
+        Some(name) => session.client.target(name)?.chap,
+        None => session.client.target_defaults()?.chap,
+    };
+    let Some(chap) = chap else { return Ok(Vec::new()) };
+    let mut all: Vec<AccountRow> =
+        chap.users().map(|user| AccountRow { user: user.to_owned(), proves: "an initiator" }).collect();
+    all.extend(chap.mutual_user.iter().map(|user| AccountRow { user: user.clone(), proves: "the target" }));
+    Ok(all)
 }
 
 /// Without the line's end that editors and `openssl rand` leave behind.
@@ -328,8 +409,11 @@ fn access(target: &Target) -> String {
 fn chap(chap: Option<&Chap>, without: &str) -> String {
     match chap {
         None => without.into(),
-        Some(Chap { user, mutual_user: None }) => format!("as {user}"),
-        Some(Chap { user, mutual_user: Some(mutual) }) => format!("as {user}, mutual as {mutual}"),
+        Some(chap) => {
+            let users = chap.users().collect::<Vec<_>>().join(" or ");
+            let mutual = chap.mutual_user.as_ref().map(|mutual| format!(", mutual as {mutual}"));
+            format!("as {users}{}", mutual.unwrap_or_default())
+        }
     }
 }
 
@@ -359,6 +443,7 @@ fn details(t: &Target) -> String {
     section(&mut text, luns(&t.luns));
     section(&mut text, rules(&t.rules));
     section(&mut text, sessions(&t.sessions));
+    section(&mut text, reservations(&t.reservations));
     text
 }
 
@@ -406,9 +491,10 @@ fn rules(rules: &[AccessRule]) -> Option<String> {
             |luns| luns.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
         );
         let address = r.address.clone().unwrap_or_else(|| "any".into());
-        vec![(i + 1).to_string(), r.initiator.clone(), address, r.access.name().to_owned(), luns]
+        let user = r.user.clone().unwrap_or_else(|| "any".into());
+        vec![(i + 1).to_string(), r.initiator.clone(), address, user, r.access.name().to_owned(), luns]
     });
-    (!rules.is_empty()).then(|| list(&["RULE", "INITIATOR", "ADDRESS", "ACCESS", "LUNS"], &[0], rows))
+    (!rules.is_empty()).then(|| list(&["RULE", "INITIATOR", "ADDRESS", "USER", "ACCESS", "LUNS"], &[0], rows))
 }
 
 fn sessions(sessions: &[TargetSession]) -> Option<String> {
@@ -418,14 +504,24 @@ fn sessions(sessions: &[TargetSession]) -> Option<String> {
             s.isid.clone(),
             s.addresses.join(" "),
             s.portal_group.to_string(),
+            s.user.clone().unwrap_or_else(|| "-".into()),
             if s.read_only { "read-only" } else { "read-write" }.to_owned(),
             s.commands.to_string(),
             Size(s.read_bytes).to_string(),
             Size(s.write_bytes).to_string(),
         ]
     });
-    let heading = ["SESSION", "ISID", "FROM", "GROUP", "ACCESS", "COMMANDS", "READ", "WRITTEN"];
-    (!sessions.is_empty()).then(|| list(&heading, &[3, 5, 6, 7], rows))
+    let heading = ["SESSION", "ISID", "FROM", "GROUP", "USER", "ACCESS", "COMMANDS", "READ", "WRITTEN"];
+    (!sessions.is_empty()).then(|| list(&heading, &[3, 6, 7, 8], rows))
+}
+
+fn reservations(registered: &[TargetReservation]) -> Option<String> {
+    let rows = registered.iter().map(|r| {
+        let holds = r.holds.clone().unwrap_or_else(|| "-".into());
+        vec![r.lun.to_string(), r.initiator.clone(), r.port.clone(), r.key.clone(), holds]
+    });
+    let heading = ["LUN", "REGISTERED", "BY PORT", "KEY", "HOLDS"];
+    (!registered.is_empty()).then(|| list(&heading, &[0], rows))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{list, properties};
 use crate::session::Session;
 use clap::{ArgGroup, Subcommand};
-use hindcast_api::{CreateVolume, DamagedRange, Method, Order, PatchVolume, Size, Volume};
+use hindcast_api::{CreateVolume, DamagedRange, Inherited, Method, Order, PatchVolume, Size, Volume};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -29,6 +29,7 @@ Examples:
   hindcast volume set db --snapshot-reserve 25 --auto-delete yes
   hindcast volume set db --cdp parity --retain 7d --retain-size 50G
   hindcast volume set db --anchor 10m            history: an anchor every ten minutes
+  hindcast volume set db --nbd no                over iSCSI only, where rules say who may use it
 
 With row a chunk that a snapshot needs stays where it is, and what is written goes elsewhere: little is moved. With cow
 it is copied away and overwritten where it was: the volume keeps its order on disk. What was written before stays as it is.";
@@ -105,6 +106,9 @@ pub(crate) enum Command {
         /// Delete the oldest unprotected snapshots while they take more than the reserve, or space is low
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         auto_delete: Option<bool>,
+        /// Serve it over NBD, with its snapshots and moments, or keep it out of that; connections that there are end
+        #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
+        nbd: Option<bool>,
         #[command(flatten)]
         keep: Keep,
     },
@@ -163,7 +167,17 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set { name, read_only, writable, method, order, snapshot_reserve, auto_delete, keep } => {
+        Command::Set {
+            name,
+            read_only,
+            writable,
+            method,
+            order,
+            snapshot_reserve,
+            auto_delete,
+            nbd,
+            keep,
+        } => {
             let read_only = (read_only || writable).then_some(read_only);
             let patch = PatchVolume {
                 read_only,
@@ -171,12 +185,14 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 order,
                 snapshot_reserve,
                 auto_delete,
+                nbd,
                 cdp: keep.change()?,
                 ..PatchVolume::default()
             };
             output.show(&client.patch_volume(&name, &patch)?, |v| {
                 let order = if v.order == Order::Independent { ", independent" } else { "" };
-                format!("{} is now {}, {}{order}, {}", v.name, access(v), v.method.name(), history(v))
+                let nbd = if v.nbd { "" } else { ", not over NBD" };
+                format!("{} is now {}, {}{order}, {}{nbd}", v.name, access(v), v.method.name(), history(v))
             })
         }
         Command::Relocate(args) => crate::relocate::run(&args, session),
@@ -201,6 +217,31 @@ fn absolute(path: &std::path::Path) -> Result<String, Failure> {
     let path = std::path::absolute(path).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?;
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| Failure::Usage(format!("{}: a path must be UTF-8", path.display())))
+}
+
+/// What a volume took over of the one that it was made of, on lines of their own; nothing where that had nothing.
+pub(crate) fn inherited(name: &str, inherited: Option<&Inherited>) -> String {
+    let Some(taken) = inherited else { return String::new() };
+    let mut what = Vec::new();
+    match taken.rules {
+        0 => {}
+        1 => what.push("1 access rule".to_owned()),
+        n => what.push(format!("{n} access rules")),
+    }
+    if !taken.chap_users.is_empty() {
+        what.push(format!("CHAP as {}", taken.chap_users.join(" or ")));
+    }
+    if !taken.enabled {
+        what.push("its target is off".into());
+    }
+    if !taken.nbd {
+        what.push("not over NBD".into());
+    }
+    format!(
+        "\naccess to {name} begins as that to {}: {}\nto see or change it: hindcast target show {name}",
+        taken.volume,
+        what.join(", ")
+    )
 }
 
 fn access(volume: &Volume) -> &'static str {
@@ -247,6 +288,7 @@ fn details(v: &Volume) -> String {
         ("chunk size", Size(v.chunk_size).to_string()),
         ("block size", v.block_size.to_string()),
         ("access", access(v).into()),
+        ("nbd", if v.nbd { "yes" } else { "no" }.into()),
         ("method", v.method.name().into()),
         ("order", v.order.name().into()),
         (

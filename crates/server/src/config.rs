@@ -14,7 +14,8 @@ use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
 use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
 use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) metadata_interval: Option<Duration>,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+    /// To be said once there is a log.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// How to create the pool, when there is none.
@@ -93,13 +96,16 @@ impl Settings {
                 "--api {tcp} would let anybody who reaches it administer the pool: give --api-token-file, or use unix:PATH"
             )));
         }
+        let nbd = said.nbd()?;
+        said.check_nbd(&nbd)?;
         Ok(Config {
             create: said.create.unwrap_or(false),
             force_stale: said.force_stale.unwrap_or(false),
             salvage: said.salvaging(),
             api,
             api_token,
-            nbd: said.nbd()?,
+            nbd,
+            warnings: said.readable_secrets(),
             iscsi: said.iscsi()?,
             creation: said.creation()?,
             options: said.options()?,
@@ -172,6 +178,8 @@ impl Settings {
             _ => return Err(invalid("TLS on NBD needs both --nbd-tls-cert and --nbd-tls-key")),
         };
         let tls_required = match self.nbd_tls_required {
+            // Who names those that client certificates must come from does not mean that clients may do without.
+            None if tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()) => TlsRequired::Tcp,
             None | Some(TlsWhen::Never) => TlsRequired::Never,
             Some(_) if tls.is_none() => {
                 return Err(invalid("--nbd-tls-required needs --nbd-tls-cert and --nbd-tls-key"));
@@ -188,6 +196,41 @@ impl Settings {
             tls_required,
             ..default
         })
+    }
+
+    /// NBD has no other guard than TLS: without it, whoever reaches a listener reads and writes every volume.
+    fn check_nbd(&self, nbd: &NbdConfig) -> Result<(), ErrorBody> {
+        let reachable = |listen: &&Listen| match listen {
+            Listen::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+            Listen::Unix(_) => false,
+        };
+        let open = self.nbd_open == Some(true) || nbd.tls_required != TlsRequired::Never;
+        match nbd.listen.iter().find(reachable).filter(|_| !open) {
+            Some(Listen::Tcp(address)) => Err(invalid(format!(
+                "--nbd {address} would let everybody who reaches it read and write all volumes. There are three ways out: \
+                 require TLS (--nbd-tls-cert, --nbd-tls-key and --nbd-tls-required, best with --nbd-tls-ca); listen on a \
+                 loopback address or on unix:PATH; or say --nbd-open if the network itself keeps others away"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the server proves itself with, or is administered by, where others than its owner can read it.
+    fn readable_secrets(&self) -> Vec<String> {
+        let secrets = [
+            ("--api-token-file", "the token", &self.api_token_file),
+            ("--nbd-tls-key", "the private key", &self.nbd_tls_key),
+        ];
+        let told = secrets.into_iter().filter_map(|(option, what, path)| {
+            let path = path.as_ref()?;
+            // A file that is not there is another error's business.
+            let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+            (mode & 0o077 != 0).then(|| {
+                let shown = path.display();
+                format!("{option} {shown}: others than its owner can use {what} (mode {mode:04o}); chmod 600 {shown}")
+            })
+        });
+        told.collect()
     }
 
     fn iscsi(&self) -> Result<IscsiConfig, ErrorBody> {
@@ -506,6 +549,69 @@ mod tests {
             let config = parse(&[data, both, &[when]].concat()).resolve().unwrap();
             assert_eq!(config.nbd.tls_required, expected);
             assert!(config.nbd.tls.is_some());
+        }
+    }
+
+    #[test]
+    fn an_authority_of_clients_means_that_tls_is_required() {
+        let all = ["--data", "d", "--nbd-tls-cert", "c", "--nbd-tls-key", "k", "--nbd-tls-ca", "a"];
+        let required = |args: &[&str]| parse(&[&all, args].concat()).resolve().unwrap().nbd.tls_required;
+        assert_eq!(required(&[]), TlsRequired::Tcp);
+        assert_eq!(required(&["--nbd-tls-required=never"]), TlsRequired::Never, "if that is said");
+        assert_eq!(required(&["--nbd-tls-required"]), TlsRequired::Always);
+    }
+
+    #[test]
+    fn nbd_for_everybody_has_to_be_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("h.toml");
+        let cert = ["--nbd-tls-cert", "c", "--nbd-tls-key", "k"];
+        for listen in ["0.0.0.0:1", "[::]:1", "192.0.2.7:1", "[::ffff:192.0.2.7]:1", "127.0.0.1:1,0.0.0.0:2"]
+        {
+            let said = ["--data", "d", "--nbd", listen];
+            let message = refused(&said);
+            for way in ["--nbd-tls-required", "loopback", "unix:", "--nbd-open"] {
+                assert!(message.contains(way), "{message}");
+            }
+            assert!(
+                refused(&[&said, &cert[..]].concat()).contains("--nbd-open"),
+                "clients may do without TLS"
+            );
+            let never = ["--nbd-tls-ca", "a", "--nbd-tls-required=never"];
+            assert!(refused(&[&said, &cert[..], &never].concat()).contains("--nbd-open"));
+            assert!(refused(&[&said[..], &["--nbd-open=false"]].concat()).contains("--nbd-open"));
+            for way in [&["--nbd-open"][..], &[&cert[..], &["--nbd-tls-ca", "a"]].concat()] {
+                assert!(parse(&[&said, way].concat()).resolve().is_ok(), "{listen} {way:?}");
+            }
+        }
+        for listen in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "unix:/x", "none"] {
+            assert!(parse(&["--data", "d", "--nbd", listen]).resolve().is_ok(), "{listen}");
+        }
+        std::fs::write(&file, "data = '/a'\nnbd = ['0.0.0.0:1']\n").unwrap();
+        let from_file = ["--config", file.to_str().unwrap()];
+        assert!(refused(&from_file).contains("--nbd-open"));
+        assert!(parse(&[&from_file[..], &["--nbd-open"]].concat()).resolve().is_ok());
+        std::fs::write(&file, "data = '/a'\nnbd = ['0.0.0.0:1']\nnbd-open = true\n").unwrap();
+        assert!(parse(&from_file).resolve().is_ok());
+        assert!(refused(&[&from_file[..], &["--nbd-open=false"]].concat()).contains("--nbd-open"));
+    }
+
+    #[test]
+    fn secrets_that_others_can_read_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (token, key) = (dir.path().join("token"), dir.path().join("key"));
+        std::fs::write(&token, "0123456789abcdef").unwrap();
+        std::fs::write(&key, "").unwrap();
+        let paths = [token.to_str().unwrap(), key.to_str().unwrap()];
+        let args =
+            ["--data", "d", "--api-token-file", paths[0], "--nbd-tls-cert", "c", "--nbd-tls-key", paths[1]];
+        for (mode, warned) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o666, true)] {
+            for path in paths {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let warnings = parse(&args).resolve().unwrap().warnings;
+            let named = paths.iter().filter(|path| warnings.iter().any(|w| w.contains(*path))).count();
+            assert_eq!(named, if warned { 2 } else { 0 }, "{mode:o}: {warnings:?}");
         }
     }
 

@@ -32,6 +32,7 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     let config = settings.resolve()?;
     logging::start(&config.log, config.log_format)?;
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ADMIN_THREADS)
@@ -65,8 +66,8 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let connections = descriptors::connections(config, &pool)?;
     let nbd = NbdConfig { max_connections: connections.nbd, ..config.nbd.clone() };
     let iscsi = IscsiConfig { max_connections: connections.iscsi, ..config.iscsi.clone() };
-    let nbd = NbdTarget::start(&nbd, pool.clone()).map_err(http::error_body)?;
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
+    let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(http::error_body)?;
     let schedules = Schedules::open(crate::storage::settings_of(&pool, &config.data));
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;

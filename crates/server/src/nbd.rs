@@ -1,6 +1,7 @@
 //! The pool's volumes as exports of the NBD target, and the target's life.
 
 use crate::http::convert;
+use crate::iscsi::NbdRules;
 use crate::moments::{self, Past};
 use crate::writable::{CLONE, clone_behind};
 use hindcast_api::{Moment, Size};
@@ -19,10 +20,12 @@ const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
 /// Every volume under its own name, and its past under addresses: snapshots as `VOLUME@NAME`, which are listed (and can be
 /// writable), and any moment as `VOLUME@MOMENT`. The empty name is the only volume where there is exactly one.
-struct PoolExports(Arc<Pool>);
+/// What is kept out of NBD is not there, with its past and with what was made of that.
+struct PoolExports(Arc<Pool>, NbdRules);
 
 impl Exports for PoolExports {
     fn list(&self) -> Vec<ExportEntry> {
+        let served = self.1.all();
         let mut snapshots = self.0.all_snapshots().into_iter().peekable();
         let volumes = self.0.volumes();
         let by_id: HashMap<String, &VolumeInfo> = volumes.iter().map(|v| (uuid_text(&v.uuid), v)).collect();
@@ -30,11 +33,18 @@ impl Exports for PoolExports {
         // Both are in the order of volumes' names.
         for v in &volumes {
             while snapshots.next_if(|s| s.volume < v.name).is_some() {}
+            if !served(v) {
+                continue;
+            }
             let theirs = std::iter::from_fn(|| snapshots.next_if(|s| s.volume == v.name));
             entries.push(ExportEntry { description: of_volume(v), name: v.name.clone() });
-            entries.extend(theirs.map(|s| {
+            entries.extend(theirs.filter_map(|s| {
                 let clone = s.labels.get(CLONE).and_then(|id| by_id.get(id)).copied();
-                ExportEntry { description: of_snapshot(&s, clone), name: format!("{}@{}", s.volume, s.name) }
+                if clone.is_some_and(|clone| !served(clone)) {
+                    return None;
+                }
+                let name = format!("{}@{}", s.volume, s.name);
+                Some(ExportEntry { description: of_snapshot(&s, clone), name })
             }));
         }
         entries
@@ -62,17 +72,20 @@ impl Exports for PoolExports {
         }
         // No volume has an @ in its name.
         if let Some((volume, moment)) = name.split_once('@') {
+            self.served_past(volume, moment)?;
             return Ok(moments::open(&self.0, volume, moment)?);
         }
-        let read_only = self.0.volume(&name)?.read_only;
+        let read_only = self.served(&name)?.read_only;
         Ok(self.0.open_volume(&name, read_only)?)
     }
 
     fn canonical(&self, name: &str) -> String {
-        if name.is_empty()
-            && let [only] = self.0.volumes().as_slice()
-        {
-            return only.name.clone();
+        if name.is_empty() {
+            let mut served = self.0.volumes();
+            served.retain(self.1.all());
+            if let [only] = served.as_slice() {
+                return only.name.clone();
+            }
         }
         name.to_owned()
     }
@@ -80,7 +93,8 @@ impl Exports for PoolExports {
     fn snapshots(&self, name: &str, most: usize) -> Vec<String> {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
-        let mut names = self.0.snapshot_names(volume, most).unwrap_or_default();
+        let served = self.served(volume).and_then(|_| self.0.snapshot_names(volume, most));
+        let mut names = served.unwrap_or_default();
         // Of itself a snapshot differs only where it can be written to.
         let own = own.and_then(|own| self.0.snapshot(volume, own).ok());
         if let Some(own) = own.filter(|own| clone_behind(&self.0, own).is_none()) {
@@ -95,7 +109,9 @@ impl Exports for PoolExports {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
         let (from_volume, from) = past.split_once('@').unwrap_or((volume, past));
+        self.served(from_volume)?;
         let (from, _) = moments::open_frozen(&self.0, from_volume, from)?;
+        self.served(volume)?;
         let to = match own {
             Some(own) => self.compared(volume, own)?,
             None => self.0.watch_volume(volume)?,
@@ -117,11 +133,37 @@ fn of_snapshot(snapshot: &SnapshotInfo, clone: Option<&VolumeInfo>) -> String {
 }
 
 impl PoolExports {
+    /// A volume that NBD serves.
+    fn served(&self, name: &str) -> Result<VolumeInfo> {
+        let volume = self.0.volume(name)?;
+        match self.1.serves(&volume) {
+            true => Ok(volume),
+            false => {
+                Err(Error::new(EngineKind::NotFound, format!("open volume {name}: it is kept out of NBD")))
+            }
+        }
+    }
+
+    /// Refuses what a volume's past shows, where that or the clone behind it is kept out of NBD.
+    fn served_past(&self, volume: &str, moment: &str) -> Result<()> {
+        self.served(volume)?;
+        match moments::find(&self.0, volume, moment)? {
+            Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
+                Some(clone) => self.served(&clone.name).map(drop),
+                None => Ok(()),
+            },
+            Past::Moment(_) => Ok(()),
+        }
+    }
+
     /// What a client that asks for `VOLUME@TEXT` is shown, as far as that is the same now as when it opens it.
     fn compared(&self, volume: &str, text: &str) -> Result<Arc<Volume>> {
         match moments::find(&self.0, volume, text)? {
             Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
-                Some(clone) => self.0.watch_volume(&clone.name),
+                Some(clone) => {
+                    self.served(&clone.name)?;
+                    self.0.watch_volume(&clone.name)
+                }
                 None => self.0.open_snapshot(volume, &snapshot.name),
             },
             Past::Moment(_) if matches!(text.parse(), Ok(Moment::Ago(_))) => Err(Error::new(
@@ -150,8 +192,8 @@ impl Changes for Compared {
 pub(crate) struct NbdTarget(NbdServer);
 
 impl NbdTarget {
-    pub(crate) fn start(config: &NbdConfig, pool: Arc<Pool>) -> Result<Self> {
-        Ok(NbdTarget(NbdServer::start(config.clone(), Arc::new(PoolExports(pool)))?))
+    pub(crate) fn start(config: &NbdConfig, pool: Arc<Pool>, rules: NbdRules) -> Result<Self> {
+        Ok(NbdTarget(NbdServer::start(config.clone(), Arc::new(PoolExports(pool, rules)))?))
     }
 
     /// Addresses as bound.
@@ -174,6 +216,15 @@ impl NbdTarget {
         let (connections, all) = self.0.disconnect(export, DISCONNECT_WAIT);
         if connections > 0 {
             tracing::info!(export, connections, all, "NBD connections ended");
+        }
+    }
+
+    /// The same for a volume and all of its past.
+    pub(crate) fn disconnect_volume(&self, volume: &str) {
+        let of = |name: &str| name.split_once('@').map_or(name, |(of, _)| of) == volume;
+        let (connections, all) = self.0.disconnect_all(&of, DISCONNECT_WAIT);
+        if connections > 0 {
+            tracing::info!(volume, connections, all, "NBD connections ended");
         }
     }
 

@@ -1,16 +1,27 @@
 //! Recovery: volumes as they were at a moment, as new ones or in place.
 
 use crate::http::App;
+use crate::iscsi::Making;
 use crate::moments::{self, Past};
 use crate::snapshots::nanoseconds;
-use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, RollBack};
+use hindcast_api::{Inherited, Recover, RecoverInPlace, RecoverVolume, RollBack};
 use hindcast_engine::cdp;
-use hindcast_engine::pool::{SnapshotInfo, Undo, VolumeInfo};
+use hindcast_engine::pool::{Pool, SnapshotInfo, Undo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{Timestamp, tz::TimeZone};
+use std::sync::Arc;
 
 fn nobody() -> Error {
     Error::new(ErrorKind::Invalid, "recover: name at least one volume")
+}
+
+/// A volume that was made of the past of another.
+pub(crate) struct Made {
+    pub(crate) volume: VolumeInfo,
+    /// The moment, where it is no snapshot.
+    pub(crate) point: Option<cdp::Point>,
+    /// What it took over of the other's access.
+    pub(crate) inherited: Option<Inherited>,
 }
 
 impl App {
@@ -40,27 +51,33 @@ impl App {
     }
 
     /// Makes volumes as others were; tells the moments, where they are not snapshots.
-    pub(crate) fn recover(&self, what: &Recover) -> Result<Vec<(VolumeInfo, Option<cdp::Point>)>> {
+    pub(crate) fn recover(&self, what: &Recover) -> Result<Vec<Made>> {
         let first = what.volumes.first().ok_or_else(nobody)?;
         let alone = what.volumes.len() == 1;
-        let points = match self.recovery_point(&first.volume, alone, &what.to, what.last_flush)? {
+        let point = self.recovery_point(&first.volume, alone, &what.to, what.last_flush)?;
+        let making: Vec<Making<'_>> =
+            what.volumes.iter().map(|v| Making { name: &v.name, of: Some(&v.volume) }).collect();
+        let make = |pool: &Arc<Pool>| match &point {
             None => {
-                self.pool.clone_volume(&first.volume, &what.to, &first.name)?;
-                vec![None]
+                pool.clone_volume(&first.volume, &what.to, &first.name)?;
+                Ok(vec![None])
             }
             Some(moment) => {
                 let wanted: Vec<(&str, &str)> =
                     what.volumes.iter().map(|v| (v.volume.as_str(), v.name.as_str())).collect();
-                self.pool.recover_volumes(&wanted, &moment)?.into_iter().map(Some).collect()
+                Ok(pool.recover_volumes(&wanted, moment)?.into_iter().map(Some).collect())
             }
         };
+        let (points, inherited): (Vec<Option<cdp::Point>>, _) = self.iscsi.make_volumes(&making, make)?;
         if let Some(rate) = what.complete {
             what.volumes.iter().for_each(|v| self.complete(&v.name, rate));
         }
         for (RecoverVolume { volume, name }, point) in what.volumes.iter().zip(&points) {
             tracing::info!(volume, to = what.to, lsn = point.map(|p| p.lsn), name, "recovered");
         }
-        what.volumes.iter().zip(points).map(|(v, point)| Ok((self.pool.volume(&v.name)?, point))).collect()
+        let made = what.volumes.iter().zip(points).zip(inherited);
+        made.map(|((v, point), inherited)| Ok(Made { volume: self.pool.volume(&v.name)?, point, inherited }))
+            .collect()
     }
 
     /// Begins to make a volume independent of what it was recovered from.

@@ -92,6 +92,18 @@ pub struct Settings {
     )]
     pub nbd: Option<Vec<String>>,
 
+    /// Let NBD listen without required TLS where other machines reach it: whoever does reads and writes all volumes
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_OPEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "BOOL",
+        help_heading = "Listeners"
+    )]
+    pub nbd_open: Option<bool>,
+
     /// Certificate chain (PEM) for TLS on NBD
     #[arg(long, env = "HINDCAST_NBD_TLS_CERT", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_cert: Option<PathBuf>,
@@ -100,12 +112,13 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_TLS_KEY", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// Authorities (PEM) that client certificates must come from; without it clients need none
+    /// Authorities (PEM) that client certificates must come from; without it clients need none. Over TCP clients have to
+    /// use TLS then, unless --nbd-tls-required says otherwise
     #[arg(long, env = "HINDCAST_NBD_TLS_CA", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_ca: Option<PathBuf>,
 
     /// Refuse NBD clients that do not switch to TLS: never, tcp (Unix sockets excepted) or always; without a value,
-    /// always [default: never]
+    /// always [default: never, or tcp with --nbd-tls-ca]
     #[arg(
         long,
         env = "HINDCAST_NBD_TLS_REQUIRED",
@@ -439,6 +452,7 @@ impl Settings {
             api,
             api_token_file,
             nbd,
+            nbd_open,
             nbd_tls_cert,
             nbd_tls_key,
             nbd_tls_ca,

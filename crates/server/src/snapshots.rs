@@ -144,6 +144,16 @@ impl App {
         addresses(&self.pool, volume).iter().for_each(|address| self.nbd.disconnect(address));
     }
 
+    /// Has NBD serve a volume, or keeps it out and ends the connections that there are.
+    pub(crate) fn set_nbd(&self, volume: &VolumeInfo, nbd: bool) -> Result<()> {
+        self.iscsi.set_nbd(&volume.uuid, nbd)?;
+        if !nbd {
+            self.nbd.disconnect_volume(&volume.name);
+            addresses(&self.pool, volume).iter().for_each(|address| self.nbd.disconnect(address));
+        }
+        Ok(())
+    }
+
     /// Deletes a volume, and its snapshots and its history with it.
     pub(crate) fn delete_volume(&self, volume: &str, force: bool) -> Result<()> {
         let info = self.pool.volume(volume)?;

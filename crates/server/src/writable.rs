@@ -5,6 +5,8 @@
 //! since stands behind nothing: the address shows the snapshot again.
 
 use crate::http::App;
+use crate::iscsi::Making;
+use hindcast_api::Inherited;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text;
@@ -63,14 +65,15 @@ pub(crate) fn addresses(pool: &Pool, volume: &VolumeInfo) -> Vec<String> {
 impl App {
     /// Puts a clone behind a snapshot's address: a new one, or else `clone` may be one that there is. A new one is called
     /// `VOLUME.SNAPSHOT` unless told. [`ErrorKind::Busy`] while initiators are logged in to a target that shows the snapshot; and
-    /// while anybody reads it, unless `force` has NBD clients disconnected.
+    /// while anybody reads it, unless `force` has NBD clients disconnected. Tells what a new clone took over of the volume's
+    /// access.
     pub(crate) fn make_writable(
         &self,
         volume: &str,
         snapshot: &str,
         clone: Option<&str>,
         force: bool,
-    ) -> Result<SnapshotInfo> {
+    ) -> Result<(SnapshotInfo, Option<Inherited>)> {
         let _one_at_a_time = self.changing_writable.lock();
         let found = self.pool.snapshot(volume, snapshot)?;
         if let Some(behind) = clone_behind(&self.pool, &found) {
@@ -78,19 +81,19 @@ impl App {
                 Some(other) if other != behind.name => {
                     Err(conflict(&found, &format!("{} stands behind it", behind.name)))
                 }
-                _ => Ok(found),
+                _ => Ok((found, None)),
             };
         }
         self.check_idle(&found, &found.uuid, found.handles, force)?;
-        let (behind, is_new) = self.clone_for(&found, clone)?;
+        let (behind, is_new, inherited) = self.clone_for(&found, clone)?;
         let labelled = self.stand(&found, Some(&behind), &found.uuid).inspect_err(|_| {
             // Nobody was told of it.
-            if is_new && let Err(error) = self.pool.delete_volume(&behind.name, false) {
+            if is_new && let Err(error) = self.iscsi.delete_volume(&behind.name, false) {
                 tracing::warn!(clone = behind.name, %error, "a clone too many");
             }
         })?;
         tracing::info!(volume, snapshot, clone = behind.name, "snapshot made writable");
-        Ok(labelled)
+        Ok((labelled, inherited))
     }
 
     /// Has a snapshot's address show what it froze again. The clone stays, as a volume. Refused like the other way.
@@ -104,13 +107,20 @@ impl App {
         Ok(changed)
     }
 
-    /// The clone that comes behind a snapshot's address; and whether it was made for that.
-    fn clone_for(&self, snapshot: &SnapshotInfo, wanted: Option<&str>) -> Result<(VolumeInfo, bool)> {
+    /// The clone that comes behind a snapshot's address; whether it was made for that; and what it took over.
+    fn clone_for(
+        &self,
+        snapshot: &SnapshotInfo,
+        wanted: Option<&str>,
+    ) -> Result<(VolumeInfo, bool, Option<Inherited>)> {
         let SnapshotInfo { volume, name, .. } = snapshot;
         let clone = wanted.map_or_else(|| format!("{volume}.{name}"), str::to_owned);
         match (self.pool.volume(&clone), wanted) {
             (Err(error), _) if error.kind() == ErrorKind::NotFound => {
-                Ok((self.pool.clone_volume(volume, name, &clone)?, true))
+                let making = [Making { name: &clone, of: Some(volume) }];
+                let make = |pool: &Arc<Pool>| pool.clone_volume(volume, name, &clone);
+                let (made, mut inherited) = self.iscsi.make_volumes(&making, make)?;
+                Ok((made, true, inherited.pop().flatten()))
             }
             (Err(error), _) => Err(error),
             (Ok(_), None) => Err(conflict(snapshot, &format!("there is a volume {clone}; name a clone"))),
@@ -119,7 +129,7 @@ impl App {
                 if known.name != *volume
                     && self.pool.branch_bases().get(&known.branch) == Some(&snapshot.of) =>
             {
-                Ok((known, false))
+                Ok((known, false, None))
             }
             (Ok(_), Some(_)) => Err(conflict(snapshot, &format!("the volume {clone} is no clone of it"))),
         }

@@ -353,6 +353,66 @@ fn chap_lets_in_those_who_know_the_secret() {
     assert_eq!(fixture.server.sessions()[0].user.as_deref(), Some("carol"));
 }
 
+/// Logs in with CHAP; how that ended.
+fn login_as(wire: &mut Wire, user: &str) -> u16 {
+    let response = prove(wire, user, &format!("{user}'s secret"), &[]);
+    assert_eq!(response.login_status(), 0);
+    let response = wire.login_step(OPERATIONAL_TO_FULL, &[]);
+    wire.logged_in(&response);
+    response.login_status()
+}
+
+/// A name and an ISID are only said; an account is proven.
+#[test]
+fn a_session_is_taken_over_only_by_the_account_that_began_it() {
+    let fixture = fixture_with(chap(false));
+    let mut alice = fixture.connect();
+    assert_eq!(login_as(&mut alice, "alice"), 0);
+    alice.ping();
+    let mut carol = fixture.connect();
+    assert_eq!(login_as(&mut carol, "carol"), 0x0202, "the same name and ISID");
+    let mut joining = fixture.connect();
+    (joining.tsih, joining.cid, joining.cmd_sn) = (alice.tsih, 1, alice.cmd_sn);
+    assert_eq!(login_as(&mut joining, "carol"), 0x0202, "nor does it get a connection");
+    alice.ping();
+    *fixture.daemon.auth.lock() = AuthPolicy::None;
+    assert_eq!(fixture.connect().try_login(&[]).login_status(), 0x0202, "nor without an account");
+    alice.ping();
+    *fixture.daemon.auth.lock() = chap(false);
+    let mut again = fixture.connect();
+    assert_eq!(login_as(&mut again, "alice"), 0, "itself it may");
+    assert!(alice.is_closed());
+    again.ping();
+    let mut other = fixture.connect();
+    other.isid[5] = 77;
+    assert_eq!(login_as(&mut other, "carol"), 0, "another session is another's");
+    again.ping();
+}
+
+/// Whoever began a login before accounts were set, or proved one that is no more, does not end in a session.
+#[test]
+fn accounts_are_asked_again_at_the_end_of_a_login() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.connect();
+    assert_eq!(wire.login_step(1 << 2, &WHO).login_status(), 0, "nothing has to be proven yet");
+    *fixture.daemon.auth.lock() = chap(false);
+    assert_eq!(wire.login_step(OPERATIONAL_TO_FULL, &[]).login_status(), 0x0201);
+
+    let secret = |secret: &str| ChapUser { name: "alice".into(), secret: Secret::new(secret) };
+    let changed = |users| AuthPolicy::Chap { users, mutual: None };
+    for (users, expected) in [
+        (vec![secret("another secret")], 0x0201),
+        (vec![ChapUser { name: "bob".into(), ..secret("alice's secret") }], 0x0201),
+        (vec![ChapUser { name: "bob".into(), ..secret("bob's secret") }, secret("alice's secret")], 0),
+    ] {
+        *fixture.daemon.auth.lock() = chap(false);
+        let mut wire = fixture.connect();
+        assert_eq!(prove(&mut wire, "alice", "alice's secret", &[]).login_status(), 0);
+        *fixture.daemon.auth.lock() = changed(users);
+        assert_eq!(wire.login_step(OPERATIONAL_TO_FULL, &[]).login_status(), expected);
+    }
+}
+
 #[test]
 fn a_target_is_opened_once_the_initiator_has_proven_who_it_is() {
     let fixture = fixture_with(chap(false));

@@ -418,3 +418,43 @@ fn a_task_tag_in_use_is_refused() {
     wire.send_data(&command, ttt, 0, 0, true, &[1; 512]);
     assert_eq!(wire.receive().status(), 0);
 }
+
+/// Who may only read changes nothing for others, and who does not see a logical unit does nothing to it.
+#[test]
+fn who_may_only_read_aborts_and_resets_nothing() {
+    use hindcast_target::scsi::{Access, Limit};
+    let fixture = Fixture::new();
+    let mut victim = fixture.session_with(&SOLICITED);
+    let whole = Access { read_only: true, ..Access::default() };
+    let single = Access { limits: [(0, Limit::ReadOnly)].into(), ..Access::default() };
+    let masked = Access { luns: Some([1].into()), ..Access::default() };
+    let hidden = Access { limits: [(0, Limit::Hidden)].into(), ..Access::default() };
+    // At LUN 0: CLEAR TASK SET and LOGICAL UNIT RESET; TARGET WARM RESET; TARGET COLD RESET.
+    for (n, (access, expected)) in
+        [(whole, [6, 6, 6]), (single, [6, 6, 6]), (masked, [2, 0, 6]), (hidden, [2, 0, 6])]
+            .into_iter()
+            .enumerate()
+    {
+        *fixture.daemon.access.lock() = access.clone();
+        let mut other = fixture.connect();
+        other.isid[5] = 2 + n as u8;
+        other.login(&[]);
+        other.ping();
+        let (command, ttt) = victim.waiting();
+        for (function, expected) in [
+            (CLEAR_TASK_SET, expected[0]),
+            (LUN_RESET, expected[0]),
+            (WARM_RESET, expected[1]),
+            (COLD_RESET, expected[2]),
+        ] {
+            assert_eq!(other.manage(function, 0, 0), expected, "{function}: {access:?}");
+        }
+        assert_eq!(other.manage(ABORT_TASK_SET, 0, 0), if expected[0] == 2 { 2 } else { 0 }, "its own");
+        victim.send_data(&command, ttt, 0, 0, true, &[n as u8; 512]);
+        assert_eq!(victim.receive().status(), 0, "{access:?}");
+        assert_eq!(victim.read(0, 1), [n as u8; 512]);
+        other.logout(0, 0);
+    }
+    *fixture.daemon.access.lock() = Access::default();
+    assert_eq!(fixture.session_of(9).manage(COLD_RESET, 0, 0), 0, "who may do everything may do that");
+}

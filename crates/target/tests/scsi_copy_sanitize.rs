@@ -194,7 +194,7 @@ fn a_copy_that_fails_says_how_far_it_came() {
     *rig.device.failure.lock() = None;
     // What the initiator may not do it may not do in this way either.
     let (cdb, list) = copy(3, &unknown, &[segment(0, 1, 8, 0, 0)]);
-    rig.a.set_access(Access { read_only: true, luns: None });
+    rig.a.set_access(Access { read_only: true, ..Access::default() });
     bad(&rig.a, &cdb, &list, SenseKey::DataProtect, Asc::WRITE_PROTECTED);
     rig.a.set_access(Access::default());
     let stop = [0x1b, 0, 0, 0, 0, 0];

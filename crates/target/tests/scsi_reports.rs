@@ -365,7 +365,7 @@ fn logical_units_come_and_go() {
     assert_eq!(attention(&rig.a), None);
     assert_eq!(attention(&rig.b), Some(Asc::REPORTED_LUNS_DATA_CHANGED));
     assert_eq!(run_at(&rig.a, lun_to_wire(300), &[0; 6], &[]).sense.unwrap().asc, Asc::POWER_ON_OR_RESET);
-    rig.b.set_access(Access { read_only: true, luns: Some(BTreeSet::from([300])) });
+    rig.b.set_access(Access { read_only: true, luns: Some(BTreeSet::from([300])), ..Access::default() });
     assert_eq!(rig.b.luns(), [300]);
     assert!(!rig.b.has_lun(0));
     while run_at(&rig.b, lun_to_wire(300), &[0; 6], &[]).sense.is_some() {}
@@ -373,9 +373,13 @@ fn logical_units_come_and_go() {
     assert_eq!((sense.key, sense.asc), (SenseKey::DataProtect, Asc::WRITE_PROTECTED));
     assert_eq!(run_at(&rig.b, lun_to_wire(300), &SENSE6, &[]).data_in[2], 0x90);
     // Nor may it change anything for others.
-    for cdb in
-        [vec![0x15, 0x10, 0, 0, 0, 0], vec![0x16, 0, 0, 0, 0, 0], vec![0x1b, 0, 0, 0, 0, 0], vec![0x5f; 10]]
-    {
+    for cdb in [
+        vec![0x15, 0x10, 0, 0, 0, 0],
+        vec![0x16, 0, 0, 0, 0, 0],
+        vec![0x1b, 0, 0, 0, 0, 0],
+        vec![0x5f; 10],
+        vec![0x4c; 10],
+    ] {
         let cdb = [&cdb[..1], &[0; 9]].concat();
         assert_eq!(run_at(&rig.b, lun_to_wire(300), &cdb, &[]).sense.unwrap().asc, Asc::WRITE_PROTECTED);
     }

@@ -422,3 +422,45 @@ fn a_list_of_initiators_is_bounded() {
     bad(&rig.a, &cdb, &list, SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
     assert_eq!(keys(&rig.a), []);
 }
+
+/// Relative ports are those of the own target, and who uses others is not for everybody to know.
+#[test]
+fn full_status_tells_of_the_own_targets_ports_only() {
+    let rig = Rig::new();
+    let other = Target::new("iqn.2026-11.io.hindcast:other", &[1]);
+    other.set_lun(0, Some(rig.lu.clone()));
+    let there = other.attach(&port_name(3), 1, Access::default(), Arc::new(())).unwrap();
+    while attention(&there).is_some() {}
+    done(&rig.a, REGISTER, 0, 0, 1);
+    done(&there, REGISTER, 0, 0, 3);
+    let told = |nexus: &Arc<Nexus>| String::from_utf8_lossy(&read_in(nexus, 3)).into_owned();
+    assert!(told(&rig.a).contains(&port_name(1)) && !told(&rig.a).contains(&port_name(3)));
+    assert!(told(&there).contains(&port_name(3)) && !told(&there).contains(&port_name(1)));
+    assert_eq!(keys(&rig.a), [1, 3], "keys are all told: they are what others are preempted by");
+}
+
+#[test]
+fn a_registration_of_a_port_that_is_gone_is_dropped_with_the_news() {
+    let rig = Rig::new();
+    let other = Target::new("iqn.2026-11.io.hindcast:other", &[1]);
+    other.set_lun(0, Some(rig.lu.clone()));
+    let there = other.attach(&port_name(3), 1, Access::default(), Arc::new(())).unwrap();
+    while attention(&there).is_some() {}
+    done(&rig.a, REGISTER, 0, 0, 1);
+    done(&there, REGISTER, 0, 0, 3);
+    done(&there, RESERVE, 6, 3, 0);
+    there.detach();
+    assert_eq!(rig.lu.retain_ports(|port| target_of_port(port) == IQN).unwrap(), 1);
+    assert_eq!(attention(&rig.a), Some(Asc::RESERVATIONS_RELEASED));
+    assert_eq!(keys(&rig.a), [1]);
+    assert_eq!(rig.lu.registrants().len(), 1);
+    done(&rig.a, RESERVE, 3, 1, 0);
+    conflict(&rig.b, &blocks(0x28, 0, 0, 1), &[]);
+    assert_eq!(rig.lu.clear_reservations().unwrap(), 1);
+    assert_eq!(attention(&rig.a), Some(Asc::RESERVATIONS_PREEMPTED));
+    good(&rig.b, &blocks(0x28, 0, 0, 1), &[]);
+    good(&rig.b, &[0x16, 0, 0, 0, 0, 0], &[]);
+    conflict(&rig.a, &blocks(0x28, 0, 0, 1), &[]);
+    assert_eq!(rig.lu.clear_reservations().unwrap(), 1, "RESERVE(6), too");
+    good(&rig.a, &blocks(0x28, 0, 0, 1), &[]);
+}

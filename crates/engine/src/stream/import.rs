@@ -35,6 +35,8 @@ pub struct Import {
     pool: Arc<Pool>,
     /// As the caller wishes; else the stream's.
     name: Option<String>,
+    /// Asked before a volume is made.
+    check: Option<Box<dyn Fn(&str) -> Result<()> + Send>>,
     decoder: Decoder,
     target: Option<Target>,
 }
@@ -55,7 +57,8 @@ impl Pool {
     /// does not exist (or is empty, without snapshots); a difference a volume whose content is that of the snapshot that it
     /// builds upon.
     pub fn import(self: &Arc<Self>, name: Option<&str>) -> Import {
-        Import { pool: self.clone(), name: name.map(str::to_owned), decoder: Decoder::new(), target: None }
+        let name = name.map(str::to_owned);
+        Import { pool: self.clone(), name, check: None, decoder: Decoder::new(), target: None }
     }
 
     /// The import into a volume that was begun and did not end.
@@ -86,6 +89,12 @@ impl Pool {
 }
 
 impl Import {
+    /// Has `check` asked for the name of a volume before that is made.
+    #[must_use]
+    pub fn with_check(self, check: impl Fn(&str) -> Result<()> + Send + 'static) -> Import {
+        Import { check: Some(Box::new(check)), ..self }
+    }
+
     /// What the stream says of itself, once it has arrived.
     pub fn header(&self) -> Option<&StreamHeader> {
         self.target.as_ref().map(|t| &t.header)
@@ -187,6 +196,7 @@ impl Import {
     }
 
     fn create(&self, name: &str, header: &StreamHeader) -> Result<Arc<VolumeState>> {
+        self.check.as_ref().map_or(Ok(()), |check| check(name))?;
         self.pool.create_volume(&NewVolume {
             name: name.to_owned(),
             size: header.size,

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
     CdpMeasured, CdpStatus, Change, CreateMark, ErrorBody, ErrorKind, FoundMoment, History, MAX_CHANGES,
-    Mark, Recover, RecoverInPlace, Recovered, RolledBack,
+    Mark, Recover, RecoverInPlace, Recovered, RolledBack, Volume,
 };
 use hindcast_engine::cdp;
 use serde::Deserialize;
@@ -158,10 +158,9 @@ async fn recover(
 ) -> Result<(StatusCode, Json<Vec<Recovered>>), ApiError> {
     blocking(&app, move |app| {
         let made = app.recover(&what)?;
-        let lineage = Lineage::new(&app.pool);
-        let made = made.iter().map(|(volume, point)| Recovered {
-            volume: lineage.volume(volume),
-            moment: point.map(|p| convert::position((p.lsn, p.time))),
+        let made = made.into_iter().map(|made| Recovered {
+            volume: Volume { inherited: made.inherited, ..app.shown(&made.volume) },
+            moment: made.point.map(|p| convert::position((p.lsn, p.time))),
         });
         Ok((StatusCode::CREATED, Json(made.collect())))
     })
@@ -177,10 +176,9 @@ async fn recover_in_place(
     blocking(&app, move |app| {
         let done = app.recover_in_place(&what)?;
         let lineage = Lineage::new(&app.pool);
-        let done = done.iter().map(|(volume, undo)| RolledBack {
-            volume: lineage.volume(volume),
-            undo: lineage.snapshot(undo),
-        });
+        let done = done
+            .iter()
+            .map(|(volume, undo)| RolledBack { volume: app.shown(volume), undo: lineage.snapshot(undo) });
         Ok(Json(done.collect()))
     })
     .await

@@ -26,7 +26,7 @@ use crate::schedule::Schedules;
 use crate::snapshots::VolumeHooks;
 use error::ApiError;
 use hindcast_api::{Listeners, Status};
-use hindcast_engine::pool::Pool;
+use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -59,6 +59,12 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// A volume as the API shows it.
+    pub(crate) fn shown(&self, info: &VolumeInfo) -> hindcast_api::Volume {
+        let nbd = self.iscsi.nbd_rules().serves(info);
+        hindcast_api::Volume { nbd, ..convert::Lineage::new(&self.pool).volume(info) }
+    }
+
     fn status(&self) -> Status {
         let info = self.pool.info();
         Status {

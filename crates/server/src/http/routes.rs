@@ -5,6 +5,7 @@ use super::error::{ApiError, Json, Path, Query};
 use super::{
     App, backups, blocking, cdp, clock, convert, flatten, relocation, schedules, snapshots, targets, transfer,
 };
+use crate::iscsi::Making;
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -16,7 +17,7 @@ use hindcast_api::{
     API_V1, AddPv, CreateVolume, DamagedRange, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv,
     PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
-use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy};
+use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::OpenApi;
@@ -211,8 +212,9 @@ async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusC
 #[utoipa::path(get, path = "/volumes", responses((status = OK, body = Vec<Volume>)))]
 async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
     blocking(&app, |app| {
-        let lineage = Lineage::new(&app.pool);
-        Ok(Json(app.pool.volumes().iter().map(|v| lineage.volume(v)).collect()))
+        let (lineage, served) = (Lineage::new(&app.pool), app.iscsi.nbd_rules().all());
+        let told = |v: &VolumeInfo| Volume { nbd: served(v), ..lineage.volume(v) };
+        Ok(Json(app.pool.volumes().iter().map(told).collect()))
     })
     .await
 }
@@ -233,13 +235,16 @@ async fn create_volume(
             read_only: new.read_only,
         };
         let history = new.cdp.as_ref().map(|patch| cdp::settings(None, patch)).transpose()?.flatten();
-        let mut info = match new.origin.as_deref() {
-            None => app.pool.create_volume(&wanted)?,
-            Some(image) if image.starts_with('/') => app.pool.create_volume_over(&wanted, image)?,
-            Some(_) => {
-                return Err(ApiError::new(ErrorKind::Invalid, "the path of an image must be absolute"));
-            }
-        };
+        let origin = new.origin.as_deref();
+        if origin.is_some_and(|image| !image.starts_with('/')) {
+            return Err(ApiError::new(ErrorKind::Invalid, "the path of an image must be absolute"));
+        }
+        let making = [Making { name: &wanted.name, of: None }];
+        let made = app.iscsi.make_volumes(&making, |pool| match origin {
+            None => pool.create_volume(&wanted),
+            Some(image) => pool.create_volume_over(&wanted, image),
+        });
+        let mut info = made?.0;
         tracing::info!(volume = info.name, size = info.size, "volume created");
         if method != info.method {
             info = app.pool.set_method(&info.name, method)?;
@@ -250,7 +255,7 @@ async fn create_volume(
                 let _ = app.pool.delete_volume(&info.name, false);
             })?;
         }
-        Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).volume(&info))))
+        Ok((StatusCode::CREATED, Json(app.shown(&info))))
     })
     .await
 }
@@ -259,7 +264,7 @@ async fn create_volume(
 #[utoipa::path(get, path = "/volumes/{name}", params(("name" = String, Path)), responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Volume>, ApiError> {
     blocking(&app, move |app| {
-        let volume = Lineage::new(&app.pool).volume(&app.pool.volume(&name)?);
+        let volume = app.shown(&app.pool.volume(&name)?);
         let snapshot_space = app.pool.space_usage(&name).ok().map(|usage| usage.snapshots);
         let damaged = app.pool.damaged_ranges(&name)?;
         let damaged = damaged.into_iter().map(|(offset, length)| DamagedRange { offset, length }).collect();
@@ -281,7 +286,7 @@ async fn volume_stats(
     .await
 }
 
-/// Changes a volume: read_only, then method, order, policy of snapshots, history, size, name; the first that fails ends the request.
+/// Changes a volume: read_only, then method, order, policy of snapshots, history, NBD, size, name; the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -316,15 +321,19 @@ async fn patch_volume(
             info = app.pool.set_cdp(&name, settings)?;
             tracing::info!(volume = name, ?settings, "history");
         }
+        if let Some(nbd) = patch.nbd {
+            app.set_nbd(&info, nbd)?;
+            tracing::info!(volume = name, nbd, "volume");
+        }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;
             tracing::info!(volume = name, size, "volume resized");
         }
         if let Some(new_name) = patch.name {
-            info = app.pool.rename_volume(&name, &new_name)?;
+            info = app.iscsi.rename_volume(&name, &new_name)?;
             tracing::info!(volume = name, new_name, "volume renamed");
         }
-        Ok(Json(Lineage::new(&app.pool).volume(&info)))
+        Ok(Json(app.shown(&info)))
     })
     .await
 }

@@ -4,6 +4,7 @@ use super::convert::{self, Lineage};
 use super::error::{ApiError, Json, Path};
 use super::routes::Shared;
 use super::{App, blocking, urgent};
+use crate::iscsi::Making;
 use crate::writable::check_labels;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,6 +12,7 @@ use hindcast_api::{
     CreateClone, CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, PatchSnapshot, RollBack, RolledBack,
     Snapshot, Volume,
 };
+use hindcast_engine::pool::Pool;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -106,9 +108,11 @@ async fn patch_snapshot(
             found = app.pool.protect_snapshot(&volume, &snapshot, protected)?;
             tracing::info!(volume, snapshot, protected, "snapshot");
         }
+        let mut inherited = None;
         match patch.writable {
             Some(true) => {
-                found = app.make_writable(&volume, &snapshot, patch.clone.as_deref(), patch.force)?;
+                (found, inherited) =
+                    app.make_writable(&volume, &snapshot, patch.clone.as_deref(), patch.force)?;
             }
             Some(false) => found = app.make_read_only(&volume, &snapshot, patch.force)?,
             None => {}
@@ -117,7 +121,7 @@ async fn patch_snapshot(
             found = app.pool.rename_snapshot(&volume, &snapshot, &name)?;
             tracing::info!(volume, snapshot, name, "snapshot renamed");
         }
-        Ok(Json(Lineage::new(&app.pool).snapshot(&found)))
+        Ok(Json(Snapshot { inherited, ..Lineage::new(&app.pool).snapshot(&found) }))
     })
     .await
 }
@@ -149,7 +153,7 @@ async fn roll_back(
     blocking(&app, move |app| {
         let (volume, undo) = app.roll_back(&volume, &snapshot, &how)?;
         let lineage = Lineage::new(&app.pool);
-        Ok(Json(RolledBack { volume: lineage.volume(&volume), undo: lineage.snapshot(&undo) }))
+        Ok(Json(RolledBack { volume: app.shown(&volume), undo: lineage.snapshot(&undo) }))
     })
     .await
 }
@@ -162,12 +166,15 @@ async fn create_clone(
     Json(new): Json<CreateClone>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     blocking(&app, move |app| {
-        let mut clone = app.pool.clone_volume(&volume, &snapshot, &new.name)?;
+        let making = [Making { name: &new.name, of: Some(&volume) }];
+        let clone = |pool: &Arc<Pool>| pool.clone_volume(&volume, &snapshot, &new.name);
+        let (mut clone, mut inherited) = app.iscsi.make_volumes(&making, clone)?;
         tracing::info!(volume, snapshot, clone = clone.name, "clone created");
         if let Some(method) = new.method {
             clone = app.pool.set_method(&new.name, convert::method(method))?;
         }
-        Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).volume(&clone))))
+        let inherited = inherited.pop().flatten();
+        Ok((StatusCode::CREATED, Json(Volume { inherited, ..app.shown(&clone) })))
     })
     .await
 }

@@ -6,6 +6,7 @@ use super::{App, blocking};
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{AddLun, AddRule, CreateTarget, ErrorBody, PatchTarget, SetChap, Target, TargetDefaults};
+use serde::Deserialize;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -19,10 +20,13 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(add_rule))
         .routes(routes!(remove_rule))
         .routes(routes!(set_chap, remove_chap))
+        .routes(routes!(remove_account))
+        .routes(routes!(clear_reservations))
         .routes(routes!(defaults))
         .routes(routes!(add_default_rule))
         .routes(routes!(remove_default_rule))
         .routes(routes!(set_default_chap, remove_default_chap))
+        .routes(routes!(remove_default_account))
 }
 
 /// All iSCSI targets, by name: those that volumes have by default, and those that were created.
@@ -140,7 +144,7 @@ async fn remove_rule(
     .await
 }
 
-/// Asks initiators of a target for CHAP, from their next login on.
+/// Adds a CHAP account to a target, or replaces the one of that name. Initiators prove one of them from their next login on.
 #[utoipa::path(put, path = "/targets/{target}/chap", params(("target" = String, Path)), request_body = SetChap, responses((status = OK, body = Target), (status = "default", body = ErrorBody)))]
 async fn set_chap(
     State(app): Shared,
@@ -151,6 +155,41 @@ async fn set_chap(
         app.iscsi.set_chap(Some(&name), chap)?;
         tracing::info!(target = name, "CHAP set");
         Ok(Json(app.iscsi.target(&name)?))
+    })
+    .await
+}
+
+/// Removes one of a target's CHAP accounts. Sessions that proved it end.
+#[utoipa::path(delete, path = "/targets/{target}/chap/{user}", params(("target" = String, Path), ("user" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn remove_account(
+    State(app): Shared,
+    Path((name, user)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.iscsi.remove_account(Some(&name), &user)?;
+        tracing::info!(target = name, user, "CHAP account removed");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReservationsQuery {
+    lun: Option<u16>,
+}
+
+/// Drops all reservations of a target's logical units, or of one of them. Those who had registered learn of it.
+#[utoipa::path(delete, path = "/targets/{target}/reservations", params(("target" = String, Path), ("lun" = Option<u16>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn clear_reservations(
+    State(app): Shared,
+    Path(name): Path<String>,
+    Query(query): Query<ReservationsQuery>,
+) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        let dropped = app.iscsi.clear_reservations(&name, query.lun)?;
+        tracing::warn!(target = name, lun = query.lun, dropped, "reservations cleared");
+        Ok(StatusCode::NO_CONTENT)
     })
     .await
 }
@@ -197,7 +236,21 @@ async fn remove_default_rule(State(app): Shared, Path(number): Path<usize>) -> R
     .await
 }
 
-/// Asks for CHAP at discovery, and at targets that have none of their own.
+/// Removes one of the CHAP accounts of discovery and of targets that have none of their own. Sessions that proved it end.
+#[utoipa::path(delete, path = "/target-defaults/chap/{user}", params(("user" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn remove_default_account(
+    State(app): Shared,
+    Path(user): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.iscsi.remove_account(None, &user)?;
+        tracing::info!(user, "CHAP account removed for discovery and all targets");
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}
+
+/// Adds a CHAP account for discovery, and for targets that have none of their own, or replaces the one of that name.
 #[utoipa::path(put, path = "/target-defaults/chap", request_body = SetChap, responses((status = OK, body = TargetDefaults), (status = "default", body = ErrorBody)))]
 async fn set_default_chap(
     State(app): Shared,

@@ -10,7 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{ByteRange, ChannelBody, Difference, ErrorBody, ErrorKind, Snapshot, UnfinishedImport};
 use hindcast_engine::Difference as Compared;
-use hindcast_engine::pool::{Pool, SnapshotInfo};
+use hindcast_engine::pool::SnapshotInfo;
 use hindcast_engine::world::uuid_text;
 use http_body_util::BodyExt;
 use serde::Deserialize;
@@ -178,10 +178,10 @@ async fn import(
     let permit = permit(&app)?;
     let (pieces, receiver) = mpsc::channel(PIECES);
     let (tell, told) = oneshot::channel();
-    let pool = app.pool.clone();
+    let importing = app.clone();
     spawn("import", move || {
         let _permit = permit;
-        let _ = tell.send(take_in(&pool, query.name.as_deref(), receiver));
+        let _ = tell.send(take_in(&importing, query.name.as_deref(), receiver));
     })?;
     // Beside the answer: what is refused is answered at once, however much of the stream is still to come.
     tokio::spawn(receive(body, pieces));
@@ -216,11 +216,12 @@ async fn receive(mut body: Body, pieces: mpsc::Sender<Option<Bytes>>) {
 
 /// `None` ends a stream that came to its end; one that ends without it was cut short.
 fn take_in(
-    pool: &Arc<Pool>,
+    app: &Arc<App>,
     name: Option<&str>,
     mut pieces: mpsc::Receiver<Option<Bytes>>,
 ) -> hindcast_engine::Result<SnapshotInfo> {
-    let mut import = pool.import(name);
+    let checking = app.clone();
+    let mut import = app.pool.import(name).with_check(move |name| checking.iscsi.check_new_name(name));
     let result = loop {
         match pieces.blocking_recv() {
             Some(Some(bytes)) => {

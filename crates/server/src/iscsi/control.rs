@@ -1,7 +1,7 @@
 //! What the admin API can do with targets.
 
 use super::IscsiTarget;
-use super::credentials::{Account, Chap, Secret};
+use super::credentials::{Account, Secret};
 use super::exports::Found;
 use super::names;
 use super::registry::{Named, Scope, Settings, Uuid};
@@ -11,6 +11,7 @@ use crate::passthrough::{FileDevice, FileSpec, canonical, identity_of_serial};
 use crate::writable::clone_behind;
 use hindcast_api as api;
 use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_target::iscsi::access::is_unseen;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -44,6 +45,9 @@ impl IscsiTarget {
     pub(crate) fn create(&self, new: &api::CreateTarget) -> Result<api::Target> {
         let _one_at_a_time = self.changing.lock();
         let name = names::target_name(&new.name)?;
+        if let Some(bad) = name.chars().find(|c| is_unseen(*c)) {
+            return Err(invalid(format!("create target {name:?}: {bad:?} can't be seen")));
+        }
         if let Ok(found) = self.exports.find(&name) {
             return Err(conflict(match found.volume {
                 Some(volume) => format!("create target {name}: volume {} has it by default", volume.name),
@@ -88,9 +92,13 @@ impl IscsiTarget {
         if !force {
             self.check_no_sessions(&found, "delete")?;
         }
+        let units = found.luns(&self.exports.store.get());
         let files = self.exports.store.update(|registry| registry.remove_target(&found.name))?;
-        self.disconnect(&found.name, None);
+        self.disconnect(&found.name);
         self.exports.forget_target(&found.name);
+        units.values().for_each(|unit| self.exports.drop_orphans(unit));
+        // It may have stood in the place of a volume's own.
+        self.enforce();
         files.iter().for_each(|file| drop(self.exports.forget_unit(file)));
         Ok(found.name)
     }
@@ -111,7 +119,7 @@ impl IscsiTarget {
                 Ok(())
             })
         })?;
-        self.enforce(&found.scope);
+        self.enforce();
         Ok(views::target(&self.exports, &found, &self.server.sessions()))
     }
 
@@ -156,6 +164,8 @@ impl IscsiTarget {
             registry.files.extend(file.map(|spec| (spec.uuid, spec)));
             registry.add_lun(&found.name, new.lun, backing)
         })?;
+        // Before it is seen it is known by whom it may be.
+        self.enforce();
         self.exports.realign(&found.name);
         self.target(&found.name)
     }
@@ -215,8 +225,12 @@ impl IscsiTarget {
         {
             self.check_no_sessions(&found, "remove a LUN from")?;
         }
+        let unit = found.luns(&self.exports.store.get()).remove(&lun);
         let file = self.exports.store.update(|registry| registry.remove_lun(&found.name, lun))?;
         self.exports.realign(&found.name);
+        unit.iter()
+            .filter(|unit| file.as_ref() != Some(unit))
+            .for_each(|unit| self.exports.drop_orphans(unit));
         file.iter().for_each(|file| drop(self.exports.forget_unit(file)));
         Ok(())
     }
@@ -232,7 +246,7 @@ impl IscsiTarget {
         let scope = self.scope(name)?;
         let rule = views::parse_rule(new)?;
         self.exports.store.update(|registry| registry.add_rule(&scope, rule, new.at))?;
-        self.enforce(&scope);
+        self.enforce();
         Ok(())
     }
 
@@ -241,37 +255,69 @@ impl IscsiTarget {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
         self.exports.store.update(|registry| registry.remove_rule(&scope, number))?;
-        self.enforce(&scope);
+        self.enforce();
         Ok(())
     }
 
-    /// Asks for CHAP from the next login on.
+    /// Adds a CHAP account, or replaces the one of its name; from the next login on it is asked for.
     pub(crate) fn set_chap(&self, name: Option<&str>, new: api::SetChap) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
-        let incoming = Account::new(new.user, Secret::new(new.secret)?)?;
-        let mutual = match (new.mutual_user, new.mutual_secret) {
-            (Some(user), Some(secret)) => Some(Account::new(user, Secret::new(secret)?)?),
-            (None, None) => None,
+        let account = |user: String, secret: String| {
+            if user.chars().any(is_unseen) {
+                return Err(invalid("set CHAP: the user has a character that can't be seen"));
+            }
+            Account::new(user, Secret::new(secret)?)
+        };
+        let incoming = account(new.user, new.secret)?;
+        let mutual = match (new.mutual_user, new.mutual_secret, new.no_mutual) {
+            (Some(user), Some(secret), false) => Some(Some(account(user, secret)?)),
+            (None, None, true) => Some(None),
+            (None, None, false) => None,
+            (_, _, true) => return Err(invalid("set CHAP: does the target prove itself, or not any more?")),
             _ => return Err(invalid("set CHAP: the target's proof needs a user and a secret")),
         };
-        let chap = Chap::new(incoming, mutual)?;
-        self.set(&scope, Some(chap))
+        self.exports.store.update(|registry| registry.set_account(&scope, incoming, mutual))?;
+        self.enforce();
+        Ok(())
+    }
+
+    /// Removes one of several CHAP accounts. Sessions that proved it end.
+    pub(crate) fn remove_account(&self, name: Option<&str>, user: &str) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        let scope = self.scope(name)?;
+        self.exports.store.update(|registry| registry.remove_account(&scope, user))?;
+        self.enforce();
+        Ok(())
     }
 
     /// Asks for CHAP no more; of a target: as the defaults say.
     pub(crate) fn remove_chap(&self, name: Option<&str>) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
-        self.set(&self.scope(name)?, None)
-    }
-
-    fn set(&self, scope: &Scope, chap: Option<Chap>) -> Result<()> {
+        let scope = self.scope(name)?;
         self.exports.store.update(|registry| {
-            registry.change(scope, |settings| {
-                settings.guard.chap = chap;
+            registry.change(&scope, |settings| {
+                settings.guard.chap = None;
                 Ok(())
             })
-        })
+        })?;
+        self.enforce();
+        Ok(())
+    }
+
+    /// Drops what initiators have reserved at a target's logical units, or at one of them. Tells how much there was.
+    pub(crate) fn clear_reservations(&self, name: &str, lun: Option<u16>) -> Result<usize> {
+        let _one_at_a_time = self.changing.lock();
+        let found = self.exports.find(name)?;
+        let mut units = found.luns(&self.exports.store.get());
+        if let Some(lun) = lun {
+            units.retain(|number, _| *number == lun);
+            if units.is_empty() {
+                let text = format!("clear reservations of LUN {lun} of {}: there is none", found.name);
+                return Err(Error::new(ErrorKind::NotFound, text));
+            }
+        }
+        units.values().map(|unit| self.exports.clear_reservations(unit)).sum()
     }
 
     /// Why a volume can't be deleted without force.

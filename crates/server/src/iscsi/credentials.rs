@@ -60,31 +60,34 @@ impl Account {
 }
 
 /// What CHAP proves, to whom.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Chap {
-    /// The initiator proves to know this.
-    pub(crate) incoming: Account,
+    /// An initiator proves to know one of these. There is at least one, and no name is there twice.
+    pub(crate) accounts: Vec<Account>,
     /// The target proves to know this, if the initiator asks it to.
     pub(crate) mutual: Option<Account>,
 }
 
+impl Account {
+    /// As the target's login asks for it.
+    fn for_login(&self) -> ChapUser {
+        ChapUser { name: self.user.clone(), secret: iscsi::Secret::new(self.secret.0.clone()) }
+    }
+}
+
 impl Chap {
-    /// Refuses one secret for both directions: whoever could make us answer a challenge would have the answer to ours
-    /// (RFC 7143 9.2.1).
-    pub(crate) fn new(incoming: Account, mutual: Option<Account>) -> Result<Self> {
-        if mutual.as_ref().is_some_and(|m| m.secret == incoming.secret) {
-            return refuse("the two directions must not share a secret");
+    /// As the target's login asks for it; `may_prove` tells whether a secret of the target's may be used.
+    pub(crate) fn policy(&self, may_prove: impl Fn(&Secret) -> bool) -> AuthPolicy {
+        let mutual = self.mutual.as_ref().filter(|own| may_prove(&own.secret));
+        AuthPolicy::Chap {
+            users: self.accounts.iter().map(Account::for_login).collect(),
+            mutual: mutual.map(Account::for_login),
         }
-        Ok(Chap { incoming, mutual })
     }
 
-    /// As the target's login asks for it.
-    pub(crate) fn policy(&self) -> AuthPolicy {
-        let user = |account: &Account| ChapUser {
-            name: account.user.clone(),
-            secret: iscsi::Secret::new(account.secret.0.clone()),
-        };
-        AuthPolicy::Chap { users: vec![user(&self.incoming)], mutual: self.mutual.as_ref().map(user) }
+    /// The account of this name.
+    pub(crate) fn account(&self, user: &str) -> Option<&Account> {
+        self.accounts.iter().find(|account| account.user == user)
     }
 }
 
@@ -98,11 +101,10 @@ mod tests {
             assert_eq!(Secret::new(vec![b'x'; len]).is_ok(), good, "{len}");
         }
         let account = |user: &str, secret: &str| Account::new(user, Secret::new(secret).unwrap());
-        let incoming = account("alice", "sesame-sesame").unwrap();
-        let chap = Chap::new(incoming.clone(), Some(account("target", "open-open-open").unwrap())).unwrap();
+        let (incoming, mutual) = (account("alice", "sesame-sesame"), account("target", "open-open-open"));
+        let chap = Chap { accounts: vec![incoming.unwrap()], mutual: Some(mutual.unwrap()) };
         let shown = format!("{chap:?}");
         assert!(shown.contains("alice") && !shown.contains("sesame") && !shown.contains("open"), "{shown}");
-        assert!(Chap::new(incoming, Some(account("target", "sesame-sesame").unwrap())).is_err());
         assert!(account("", "sesame-sesame").is_err() && account("a\nb", "sesame-sesame").is_err());
     }
 }

@@ -4,25 +4,27 @@
 //! A logical unit is made once for each volume or file, when it is first needed, and shared by all targets that map it;
 //! it stays as long as the volume does, since reservations outlive the sessions that made them.
 
+mod admission;
 mod lookup;
+mod registrations;
 
 use super::names;
 use super::registry::{Guard, Named, Registry, Scope, Settings, Store, Uuid};
 use crate::durable::DurableFile;
 use crate::passthrough::FileDevice;
+pub(crate) use admission::accounts;
 use hindcast_api::Moment;
 use hindcast_engine::cdp;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result, Volume};
-use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, decide};
-use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, TargetEntry, Targets};
-use hindcast_target::scsi::{Access, LogicalUnit, LuOptions, LuStore, Space, Target};
+use hindcast_target::iscsi::access::Otherwise;
+use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, Proof, TargetEntry, Targets};
+use hindcast_target::scsi::{LogicalUnit, LuOptions, LuStore, Space, Target};
 use lookup::Shown;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Kind and version of the files that keep what logical units must remember.
@@ -141,12 +143,19 @@ impl Exports {
             registry.forget_volumes(|uuid| volumes.contains(uuid) || snapshots.contains(uuid));
             Ok(())
         })?;
+        self.end_making()?;
         let registry = self.store.get();
+        self.warn_of_old_settings(&registry);
         let known: HashSet<String> = volumes.iter().chain(registry.files.keys()).map(lu_file_name).collect();
         let names = self.dir.list().map_err(|e| Error::io("list the data directory", e))?;
         for name in names.iter().filter(|name| is_lu_file(name)) {
             if !known.contains(name) {
                 DurableFile::new(self.dir.clone(), name, LU_KIND, LU_VERSION).remove()?;
+            }
+        }
+        for id in volumes.iter().chain(registry.files.keys()) {
+            if names.contains(&lu_file_name(id)) {
+                self.drop_orphans(id);
             }
         }
         if !self.groups.is_empty() {
@@ -155,15 +164,35 @@ impl Exports {
         Ok(())
     }
 
-    /// What an initiator may do with a target.
-    pub(crate) fn permit(
-        &self,
-        registry: &Registry,
-        guard: &Guard,
-        initiator: &str,
-        address: IpAddr,
-    ) -> Option<Permit> {
-        decide(&guard.rules, &registry.all.rules, self.otherwise, initiator, address)
+    /// Volumes that were being made of others when the server was killed get the settings that they were to have.
+    pub(crate) fn end_making(&self) -> Result<()> {
+        self.store.update(|registry| {
+            for (name, settings) in std::mem::take(&mut registry.making) {
+                if let Ok(volume) = self.pool.volume(&name) {
+                    registry.volumes.entry(volume.uuid).or_insert(settings);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Says what earlier builds let be set and this one would refuse.
+    fn warn_of_old_settings(&self, registry: &Registry) {
+        for volume in self.pool.volumes() {
+            let target = names::of_volume(&volume);
+            if registry.named.contains_key(&target) {
+                tracing::warn!(
+                    volume = volume.name,
+                    target,
+                    "a target that was created has the name of the volume's own, which nobody reaches therefore; rename the volume"
+                );
+            }
+        }
+        if registry.shares_secrets() {
+            tracing::warn!(
+                "a CHAP secret proves an initiator and a target, too: targets do not prove themselves with it; set another one"
+            );
+        }
     }
 
     /// The logical unit of a volume or file, opened if it is not yet.
@@ -485,20 +514,6 @@ impl Live {
     }
 }
 
-/// What the device server is told of a permit.
-pub(crate) fn access(permit: Permit) -> Access {
-    let luns = match permit.luns {
-        LunMask::All => None,
-        LunMask::Only(luns) => Some(luns.into_iter().collect()),
-    };
-    Access { read_only: permit.read_only, luns }
-}
-
-/// CHAP of a target, or else of all.
-fn auth(own: &Guard, all: &Guard) -> AuthPolicy {
-    own.chap.as_ref().or(all.chap.as_ref()).map_or(AuthPolicy::None, |chap| chap.policy())
-}
-
 impl Targets for Exports {
     fn list(&self, initiator: &Initiator<'_>) -> Vec<TargetEntry> {
         // With thousands of snapshots, a list of them would be of no use.
@@ -510,30 +525,32 @@ impl Targets for Exports {
                 Scope::Volume(id) => Some(registry.volumes.get(id).unwrap_or(&default)),
                 Scope::All => None,
             };
-            settings.is_some_and(|s| {
-                s.enabled && self.permit(&registry, &s.guard, initiator.name, initiator.peer.ip()).is_some()
-            })
+            settings.is_some_and(|door| self.is_shown(&registry, door, initiator))
         };
         let entry = |found: Found| TargetEntry { name: found.name, portal_groups: Vec::new() };
         self.standing().into_iter().filter(visible).map(entry).collect()
     }
 
     fn discovery_auth(&self, _initiator: &Initiator<'_>) -> AuthPolicy {
-        auth(&Guard::default(), &self.store.get().all)
+        admission::policy(&self.store.get(), &Guard::default())
     }
 
     fn login(&self, target: &str, initiator: &Initiator<'_>) -> std::result::Result<Grant, Denied> {
         let asked = self.ask(target).map_err(|_| Denied::NotFound)?;
         let registry = self.store.get();
-        let settings = registry.settings(&asked.scope());
-        if !settings.enabled {
-            return Err(Denied::NotFound);
-        }
-        let permit = self.permit(&registry, &settings.guard, initiator.name, initiator.peer.ip());
-        let access = access(permit.ok_or(Denied::Forbidden)?);
+        let gate = self.gate_of(&registry, &asked);
+        let Some(access) = self.admit_initiator(&registry, &gate, initiator) else {
+            tracing::debug!(target, initiator = initiator.name, peer = %initiator.peer, "nothing lets the initiator in");
+            // Who has proven an account knows of the target. To everybody else what they may not use is not there.
+            return Err(match initiator.proof {
+                Proof::Given(Some(_)) if gate.door().enabled => Denied::Forbidden,
+                _ => Denied::NotFound,
+            });
+        };
         // Addresses are no names of targets.
         let name = asked.into_name().ok_or(Denied::NotFound)?;
-        Ok(Grant { name, access, auth: auth(&settings.guard, &registry.all), alias: settings.alias })
+        let auth = admission::policy(&registry, &gate.door().guard);
+        Ok(Grant { name, access, auth, alias: gate.door().alias.clone() })
     }
 
     fn open(&self, grant: &Grant) -> std::result::Result<Arc<Target>, Denied> {

@@ -2,7 +2,9 @@
 
 mod control;
 mod credentials;
+mod doors;
 mod exports;
+mod making;
 mod names;
 mod registry;
 mod stored;
@@ -11,6 +13,7 @@ mod tests;
 mod views;
 
 pub(crate) use exports::{LU_KIND, LU_VERSION, is_lu_file};
+pub(crate) use making::{Making, NbdRules};
 
 /// Name, kind and version of the file of targets.
 pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);
@@ -40,7 +43,7 @@ pub(crate) fn names_and_files(
     let own = volumes
         .iter()
         .filter(|v| registry.settings(&Scope::Volume(v.uuid)).enabled)
-        .filter_map(names::by_name_alone);
+        .filter_map(|v| names::by_name_alone(&v.name));
     let files = registry.files.values().map(|file| file.path.clone()).collect();
     Ok((own.chain(created.map(|(name, _)| name.clone())).collect(), files))
 }
@@ -50,7 +53,7 @@ use exports::Exports;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
-use hindcast_target::iscsi::access::Otherwise;
+use hindcast_target::iscsi::access::{Otherwise, Party};
 use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
 use parking_lot::Mutex;
 use registry::{Registry, Scope, Store, Uuid};
@@ -173,7 +176,7 @@ impl IscsiTarget {
         self.exports.pool.delete_volume(name, force)?;
         self.forget(|uuid| uuid == id || snapshots.contains(uuid));
         for target in snapshots.iter().chain([id]).flat_map(|id| self.exports.forget_unit(id)) {
-            self.disconnect(&target, None);
+            self.disconnect(&target);
         }
         Ok(())
     }
@@ -247,40 +250,46 @@ impl IscsiTarget {
     }
 
     /// Ends sessions with a target: their logical units would only answer with errors, or they have no business there.
-    fn disconnect(&self, target: &str, initiator: Option<&str>) {
-        let (connections, all) = self.server.disconnect(target, initiator, DISCONNECT_WAIT);
+    fn disconnect(&self, target: &str) {
+        let (connections, all) = self.server.disconnect(target, None, DISCONNECT_WAIT);
         if connections > 0 {
             tracing::info!(target, connections, all, "iSCSI connections ended");
         }
     }
 
-    /// Applies the rules as they are now to the sessions there are.
-    fn enforce(&self, scope: &Scope) {
+    /// Applies rules and accounts as they are now to the sessions there are. To whom something was taken is disconnected,
+    /// or learns of it, before this returns.
+    fn enforce(&self) {
         let registry = self.exports.store.get();
-        let affected = match scope {
-            Scope::All => self.exports.all().into_iter().map(|found| found.scope).collect(),
-            one => vec![one.clone()],
-        };
-        let sessions = self.server.sessions();
-        for scope in affected {
-            let settings = registry.settings(&scope);
-            for target in self.exports.live_targets(&scope) {
-                for session in sessions.iter().filter(|s| s.target.as_deref() == Some(target.name())) {
-                    // A session has one set of rights: what all its connections' addresses agree on, or none.
-                    let mut permits = session.connections.iter().map(|c| {
-                        let peer = c.peer.ip();
-                        self.exports.permit(&registry, &settings.guard, &session.initiator, peer)
-                    });
-                    let first = permits.next().flatten().filter(|_| settings.enabled);
-                    let permit = first.filter(|first| permits.all(|p| p.as_ref() == Some(first)));
-                    match permit {
-                        Some(permit) => views::nexus(&target, session)
-                            .inspect(|nexus| nexus.set_access(exports::access(permit))),
-                        None => {
-                            self.disconnect(target.name(), Some(&session.initiator));
-                            None
-                        }
-                    };
+        for session in self.server.sessions() {
+            let Some(nexus) = session.nexus.upgrade() else { continue };
+            // The login of one that has no connection yet asks for itself.
+            let Some(gate) = self.exports.live_gate(&registry, nexus.target()) else { continue };
+            if session.connections.is_empty() {
+                continue;
+            }
+            let user = session.user.as_deref();
+            let chap = exports::accounts(&gate.door().guard, &registry.all);
+            let is_known = user.is_none_or(|user| chap.is_none_or(|chap| chap.account(user).is_some()));
+            // A session has one set of rights: what all its connections' addresses agree on, or none.
+            let mut granted = session.connections.iter().map(|connection| {
+                let who = Party { name: &session.initiator, address: connection.peer.ip(), user };
+                self.exports.admit(&registry, &gate, &who)
+            });
+            let first = granted.next().flatten().filter(|_| is_known);
+            match first.filter(|first| granted.all(|access| access.as_ref() == Some(first))) {
+                Some(access) if access == nexus.access() => {}
+                Some(access) => nexus.set_access(access),
+                None => {
+                    let (connections, all) = self.server.end_session(session.tsih, DISCONNECT_WAIT);
+                    let (initiator, target) = (&session.initiator, nexus.target().name());
+                    tracing::info!(
+                        target,
+                        initiator,
+                        connections,
+                        all,
+                        "iSCSI session ended: nothing allows it any more"
+                    );
                 }
             }
         }

@@ -42,8 +42,8 @@ pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
 }
 
 /// The same, where nothing but the volume's name is in it.
-pub(crate) fn by_name_alone(volume: &VolumeInfo) -> Option<String> {
-    is_plain(&volume.name).then(|| of_volume(volume))
+pub(crate) fn by_name_alone(volume: &str) -> Option<String> {
+    is_plain(volume).then(|| format!("{AUTHORITY}:{volume}"))
 }
 
 /// The name of the target that shows a snapshot: after the volume's, `:snap:` and the snapshot's. iSCSI names have no `@`,
@@ -66,7 +66,10 @@ pub(crate) fn of_moment(volume: &VolumeInfo, lsn: u64) -> String {
 
 /// The name of a volume's target, and the moment, if a target's name could mean one.
 pub(crate) fn moment_part(target: &str) -> Option<(&str, &str)> {
-    target.split_once(MOMENT)
+    // The volume itself may be called `at`.
+    let from = if target.starts_with(AUTHORITY) { AUTHORITY.len() + 1 } else { 0 };
+    let at = from + target.get(from..)?.find(MOMENT)?;
+    Some((&target[..at], &target[at + MOMENT.len()..]))
 }
 
 /// What a target's name says of a snapshot.
@@ -79,14 +82,12 @@ pub(crate) enum SnapshotPart<'a> {
 /// The snapshot that a target's name could mean.
 pub(crate) fn snapshot_part(target: &str) -> Option<SnapshotPart<'_>> {
     let part = target.strip_prefix(AUTHORITY)?;
-    let (volume, snapshot) = part.split_once(SNAPSHOT)?;
-    match volume.strip_prefix(':') {
-        Some(volume) => Some(SnapshotPart::Named(volume, snapshot)),
-        None if volume.is_empty() && snapshot.len() == 32 => {
-            Some(SnapshotPart::Identified(u128::from_str_radix(snapshot, 16).ok()?.to_be_bytes()))
-        }
-        None => None,
+    // The volume itself may be called `snap`: what follows says which it is.
+    if let Some((volume, snapshot)) = part.strip_prefix(':')?.split_once(SNAPSHOT) {
+        return Some(SnapshotPart::Named(volume, snapshot));
     }
+    let id = part.strip_prefix(SNAPSHOT).filter(|id| id.len() == 32)?;
+    Some(SnapshotPart::Identified(u128::from_str_radix(id, 16).ok()?.to_be_bytes()))
 }
 
 /// Says the same in an iSCSI name.
@@ -183,6 +184,9 @@ mod tests {
         for (volume, name, iqn) in [
             ("db", "before-1.2", "iqn.2026-11.io.hindcast:db:snap:before-1.2"),
             ("db", "20261122T031415Z", identified.as_str()),
+            ("snap", "x", "iqn.2026-11.io.hindcast:snap:snap:x"),
+            ("snap", "snap", "iqn.2026-11.io.hindcast:snap:snap:snap"),
+            ("at", "at", "iqn.2026-11.io.hindcast:at:snap:at"),
             ("db_1", "a", identified.as_str()),
             (long.as_str(), long.as_str(), identified.as_str()),
         ] {
@@ -203,6 +207,8 @@ mod tests {
     fn a_moment_has_a_name_that_leads_back() {
         for (volume_name, iqn) in [
             ("db", "iqn.2026-11.io.hindcast:db:at:lsn:4711"),
+            ("at", "iqn.2026-11.io.hindcast:at:at:lsn:4711"),
+            ("snap", "iqn.2026-11.io.hindcast:snap:at:lsn:4711"),
             ("DB_1", "iqn.2026-11.io.hindcast:db-1:abababab:at:lsn:4711"),
         ] {
             let volume = volume(volume_name);

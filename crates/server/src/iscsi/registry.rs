@@ -1,7 +1,7 @@
 //! What is known of targets beyond the volumes themselves: targets that were created, access rules, CHAP, and files that
 //! are exported. Kept in one durable file; every change is a copy that is written before it counts.
 
-use super::credentials::Chap;
+use super::credentials::{Account, Chap, Secret};
 use super::stored;
 use crate::durable::DurableFile;
 use crate::passthrough::FileSpec;
@@ -15,6 +15,9 @@ use std::sync::Arc;
 pub(crate) const MAX_LUN: u16 = 0x3fff;
 /// Rules of one target; more are a mistake, and each is asked at a login.
 const MAX_RULES: usize = 1024;
+
+/// CHAP accounts of one target: all that may be the one are compared at a login.
+const MAX_ACCOUNTS: usize = 1024;
 
 /// Identity of a volume, or of an exported file.
 pub(crate) type Uuid = [u8; 16];
@@ -32,11 +35,21 @@ pub(crate) struct Settings {
     pub(crate) enabled: bool,
     pub(crate) alias: Option<String>,
     pub(crate) guard: Guard,
+    /// Of a volume: NBD serves it, too.
+    pub(crate) nbd: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { enabled: true, alias: None, guard: Guard::default() }
+        Settings { enabled: true, alias: None, guard: Guard::default(), nbd: true }
+    }
+}
+
+impl Settings {
+    /// What a copy of the data begins with; `None` where there is nothing to take over.
+    pub(crate) fn for_copy(&self) -> Option<Settings> {
+        let copied = Settings { alias: None, ..self.clone() };
+        (copied != Settings::default()).then_some(copied)
     }
 }
 
@@ -59,6 +72,8 @@ pub(crate) struct Registry {
     pub(crate) volumes: BTreeMap<Uuid, Settings>,
     /// Files and block devices that logical units stand for.
     pub(crate) files: BTreeMap<Uuid, FileSpec>,
+    /// Volumes that are being made of others, by name, and the settings that they will have. Nobody reaches them before.
+    pub(crate) making: BTreeMap<String, Settings>,
 }
 
 /// A target, as rules and CHAP are set for it.
@@ -133,6 +148,90 @@ impl Registry {
             }
             Ok(())
         })
+    }
+
+    /// Adds a CHAP account, or replaces the one of the same name; `mutual`: what the target proves itself with from now on,
+    /// where that is said.
+    pub(crate) fn set_account(
+        &mut self,
+        scope: &Scope,
+        account: Account,
+        mutual: Option<Option<Account>>,
+    ) -> Result<()> {
+        let (user, secret) = (account.user.clone(), account.secret.clone());
+        let own = mutual.clone().flatten();
+        self.change(scope, |settings| {
+            let chap = settings.guard.chap.get_or_insert_default();
+            match chap.accounts.iter().position(|known| known.user == account.user) {
+                Some(at) => chap.accounts[at] = account,
+                None if chap.accounts.len() >= MAX_ACCOUNTS => {
+                    let text = format!("set CHAP: there are {MAX_ACCOUNTS} accounts already");
+                    return Err(Error::new(ErrorKind::Invalid, text));
+                }
+                None => chap.accounts.push(account),
+            }
+            if let Some(mutual) = mutual {
+                chap.mutual = mutual;
+            }
+            Ok(())
+        })?;
+        let clash = if self.proves_a_target(&secret) {
+            format!("the secret of {user} is one that a target proves itself with")
+        } else if own.is_some_and(|own| self.proves_an_initiator(&own.secret)) {
+            "the target's own secret is one that initiators prove themselves with".to_owned()
+        } else {
+            return Ok(());
+        };
+        let text = format!(
+            "set CHAP: {clash}; no secret may serve both directions, at whatever target: who has one side answer a \
+             challenge would have the other's answer"
+        );
+        Err(Error::new(ErrorKind::Invalid, text))
+    }
+
+    /// Removes one of several CHAP accounts.
+    pub(crate) fn remove_account(&mut self, scope: &Scope, user: &str) -> Result<()> {
+        self.change(scope, |settings| {
+            let none = || not_found(format!("remove CHAP account {user}: there is none"));
+            let chap = settings.guard.chap.as_mut().ok_or_else(none)?;
+            let at = chap.accounts.iter().position(|a| a.user == user).ok_or_else(none)?;
+            if chap.accounts.len() == 1 {
+                let text = format!(
+                    "remove CHAP account {user}: it is the only one, and without it nothing would have to be proven; switch \
+                     CHAP off, if that is meant"
+                );
+                return Err(Error::new(ErrorKind::Conflict, text));
+            }
+            chap.accounts.remove(at);
+            Ok(())
+        })
+    }
+
+    fn guards(&self) -> impl Iterator<Item = &Guard> {
+        let named = self.named.values().map(|t| &t.settings.guard);
+        let volumes = self.volumes.values().chain(self.making.values()).map(|s| &s.guard);
+        std::iter::once(&self.all).chain(named).chain(volumes)
+    }
+
+    fn chaps(&self) -> impl Iterator<Item = &Chap> {
+        self.guards().filter_map(|guard| guard.chap.as_ref())
+    }
+
+    /// Whether a target proves itself with this secret, wherever that is set: an initiator that proves itself with it, too,
+    /// could be impersonated by whoever has that target answer a challenge (RFC 7143 9.2.1).
+    pub(crate) fn proves_a_target(&self, secret: &Secret) -> bool {
+        self.chaps().filter_map(|chap| chap.mutual.as_ref()).any(|mutual| mutual.secret == *secret)
+    }
+
+    /// Whether there is such a secret. No target proves itself with one, but older builds let it be set.
+    pub(crate) fn shares_secrets(&self) -> bool {
+        let mut mutual = self.chaps().filter_map(|chap| chap.mutual.as_ref());
+        mutual.any(|mutual| self.proves_an_initiator(&mutual.secret))
+    }
+
+    /// Whether an initiator proves itself with this secret anywhere.
+    pub(crate) fn proves_an_initiator(&self, secret: &Secret) -> bool {
+        self.chaps().flat_map(|chap| &chap.accounts).any(|account| account.secret == *secret)
     }
 
     /// Removes the rule at a place, counted from 1.

@@ -8,7 +8,7 @@ use super::registry::{Guard, MAX_LUN, Named, Registry, Settings, Uuid};
 use crate::passthrough::{FileSpec, identity_of_serial};
 use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
-use hindcast_target::iscsi::access::{IscsiName, LunMask, Permit, Rule};
+use hindcast_target::iscsi::access::{IscsiName, LunMask, NamePattern, Permit, Rule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -26,6 +26,24 @@ struct StoredRegistry {
     targets: Vec<StoredTarget>,
     volumes: Vec<StoredVolume>,
     files: Vec<StoredFile>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    making: Vec<StoredMaking>,
+}
+
+/// A volume that is being made of another one.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredMaking {
+    name: String,
+    settings: StoredSettings,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(said: &bool) -> bool {
+    *said
 }
 
 #[derive(Serialize, Deserialize)]
@@ -41,6 +59,9 @@ struct StoredSettings {
     enabled: bool,
     alias: Option<String>,
     guard: StoredGuard,
+    /// Absent in files of older builds, and where it is true.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    nbd: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,6 +95,8 @@ struct StoredFile {
 struct StoredRule {
     initiator: String,
     address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
     permit: Option<StoredPermit>,
 }
 
@@ -88,6 +111,9 @@ struct StoredPermit {
 #[serde(deny_unknown_fields)]
 struct StoredChap {
     incoming: StoredAccount,
+    /// Further accounts; older builds knew one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    others: Vec<StoredAccount>,
     mutual: Option<StoredAccount>,
 }
 
@@ -129,6 +155,11 @@ pub(crate) fn encode(registry: &Registry) -> Result<Vec<u8>> {
                 serial: file.serial.clone(),
             })
             .collect(),
+        making: registry
+            .making
+            .iter()
+            .map(|(name, s)| StoredMaking { name: name.clone(), settings: settings(s) })
+            .collect(),
     };
     serde_json::to_vec_pretty(&stored)
         .map_err(|e| Error::with_source(ErrorKind::Invalid, format!("write {FILE}"), e))
@@ -150,6 +181,7 @@ fn guard(guard: &Guard) -> StoredGuard {
             .map(|rule| StoredRule {
                 initiator: rule.initiator.to_string(),
                 address: rule.address.map(|a| a.to_string()),
+                user: rule.user.clone(),
                 permit: rule.permit.as_ref().map(|permit| StoredPermit {
                     read_only: permit.read_only,
                     luns: match &permit.luns {
@@ -159,15 +191,20 @@ fn guard(guard: &Guard) -> StoredGuard {
                 }),
             })
             .collect(),
-        chap: guard.chap.as_ref().map(|chap| StoredChap {
-            incoming: account(&chap.incoming),
-            mutual: chap.mutual.as_ref().map(account),
+        chap: guard.chap.as_ref().and_then(|chap| {
+            let (first, others) = chap.accounts.split_first()?;
+            Some(StoredChap {
+                incoming: account(first),
+                others: others.iter().map(account).collect(),
+                mutual: chap.mutual.as_ref().map(account),
+            })
         }),
     }
 }
 
 fn settings(settings: &Settings) -> StoredSettings {
-    StoredSettings { enabled: settings.enabled, alias: settings.alias.clone(), guard: guard(&settings.guard) }
+    let Settings { enabled, alias, guard: own, nbd } = settings;
+    StoredSettings { enabled: *enabled, alias: alias.clone(), guard: guard(own), nbd: *nbd }
 }
 
 /// What is wrong with a file whose checksum matches.
@@ -196,6 +233,9 @@ fn registry(stored: StoredRegistry) -> Read<Registry> {
     for volume in stored.volumes {
         registry.volumes.insert(read_uuid(&volume.uuid)?, read_settings(volume.settings)?);
     }
+    for making in stored.making {
+        registry.making.insert(making.name, read_settings(making.settings)?);
+    }
     for target in stored.targets {
         let name: IscsiName = target.name.parse().map_err(text)?;
         let mut luns = BTreeMap::new();
@@ -217,13 +257,22 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 fn read_settings(stored: StoredSettings) -> Read<Settings> {
-    Ok(Settings { enabled: stored.enabled, alias: stored.alias, guard: read_guard(stored.guard)? })
+    let StoredSettings { enabled, alias, guard, nbd } = stored;
+    Ok(Settings { enabled, alias, guard: read_guard(guard)?, nbd })
 }
 
 fn read_guard(stored: StoredGuard) -> Read<Guard> {
     let chap = stored.chap.map(|chap| {
         let mutual = chap.mutual.map(read_account).transpose()?;
-        Chap::new(read_account(chap.incoming)?, mutual).map_err(text)
+        let mut accounts = vec![read_account(chap.incoming)?];
+        for other in chap.others {
+            let other = read_account(other)?;
+            if accounts.iter().any(|known| known.user == other.user) {
+                return Err(format!("there are two accounts {}", other.user));
+            }
+            accounts.push(other);
+        }
+        Ok(Chap { accounts, mutual })
     });
     Ok(Guard {
         rules: stored.rules.into_iter().map(read_rule).collect::<Read<_>>()?,
@@ -233,8 +282,9 @@ fn read_guard(stored: StoredGuard) -> Read<Guard> {
 
 fn read_rule(stored: StoredRule) -> Read<Rule> {
     Ok(Rule {
-        initiator: stored.initiator.parse().map_err(text)?,
+        initiator: NamePattern::kept(&stored.initiator).map_err(text)?,
         address: stored.address.map(|a| a.parse()).transpose().map_err(text)?,
+        user: stored.user,
         permit: stored.permit.map(|permit| Permit {
             read_only: permit.read_only,
             luns: permit.luns.map_or(LunMask::All, LunMask::only),

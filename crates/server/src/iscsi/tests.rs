@@ -1,11 +1,13 @@
 //! Targets over a real pool, as the admin API changes them and the iSCSI server asks for them.
 
+mod guards;
+
 use super::*;
 use crate::world;
 use hindcast_api as api;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
-use hindcast_target::iscsi::{AuthPolicy, Denied, Initiator, Portal, Targets};
+use hindcast_target::iscsi::{AuthPolicy, Denied, Initiator, Portal, Proof, Targets};
 use hindcast_target::scsi::{Access, Command, Nexus, Status, Target};
 
 const HOST: &str = "iqn.1993-08.org.debian:01:abc";
@@ -108,14 +110,22 @@ impl Fixture {
     }
 
     fn rule(&self, target: Option<&str>, initiator: &str, access: api::Access) {
-        let rule = api::AddRule { initiator: initiator.into(), address: None, access, luns: None, at: None };
+        let rule = api::AddRule {
+            initiator: initiator.into(),
+            address: None,
+            user: None,
+            access,
+            luns: None,
+            at: None,
+        };
         self.target.add_rule(target, &rule).unwrap();
     }
 }
 
 fn initiator<'a>(name: &'a str, address: &str) -> Initiator<'a> {
     let peer = std::net::SocketAddr::new(address.parse().unwrap(), 50000);
-    Initiator { name, peer, local: "127.0.0.1:3260".parse().unwrap(), portal_group: 1 }
+    let local = "127.0.0.1:3260".parse().unwrap();
+    Initiator { name, peer, local, portal_group: 1, proof: Proof::Given(None) }
 }
 
 fn kind<T>(result: Result<T>) -> ErrorKind {
@@ -243,18 +253,19 @@ fn rules_decide_at_login_and_at_discovery() {
     f.volume("web");
     f.rule(Some("db"), "iqn.1993-08.org.debian:*", api::Access::ReadOnly);
     assert!(f.login("db").unwrap().access.read_only);
-    assert_eq!(f.login_from("db", "eui.02004567a425678d", "127.0.0.1").unwrap_err(), Denied::Forbidden);
+    assert_eq!(f.login_from("db", "eui.02004567a425678d", "127.0.0.1").unwrap_err(), Denied::NotFound);
     assert_eq!(f.seen_by("eui.02004567a425678d", "127.0.0.1"), [iqn("web")]);
 
     let rule = api::AddRule {
         initiator: "*".into(),
         address: Some("10.0.0.0/8".into()),
+        user: None,
         access: api::Access::ReadWrite,
         luns: Some(vec![0, 3]),
         at: None,
     };
     f.target.add_rule(None, &rule).unwrap();
-    assert_eq!(f.login("web").unwrap_err(), Denied::Forbidden, "a rule for all closes every target");
+    assert_eq!(f.login("web").unwrap_err(), Denied::NotFound, "a rule for all closes every target");
     let grant = f.login_from("db", "eui.02004567a425678d", "10.1.2.3").unwrap();
     assert_eq!(grant.access.luns, Some([0, 3].into()));
     f.target.remove_rule(None, 1).unwrap();
@@ -276,7 +287,7 @@ fn reachable_from_outside_everything_is_closed_at_first() {
     let dir = tempfile::tempdir().unwrap();
     let f = start(dir, "0.0.0.0:0");
     f.volume("db");
-    assert_eq!(f.login("db").unwrap_err(), Denied::Forbidden);
+    assert_eq!(f.login("db").unwrap_err(), Denied::NotFound);
     assert!(f.seen_by(HOST, "127.0.0.1").is_empty());
     assert_eq!(f.target.target("db").unwrap().unmatched, api::Unmatched::Refused);
     f.rule(None, "*", api::Access::ReadWrite);
@@ -294,6 +305,7 @@ fn chap_is_the_targets_own_or_that_of_all() {
         secret: "sesame-sesame".into(),
         mutual_user: Some("server".into()),
         mutual_secret: Some("open-open-open".into()),
+        no_mutual: false,
     };
     let users = |auth: AuthPolicy| match auth {
         AuthPolicy::None => Vec::new(),
@@ -539,7 +551,7 @@ fn who_may_not_log_in_opens_nothing() {
     assert!(before < lsns[2]);
     let stranger = "iqn.1993-08.org.debian:01:stranger";
     for name in [&name, &iqn("db:at:none"), &iqn("db:at:lsn:99999")] {
-        assert_eq!(f.login_from(name, stranger, "127.0.0.1").unwrap_err(), Denied::Forbidden);
+        assert_eq!(f.login_from(name, stranger, "127.0.0.1").unwrap_err(), Denied::NotFound);
     }
     // Nor is anything opened for one that has not proven yet who it is.
     let grant = f.target.exports.login(&name, &initiator(HOST, "127.0.0.1")).unwrap();

@@ -1,5 +1,6 @@
 //! Targets as the API shows and takes them.
 
+use super::doors;
 use super::exports::{Exports, Found, Source};
 use super::registry::{Guard, Registry, Uuid};
 use hindcast_api as api;
@@ -7,7 +8,7 @@ use hindcast_engine::cdp;
 use hindcast_engine::device::DeviceInfo;
 use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
-use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, Refused, Rule};
+use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, Refused, Rule, is_unseen};
 use hindcast_target::iscsi::{IscsiTraffic, SessionInfo};
 use hindcast_target::scsi::{Nexus, Target};
 use std::path::Path;
@@ -18,27 +19,42 @@ pub(super) fn target(exports: &Exports, found: &Found, sessions: &[SessionInfo])
     let registry = exports.store.get();
     let settings = registry.settings(&found.scope);
     let targets = exports.live_targets(&found.scope);
-    // The rules were applied to the sessions there are: what they say now is what each of them may do.
-    let read_only = |s: &SessionInfo| {
-        let peer = s.connections.first().map(|c| c.peer.ip());
-        let permit = peer.and_then(|p| exports.permit(&registry, &settings.guard, &s.initiator, p));
-        permit.is_some_and(|permit| permit.read_only)
-    };
     let theirs = |target: &Arc<Target>| -> Vec<api::TargetSession> {
-        let of = sessions.iter().filter(|s| s.target.as_deref() == Some(target.name()));
-        of.map(|s| session(s, read_only(s))).collect()
+        let of = |session: &SessionInfo| {
+            let nexus = session.nexus.upgrade().filter(|nexus| Arc::ptr_eq(nexus.target(), target))?;
+            Some(view_session(session, &nexus))
+        };
+        sessions.iter().filter_map(of).collect()
     };
+    let luns = found.luns(&registry);
     api::Target {
         name: found.name.clone(),
         volume: found.volume.as_ref().map(|v| v.name.clone()),
         alias: settings.alias.clone(),
         enabled: settings.enabled,
-        luns: found.luns(&registry).iter().map(|(lun, id)| view_lun(exports, &registry, *lun, id)).collect(),
+        luns: luns.iter().map(|(lun, id)| view_lun(exports, &registry, *lun, id)).collect(),
         rules: settings.guard.rules.iter().map(rule).collect(),
         unmatched: unmatched(exports, &settings.guard, &registry.all),
         chap: chap(&settings.guard),
         sessions: targets.iter().flat_map(theirs).collect(),
+        reservations: luns.iter().flat_map(|(lun, id)| view_registrants(exports, *lun, id)).collect(),
+        warnings: doors::warnings(exports, &registry, found, &luns),
     }
+}
+
+fn view_registrants(exports: &Exports, lun: u16, id: &Uuid) -> Vec<api::TargetReservation> {
+    let told = exports.registrants(id).unwrap_or_else(|error| {
+        tracing::warn!(unit = uuid(id), %error, "persistent reservations can't be looked at");
+        Vec::new()
+    });
+    let view = |r: hindcast_target::scsi::Registrant| api::TargetReservation {
+        lun,
+        initiator: r.initiator,
+        port: r.port,
+        key: format!("{:016x}", r.key),
+        holds: r.holds.map(str::to_owned),
+    };
+    told.into_iter().map(view).collect()
 }
 
 /// What applies to all.
@@ -59,8 +75,11 @@ fn unmatched(exports: &Exports, own: &Guard, all: &Guard) -> api::Unmatched {
 }
 
 fn chap(guard: &Guard) -> Option<api::Chap> {
-    guard.chap.as_ref().map(|chap| api::Chap {
-        user: chap.incoming.user.clone(),
+    let chap = guard.chap.as_ref()?;
+    let (first, others) = chap.accounts.split_first()?;
+    Some(api::Chap {
+        user: first.user.clone(),
+        others: others.iter().map(|account| account.user.clone()).collect(),
         mutual_user: chap.mutual.as_ref().map(|m| m.user.clone()),
     })
 }
@@ -113,6 +132,7 @@ fn rule(rule: &Rule) -> api::AccessRule {
     api::AccessRule {
         initiator: rule.initiator.to_string(),
         address: rule.address.map(|a| a.to_string()),
+        user: rule.user.clone(),
         access: match permit {
             None => api::Access::Denied,
             Some(permit) if permit.read_only => api::Access::ReadOnly,
@@ -143,6 +163,7 @@ pub(super) fn parse_rule(new: &api::AddRule) -> Result<Rule> {
     Ok(Rule {
         initiator: new.initiator.parse().map_err(refused)?,
         address: new.address.as_ref().map(|text| text.parse().map_err(refused)).transpose()?,
+        user: new.user.clone().map(checked_user).transpose()?,
         permit: (new.access != api::Access::Denied).then_some(Permit { read_only, luns }),
     })
 }
@@ -151,17 +172,18 @@ fn isid(session: &SessionInfo) -> String {
     session.isid.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The device server's side of a session.
-pub(super) fn nexus(target: &Target, session: &SessionInfo) -> Option<Arc<Nexus>> {
-    let isid = isid(session);
-    let port = |nexus: &Arc<Nexus>| {
-        let (name, id) = nexus.initiator().rsplit_once(",i,").unwrap_or_default();
-        name == session.initiator && id.trim_start_matches("0x").eq_ignore_ascii_case(&isid)
-    };
-    target.nexuses().into_iter().find(port)
+/// A CHAP account that a rule names; that there is one is not asked for, it may come later.
+fn checked_user(user: String) -> Result<String> {
+    match user.is_empty() || user.len() > 255 || user.chars().any(is_unseen) {
+        true => {
+            Err(Error::new(ErrorKind::Invalid, "add a rule: a CHAP user has 1 to 255 bytes that can be seen"))
+        }
+        false => Ok(user),
+    }
 }
 
-fn session(info: &SessionInfo, read_only: bool) -> api::TargetSession {
+/// A session, with what its nexus has, which is what counts.
+fn view_session(info: &SessionInfo, nexus: &Nexus) -> api::TargetSession {
     let sum =
         |value: fn(&IscsiTraffic) -> u64| -> u64 { info.connections.iter().map(|c| value(&c.traffic)).sum() };
     api::TargetSession {
@@ -170,7 +192,9 @@ fn session(info: &SessionInfo, read_only: bool) -> api::TargetSession {
         tsih: info.tsih,
         portal_group: info.portal_group,
         addresses: info.connections.iter().map(|c| c.peer.to_string()).collect(),
-        read_only,
+        user: info.user.clone(),
+        read_only: !nexus.may_write(),
+        luns: nexus.luns(),
         age: info.age.as_secs(),
         commands: sum(|t| t.commands),
         read_bytes: sum(|t| t.bytes_read),

@@ -3,8 +3,8 @@
 //! A target has a list of rules, and there is a list for all targets. The target's own rules are asked first, in their
 //! order, then those for all targets; **the first rule that matches decides**. Where none matches, the initiator is
 //! refused, except where there is no rule at all and the server can be reached from this machine only: then the target
-//! is open ([`Otherwise`]). A rule matches when the initiator's name fits its pattern *and* the address it comes from lies
-//! in its range.
+//! is open ([`Otherwise`]). A rule matches when the initiator's name fits its pattern, the address it comes from lies in
+//! its range, *and* it has proven the account that the rule names, if it names one.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -32,6 +32,18 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, Refused> {
 /// NFKC, is the sender's duty (RFC 7143 4.2.7.2): a name that was not normalized is another name.
 pub fn fold(name: &str) -> String {
     name.to_lowercase()
+}
+
+/// Whether a character can't be seen, or moves what stands beside it: control characters, marks of writing direction,
+/// and characters without width. A name that has one looks like another name, in a log and in a list of sessions.
+pub fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// A well-formed iSCSI name (RFC 7143 4.2.7), folded: `iqn.YYYY-MM.DOMAIN[:TEXT]`, `eui.` with 16 hexadecimal digits, or
@@ -154,6 +166,16 @@ impl FromStr for NamePattern {
     type Err = Refused;
 
     fn from_str(text: &str) -> Result<Self, Refused> {
+        if let Some(bad) = text.chars().find(|c| is_unseen(*c)) {
+            return refuse(format!("{text:?} fits no iSCSI name: there is {bad:?} in it"));
+        }
+        NamePattern::kept(text)
+    }
+}
+
+impl NamePattern {
+    /// The same, of a pattern that was once accepted: earlier builds took characters that can't be seen.
+    pub fn kept(text: &str) -> Result<Self, Refused> {
         let pattern = fold(text);
         if pattern.is_empty() || pattern.len() > MAX_NAME {
             return refuse(format!("a pattern of names has 1 to {MAX_NAME} bytes"));
@@ -306,15 +328,30 @@ pub struct Rule {
     pub initiator: NamePattern,
     /// Addresses it applies to; `None`: any.
     pub address: Option<AddressRange>,
+    /// The CHAP account that has to be proven; `None`: any, or none.
+    pub user: Option<String>,
     /// What those may do; `None`: nothing, they are refused.
     pub permit: Option<Permit>,
 }
 
 impl Rule {
     /// Whether it decides about this initiator.
-    pub fn matches(&self, initiator: &str, address: IpAddr) -> bool {
-        self.address.is_none_or(|range| range.contains(address)) && self.initiator.matches(initiator)
+    pub fn matches(&self, who: &Party<'_>) -> bool {
+        self.user.as_deref().is_none_or(|user| who.user == Some(user))
+            && self.address.is_none_or(|range| range.contains(who.address))
+            && self.initiator.matches(who.name)
     }
+}
+
+/// An initiator, as rules look at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Party<'a> {
+    /// Its name, as it says.
+    pub name: &'a str,
+    /// Where it comes from.
+    pub address: IpAddr,
+    /// The CHAP account that it has proven.
+    pub user: Option<&'a str>,
 }
 
 /// What happens to initiators that no rule speaks of.
@@ -334,20 +371,36 @@ impl Otherwise {
     }
 }
 
-/// What `initiator`, coming from `address`, may do with a target that has the rules `own`, where `all` are the rules for
-/// every target. `None`: nothing.
-pub fn decide(
-    own: &[Rule],
-    all: &[Rule],
-    otherwise: Otherwise,
-    initiator: &str,
-    address: IpAddr,
-) -> Option<Permit> {
+/// What `who` may do with a target that has the rules `own`, where `all` are the rules for every target. `None`: nothing.
+pub fn decide(own: &[Rule], all: &[Rule], otherwise: Otherwise, who: &Party<'_>) -> Option<Permit> {
     if own.is_empty() && all.is_empty() {
         return (otherwise == Otherwise::Open).then(Permit::full);
     }
-    let rule = own.iter().chain(all).find(|rule| rule.matches(initiator, address))?;
+    let rule = own.iter().chain(all).find(|rule| rule.matches(who))?;
     rule.permit.clone()
+}
+
+/// Whether an initiator that has yet to prove an account could be let in: as some account that `may_prove` names, or
+/// without one. For those who may not there is no target here to prove anything to.
+pub fn conceivable(
+    own: &[Rule],
+    all: &[Rule],
+    otherwise: Otherwise,
+    who: &Party<'_>,
+    may_prove: &dyn Fn(&str) -> bool,
+) -> bool {
+    if own.is_empty() && all.is_empty() {
+        return otherwise == Otherwise::Open;
+    }
+    for rule in own.iter().chain(all) {
+        let user = rule.user.as_deref();
+        let could_match = user.is_none_or(may_prove) && rule.matches(&Party { user, ..*who });
+        // A refusal of one account leaves the others.
+        if could_match && (user.is_none() || rule.permit.is_some()) {
+            return rule.permit.is_some();
+        }
+    }
+    false
 }
 
 #[cfg(test)]

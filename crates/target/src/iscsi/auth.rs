@@ -13,8 +13,8 @@ const MAX_BINARY: usize = 1024;
 pub(super) enum Progress {
     /// The initiator has to go on.
     Going,
-    /// Nothing (more) has to be proven. With the name that was.
-    Proven(Option<String>),
+    /// Nothing (more) has to be proven. With the account that was.
+    Proven(Option<ChapUser>),
 }
 
 /// One login's authentication.
@@ -30,7 +30,7 @@ enum State {
     Chap,
     /// CHAP_N and CHAP_R come next.
     Challenged(Challenge),
-    Proven(Option<String>),
+    Proven(Option<ChapUser>),
 }
 
 fn fail<T>(why: &'static str) -> Result<T, Refusal> {
@@ -44,15 +44,6 @@ impl Auth {
 
     pub(super) fn is_required(&self) -> bool {
         matches!(self.policy, AuthPolicy::Chap { .. })
-    }
-
-    /// What a user who was proven has shown to know, as a hash: the same of two sessions only if both the name and the secret
-    /// are.
-    pub(super) fn proof(&self, user: &str) -> Option<[u8; 32]> {
-        let AuthPolicy::Chap { users, .. } = &self.policy else {
-            return None;
-        };
-        users.iter().find(|known| known.name == user).map(|known| known.secret.proof(user))
     }
 
     /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to leave the stage.
@@ -117,9 +108,10 @@ impl Auth {
             return fail("CHAP_N or CHAP_R is malformed");
         };
         let user = users.iter().find(|user| user.name == name);
-        if !user.is_some_and(|user| challenge.answered_by(&user.secret, &response)) {
+        let user = user.filter(|user| challenge.answered_by(&user.secret, &response));
+        let Some(user) = user else {
             return fail("CHAP: the name or the secret is wrong");
-        }
+        };
         match (find("CHAP_I"), find("CHAP_C")) {
             (None, None) => {}
             (Some(identifier), Some(theirs)) => {
@@ -131,7 +123,7 @@ impl Auth {
             }
             _ => return fail("CHAP_I or CHAP_C is missing"),
         }
-        Ok(State::Proven(Some(name.to_owned())))
+        Ok(State::Proven(Some(user.clone())))
     }
 }
 

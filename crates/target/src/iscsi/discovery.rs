@@ -5,7 +5,7 @@ use super::config::Portal;
 use super::conn::Conn;
 use super::params::{Answer, Phase, Wishes};
 use super::pdu::{NO_TAG, RejectReason};
-use super::targets::Initiator;
+use super::targets::{Initiator, Proof};
 use super::text;
 use std::net::{IpAddr, SocketAddr};
 
@@ -131,6 +131,7 @@ fn send_targets(conn: &Conn, value: &str, out: &mut Vec<u8>) -> Result<(), Rejec
         peer,
         local,
         portal_group: conn.session.key.portal_group,
+        proof: Proof::Given(conn.session.identity.user.as_deref()),
     };
     for target in conn.shared.targets.list(&who) {
         // In a normal session there is nothing but its own target to be told of.

@@ -5,7 +5,7 @@ use super::access::{MAX_NAME, fold};
 use super::auth::{Auth, Progress};
 use super::params::{Answer, Params, Phase, Wishes};
 use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
-use super::targets::{AuthPolicy, Denied, Grant, Initiator, Targets};
+use super::targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, Proof, Targets};
 use super::text;
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -91,8 +91,9 @@ pub(super) struct Login<'a> {
     claimed: Option<String>,
     /// Called with the initiator's and the target's name before anybody is asked for permission.
     watch: &'a dyn Fn(&str, Option<&str>),
-    grant: Option<Grant>,
     auth: Auth,
+    /// The account that was proven.
+    proven: Option<ChapUser>,
     params: Params,
     /// Keys that were negotiated: each may be only once.
     seen: HashSet<String>,
@@ -123,8 +124,8 @@ impl<'a> Login<'a> {
             identity: None,
             claimed: None,
             watch,
-            grant: None,
             auth: Auth::new(AuthPolicy::None),
+            proven: None,
             params: Params::default(),
             seen: HashSet::new(),
             text: Vec::new(),
@@ -231,11 +232,12 @@ impl<'a> Login<'a> {
         if stage == SECURITY {
             match self.auth.step(security, wants, &mut self.answer)? {
                 Progress::Going => return Ok(SECURITY << 2),
-                Progress::Proven(user) => {
+                Progress::Proven(account) => {
                     if let Some(identity) = &mut self.identity {
-                        identity.proof = user.as_deref().and_then(|user| self.auth.proof(user));
-                        identity.user = user;
+                        identity.proof = account.as_ref().map(|account| account.secret.proof(&account.name));
+                        identity.user = account.as_ref().map(|account| account.name.clone());
                     }
+                    self.proven = account;
                 }
             }
         } else if !security.is_empty() {
@@ -278,7 +280,8 @@ impl<'a> Login<'a> {
             Some(target) if !discovery => Some(fold(target)),
             _ => None,
         };
-        let who = Initiator { name, peer: self.peer, local: self.local, portal_group: self.portal_group };
+        let (peer, local, portal_group) = (self.peer, self.local, self.portal_group);
+        let who = Initiator { name, peer, local, portal_group, proof: Proof::Pending };
         (self.watch)(name, target.as_deref());
         let policy = match &target {
             None => self.targets.discovery_auth(&who),
@@ -292,7 +295,6 @@ impl<'a> Login<'a> {
                 if let Some(alias) = grant.alias.as_deref().filter(|alias| alias.len() <= 255) {
                     text::put(&mut self.answer, "TargetAlias", alias);
                 }
-                self.grant = Some(grant);
                 policy
             }
         };
@@ -364,9 +366,29 @@ impl<'a> Login<'a> {
         self.respond(self.request.u8(1) & 0x0c, refusal.0, 0)
     }
 
-    /// What was agreed on.
-    pub(super) fn agreement(&mut self) -> Option<(Identity, Option<Grant>, Params)> {
-        Some((self.identity.clone()?, self.grant.take(), self.params.clone()))
+    /// What was agreed on. What the initiator may do, and what it had to prove for that, is asked again: a login may take
+    /// a while, and rules and accounts change.
+    pub(super) fn agreement(&mut self) -> Checked<(Identity, Option<Grant>, Params)> {
+        let Some(identity) = self.identity.clone() else {
+            return refuse(Status::MissingParameter, "nothing was agreed on");
+        };
+        let (name, proof) = (&*identity.initiator, Proof::Given(identity.user.as_deref()));
+        let (peer, local, portal_group) = (self.peer, self.local, self.portal_group);
+        let who = Initiator { name, peer, local, portal_group, proof };
+        let (grant, policy) = match &identity.target {
+            None => (None, self.targets.discovery_auth(&who)),
+            Some(target) => {
+                let grant = self.targets.login(target, &who).map_err(denied)?;
+                let policy = grant.auth.clone();
+                (Some(grant), policy)
+            }
+        };
+        if let AuthPolicy::Chap { users, .. } = policy
+            && !self.proven.as_ref().is_some_and(|proven| users.contains(proven))
+        {
+            return refuse(Status::AuthenticationFailure, "accounts changed during the login");
+        }
+        Ok((identity, grant, self.params.clone()))
     }
 
     /// What the initiator called itself, whether it may or not; as much of it as a name can have.

@@ -166,6 +166,11 @@ pub(super) fn task_management(conn: &Arc<Conn>, bhs: &Bhs, managing: Managing) {
         {
             TaskResponse::NoLun
         }
+        Some(TaskFunction::ClearTaskSet | TaskFunction::LunReset) if !nexus.may_disturb(lun) => {
+            TaskResponse::AuthorizationFailed
+        }
+        Some(TaskFunction::TargetWarmReset) if !nexus.may_disturb_all() => TaskResponse::AuthorizationFailed,
+        Some(TaskFunction::TargetColdReset) if !nexus.may_end_sessions() => TaskResponse::AuthorizationFailed,
         Some(TaskFunction::AbortTaskSet) => {
             let waiter = complete(conn);
             session.abort_tasks(|_, l| l == lun, &waiter);

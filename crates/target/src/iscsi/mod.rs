@@ -40,4 +40,4 @@ pub use chap::Secret;
 pub use config::{DigestPolicy, IscsiConfig, Portal};
 pub use server::{IscsiServer, serve_transport};
 pub use stats::{ConnectionInfo, IscsiStats, IscsiTraffic, SessionInfo};
-pub use targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, TargetEntry, Targets};
+pub use targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, Proof, TargetEntry, Targets};

@@ -37,6 +37,8 @@ pub(super) struct Record {
 pub(super) enum NoSession {
     TooMany,
     NoPort,
+    /// The one it would take the place of belongs to another account.
+    Foreign,
     /// The one it takes the place of does not end.
     Stuck,
 }
@@ -110,10 +112,12 @@ impl Registry {
         state.failed_authentications += u64::from(authentication);
     }
 
-    /// Makes a session by `make`, given its TSIH. One with the same key is ended first: it is reinstated (6.3.5).
+    /// Makes a session of the account `user` by `make`, given its TSIH. One with the same key is ended first: it is
+    /// reinstated (6.3.5). A name and an ISID are only said; what an account has proven to be its own stays so.
     pub(super) fn make_session(
         &self,
         key: &Key,
+        (user, peer): (Option<&str>, SocketAddr),
         max: usize,
         make: impl FnOnce(u16) -> Option<Arc<Session>>,
     ) -> Result<Arc<Session>, NoSession> {
@@ -121,6 +125,10 @@ impl Registry {
         let mut state = self.state.lock();
         while let Some(old) = state.sessions.values().find(|s| s.key == *key).cloned() {
             drop(state);
+            if old.identity.user.is_some() && old.identity.user.as_deref() != user {
+                old.log_foreign(user, peer);
+                return Err(NoSession::Foreign);
+            }
             tracing::info!(initiator = %key.initiator, tsih = old.tsih, "session reinstatement");
             old.abort();
             state = self.state.lock();
@@ -202,6 +210,17 @@ impl Registry {
             let by = initiator.is_none() || r.initiator.lock().as_deref() == initiator;
             by && r.target.lock().as_deref() == Some(target)
         });
+        self.end_records(records, wait)
+    }
+
+    /// Breaks off a session's connections.
+    pub(super) fn end_session(&self, tsih: u16, wait: Duration) -> (usize, bool) {
+        let session = self.state.lock().sessions.get(&tsih).cloned();
+        let records = session.map(|session| session.conns().iter().map(|c| c.record.clone()).collect());
+        self.end_records(records.unwrap_or_default(), wait)
+    }
+
+    fn end_records(&self, records: Vec<Arc<Record>>, wait: Duration) -> (usize, bool) {
         for record in &records {
             record.transport.abort();
         }
@@ -292,6 +311,7 @@ fn describe(session: &Session) -> SessionInfo {
         target: session.key.target.clone(),
         portal_group: session.key.portal_group,
         user: session.identity.user.clone(),
+        nexus: session.nexus.as_ref().map(Arc::downgrade).unwrap_or_default(),
         age: session.began.elapsed(),
         keys: session.params.describe(),
         connections: session.conns().iter().map(connection).collect(),

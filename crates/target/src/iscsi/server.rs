@@ -10,7 +10,7 @@ use super::registry::{NoSession, Record, Registry};
 use super::serve;
 use super::session::{Key, Session};
 use super::stats::{IscsiStats, SessionInfo};
-use super::targets::{Grant, Initiator, Targets};
+use super::targets::{AuthPolicy, Grant, Initiator, Proof, Targets};
 use crate::net::budget::Budget;
 use crate::net::buffers::RxBudget;
 use crate::net::listener::{Listen, Listener};
@@ -120,6 +120,12 @@ impl IscsiServer {
     /// Totals since the start.
     pub fn stats(&self) -> IscsiStats {
         self.context.registry.stats()
+    }
+
+    /// Ends a session, and waits up to `wait` for it to be gone. Tells how many connections it had and whether all are
+    /// gone. To keep it from coming back, make [`Targets::login`] fail first.
+    pub fn end_session(&self, tsih: u16, wait: Duration) -> (usize, bool) {
+        self.context.registry.end_session(tsih, wait)
     }
 
     /// The sessions there are, discovery sessions included.
@@ -316,10 +322,14 @@ fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool
         return true;
     };
     let (peer, local, portal_group) = (record.peer, record.local, record.portal_group);
-    let who = Initiator { name: &session.key.initiator, peer, local, portal_group };
+    let proof = Proof::Given(session.identity.user.as_deref());
+    let who = Initiator { name: &session.key.initiator, peer, local, portal_group, proof };
     let is_same = |grant: &Grant| {
         let target = shared.targets.open(grant);
-        grant.access == nexus.access() && target.is_ok_and(|target| Arc::ptr_eq(&target, nexus.target()))
+        let proven = grant.auth == AuthPolicy::None || session.identity.user.is_some();
+        proven
+            && grant.access == nexus.access()
+            && target.is_ok_and(|target| Arc::ptr_eq(&target, nexus.target()))
     };
     shared.targets.login(target, &who).is_ok_and(|grant| is_same(&grant))
 }
@@ -332,9 +342,7 @@ fn establish(
     login: &mut Login<'_>,
 ) -> std::result::Result<Arc<Conn>, Option<Refusal>> {
     let refuse = |status, why| Err(Some(Refusal(status, why)));
-    let Some((identity, grant, params)) = login.agreement() else {
-        return refuse(Status::MissingParameter, "nothing was agreed on");
-    };
+    let (identity, grant, params) = login.agreement().map_err(Some)?;
     let key = Key {
         initiator: identity.initiator.clone(),
         isid: identity.isid,
@@ -351,17 +359,26 @@ fn establish(
             let depth = shared.config.queue_depth;
             Session::new(tsih, agreed, record.portal_group, depth, Arc::downgrade(registry))
         };
-        match registry.make_session(&key, shared.config.max_sessions, make) {
+        let (max, user) = (shared.config.max_sessions, login.identity().and_then(|i| i.user.as_deref()));
+        let who = (user, record.peer);
+        match registry.make_session(&key, who, max, make) {
             Ok(session) => session,
             Err(NoSession::TooMany) => return refuse(Status::OutOfResources, "too many sessions"),
             Err(NoSession::NoPort) => {
                 return refuse(Status::NotFound, "the target has no port in this portal group");
             }
+            Err(NoSession::Foreign) => {
+                return refuse(Status::AuthorizationFailure, "the session is another account's");
+            }
             Err(NoSession::Stuck) => return refuse(Status::TargetError, "the old session does not end"),
         }
     } else {
         match registry.find_session(identity.tsih, &key) {
-            Some(session) => session,
+            Some(session) if session.identity.user == identity.user => session,
+            Some(session) => {
+                session.log_foreign(identity.user.as_deref(), record.peer);
+                return refuse(Status::AuthorizationFailure, "the session is another account's");
+            }
             None => return refuse(Status::SessionDoesNotExist, "there is no such session"),
         }
     };
@@ -381,6 +398,12 @@ fn establish(
         Err(()) => {
             return refuse(Status::TooManyConnections, "the session has as many connections as it may");
         }
+    }
+    // From here on whoever changes rules finds the session with this connection; what changed before is seen here.
+    if !is_still_granted(shared, record, &session) {
+        conn.log_out();
+        session.leave(&conn);
+        return refuse(Status::AuthorizationFailure, "this connection may not do what its session may");
     }
     let (exp, max) = session.numbers();
     let pdu = login.accept(session.tsih, exp, max);

@@ -244,6 +244,19 @@ impl Session {
         Some(session)
     }
 
+    /// Somebody who proved another account wants this session, or its place.
+    pub(super) fn log_foreign(&self, user: Option<&str>, peer: std::net::SocketAddr) {
+        tracing::warn!(
+            initiator = %self.key.initiator,
+            target = self.key.target.as_deref().unwrap_or("(discovery)"),
+            tsih = self.tsih,
+            account = self.identity.user.as_deref().unwrap_or("(none)"),
+            refused = user.unwrap_or("(none)"),
+            %peer,
+            "refused: the session is another account's"
+        );
+    }
+
     /// ExpCmdSN and MaxCmdSN as of now.
     pub(super) fn numbers(&self) -> (u32, u32) {
         (self.exp_cmd_sn.load(Ordering::Acquire), self.max_cmd_sn.load(Ordering::Acquire))

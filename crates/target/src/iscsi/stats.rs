@@ -1,6 +1,8 @@
 //! Counters, and what is told of sessions. Each connection counts on its own cache lines; totals walk the connections.
 
+use crate::scsi::Nexus;
 use std::net::SocketAddr;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -103,7 +105,7 @@ pub struct ConnectionInfo {
 }
 
 /// One session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SessionInfo {
     /// The target session identifying handle.
     pub tsih: u16,
@@ -119,6 +121,8 @@ pub struct SessionInfo {
     pub portal_group: u16,
     /// The name it authenticated itself with by CHAP.
     pub user: Option<String>,
+    /// The device server's side of it: what it may do. None in a discovery session.
+    pub nexus: Weak<Nexus>,
     /// Time since it began.
     pub age: Duration,
     /// Negotiated: MaxBurstLength, FirstBurstLength and so on, as key and value.

@@ -5,6 +5,15 @@ use crate::scsi::{Access, Target};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+/// What an initiator has proven of who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof<'a> {
+    /// It may still prove one of the accounts that it is asked for.
+    Pending,
+    /// The account that it has proven; none where none was asked for.
+    Given(Option<&'a str>),
+}
+
 /// Somebody who discovers targets or logs in to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Initiator<'a> {
@@ -16,6 +25,8 @@ pub struct Initiator<'a> {
     pub local: SocketAddr,
     /// The portal group tag of the portal it connected to.
     pub portal_group: u16,
+    /// What it has proven.
+    pub proof: Proof<'a>,
 }
 
 /// A target as SendTargets shows it (RFC 7143, appendix C).
@@ -87,7 +98,8 @@ pub trait Targets: Send + Sync {
     /// How an initiator has to prove who it is before it may discover targets.
     fn discovery_auth(&self, initiator: &Initiator<'_>) -> AuthPolicy;
 
-    /// Permission to log in to a target. Called before the initiator has proven who it is: it must not cost much.
+    /// Permission to log in to a target. Called before the initiator has proven who it is ([`Proof::Pending`]: may it log
+    /// in as anybody at all, and what has it to prove?), so it must not cost much; and again when it has.
     fn login(&self, target: &str, initiator: &Initiator<'_>) -> Result<Grant, Denied>;
 
     /// The target of a grant, for an initiator that has proven who it is. The same one as long as somebody uses it.

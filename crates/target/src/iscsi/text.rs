@@ -1,5 +1,6 @@
 //! Text: `key=value` pairs, each ended by a NUL (RFC 7143, 6.1), and the binary values in them.
 
+use super::access::is_unseen;
 use std::fmt::Write as _;
 
 /// Longest key (6.1: a standard-label).
@@ -164,7 +165,7 @@ pub fn is_name(name: &str) -> bool {
     if let Some(rest) = name.strip_prefix("naa.") {
         return digits(rest, &[16, 32]);
     }
-    let allowed = |c: char| c != ',' && (c == ' ' || !c.is_control() && !c.is_whitespace());
+    let allowed = |c: char| c != ',' && (c == ' ' || !is_unseen(c) && !c.is_whitespace());
     let text = name.strip_prefix("iqn.").filter(|text| !text.is_empty() && !text.ends_with(' '));
     name.len() <= 223 && text.is_some_and(|text| text.chars().all(allowed))
 }
@@ -249,6 +250,10 @@ mod tests {
             "iqn.a\u{a0}b",
             "iqn.a\u{85}b",
             "iqn.a\u{2028}b",
+            "iqn.a\u{202e}b",
+            "iqn.a\u{200b}b",
+            "iqn.a\u{feff}b",
+            "iqn.a\u{e0041}b",
             &long,
             "naa.xyz",
         ] {

@@ -116,9 +116,9 @@ impl Registry {
         self.records().iter().map(info).collect()
     }
 
-    pub(super) fn disconnect(&self, export: &str, wait: Duration) -> (usize, bool) {
+    pub(super) fn disconnect(&self, export: &dyn Fn(&str) -> bool, wait: Duration) -> (usize, bool) {
         let mut records = self.records();
-        records.retain(|r| r.export.lock().as_deref() == Some(export));
+        records.retain(|r| r.export.lock().as_deref().is_some_and(export));
         for record in &records {
             record.socket.abort();
         }

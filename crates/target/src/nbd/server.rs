@@ -193,6 +193,11 @@ impl NbdServer {
     /// that none of them holds the device. Tells how many there were and whether all are gone. To keep them from coming
     /// back, make [`Exports::open`] fail first.
     pub fn disconnect(&self, export: &str, wait: Duration) -> (usize, bool) {
+        self.disconnect_all(&|name| name == export, wait)
+    }
+
+    /// The same for all exports whose canonical names `export` chooses.
+    pub fn disconnect_all(&self, export: &dyn Fn(&str) -> bool, wait: Duration) -> (usize, bool) {
         self.context.registry.disconnect(export, wait)
     }
 

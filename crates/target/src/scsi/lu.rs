@@ -128,6 +128,8 @@ pub struct LogicalUnit {
     /// Held while reservations or mode parameters are changed, on disk too. Commands look at these while they are
     /// received, so that nobody may hold them for as long as a disk takes.
     pub(crate) changing: Mutex<()>,
+    /// Targets that were renamed under their sessions: the new names by the old ones. Taken after `reservations`.
+    pub(crate) renamed: RwLock<BTreeMap<String, String>>,
     /// The holder of RESERVE(6): [`LuNexus::number`].
     pub(crate) reserved_by: Mutex<Option<u64>>,
     pub(crate) modes: Mutex<Modes>,
@@ -183,6 +185,7 @@ impl LogicalUnit {
             saving: Mutex::new(()),
             reservations: Mutex::default(),
             changing: Mutex::new(()),
+            renamed: RwLock::default(),
         };
         lu.set_gate(gate::PERSISTENT, !reservations.registrations.is_empty());
         lu.set_gate(gate::SANITIZE, saved.sanitizing);
@@ -201,6 +204,7 @@ impl LogicalUnit {
         let reservations = self.reservations.lock().clone();
         lu.set_gate(gate::PERSISTENT, self.gates() & gate::PERSISTENT != 0);
         *lu.reservations.lock() = reservations;
+        lu.renamed.write().clone_from(&self.renamed.read());
         let modes = self.modes.lock().clone();
         lu.apply_modes(&modes);
         *lu.modes.lock() = modes;

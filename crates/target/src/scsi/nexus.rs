@@ -20,15 +20,31 @@ const MAX_ATTENTIONS: usize = 16;
 /// What an initiator may do with a target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Nothing may be written, in any way, nor changed for others: no mode parameters, no reservations.
+    /// Nothing may be written, in any way, nor changed for others: no mode parameters, no reservations, no resets.
     pub read_only: bool,
     /// The logical units it may see; `None` means all of the target's.
     pub luns: Option<BTreeSet<u16>>,
+    /// Of those, the ones with which it may do less.
+    pub limits: BTreeMap<u16, Limit>,
+}
+
+/// What an initiator may do less with one logical unit than with the others of its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Limit {
+    /// As [`Access::read_only`].
+    ReadOnly,
+    /// It is not there.
+    Hidden,
 }
 
 impl Access {
     fn sees(&self, lun: u16) -> bool {
         self.luns.as_ref().is_none_or(|luns| luns.contains(&lun))
+            && self.limits.get(&lun) != Some(&Limit::Hidden)
+    }
+
+    fn may_only_read(&self, lun: u16) -> bool {
+        self.read_only || self.limits.get(&lun) == Some(&Limit::ReadOnly)
     }
 }
 
@@ -162,9 +178,9 @@ impl LuNexus {
         self.events.event(Event::AbortTasks { lun: self.lun })
     }
 
-    /// The names of the two ports.
+    /// The names of the two ports, as they register.
     pub(crate) fn name(&self) -> Name {
-        Name { initiator: self.initiator.clone(), port: self.port.name().into() }
+        Name { initiator: self.initiator.clone(), port: self.lu.registered_name(&self.port) }
     }
 
     /// Whether reservations of others let it do so.
@@ -260,7 +276,7 @@ impl Nexus {
                 added = true;
                 self.new_path(*lun, lu)
             });
-            path.read_only.store(access.read_only, Ordering::Release);
+            path.read_only.store(access.may_only_read(*lun), Ordering::Release);
         }
         drop(luns);
         for path in &gone {
@@ -452,6 +468,27 @@ impl Nexus {
         for path in self.paths() {
             path.lu.reset(&path);
         }
+    }
+
+    /// Whether it may abort others' tasks at a logical unit, or reset that. Who may only read may change nothing for others.
+    pub fn may_disturb(&self, lun: u64) -> bool {
+        self.path(lun).is_some_and(|path| !path.read_only.load(Ordering::Acquire))
+    }
+
+    /// Whether it may write to anything that it sees.
+    pub fn may_write(&self) -> bool {
+        self.paths().iter().any(|path| !path.read_only.load(Ordering::Acquire))
+    }
+
+    /// Whether it may disturb others at all that it sees.
+    pub fn may_disturb_all(&self) -> bool {
+        self.paths().iter().all(|path| !path.read_only.load(Ordering::Acquire))
+    }
+
+    /// Whether it may end the sessions of others: only with access to all that they could use.
+    pub fn may_end_sessions(&self) -> bool {
+        let seen = self.luns();
+        self.may_disturb_all() && self.target.inventory().keys().all(|lun| seen.binary_search(lun).is_ok())
     }
 
     /// Whether there is such a logical unit, for task management.

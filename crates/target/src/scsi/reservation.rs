@@ -39,6 +39,18 @@ impl Type {
         })
     }
 
+    /// As people call it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Type::WriteExclusive => "write exclusive",
+            Type::ExclusiveAccess => "exclusive access",
+            Type::WriteExclusiveRegistrantsOnly => "write exclusive, registrants only",
+            Type::ExclusiveAccessRegistrantsOnly => "exclusive access, registrants only",
+            Type::WriteExclusiveAllRegistrants => "write exclusive, all registrants",
+            Type::ExclusiveAccessAllRegistrants => "exclusive access, all registrants",
+        }
+    }
+
     /// Every registrant holds it.
     pub(crate) fn all_registrants(self) -> bool {
         matches!(self, Type::WriteExclusiveAllRegistrants | Type::ExclusiveAccessAllRegistrants)
@@ -214,12 +226,12 @@ impl Reservations {
         Ok(news)
     }
 
-    fn bump(&mut self) {
+    pub(crate) fn bump(&mut self) {
         self.generation = self.generation.wrapping_add(1);
     }
 
     /// Removes a registration, and the reservation if it hung on that (SPC-4 5.12.11.2.3).
-    fn unregister(&mut self, name: &Name, news: &mut News) {
+    pub(crate) fn unregister(&mut self, name: &Name, news: &mut News) {
         let Some(at) = self.registrations.iter().position(|r| r.name == *name) else {
             return;
         };

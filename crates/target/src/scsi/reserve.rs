@@ -4,7 +4,7 @@ use super::command::{Ending, Reply, Status, Task};
 use super::lu::gate;
 use super::medium::writing;
 use super::reservation::{MAX_REGISTRATIONS, Name, News, Refusal, Registration, Reservations, Type};
-use super::sense::{Asc, Sense, SenseKey};
+use super::sense::{Asc, Sense};
 use super::transport_id;
 use bytes::Bytes;
 
@@ -22,7 +22,7 @@ pub(crate) fn reserve_in(task: &Task, _: &Bytes) -> Reply {
             }
         }
         0x02 => return Ok(capabilities(task, &reservations)),
-        _ => full_status(&reservations, &mut data),
+        _ => full_status(task, &reservations, &mut data),
     }
     let len = u32::try_from(data.len() - 8).unwrap_or(u32::MAX);
     data[4..8].copy_from_slice(&len.to_be_bytes());
@@ -41,9 +41,12 @@ fn capabilities(task: &Task, reservations: &Reservations) -> Vec<u8> {
     data
 }
 
-/// READ FULL STATUS (SPC-4 6.15.5).
-fn full_status(reservations: &Reservations, data: &mut Vec<u8>) {
-    for registration in &reservations.registrations {
+/// READ FULL STATUS (SPC-4 6.15.5), of the ports that the nexus' target has: relative port identifiers mean these, and who
+/// uses other targets is not for everybody here to know.
+fn full_status(task: &Task, reservations: &Reservations, data: &mut Vec<u8>) {
+    let ports = task.nexus.target.ports();
+    let own: Vec<_> = ports.iter().map(|port| task.lu().registered_name(port)).collect();
+    for registration in reservations.registrations.iter().filter(|r| own.contains(&r.name.port)) {
         let holder = reservations.holds(&registration.name);
         let kind = reservations.reservation.as_ref().filter(|_| holder).map_or(0, |r| r.kind as u8);
         let id = transport_id::encode(&registration.name.initiator);
@@ -135,7 +138,7 @@ fn register(task: &Task, parameters: &Parameters<'_>, key: Option<u64>) -> Reply
     let mut names = Vec::new();
     for initiator in &initiators {
         for port in &ports {
-            let name = Name { initiator: initiator.clone(), port: port.name().into() };
+            let name = Name { initiator: initiator.clone(), port: task.lu().registered_name(port) };
             let (relative_id, all_ports) = (port.relative_id, flag(ALL_TG_PT));
             names.push(Registration { name, key: parameters.action_key, relative_id, all_ports });
         }
@@ -205,7 +208,7 @@ fn register_and_move(task: &Task, parameters: &Parameters<'_>) -> Reply {
     let ports = task.nexus.target.ports();
     let port =
         ports.iter().find(|p| p.relative_id == relative_id).ok_or_else(|| Sense::parameter_field(18))?;
-    let name = Name { initiator, port: port.name().into() };
+    let name = Name { initiator, port: task.lu().registered_name(port) };
     let to = Registration { name, key: parameters.action_key, relative_id, all_ports: false };
     let own = task.path.name();
     change(task, |r| r.register_and_move(&own, parameters.key, &to, parameters.flag(17, 1), aptpl))
@@ -220,34 +223,16 @@ fn check_aptpl(task: &Task, aptpl: bool, byte: usize) -> Result<bool, Sense> {
 fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal>) -> Reply {
     let lu = task.lu();
     let news = {
-        let _one_at_a_time = lu.changing.lock();
+        let changing = lu.changing.lock();
         if lu.gates() & gate::RESERVED != 0 {
             return Err(Ending::Status(Status::ReservationConflict)); // RESERVE(6) came meanwhile
         }
-        let before = lu.reservations.lock().clone();
-        let mut changed = before.clone();
+        let mut changed = lu.reservations.lock().clone();
         let news = f(&mut changed)?;
-        if changed.aptpl || before.aptpl {
-            let kept = changed.aptpl.then(|| changed.clone());
-            lu.keep(|saved| saved.reservations = kept).map_err(writing)?;
-        }
-        let mut reservations = lu.reservations.lock();
-        lu.set_gate(gate::PERSISTENT, !changed.registrations.is_empty());
-        *reservations = changed;
+        lu.commit(&changing, changed).map_err(writing)?;
         news
     };
-    for path in lu.paths() {
-        let name = path.name();
-        if news.abort.contains(&name) && !std::sync::Arc::ptr_eq(&path, &task.path) {
-            path.abort_tasks();
-        }
-        for (_, asc) in news.attentions.iter().filter(|(n, _)| *n == name) {
-            path.establish(Sense::new(SenseKey::UnitAttention, *asc));
-        }
-    }
-    if !news.abort.is_empty() {
-        lu.settle(); // GOOD promises that those who were preempted write nothing any more
-    }
+    lu.tell(&news, Some(&task.path));
     Ok(Vec::new())
 }
 

@@ -114,6 +114,15 @@ impl Fixture {
         wire
     }
 
+    /// The same from another initiator port.
+    pub fn session_of(&self, isid: u8) -> Wire {
+        let mut wire = self.connect();
+        wire.isid[5] = isid;
+        wire.login(&[]);
+        wire.clear_attentions();
+        wire
+    }
+
     /// Waits until `done` says so; a test that waits for ever fails.
     pub fn wait_for(&self, what: &str, done: impl Fn() -> bool) {
         for _ in 0..500 {

@@ -77,7 +77,7 @@ impl Found {
         Found { scope: Scope::Named(name.clone()), name, volume: None, shows: None }
     }
 
-    fn of_volume(volume: VolumeInfo) -> Found {
+    pub(super) fn of_volume(volume: VolumeInfo) -> Found {
         let (name, scope) = (names::of_volume(&volume), Scope::Volume(volume.uuid));
         Found { name, scope, volume: Some(volume), shows: None }
     }
@@ -106,7 +106,7 @@ impl Exports {
     /// The same, as far as it can be told without looking into a history.
     pub(super) fn ask(&self, text: &str) -> Result<Asked> {
         if let Some((volume, moment)) = text.split_once('@') {
-            let (volume, moment) = (self.pool.volume(volume)?, moment.to_owned());
+            let (volume, moment) = (self.made_volume(volume)?, moment.to_owned());
             return Ok(Asked::Past { target: None, volume, moment });
         }
         let registry = self.store.get();
@@ -129,7 +129,7 @@ impl Exports {
             }
         }
         // A volume's name as it is written, where an iSCSI name can't be written like that.
-        if let Ok(volume) = self.pool.volume(names::volume_part(text))
+        if let Ok(volume) = self.made_volume(names::volume_part(text))
             && !registry.named.contains_key(&names::of_volume(&volume))
         {
             return Ok(Asked::Target(Found::of_volume(volume)));
@@ -138,14 +138,23 @@ impl Exports {
         Err(Error::new(ErrorKind::NotFound, format!("find target {name}: there is none")))
     }
 
+    /// A volume. One that is still being made of another has not the rules yet that it will have, and is not there.
+    fn made_volume(&self, name: &str) -> Result<VolumeInfo> {
+        if self.store.get().making.contains_key(name) {
+            return Err(Error::new(ErrorKind::NotFound, format!("find volume {name}: it is being made")));
+        }
+        self.pool.volume(name)
+    }
+
     fn volume_called(&self, target: &str) -> Option<VolumeInfo> {
         let part = names::volume_part(target);
-        let direct = self.pool.volume(part).ok().filter(|v| names::of_volume(v) == target);
+        let direct = self.made_volume(part).ok().filter(|v| names::of_volume(v) == target);
         direct.or_else(|| {
             // Only names that were changed have a colon.
             let changed = part.contains(':') && part != target;
             let all = if changed { self.pool.volumes() } else { Vec::new() };
-            all.into_iter().find(|v| names::of_volume(v) == target)
+            let found = all.into_iter().find(|v| names::of_volume(v) == target)?;
+            self.made_volume(&found.name).ok()
         })
     }
 
@@ -199,7 +208,8 @@ impl Exports {
     pub(super) fn standing(&self) -> Vec<Found> {
         let registry = self.store.get();
         let named = registry.named.keys().cloned().map(Found::named);
-        let volumes = self.pool.volumes().into_iter().map(Found::of_volume);
+        let made = self.pool.volumes().into_iter().filter(|v| !registry.making.contains_key(&v.name));
+        let volumes = made.map(Found::of_volume);
         let mut all: Vec<Found> =
             named.chain(volumes.filter(|v| !registry.named.contains_key(&v.name))).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));

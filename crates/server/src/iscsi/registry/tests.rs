@@ -12,19 +12,24 @@ const B: Uuid = [0xbb; 16];
 const FILE: Uuid = [0xff; 16];
 
 fn rule(initiator: &str) -> Rule {
-    Rule { initiator: initiator.parse().unwrap(), address: None, permit: Some(Permit::full()) }
+    Rule { initiator: initiator.parse().unwrap(), address: None, user: None, permit: Some(Permit::full()) }
 }
 
 fn account(user: &str, secret: &str) -> Account {
     Account::new(user, Secret::new(secret).unwrap()).unwrap()
 }
 
+fn chap(account: Account, mutual: Option<Account>) -> Chap {
+    Chap { accounts: vec![account], mutual }
+}
+
 fn sample() -> Registry {
     let mut registry = Registry::default();
-    registry.all.chap = Some(Chap::new(account("all", "twelve bytes"), None).unwrap());
+    registry.all.chap = Some(chap(account("all", "twelve bytes"), None));
     registry.all.rules.push(Rule {
         initiator: "iqn.2026-11.x:*".parse().unwrap(),
         address: Some("10.0.0.0/8".parse().unwrap()),
+        user: None,
         permit: Some(Permit { read_only: true, luns: LunMask::only(vec![2, 0]) }),
     });
     let named = Named { luns: BTreeMap::from([(0, A), (7, FILE)]), ..Named::default() };
@@ -35,10 +40,8 @@ fn sample() -> Registry {
             s.alias = Some("text for people".into());
             s.enabled = false;
             s.guard.rules.push(Rule { permit: None, ..rule("*") });
-            s.guard.chap = Some(
-                Chap::new(account("alice", "sesame-sesame"), Some(account("server", "open-open-open")))
-                    .unwrap(),
-            );
+            let mutual = Some(account("server", "open-open-open"));
+            s.guard.chap = Some(chap(account("alice", "sesame-sesame"), mutual));
             Ok(())
         })
         .unwrap();
@@ -67,9 +70,83 @@ fn identities_are_renewed_wherever_they_are() {
     assert_eq!(registry, before);
 }
 
+/// With what came later than the first builds.
+fn later() -> Registry {
+    let mut registry = sample();
+    let scope = Scope::Volume(B);
+    registry.set_account(&scope, account("alice", "first-secret-1"), None).unwrap();
+    registry.set_account(&scope, account("bob", "second-secret-"), None).unwrap();
+    registry.add_rule(&scope, Rule { user: Some("bob".into()), ..rule("*") }, None).unwrap();
+    let kept_out = registry.change(&scope, |settings| {
+        settings.nbd = false;
+        Ok(settings.for_copy())
+    });
+    registry.making.insert("copy".into(), kept_out.unwrap().unwrap());
+    registry
+}
+
+#[test]
+fn no_secret_serves_both_directions_at_whatever_target() {
+    let mut registry = sample();
+    let (a, b) = (Scope::Volume(A), Scope::Volume(B));
+    let refused = |registry: &Registry, scope: &Scope, new: Account, mutual: Option<Account>| {
+        let result = registry.clone().set_account(scope, new, mutual.map(Some));
+        result.unwrap_err().kind() == ErrorKind::Invalid
+    };
+    // The target `t` proves itself by it, and alice proves herself at `t` by the other.
+    assert!(refused(&registry, &a, account("x", "open-open-open"), None));
+    assert!(refused(&registry, &a, account("x", "good-good-good"), Some(account("y", "sesame-sesame"))));
+    assert!(refused(&registry, &a, account("x", "good-good-good"), Some(account("y", "good-good-good"))));
+    assert!(refused(&registry, &Scope::All, account("x", "open-open-open"), None));
+    // The same direction may.
+    registry
+        .set_account(&a, account("alice", "sesame-sesame"), Some(Some(account("s", "open-open-open"))))
+        .unwrap();
+    registry.set_account(&b, account("carol", "carol-carol-carol"), None).unwrap();
+    assert!(refused(
+        &registry,
+        &a,
+        account("dave", "dave-dave-dave"),
+        Some(account("s", "carol-carol-carol"))
+    ));
+    assert!(!registry.shares_secrets());
+    // What an older build let be set hinders nobody who sets something else.
+    registry.all.chap = Some(chap(account("old", "shared-shared"), Some(account("old", "shared-shared"))));
+    assert!(registry.shares_secrets());
+    registry.set_account(&b, account("erin", "erin-erin-erin"), None).unwrap();
+}
+
+#[test]
+fn accounts_are_added_replaced_and_removed() {
+    let (mut registry, scope) = (Registry::default(), Scope::Volume(A));
+    let users = |registry: &Registry| -> Vec<String> {
+        let chap = registry.settings(&scope).guard.chap;
+        chap.iter().flat_map(|c| &c.accounts).map(|a| a.user.clone()).collect()
+    };
+    let mutual = Some(Some(account("server", "open-open-open")));
+    registry.set_account(&scope, account("alice", "sesame-sesame"), mutual).unwrap();
+    registry.set_account(&scope, account("bob", "second-secret"), None).unwrap();
+    registry.set_account(&scope, account("alice", "another-secret"), None).unwrap();
+    assert_eq!(users(&registry), ["alice", "bob"]);
+    let chap = registry.settings(&scope).guard.chap.unwrap();
+    assert_eq!(chap.account("alice"), Some(&account("alice", "another-secret")));
+    assert!(chap.mutual.is_some(), "what is not said stays");
+    registry.set_account(&scope, account("bob", "second-secret"), Some(None)).unwrap();
+    assert!(registry.settings(&scope).guard.chap.unwrap().mutual.is_none());
+    let kind = |r: Result<()>| r.unwrap_err().kind();
+    assert_eq!(kind(registry.remove_account(&scope, "carol")), ErrorKind::NotFound);
+    registry.remove_account(&scope, "alice").unwrap();
+    assert_eq!(
+        kind(registry.remove_account(&scope, "bob")),
+        ErrorKind::Conflict,
+        "nothing would be asked for"
+    );
+    assert_eq!(users(&registry), ["bob"]);
+}
+
 #[test]
 fn what_is_written_is_read() {
-    for registry in [Registry::default(), sample()] {
+    for registry in [Registry::default(), sample(), later()] {
         assert_eq!(decode(&encode(&registry).unwrap()).unwrap(), registry);
     }
 }
@@ -96,6 +173,28 @@ fn version_1_is_readable() {
                    "block_size": 4096}]
     }"#;
     assert_eq!(decode(text).unwrap(), sample());
+    // What older builds took and none would be given now.
+    let text = String::from_utf8(text.to_vec()).unwrap().replace("eui.*", "eui.*\u{200b}");
+    assert!(decode(text.as_bytes()).is_ok());
+}
+
+/// What came later is absent where it says nothing new, so that older builds go on reading what they can.
+#[test]
+fn what_came_later_is_written_only_where_it_is_used() {
+    let text = |registry: &Registry| String::from_utf8(encode(registry).unwrap()).unwrap();
+    for word in ["others", "making", "\"nbd\"", "\"user\": null"] {
+        assert!(!text(&sample()).contains(word), "{word}");
+    }
+    let later = text(&later());
+    let expected = [
+        "\"others\": [",
+        "\"user\": \"bob\"",
+        "\"nbd\": false",
+        "\"making\": [\n    {\n      \"name\": \"copy\",\n      \"settings\": {",
+    ];
+    for part in expected {
+        assert!(later.contains(part), "{part} is not in {later}");
+    }
 }
 
 #[test]

@@ -19,8 +19,12 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+fn party(name: &str, address: IpAddr) -> Party<'_> {
+    Party { name, address, user: None }
+}
+
 fn rule(initiator: &str, address: Option<&str>, permit: Option<Permit>) -> Rule {
-    Rule { initiator: pattern(initiator), address: address.map(range), permit }
+    Rule { initiator: pattern(initiator), address: address.map(range), user: None, permit }
 }
 
 fn read_only() -> Permit {
@@ -159,7 +163,7 @@ fn the_first_rule_that_matches_decides() {
     ];
     let all =
         [rule("*", Some("10.9.0.0/16"), Some(Permit { read_only: false, luns: LunMask::only(vec![0]) }))];
-    let decide = |initiator, address| decide(&own, &all, Otherwise::Open, initiator, ip(address));
+    let decide = |initiator, address| decide(&own, &all, Otherwise::Open, &party(initiator, ip(address)));
     assert_eq!(decide("iqn.1993-08.org.debian:01:BAD", "10.0.0.1"), None, "refused before it is allowed");
     assert_eq!(decide(HOST, "10.0.0.1"), Some(Permit::full()));
     assert_eq!(decide(HOST, "::ffff:10.0.0.1"), Some(Permit::full()));
@@ -178,11 +182,15 @@ fn without_any_rule_the_listeners_decide() {
     for public in [&["127.0.0.1:3260", "10.0.0.1:3260"][..], &["0.0.0.0:3260"], &["[::]:3260"]] {
         assert_eq!(Otherwise::of(&sockets(public)), Otherwise::Deny, "{public:?}");
     }
-    assert_eq!(decide(&[], &[], Otherwise::Open, HOST, ip("127.0.0.1")), Some(Permit::full()));
-    assert_eq!(decide(&[], &[], Otherwise::Deny, HOST, ip("127.0.0.1")), None);
+    assert_eq!(decide(&[], &[], Otherwise::Open, &party(HOST, ip("127.0.0.1"))), Some(Permit::full()));
+    assert_eq!(decide(&[], &[], Otherwise::Deny, &party(HOST, ip("127.0.0.1"))), None);
     let other = [rule("eui.*", None, Some(Permit::full()))];
-    assert_eq!(decide(&other, &[], Otherwise::Open, HOST, ip("127.0.0.1")), None, "a rule closes the target");
-    assert_eq!(decide(&[], &other, Otherwise::Open, HOST, ip("127.0.0.1")), None);
+    assert_eq!(
+        decide(&other, &[], Otherwise::Open, &party(HOST, ip("127.0.0.1"))),
+        None,
+        "a rule closes the target"
+    );
+    assert_eq!(decide(&[], &other, Otherwise::Open, &party(HOST, ip("127.0.0.1"))), None);
 }
 
 #[test]
@@ -264,14 +272,14 @@ proptest! {
         let (initiator, address) = peer;
         let otherwise = if open { Otherwise::Open } else { Otherwise::Deny };
         let at = split.min(rules.len());
-        let decided = decide(&rules[..at], &rules[at..], otherwise, initiator, address);
-        let first = rules.iter().position(|r| r.matches(initiator, address));
+        let decided = decide(&rules[..at], &rules[at..], otherwise, &party(initiator, address));
+        let first = rules.iter().position(|r| r.matches(&party(initiator, address)));
         match first {
             Some(i) => {
                 prop_assert_eq!(&decided, &rules[i].permit);
                 let mut longer = rules[..=i].to_vec();
                 longer.extend(more);
-                prop_assert_eq!(decide(&longer, &[], otherwise, initiator, address), decided);
+                prop_assert_eq!(decide(&longer, &[], otherwise, &party(initiator, address)), decided);
             }
             None if rules.is_empty() => prop_assert_eq!(decided.is_some(), open),
             None => prop_assert_eq!(decided, None),

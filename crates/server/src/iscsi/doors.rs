@@ -1,0 +1,88 @@
+//! What is worth knowing where data can be reached by several targets: each of them is a door, and one may be closed while
+//! another is not.
+
+use super::exports::{Exports, Found};
+use super::names;
+use super::registry::{Registry, Scope, Settings, Uuid};
+use hindcast_engine::pool::VolumeInfo;
+use hindcast_target::iscsi::access::Otherwise;
+use std::collections::BTreeMap;
+
+/// Doors to the data of a target that let in others than it does.
+pub(super) fn warnings(
+    exports: &Exports,
+    registry: &Registry,
+    found: &Found,
+    luns: &BTreeMap<u16, Uuid>,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(volume) = &found.volume {
+        let target = names::of_volume(volume);
+        if registry.named.contains_key(&target) {
+            warnings.push(format!(
+                "a target that was created has the name {target}, too, and stands in this one's place; rename volume {}",
+                volume.name
+            ));
+        }
+        let own = registry.settings(&found.scope);
+        for (name, lun) in registry.mappings(&volume.uuid) {
+            let other = registry.settings(&Scope::Named(name.to_owned()));
+            warnings.extend(weaker(exports, &own, &other).map(|what| {
+                format!(
+                    "LUN {lun} of {name} is this volume, and {what} there but not here: {}",
+                    closing(volume)
+                )
+            }));
+        }
+        return warnings;
+    }
+    let own = registry.settings(&found.scope);
+    for (lun, id) in luns {
+        let Some(volume) = exports.pool.volumes().into_iter().find(|v| v.uuid == *id) else { continue };
+        let door = registry.settings(&Scope::Volume(*id));
+        let (name, target) = (&volume.name, names::of_volume(&volume));
+        if let Some(what) = weaker(exports, &door, &own) {
+            warnings.push(format!(
+                "volume {name}, LUN {lun}, is also reached by its own target {target}, and {what} here but not there: {}",
+                closing(&volume)
+            ));
+        }
+        if let Some(what) = weaker(exports, &own, &door) {
+            warnings.push(format!(
+                "{what} at {target}, the own target of volume {name}: that holds here, too, and who is not let in there does \
+                 not see LUN {lun}"
+            ));
+        }
+    }
+    warnings
+}
+
+fn closing(volume: &VolumeInfo) -> String {
+    format!(
+        "`hindcast target set {0} --disabled` closes it, `hindcast target allow {0} …` says who comes in",
+        volume.name
+    )
+}
+
+/// What `strong` asks for and `weak` does not.
+fn weaker(exports: &Exports, weak: &Settings, strong: &Settings) -> Option<&'static str> {
+    if !weak.enabled {
+        return None;
+    }
+    let rules = weak.guard.rules.is_empty() && !strong.guard.rules.is_empty();
+    let registry = exports.store.get();
+    // Where nothing lets anybody in there is nothing to close.
+    let is_shut = exports.otherwise == Otherwise::Deny && registry.all.rules.is_empty();
+    let rules = rules && !is_shut;
+    let chap = match (&weak.guard.chap, &strong.guard.chap) {
+        (None, Some(_)) => !(weak.guard.rules.is_empty() && is_shut),
+        (Some(weak), Some(strong)) => weak.accounts.iter().any(|account| !strong.accounts.contains(account)),
+        (_, None) => false,
+    };
+    match (rules, chap) {
+        (true, true) => Some("there are access rules and CHAP accounts"),
+        (true, false) => Some("there are access rules"),
+        (false, true) => Some("there are CHAP accounts"),
+        (false, false) => None,
+    }
+}

@@ -1,0 +1,100 @@
+//! Persistent reservations and the target ports by which they were made: they follow a volume's target when that gets
+//! another name, and go with a port that is no more.
+
+use super::{Exports, LU_KIND, LU_VERSION, LogicalUnit, Registry, Uuid, lu_file_name, names};
+use crate::durable::DurableFile;
+use hindcast_engine::pool::VolumeInfo;
+use hindcast_engine::{Error, Result};
+use hindcast_target::scsi::{Registrant, TargetPort, rename_stored, retain_stored, stored_registrants};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+impl Exports {
+    fn live_unit(&self, id: &Uuid) -> Option<Arc<LogicalUnit>> {
+        self.live.lock().units.get(id).map(|unit| unit.lu.clone())
+    }
+
+    fn lu_file(&self, id: &Uuid) -> DurableFile {
+        DurableFile::new(self.dir.clone(), lu_file_name(id), LU_KIND, LU_VERSION)
+    }
+
+    /// Who has registered at a logical unit. It is not opened only because somebody looks.
+    pub(crate) fn registrants(&self, id: &Uuid) -> Result<Vec<Registrant>> {
+        match self.live_unit(id) {
+            Some(lu) => Ok(lu.registrants()),
+            None => {
+                self.lu_file(id).read()?.map_or_else(|| Ok(Vec::new()), |state| stored_registrants(&state))
+            }
+        }
+    }
+
+    /// A volume's target has another name. That must not make the renaming fail, which is done.
+    pub(crate) fn target_renamed(&self, before: &VolumeInfo, after: &VolumeInfo) {
+        let (old, new) = (names::of_volume(before), names::of_volume(after));
+        let id = &after.uuid;
+        let renamed = match self.live_unit(id) {
+            Some(lu) => lu.rename_target(&old, &new),
+            None => self.change_stored(id, |state| rename_stored(state, &old, &new)),
+        };
+        if let Err(error) = renamed {
+            tracing::error!(
+                volume = after.name,
+                %error,
+                "persistent reservations stay with the old name; see `hindcast target clear-reservations`"
+            );
+        }
+    }
+
+    fn change_stored(&self, id: &Uuid, change: impl FnOnce(&[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
+        let file = self.lu_file(id);
+        let Some(state) = file.read()? else { return Ok(()) };
+        change(&state)?.map_or(Ok(()), |changed| file.save(&changed))
+    }
+
+    /// Drops registrations that no initiator can come back for: by targets that do not map the logical unit any more, and
+    /// by portal groups that there are no more.
+    pub(crate) fn drop_orphans(&self, id: &Uuid) {
+        if self.groups.is_empty() {
+            return; // nobody comes in now; that says nothing of later
+        }
+        let ports = self.ports(&self.store.get(), id);
+        let dropped = match self.live_unit(id) {
+            Some(lu) => lu.retain_ports(|port| ports.contains(port)),
+            None => {
+                let mut gone = 0;
+                let changed = self.change_stored(id, |state| {
+                    let lost = stored_registrants(state)?;
+                    gone = lost.iter().filter(|r| !ports.contains(&r.port)).count();
+                    retain_stored(state, |port| ports.contains(port))
+                });
+                changed.map(|()| gone)
+            }
+        };
+        let unit = hindcast_engine::world::uuid_text(id);
+        match dropped {
+            Ok(0) => {}
+            Ok(registrations) => tracing::warn!(
+                unit,
+                registrations,
+                "persistent reservations dropped: the target ports by which they were made are no more"
+            ),
+            Err(error) => tracing::warn!(unit, %error, "persistent reservations can't be looked at"),
+        }
+    }
+
+    /// The ports by which a logical unit can be reached.
+    fn ports(&self, registry: &Registry, id: &Uuid) -> HashSet<String> {
+        let own = self.pool.volumes().into_iter().find(|v| v.uuid == *id);
+        let own = own.map(|volume| names::of_volume(&volume));
+        let targets = registry.mappings(id).into_iter().map(|(name, _)| name.to_owned()).chain(own);
+        let port =
+            |target: &str, portal_group| TargetPort { target: target.into(), portal_group, relative_id: 0 };
+        targets.flat_map(|target| self.groups.iter().map(move |g| port(&target, *g).name())).collect()
+    }
+
+    /// Drops everything that is reserved at a logical unit. Tells how much there was.
+    pub(crate) fn clear_reservations(&self, id: &Uuid) -> Result<usize> {
+        let lu = self.unit(id).map_err(|e| Error::with_source(e.kind(), "clear reservations", e))?;
+        lu.clear_reservations()
+    }
+}
