@@ -7,6 +7,7 @@ mod check;
 mod commands;
 mod daemon;
 mod faults;
+mod guards;
 mod iscsi;
 mod reidentify;
 mod restore;

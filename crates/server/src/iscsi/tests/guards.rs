@@ -404,6 +404,13 @@ fn reserve(nexus: &Arc<Nexus>) {
     command(nexus, &[0x5f, 1, 3, 0, 0, 0, 0, 0, 24, 0], parameters);
 }
 
+/// A session that has met its unit attentions.
+fn settled(f: &Fixture, target: &str) -> Arc<Nexus> {
+    let nexus = f.attach(target);
+    while attention(&nexus).is_some() {}
+    nexus
+}
+
 fn read_status(nexus: &Arc<Nexus>) -> Status {
     match nexus.start(0, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0) {
         Command::Read(_) => Status::Good,
@@ -451,9 +458,9 @@ fn registrations_go_with_a_port_that_is_no_more() {
     for by_deletion in [true, false] {
         f.create("t");
         f.map("t", "db").unwrap();
-        let by_t = session(&f, "t");
+        let by_t = settled(&f, "t");
         reserve(&by_t);
-        let own = session(&f, "db");
+        let own = settled(&f, "db");
         assert_eq!(read_status(&own), Status::ReservationConflict);
         by_t.detach();
         drop(by_t);
