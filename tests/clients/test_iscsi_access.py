@@ -279,8 +279,9 @@ def rules_attach_to_data(t):
         status, sense = outsider.read(0, 1, lun)
         assert status == CHECK_CONDITION and sense_of(sense) == (5, 0x25, 0), f"LUN {lun} is seen: {sense.hex()}"
     served.cli("clone", "create", "v@s", "copy")
-    served.cli("snapshot", "set", "v@s", "--writable")
-    for name in ("v", "copy", "v.s", "v:snap:s", "v:at:s"):
+    served.cli("snapshot", "create", "v@w")
+    served.cli("snapshot", "set", "v@w", "--writable")
+    for name in ("v", "copy", "v.w", "v:snap:s", "v:at:s", "v:snap:w"):
         assert status_of_login(served.url(name)) == OK, name
         assert status_of_login(served.url(name), OTHER_INITIATOR) == NOT_FOUND_HERE, name
     served.ask_for_chap("v", "alice", SECRET)
@@ -288,7 +289,7 @@ def rules_attach_to_data(t):
     for name in ("v", "second"):
         there = served.url(name)
         assert not lets_in(there) and status_of_login(there) == NO_PROOF, name
-    status, sense = attach(multi).read(0, 1, 0)
+    status, sense = login(multi)[1].read(0, 1, 0)
     assert sense_of(sense) == (5, 0x25, 0), "an account of the volume is asked for at every target"
 
 

@@ -11,6 +11,9 @@ use crate::volume::{Difference, Volume};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Says whether a volume may have a name.
+type NameCheck = Box<dyn Fn(&str) -> Result<()> + Send>;
+
 /// Bytes taken in between two positions that are kept.
 const KEPT_EVERY: u64 = 64 << 20;
 
@@ -36,7 +39,7 @@ pub struct Import {
     /// As the caller wishes; else the stream's.
     name: Option<String>,
     /// Asked before a volume is made.
-    check: Option<Box<dyn Fn(&str) -> Result<()> + Send>>,
+    check: Option<NameCheck>,
     decoder: Decoder,
     target: Option<Target>,
 }

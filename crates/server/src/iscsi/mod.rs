@@ -261,6 +261,7 @@ impl IscsiTarget {
     /// or learns of it, before this returns.
     fn enforce(&self) {
         let registry = self.exports.store.get();
+        let mut ended = Vec::new();
         for session in self.server.sessions() {
             let Some(nexus) = session.nexus.upgrade() else { continue };
             // The login of one that has no connection yet asks for itself.
@@ -281,17 +282,20 @@ impl IscsiTarget {
                 Some(access) if access == nexus.access() => {}
                 Some(access) => nexus.set_access(access),
                 None => {
-                    let (connections, all) = self.server.end_session(session.tsih, DISCONNECT_WAIT);
                     let (initiator, target) = (&session.initiator, nexus.target().name());
                     tracing::info!(
                         target,
                         initiator,
-                        connections,
-                        all,
-                        "iSCSI session ended: nothing allows it any more"
+                        tsih = session.tsih,
+                        "nothing allows an iSCSI session any more"
                     );
+                    ended.push(session.tsih);
                 }
             }
+        }
+        if !ended.is_empty() {
+            let (connections, all) = self.server.end_sessions(&ended, DISCONNECT_WAIT);
+            tracing::info!(sessions = ended.len(), connections, all, "iSCSI sessions ended");
         }
     }
 

@@ -213,11 +213,16 @@ impl Registry {
         self.end_records(records, wait)
     }
 
-    /// Breaks off a session's connections.
-    pub(super) fn end_session(&self, tsih: u16, wait: Duration) -> (usize, bool) {
-        let session = self.state.lock().sessions.get(&tsih).cloned();
-        let records = session.map(|session| session.conns().iter().map(|c| c.record.clone()).collect());
-        self.end_records(records.unwrap_or_default(), wait)
+    /// Breaks off the connections of sessions.
+    pub(super) fn end_sessions(&self, tsihs: &[u16], wait: Duration) -> (usize, bool) {
+        let sessions: Vec<Arc<Session>> = {
+            let state = self.state.lock();
+            tsihs.iter().filter_map(|tsih| state.sessions.get(tsih).cloned()).collect()
+        };
+        let conns = sessions.iter().flat_map(|session| session.conns());
+        let records = conns.map(|conn| conn.record.clone()).collect();
+        drop(sessions);
+        self.end_records(records, wait)
     }
 
     fn end_records(&self, records: Vec<Arc<Record>>, wait: Duration) -> (usize, bool) {

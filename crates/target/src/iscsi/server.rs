@@ -122,10 +122,10 @@ impl IscsiServer {
         self.context.registry.stats()
     }
 
-    /// Ends a session, and waits up to `wait` for it to be gone. Tells how many connections it had and whether all are
-    /// gone. To keep it from coming back, make [`Targets::login`] fail first.
-    pub fn end_session(&self, tsih: u16, wait: Duration) -> (usize, bool) {
-        self.context.registry.end_session(tsih, wait)
+    /// Ends sessions, all at once, and waits up to `wait` for them to be gone. Tells how many connections they had and
+    /// whether all are gone. To keep them from coming back, make [`Targets::login`] fail first.
+    pub fn end_sessions(&self, tsihs: &[u16], wait: Duration) -> (usize, bool) {
+        self.context.registry.end_sessions(tsihs, wait)
     }
 
     /// The sessions there are, discovery sessions included.
