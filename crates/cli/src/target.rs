@@ -176,37 +176,40 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N")]
         rule: usize,
     },
-    /// Ask initiators to prove who they are by CHAP: add an account, or replace the one of that name
-    #[command(after_help = CHAP_EXAMPLES, group = ArgGroup::new("which").required(true),
-        group = ArgGroup::new("switch").required(true))]
-    Chap {
-        #[command(flatten)]
-        which: Which,
-        /// Name that initiators use
-        #[arg(long, group = "switch", requires = "secret_file")]
-        user: Option<String>,
-        /// File with the secret that they prove to know, or - for standard input
-        #[arg(long, value_name = "FILE", requires = "user")]
-        secret_file: Option<PathBuf>,
-        /// Name that the target uses when an initiator asks for its proof
-        #[arg(long, value_name = "USER", requires_all = ["mutual_secret_file", "user"])]
-        mutual_user: Option<String>,
-        /// File with the secret that the target proves to know
-        #[arg(long, value_name = "FILE", requires = "mutual_user")]
-        mutual_secret_file: Option<PathBuf>,
-        /// The target proves itself no more
-        #[arg(long, requires = "user", conflicts_with = "mutual_user")]
-        no_mutual: bool,
-        /// List the accounts
-        #[arg(long, group = "switch")]
-        list: bool,
-        /// Remove one of several accounts; sessions that proved it end
-        #[arg(long, value_name = "USER", group = "switch")]
-        remove: Option<String>,
-        /// Ask for it no more
-        #[arg(long, group = "switch")]
-        off: bool,
-    },
+    Chap(ChapArgs),
+}
+
+/// Ask initiators to prove who they are by CHAP: add an account, or replace the one of that name
+#[derive(Debug, Args)]
+#[command(after_help = CHAP_EXAMPLES, group = ArgGroup::new("which").required(true),
+    group = ArgGroup::new("switch").required(true))]
+pub(crate) struct ChapArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Name that initiators use
+    #[arg(long, group = "switch", requires = "secret_file")]
+    user: Option<String>,
+    /// File with the secret that they prove to know, or - for standard input
+    #[arg(long, value_name = "FILE", requires = "user")]
+    secret_file: Option<PathBuf>,
+    /// Name that the target uses when an initiator asks for its proof
+    #[arg(long, value_name = "USER", requires_all = ["mutual_secret_file", "user"])]
+    mutual_user: Option<String>,
+    /// File with the secret that the target proves to know
+    #[arg(long, value_name = "FILE", requires = "mutual_user")]
+    mutual_secret_file: Option<PathBuf>,
+    /// The target proves itself no more
+    #[arg(long, requires = "user", conflicts_with = "mutual_user")]
+    no_mutual: bool,
+    /// List the accounts
+    #[arg(long, group = "switch")]
+    list: bool,
+    /// Remove one of several accounts; sessions that proved it end
+    #[arg(long, value_name = "USER", group = "switch")]
+    remove: Option<String>,
+    /// Ask for it no more
+    #[arg(long, group = "switch")]
+    off: bool,
 }
 
 /// One target, or all.
@@ -306,31 +309,48 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let lun = lun.map_or_else(String::new, |lun| format!("LUN {lun} of "));
             output.done(format_args!("cleared the reservations of {lun}{name}"))
         }
-        Command::Chap { which, list: true, .. } => output.show(&accounts(session, &which)?, |all| {
+        Command::Chap(args) => run_chap(args, session),
+    }
+}
+
+/// `hindcast target chap`.
+fn run_chap(args: ChapArgs, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    let ChapArgs {
+        which,
+        user,
+        secret_file,
+        mutual_user,
+        mutual_secret_file,
+        no_mutual,
+        list: listed,
+        remove,
+        off,
+    } = args;
+    if listed {
+        return output.show(&accounts(session, &which)?, |all| {
             let rows = all.iter().map(|a| vec![a.user.clone(), a.proves.to_owned()]);
             list(&["USER", "PROVES"], &[], rows)
-        }),
-        Command::Chap { which, remove: Some(user), .. } => {
-            client.remove_account(which.name(), &user)?;
-            output.done(format_args!("{}: removed CHAP account {user}", which.text()))
-        }
-        Command::Chap { which, off: true, .. } => {
-            client.remove_chap(which.name())?;
-            output.done(format_args!("{}: CHAP is off", which.text()))
-        }
-        Command::Chap { which, user, secret_file, mutual_user, mutual_secret_file, no_mutual, .. } => {
-            let chap = SetChap {
-                user: user.unwrap_or_default(),
-                secret: secret_file.as_deref().map(read_secret).transpose()?.unwrap_or_default(),
-                mutual_user,
-                mutual_secret: mutual_secret_file.as_deref().map(read_secret).transpose()?,
-                no_mutual,
-            };
-            client.set_chap(which.name(), &chap)?;
-            output.done(format_args!("{}: CHAP as {}", which.text(), chap.user))?;
-            warn_of(session, &which)
-        }
+        });
     }
+    if let Some(user) = remove {
+        client.remove_account(which.name(), &user)?;
+        return output.done(format_args!("{}: removed CHAP account {user}", which.text()));
+    }
+    if off {
+        client.remove_chap(which.name())?;
+        return output.done(format_args!("{}: CHAP is off", which.text()));
+    }
+    let chap = SetChap {
+        user: user.unwrap_or_default(),
+        secret: secret_file.as_deref().map(read_secret).transpose()?.unwrap_or_default(),
+        mutual_user,
+        mutual_secret: mutual_secret_file.as_deref().map(read_secret).transpose()?,
+        no_mutual,
+    };
+    client.set_chap(which.name(), &chap)?;
+    output.done(format_args!("{}: CHAP as {}", which.text(), chap.user))?;
+    warn_of(session, &which)
 }
 
 fn add_rule(session: &Session, which: &Which, rule: &AddRule) -> Result<(), Failure> {

@@ -2,8 +2,8 @@
 
 use super::config::{IscsiConfig, Portal};
 use super::conn::{Conn, Shared};
-use super::login::{self, Login, Refusal, Status, Step, denied};
-use super::params::Wishes;
+use super::login::{self, Identity, Login, Refusal, Status, Step, denied};
+use super::params::{Params, Wishes};
 use super::pdu::{BHS_LEN, Bhs, Digests};
 use super::refusals::Line;
 use super::registry::{NoSession, Record, Registry};
@@ -334,6 +334,56 @@ fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool
     shared.targets.login(target, &who).is_ok_and(|grant| is_same(&grant))
 }
 
+impl From<NoSession> for Refusal {
+    fn from(why: NoSession) -> Refusal {
+        match why {
+            NoSession::TooMany => Refusal(Status::OutOfResources, "too many sessions"),
+            NoSession::NoPort => Refusal(Status::NotFound, "the target has no port in this portal group"),
+            NoSession::Foreign => Refusal(Status::AuthorizationFailure, "the session is another account's"),
+            NoSession::Stuck => Refusal(Status::TargetError, "the old session does not end"),
+        }
+    }
+}
+
+/// Makes the session that a login asks for.
+fn begin_session(
+    shared: &Shared,
+    registry: &Arc<Registry>,
+    record: &Record,
+    key: &Key,
+    (identity, grant, params): (Identity, Option<Grant>, Params),
+) -> std::result::Result<Arc<Session>, Refusal> {
+    // Not before: whoever may not log in makes the server open nothing.
+    let entered = match grant {
+        Some(grant) => Some((shared.targets.open(&grant).map_err(denied)?, grant.access)),
+        None => None,
+    };
+    let user = identity.user.clone();
+    let make = |tsih| {
+        let agreed = (identity, entered, params);
+        Session::new(tsih, agreed, record.portal_group, shared.config.queue_depth, Arc::downgrade(registry))
+    };
+    let who = (user.as_deref(), record.peer);
+    Ok(registry.make_session(key, who, shared.config.max_sessions, make)?)
+}
+
+/// The session that a login wants to join.
+fn find_session(
+    registry: &Registry,
+    record: &Record,
+    key: &Key,
+    identity: &Identity,
+) -> std::result::Result<Arc<Session>, Refusal> {
+    match registry.find_session(identity.tsih, key) {
+        Some(session) if session.identity.user == identity.user => Ok(session),
+        Some(session) => {
+            session.log_foreign(identity.user.as_deref(), record.peer);
+            Err(NoSession::Foreign.into())
+        }
+        None => Err(Refusal(Status::SessionDoesNotExist, "there is no such session")),
+    }
+}
+
 /// Makes or joins the session, and says so. `Err(None)` if the initiator left meanwhile.
 fn establish(
     shared: &Shared,
@@ -350,37 +400,9 @@ fn establish(
         portal_group: record.portal_group,
     };
     let (cid, first) = (identity.cid, identity.tsih == 0);
-    let session = if first {
-        // Not before: whoever may not log in makes the server open nothing.
-        let open = |grant: Grant| Ok((shared.targets.open(&grant).map_err(denied)?, grant.access));
-        let entered = grant.map(open).transpose().map_err(Some)?;
-        let make = |tsih| {
-            let agreed = (identity, entered, params.clone());
-            let depth = shared.config.queue_depth;
-            Session::new(tsih, agreed, record.portal_group, depth, Arc::downgrade(registry))
-        };
-        let (max, user) = (shared.config.max_sessions, login.identity().and_then(|i| i.user.as_deref()));
-        let who = (user, record.peer);
-        match registry.make_session(&key, who, max, make) {
-            Ok(session) => session,
-            Err(NoSession::TooMany) => return refuse(Status::OutOfResources, "too many sessions"),
-            Err(NoSession::NoPort) => {
-                return refuse(Status::NotFound, "the target has no port in this portal group");
-            }
-            Err(NoSession::Foreign) => {
-                return refuse(Status::AuthorizationFailure, "the session is another account's");
-            }
-            Err(NoSession::Stuck) => return refuse(Status::TargetError, "the old session does not end"),
-        }
-    } else {
-        match registry.find_session(identity.tsih, &key) {
-            Some(session) if session.identity.user == identity.user => session,
-            Some(session) => {
-                session.log_foreign(identity.user.as_deref(), record.peer);
-                return refuse(Status::AuthorizationFailure, "the session is another account's");
-            }
-            None => return refuse(Status::SessionDoesNotExist, "there is no such session"),
-        }
+    let session = match first {
+        true => begin_session(shared, registry, record, &key, (identity, grant, params.clone()))?,
+        false => find_session(registry, record, &key, &identity)?,
     };
     if !is_still_granted(shared, record, &session) {
         if first {
