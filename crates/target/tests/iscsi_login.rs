@@ -413,6 +413,20 @@ fn accounts_are_asked_again_at_the_end_of_a_login() {
     }
 }
 
+/// Text for people who may use the target is not for everybody who reaches it.
+#[test]
+fn the_alias_is_told_to_those_who_have_proven_who_they_are() {
+    let fixture = fixture_with(chap(false));
+    let mut wire = fixture.connect();
+    let first = wire.login_step(0, &with(&[("AuthMethod", "CHAP")]));
+    assert_eq!((first.login_status(), first.value("TargetAlias")), (0, None));
+    let mut wire = fixture.connect();
+    let proven = prove(&mut wire, "carol", "carol's secret", &[]);
+    assert_eq!(proven.value("TargetAlias").as_deref(), Some("a volume"));
+    *fixture.daemon.auth.lock() = AuthPolicy::None;
+    assert_eq!(fixture.connect().login(&[]).value("TargetAlias").as_deref(), Some("a volume"));
+}
+
 #[test]
 fn a_target_is_opened_once_the_initiator_has_proven_who_it_is() {
     let fixture = fixture_with(chap(false));

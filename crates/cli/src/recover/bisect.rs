@@ -83,6 +83,13 @@ pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
     if from.lsn > to.lsn {
         return Err(Failure::usage("--from has to be before --to"));
     }
+    if !client.volume(&args.volume)?.nbd {
+        let text = format!(
+            "bisect {0}: checks see it over NBD, of which it is kept out; see `hindcast volume set {0} --nbd`",
+            args.volume
+        );
+        return Err(Failure::Failed(text));
+    }
     let interrupt = if args.mount { Interrupt::listen()? } else { Interrupt::default() };
     let mut search = Search { args, session, interrupt, checks: 0 };
     if from.size == to.size && !search.has_writes(from.lsn, to.lsn + 1)? {

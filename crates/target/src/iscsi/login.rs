@@ -94,6 +94,8 @@ pub(super) struct Login<'a> {
     auth: Auth,
     /// The account that was proven.
     proven: Option<ChapUser>,
+    /// TargetAlias, for an initiator that has proven what it must.
+    alias: Option<String>,
     params: Params,
     /// Keys that were negotiated: each may be only once.
     seen: HashSet<String>,
@@ -126,6 +128,7 @@ impl<'a> Login<'a> {
             watch,
             auth: Auth::new(AuthPolicy::None),
             proven: None,
+            alias: None,
             params: Params::default(),
             seen: HashSet::new(),
             text: Vec::new(),
@@ -238,6 +241,7 @@ impl<'a> Login<'a> {
                         identity.user = account.as_ref().map(|account| account.name.clone());
                     }
                     self.proven = account;
+                    self.tell_alias();
                 }
             }
         } else if !security.is_empty() {
@@ -292,9 +296,7 @@ impl<'a> Login<'a> {
                     return refuse(Status::NotFound, "TargetName is not the target's iSCSI name");
                 }
                 let policy = grant.auth.clone();
-                if let Some(alias) = grant.alias.as_deref().filter(|alias| alias.len() <= 255) {
-                    text::put(&mut self.answer, "TargetAlias", alias);
-                }
+                self.alias = grant.alias.filter(|alias| alias.len() <= 255);
                 policy
             }
         };
@@ -302,6 +304,9 @@ impl<'a> Login<'a> {
             text::put(&mut self.answer, "TargetPortalGroupTag", &self.portal_group.to_string());
         }
         self.auth = Auth::new(policy);
+        if !self.auth.is_required() {
+            self.tell_alias();
+        }
         if stage != SECURITY && self.auth.is_required() {
             return refuse(Status::AuthenticationFailure, "security negotiation was skipped");
         }
@@ -319,6 +324,12 @@ impl<'a> Login<'a> {
             cmd_sn: request.cmd_sn(),
         });
         Ok(())
+    }
+
+    fn tell_alias(&mut self) {
+        if let Some(alias) = self.alias.take() {
+            text::put(&mut self.answer, "TargetAlias", &alias);
+        }
     }
 
     fn negotiate(&mut self, key: &str, value: &str, stage: u8) -> Checked<()> {
