@@ -224,10 +224,10 @@ fn the_rules_of_the_other_session_hold() {
     let fixture = Fixture::new();
     let (mut a, mut b) = (fixture.session("a"), fixture.session("b"));
     let nexus = fixture.two.targets[&name("b")].nexuses().pop().unwrap();
-    nexus.set_access(Access { read_only: true, luns: None });
+    nexus.set_access(Access { read_only: true, ..Access::default() });
     assert_eq!(copy(&mut a, "a", "b"), Some(PROTECTED));
     assert_eq!(copy(&mut a, "b", "a"), None, "reading is allowed");
-    nexus.set_access(Access { read_only: false, luns: Some([1].into()) });
+    nexus.set_access(Access { luns: Some([1].into()), ..Access::default() });
     assert_eq!(copy(&mut a, "b", "a"), Some(NOT_REACHABLE), "masked");
     nexus.set_access(Access::default());
     ready(&mut b);
