@@ -108,7 +108,7 @@ fn changes_right_after_a_message_are_told_together_and_not_lost() {
 fn a_first_lun_is_told_after_the_last_one_went() {
     let (fixture, mut wire) = session();
     let nexus = fixture.daemon.target.nexuses().pop().unwrap();
-    nexus.set_access(Access { read_only: false, luns: Some([].into()) });
+    nexus.set_access(Access { luns: Some([].into()), ..Access::default() });
     assert_eq!(told(&mut wire, 300), []);
     nexus.set_access(Access::default());
     assert_eq!(told(&mut wire, 300), [LUNS_CHANGED]);
@@ -119,7 +119,7 @@ fn rules_that_show_and_hide_luns_send_one_message() {
     let (fixture, mut wire) = session();
     let nexus = fixture.daemon.target.nexuses().pop().unwrap();
     for n in 1..20 {
-        nexus.set_access(Access { read_only: false, luns: Some((0..n).collect()) });
+        nexus.set_access(Access { luns: Some((0..n).collect()), ..Access::default() });
     }
     assert_eq!(told(&mut wire, 2500), [LUNS_CHANGED]);
 }
