@@ -13,6 +13,10 @@ pub mod nbd;
 mod net;
 pub mod scsi;
 
+pub use net::admission;
+pub use net::listener::listen_unix;
+pub use net::repeated::Repeated;
+
 /// What a target may tell about an export without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportEntry {

@@ -7,7 +7,7 @@ mod initiator;
 mod mem;
 
 use hindcast_target::iscsi::pdu::{FINAL, NO_TAG, RejectReason, opcode};
-use hindcast_target::iscsi::{AuthPolicy, Denied};
+use hindcast_target::iscsi::{AuthPolicy, Denied, IscsiConfig};
 use hindcast_target::scsi::Access;
 use initiator::{
     ABORT_TASK, ABORT_TASK_SET, Fixture, LUN_RESET, NAME, OPERATIONAL_TO_FULL, SOLICITED, TARGET, Wire,
@@ -295,9 +295,10 @@ fn long_commands_leave_workers_to_others() {
     }
 }
 
-/// Discovery needs no rights: whoever only discovers must not take the sessions away from those who have some.
+/// Discovery needs no rights: whoever only discovers must not take the sessions away from those who have some, nor from others
+/// who want to discover.
 #[test]
-fn discovery_leaves_sessions_to_others() {
+fn discovery_leaves_sessions_and_discovery_to_others() {
     let fixture = Fixture::with(|c| c.max_sessions = 8);
     let discover = |n: u8| {
         let mut wire = fixture.connect();
@@ -305,11 +306,12 @@ fn discovery_leaves_sessions_to_others() {
         let response = wire.try_login(&[("SessionType", "Discovery")]);
         (response.login_status(), wire)
     };
-    let held: Vec<(u16, Wire)> = (0..6).map(discover).collect();
-    assert_eq!(
-        held.iter().map(|(status, _)| *status).collect::<Vec<_>>(),
-        [0, 0, 0x302, 0x302, 0x302, 0x302]
-    );
+    let mut held: Vec<(u16, Wire)> = (0..6).map(discover).collect();
+    assert_eq!(held.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [0; 6]);
+    fixture.wait_for("the oldest to give way", || fixture.server.sessions().len() == 2);
+    for (_, wire) in &mut held[..4] {
+        assert!(wire.is_closed());
+    }
     drop(fixture.session());
 }
 
@@ -322,23 +324,71 @@ fn connect_from(local: [u8; 4], port: u16) -> TcpStream {
     TcpStream::from(socket)
 }
 
-#[test]
-fn one_address_cannot_take_all_connections() {
+/// A server that others than this host's 127.0.0.1 reach, too.
+fn reachable(change: impl FnOnce(&mut IscsiConfig)) -> (Fixture, u16) {
     let fixture = Fixture::with(|c| {
-        (c.max_connections, c.max_connections_per_address) = (8, 3);
+        change(c);
         c.portals.truncate(1);
         c.portals[0].listen = "0.0.0.0:0".parse().unwrap();
     });
     let port = fixture.address(0).port();
-    let local = || Wire::connect(([127, 0, 0, 1], port).into());
-    let held: Vec<Wire> = (0..3).map(|_| local()).collect();
-    fixture.wait_for("three connections", || fixture.server.stats().connections == 3);
-    assert!(local().is_closed());
-    let mut other = Wire::over(connect_from([127, 0, 0, 2], port));
-    other.login(&[]);
+    (fixture, port)
+}
+
+/// A login with an ISID of its own, from 127.0.0.`host`.
+fn login_from(host: u8, port: u16, isid: u8, keys: &[(&str, &str)]) -> (u16, Wire) {
+    let mut wire = Wire::over(connect_from([127, 0, 0, host], port));
+    wire.isid[5] = isid;
+    let status = wire.try_login(keys).login_status();
+    (status, wire)
+}
+
+#[test]
+fn one_address_cannot_take_all_connections() {
+    let (fixture, port) = reachable(|c| (c.max_connections, c.max_connections_per_address) = (8, 3));
+    let held: Vec<(u16, Wire)> = (0..3).map(|n| login_from(1, port, n, &[])).collect();
+    assert!(held.iter().all(|(status, _)| *status == 0));
+    assert!(Wire::over(connect_from([127, 0, 0, 1], port)).is_closed());
+    assert_eq!(login_from(2, port, 9, &[]).0, 0);
     drop(held);
-    fixture.wait_for("the three to end", || fixture.server.stats().connections == 1);
-    local().login(&[]);
+    fixture.wait_for("all to end", || fixture.server.stats().connections == 0);
+    assert_eq!(login_from(1, port, 1, &[]).0, 0);
+}
+
+#[test]
+fn one_address_cannot_take_all_sessions() {
+    let (_fixture, port) = reachable(|c| (c.max_sessions, c.max_sessions_per_address) = (8, 4));
+    let held: Vec<(u16, Wire)> = (0..8).map(|n| login_from(2, port, n, &[])).collect();
+    assert_eq!(
+        held.iter().map(|(status, _)| *status).collect::<Vec<_>>(),
+        [0, 0, 0, 0, 0x302, 0x302, 0x302, 0x302]
+    );
+    assert_eq!(login_from(3, port, 20, &[]).0, 0);
+    assert_eq!(login_from(3, port, 21, &[("SessionType", "Discovery")]).0, 0);
+}
+
+/// From however many addresses: an initiator under one name leaves some for others.
+#[test]
+fn one_initiator_name_cannot_take_all_sessions() {
+    let (_fixture, port) = reachable(|c| (c.max_sessions, c.max_sessions_per_address) = (8, 4));
+    let held: Vec<(u16, Wire)> = (0..8).map(|n| login_from(2 + n, port, n, &[])).collect();
+    assert_eq!(held.iter().filter(|(status, _)| *status == 0).count(), 6);
+    let mut other = Wire::over(connect_from([127, 0, 0, 9], port));
+    other.name = "iqn.2026-11.org.example:other".into();
+    assert_eq!(other.try_login(&[]).login_status(), 0);
+}
+
+/// Who says nothing pushes out who says nothing, the greediest first, and nobody else.
+#[test]
+fn silent_connections_shut_nobody_out() {
+    let (fixture, port) = reachable(|c| (c.max_connections, c.max_connections_per_address) = (32, 16));
+    let silent: Vec<TcpStream> = (0..60).map(|n| connect_from([127, 0, 0, 10 + n % 6], port)).collect();
+    // Eight wait: a quarter of what may be logged in, beside them.
+    fixture.wait_for("the others to be gone", || fixture.server.stats().connections == 8);
+    for n in 0..20 {
+        assert_eq!(login_from(2, port, n, &[]).0, 0, "login {n}");
+    }
+    drop(silent);
 }
 
 #[test]

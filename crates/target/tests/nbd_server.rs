@@ -147,6 +147,70 @@ fn connections_over_the_limit_are_closed_at_once() {
     assert_eq!((stats.accepted, stats.refused), (3, 1));
 }
 
+/// A connection to this host from an address of one's choice.
+fn connect_from(host: u8, port: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
+    connect(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    TcpStream::from(socket)
+}
+
+/// A server on a Unix socket and on TCP, with a limit; the port.
+fn both(max: usize) -> (Fixture, u16) {
+    let fixture = start(MemDevice::new(SIZE), |c| {
+        c.listen.push(local());
+        (c.max_connections, c.max_connections_per_address) = (max, max / 2);
+    });
+    let port = tcp_address(&fixture.server).port();
+    (fixture, port)
+}
+
+fn served(stream: TcpStream) -> Client<TcpStream> {
+    let mut client = Client::new(stream);
+    client.negotiate("", true);
+    client
+}
+
+#[test]
+fn one_address_cannot_take_all_connections() {
+    let (_fixture, port) = both(16);
+    let held: Vec<_> = (0..8).map(|_| served(connect_from(2, port))).collect();
+    Client::raw(connect_from(2, port)).assert_closed();
+    assert_eq!(served(connect_from(3, port)).read(0, 512), [0; 512]);
+    drop(held);
+}
+
+#[test]
+fn tcp_leaves_room_for_unix_sockets_and_the_other_way_round() {
+    let (fixture, port) = both(16);
+    let held: Vec<_> = (0..14).map(|n| served(connect_from(2 + n / 7, port))).collect();
+    Client::raw(connect_from(9, port)).assert_closed();
+    let mut unix = [fixture.client(true), fixture.client(true)];
+    assert_eq!(unix[1].read(0, 512), [0; 512]);
+    Client::raw(UnixStream::connect(&fixture.path).unwrap()).assert_closed();
+    drop((held, unix));
+    wait_until(|| fixture.server.stats().connections == 0);
+    let held: Vec<_> = (0..14).map(|_| fixture.client(true)).collect();
+    Client::raw(UnixStream::connect(&fixture.path).unwrap()).assert_closed();
+    assert_eq!(served(connect_from(2, port)).read(0, 512), [0; 512]);
+    drop(held);
+}
+
+/// Who says nothing pushes out who says nothing, the greediest first, and nobody else.
+#[test]
+fn silent_connections_shut_nobody_out() {
+    let (fixture, port) = both(32);
+    let silent: Vec<_> = (0..60).map(|n| connect_from(10 + n % 6, port)).collect();
+    // Eight wait: a quarter of what may be served, beside them.
+    wait_until(|| fixture.server.stats().connections == 8);
+    for _ in 0..20 {
+        assert_eq!(served(connect_from(2, port)).read(0, 512), [0; 512]);
+        assert_eq!(fixture.client(true).read(0, 512), [0; 512]);
+    }
+    drop(silent);
+}
+
 #[test]
 fn an_export_can_be_disconnected() {
     let (one, two) = (Arc::new(MemDevice::new(SIZE)), Arc::new(MemDevice::new(SIZE)));

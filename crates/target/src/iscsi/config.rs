@@ -39,14 +39,18 @@ pub enum DigestPolicy {
 pub struct IscsiConfig {
     /// Where to listen.
     pub portals: Vec<Portal>,
-    /// Connections at a time; more are closed at once.
+    /// Connections that are logged in at a time; more are closed at once. Those that are not yet are beside these, and the
+    /// oldest gives way to a new one.
     pub max_connections: usize,
-    /// Connections from one address at a time: one host must not be able to shut all others out.
+    /// Of them, those from one address, or one /64 of IPv6: one host must not be able to shut all others out.
     pub max_connections_per_address: usize,
     /// Connections of one session (MaxConnections).
     pub max_connections_per_session: u16,
-    /// Sessions at a time; more are refused at login. Discovery sessions, which anybody may open, have at most a quarter.
+    /// Sessions at a time; more are refused at login. One initiator name has at most three quarters. Discovery sessions, which
+    /// anybody may open, have at most a quarter, and the oldest gives way to a new one.
     pub max_sessions: usize,
+    /// Of them, those from one address, or one /64 of IPv6.
+    pub max_sessions_per_address: usize,
     /// Time for the whole login phase.
     pub login_timeout: Duration,
     /// Commands of one session that may be under way: the command window.
@@ -88,7 +92,8 @@ impl Default for IscsiConfig {
             max_connections: 1024,
             max_connections_per_address: 512,
             max_connections_per_session: 8,
-            max_sessions: 512,
+            max_sessions: 1024,
+            max_sessions_per_address: 512,
             login_timeout: Duration::from_secs(15),
             queue_depth: 128,
             max_recv_data_segment: 256 << 10,
@@ -128,6 +133,7 @@ impl IscsiConfig {
             self.max_connections,
             self.max_connections_per_address,
             self.max_sessions,
+            self.max_sessions_per_address,
             self.max_jobs_per_connection,
             self.workers,
         ];

@@ -4,11 +4,13 @@ use super::pdu::{AsyncEvent, async_message};
 use super::session::{Key, Session};
 use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
 use crate::net::budget::Holder;
+use crate::net::admission::{self, Full, Limits, Party};
+use crate::net::repeated::Repeated;
 use crate::net::transport::Transport;
 use parking_lot::{Condvar, Mutex};
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -27,9 +29,32 @@ pub(super) struct Record {
     pub(super) target: Mutex<Option<String>>,
     /// The initiator, from the same moment on.
     pub(super) initiator: Mutex<Option<String>>,
+    /// It is a connection of a session.
+    pub(super) logged_in: AtomicBool,
     pub(super) counters: Counters,
     pub(super) accepted: Instant,
     registry: Arc<Registry>,
+}
+
+/// Bounds on sessions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionLimits {
+    pub(super) all: usize,
+    /// Of one address.
+    pub(super) own: usize,
+}
+
+impl SessionLimits {
+    /// Sessions under one initiator name. More than one address may have: who only claims a name from one address does not
+    /// use up what its owner may have.
+    fn of_initiator(&self) -> usize {
+        (self.all - self.all / 4).max(self.own)
+    }
+
+    /// Discovery sessions, which anybody may open.
+    fn discovery(&self) -> usize {
+        self.all.div_ceil(4)
+    }
 }
 
 /// Why a session could not be made.
@@ -44,19 +69,33 @@ pub(super) enum NoSession {
 }
 
 /// All connections and sessions of a server.
-#[derive(Default)]
 pub(super) struct Registry {
     state: Mutex<State>,
     ended: Condvar,
+    session_limits: SessionLimits,
+    refusals: Repeated,
+    reinstatements: Repeated,
 }
 
-#[derive(Default)]
+/// A session, and whom it counts for.
+struct Entered {
+    session: Arc<Session>,
+    party: Party,
+    /// A discovery session that gives way to a new one: it was told to end, and has not yet.
+    leaving: bool,
+}
+
+impl Entered {
+    fn discovers(&self) -> bool {
+        self.session.key.target.is_none()
+    }
+}
+
 struct State {
     /// Weak, so that a record belongs to its connection alone.
     connections: BTreeMap<u64, Weak<Record>>,
-    /// How many of them each address has; none is absent.
-    by_address: HashMap<IpAddr, usize>,
-    sessions: BTreeMap<u16, Arc<Session>>,
+    admission: admission::Admission,
+    sessions: BTreeMap<u16, Entered>,
     next_id: u64,
     next_tsih: u16,
     refused: u64,
@@ -66,43 +105,126 @@ struct State {
     past: IscsiTraffic,
 }
 
+impl State {
+    /// Room for one more session of `party` under the name of an initiator. `Some`: the session that gives way to it.
+    fn room(
+        &mut self,
+        limits: SessionLimits,
+        key: &Key,
+        party: Party,
+    ) -> Result<Option<Arc<Session>>, NoSession> {
+        let staying = || self.sessions.values().filter(|s| !s.leaving);
+        let own = staying().filter(|s| s.party == party).count();
+        let named = staying().filter(|s| s.session.key.initiator == key.initiator).count();
+        if staying().count() >= limits.all || own >= limits.own || named >= limits.of_initiator() {
+            return Err(NoSession::TooMany);
+        }
+        if key.target.is_some() || staying().filter(|s| s.discovers()).count() < limits.discovery() {
+            return Ok(None);
+        }
+        if self.sessions.values().filter(|s| s.leaving).count() >= limits.discovery() {
+            return Err(NoSession::TooMany);
+        }
+        // Discovery takes moments. Whoever holds such sessions gives way, the one that holds most of them first.
+        let mut parties: HashMap<Party, (usize, Instant, u16)> = HashMap::new();
+        for (tsih, found) in self.sessions.iter().filter(|(_, s)| !s.leaving && s.discovers()) {
+            let of = parties.entry(found.party).or_insert((0, found.session.began, *tsih));
+            of.0 += 1;
+            if found.session.began < of.1 {
+                (of.1, of.2) = (found.session.began, *tsih);
+            }
+        }
+        let most = parties.into_values().max_by_key(|(count, began, _)| (*count, std::cmp::Reverse(*began)));
+        let goes = most.and_then(|(_, _, tsih)| self.sessions.get_mut(&tsih));
+        Ok(goes.map(|entered| {
+            entered.leaving = true;
+            entered.session.clone()
+        }))
+    }
+}
+
 impl Registry {
-    /// Registers a connection; `None` if there are `max` already, or `max_own` from its address.
+    pub(super) fn new(limits: Limits, session_limits: SessionLimits) -> Registry {
+        let state = State {
+            connections: BTreeMap::new(),
+            admission: admission::Admission::new(limits),
+            sessions: BTreeMap::new(),
+            next_id: 0,
+            next_tsih: 0,
+            refused: 0,
+            failed_logins: 0,
+            failed_authentications: 0,
+            past: IscsiTraffic::default(),
+        };
+        let (state, ended) = (Mutex::new(state), Condvar::new());
+        let (refusals, reinstatements) = (Repeated::new(), Repeated::new());
+        Registry { state, ended, session_limits, refusals, reinstatements }
+    }
+
+    /// Registers a connection that is not logged in yet; `None` if there is no room for it. One that makes room by it is broken
+    /// off.
     pub(super) fn admit(
         registry: &Arc<Registry>,
-        (max, max_own): (usize, usize),
         transport: Arc<dyn Transport>,
         (peer, local): (SocketAddr, SocketAddr),
         portal_group: u16,
     ) -> Option<Arc<Record>> {
-        let address = peer.ip().to_canonical();
         let mut state = registry.state.lock();
-        let own = state.by_address.get(&address).copied().unwrap_or(0);
-        if state.connections.len() >= max || own >= max_own {
-            state.refused += 1;
-            let refused = state.refused;
-            drop(state);
-            if refused.is_power_of_two() {
-                tracing::warn!(%peer, max, own, max_own, refused, "too many iSCSI connections");
+        let id = state.next_id + 1;
+        let goes = match state.admission.enter(id, Party::of(peer.ip())) {
+            Ok(goes) => goes,
+            Err(full) => {
+                drop(state);
+                registry.refused(peer, full);
+                return None;
             }
-            return None;
-        }
-        state.next_id += 1;
+        };
+        state.next_id = id;
         let record = Arc::new(Record {
-            id: state.next_id,
+            id,
             peer,
             local,
             portal_group,
             transport,
             target: Mutex::default(),
             initiator: Mutex::default(),
+            logged_in: AtomicBool::new(false),
             counters: Counters::default(),
             accepted: Instant::now(),
             registry: registry.clone(),
         });
-        state.connections.insert(record.id, Arc::downgrade(&record));
-        state.by_address.insert(address, own + 1);
+        state.connections.insert(id, Arc::downgrade(&record));
+        let goes = goes.and_then(|id| state.connections.get(&id)).and_then(Weak::upgrade);
+        drop(state);
+        if let Some(goes) = goes {
+            goes.transport.abort();
+        }
         Some(record)
+    }
+
+    fn refused(&self, peer: SocketAddr, full: Full) {
+        let refused = {
+            let mut state = self.state.lock();
+            state.refused += 1;
+            state.refused
+        };
+        if let Some(turn) = self.refusals.turn() {
+            let what = match full {
+                Full::All => "too many iSCSI connections",
+                Full::Own => "too many iSCSI connections of one address",
+            };
+            tracing::warn!(%peer, refused, unsaid = turn.unsaid(), "{what}");
+        }
+    }
+
+    /// A connection is about to belong to a session: it counts among those that do. `false`: there is no room among them any
+    /// more.
+    pub(super) fn settle(&self, record: &Record) -> bool {
+        let settled = self.state.lock().admission.settle(record.id);
+        if let Err(full) = settled {
+            self.refused(record.peer, full);
+        }
+        settled.is_ok()
     }
 
     /// A login failed.
@@ -118,45 +240,76 @@ impl Registry {
         &self,
         key: &Key,
         (user, peer): (Option<&str>, SocketAddr),
-        max: usize,
         make: impl FnOnce(u16) -> Option<Arc<Session>>,
     ) -> Result<Arc<Session>, NoSession> {
         let deadline = Instant::now() + ABORT_WAIT;
         let mut state = self.state.lock();
-        while let Some(old) = state.sessions.values().find(|s| s.key == *key).cloned() {
+        while let Some(old) = state.sessions.values().find(|s| s.session.key == *key) {
+            let old = old.session.clone();
             drop(state);
             if old.identity.user.is_some() && old.identity.user.as_deref() != user {
                 old.log_foreign(user, peer);
                 return Err(NoSession::Foreign);
             }
-            tracing::info!(initiator = %key.initiator, tsih = old.tsih, "session reinstatement");
+            self.tell_reinstatement(&old, peer);
             old.abort();
             state = self.state.lock();
-            let there = |state: &State| state.sessions.values().any(|s| Arc::ptr_eq(s, &old));
+            let there = |state: &State| state.sessions.values().any(|s| Arc::ptr_eq(&s.session, &old));
             while there(&state) {
                 if self.ended.wait_until(&mut state, deadline).timed_out() {
                     return Err(NoSession::Stuck);
                 }
             }
         }
-        let discovering = || state.sessions.values().filter(|s| s.key.target.is_none()).count();
-        if state.sessions.len() >= max || (key.target.is_none() && discovering() >= max.div_ceil(4)) {
-            return Err(NoSession::TooMany);
-        }
+        let party = Party::of(peer.ip());
+        let goes = state.room(self.session_limits, key, party)?;
         let tsih = loop {
             state.next_tsih = state.next_tsih.checked_add(1).unwrap_or(1);
             if !state.sessions.contains_key(&state.next_tsih) {
                 break state.next_tsih;
             }
         };
-        let session = make(tsih).ok_or(NoSession::NoPort)?;
-        state.sessions.insert(tsih, session.clone());
-        Ok(session)
+        let made = make(tsih);
+        if let Some(session) = &made {
+            state.sessions.insert(tsih, Entered { session: session.clone(), party, leaving: false });
+        }
+        drop(state);
+        if let Some(goes) = goes {
+            goes.abort();
+        }
+        made.ok_or(NoSession::NoPort)
+    }
+
+    /// A new login takes the place of a session. From another address that is most likely a second host that says it is the
+    /// first: each throws the other out.
+    fn tell_reinstatement(&self, old: &Session, peer: SocketAddr) {
+        let Some(turn) = self.reinstatements.turn() else { return };
+        let (tsih, unsaid) = (old.tsih, turn.unsaid());
+        let (initiator, target) = (&old.key.initiator, old.key.target.as_deref().unwrap_or("(discovery)"));
+        let before: Vec<SocketAddr> = old.conns().iter().map(|conn| conn.record.peer).collect();
+        let elsewhere = !before.is_empty()
+            && before.iter().all(|old| old.ip().to_canonical() != peer.ip().to_canonical());
+        let old_peer = before.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
+        match elsewhere {
+            true => tracing::warn!(
+                initiator,
+                %peer,
+                old_peer,
+                target,
+                tsih,
+                unsaid,
+                "session reinstatement from another address: do two hosts have one initiator name?"
+            ),
+            false => {
+                tracing::info!(initiator, %peer, old_peer, target, tsih, unsaid, "session reinstatement")
+            }
+        }
     }
 
     /// The session that a connection wants to join.
     pub(super) fn find_session(&self, tsih: u16, key: &Key) -> Option<Arc<Session>> {
-        self.state.lock().sessions.get(&tsih).filter(|s| s.key == *key).cloned()
+        let state = self.state.lock();
+        state.sessions.get(&tsih).map(|s| &s.session).filter(|s| s.key == *key).cloned()
     }
 
     /// A session has ended.
@@ -168,11 +321,12 @@ impl Registry {
 
     pub(super) fn sessions_of(&self, target: &str) -> Vec<Arc<Session>> {
         let state = self.state.lock();
-        state.sessions.values().filter(|s| s.key.target.as_deref() == Some(target)).cloned().collect()
+        let all = state.sessions.values().map(|s| &s.session);
+        all.filter(|s| s.key.target.as_deref() == Some(target)).cloned().collect()
     }
 
     pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
-        self.state.lock().sessions.values().cloned().collect()
+        self.state.lock().sessions.values().map(|s| s.session.clone()).collect()
     }
 
     /// The live records. Not while the lock is held: the last reference to one takes the lock when it goes.
@@ -290,10 +444,18 @@ impl Record {
         Holder::of(self.peer.ip())
     }
 
-    /// The connection has ended.
+    /// The connection has ended. Whoever can connect can break off before a login, as often as they like.
     pub(super) fn report(&self, result: &std::io::Result<()>) {
-        if let Err(e) = result {
-            tracing::info!(error = %e, "connection broken off");
+        static BROKEN: Repeated = Repeated::new();
+        let (Err(error), peer) = (result, self.peer) else {
+            return;
+        };
+        if !self.logged_in.load(Ordering::Relaxed) {
+            tracing::debug!(%peer, %error, "connection broken off before a login");
+        } else if let Some(turn) = BROKEN.turn() {
+            let (initiator, target) = (self.initiator.lock().clone(), self.target.lock().clone());
+            let unsaid = turn.unsaid();
+            tracing::info!(initiator, %peer, target, %error, unsaid, "iSCSI connection broken off");
         }
     }
 }
@@ -327,12 +489,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         let mut state = self.registry.state.lock();
         state.connections.remove(&self.id);
-        if let Entry::Occupied(mut own) = state.by_address.entry(self.peer.ip().to_canonical()) {
-            *own.get_mut() -= 1;
-            if *own.get() == 0 {
-                own.remove();
-            }
-        }
+        state.admission.leave(self.id);
         state.past.add(&self.counters.read());
         drop(state);
         self.registry.ended.notify_all();

@@ -6,15 +6,17 @@ use super::login::{self, Identity, Login, Refusal, Status, Step, denied};
 use super::params::{Params, Wishes};
 use super::pdu::{BHS_LEN, Bhs, Digests};
 use super::refusals::Line;
-use super::registry::{NoSession, Record, Registry};
+use super::registry::{NoSession, Record, Registry, SessionLimits};
 use super::serve;
 use super::session::{Key, Session};
 use super::stats::{IscsiStats, SessionInfo};
 use super::targets::{AuthPolicy, Grant, Initiator, Proof, Targets};
+use crate::net::admission::Limits;
 use crate::net::budget::Budget;
 use crate::net::buffers::RxBudget;
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
+use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport, send_all};
 use crate::net::watch::Watch;
 use hindcast_engine::{Error, Result};
@@ -72,6 +74,12 @@ fn shared(
     }
 }
 
+fn registry(config: &IscsiConfig) -> Arc<Registry> {
+    let connections = Limits::new(config.max_connections, config.max_connections_per_address, 0);
+    let sessions = SessionLimits { all: config.max_sessions, own: config.max_sessions_per_address };
+    Arc::new(Registry::new(connections, sessions))
+}
+
 impl IscsiServer {
     /// Binds every portal, then begins to accept. Nothing is left behind if one of them fails.
     pub fn start(config: IscsiConfig, targets: Arc<dyn Targets>) -> Result<IscsiServer> {
@@ -79,7 +87,7 @@ impl IscsiServer {
         let mut portals = config.portals.clone();
         let mut listeners = Vec::new();
         for portal in &mut portals {
-            let listener = Listener::bind(&Listen::Tcp(portal.listen))?;
+            let listener = Listener::bind(&Listen::Tcp(portal.listen), 0)?;
             if let Listen::Tcp(address) = listener.address() {
                 portal.listen = *address;
             }
@@ -94,8 +102,9 @@ impl IscsiServer {
         // One initiator's long commands must not keep others' from beginning.
         let (all, quarter) = (config.workers, config.workers.div_ceil(4));
         let pools = [start("iscsi-work", all)?, start("iscsi-change", all)?, start("iscsi-slow", quarter)?];
+        let registry = registry(&config);
         let shared = shared(config, portals, targets, Some(watch), pools);
-        let context = Arc::new(Context { shared, registry: Arc::default() });
+        let context = Arc::new(Context { shared, registry });
         let server = IscsiServer { context, listeners, acceptors: Mutex::default() };
         for (n, listener) in server.listeners.iter().enumerate() {
             let (listener, context) = (listener.clone(), server.context.clone());
@@ -162,6 +171,7 @@ impl Drop for IscsiServer {
 
 /// Takes in an accepted socket: registers it and gives it a thread.
 fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
+    static NO_THREAD: Repeated = Repeated::new();
     let config = &context.shared.config;
     let addresses = socket.tune_tcp(config.keepalive).and_then(|()| socket.addresses());
     let addresses = match addresses {
@@ -171,9 +181,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
             return;
         }
     };
-    let registry = &context.registry;
-    let limits = (config.max_connections, config.max_connections_per_address);
-    let Some(record) = Registry::admit(registry, limits, Arc::new(socket), addresses, group) else {
+    let Some(record) = Registry::admit(&context.registry, Arc::new(socket), addresses, group) else {
         return;
     };
     let context = context.clone();
@@ -183,8 +191,11 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
             record.report(&result);
         }
     });
-    if let Err(e) = spawned {
-        tracing::warn!(error = %e, "no thread for a connection"); // the record went with the closure
+    // The record went with the closure.
+    if let Err(e) = spawned
+        && let Some(turn) = NO_THREAD.turn()
+    {
+        tracing::warn!(error = %e, unsaid = turn.unsaid(), "no thread for an iSCSI connection");
     }
 }
 
@@ -200,8 +211,8 @@ pub fn serve_transport(
     let pool = Arc::new(pool);
     let pools = [pool.clone(), pool.clone(), pool];
     let shared = shared(config.clone(), config.portals.clone(), targets, None, pools);
-    let registry = Arc::default();
-    match Registry::admit(&registry, (1, 1), transport, addresses, 1) {
+    let registry = registry(config);
+    match Registry::admit(&registry, transport, addresses, 1) {
         Some(record) => run(&shared, &registry, record).unwrap_or(Ok(())),
         None => Ok(()),
     }
@@ -364,7 +375,7 @@ fn begin_session(
         Session::new(tsih, agreed, record.portal_group, shared.config.queue_depth, Arc::downgrade(registry))
     };
     let who = (user.as_deref(), record.peer);
-    Ok(registry.make_session(key, who, shared.config.max_sessions, make)?)
+    Ok(registry.make_session(key, who, make)?)
 }
 
 /// The session that a login wants to join.
@@ -400,6 +411,9 @@ fn establish(
         portal_group: record.portal_group,
     };
     let (cid, first) = (identity.cid, identity.tsih == 0);
+    if !registry.settle(record) {
+        return refuse(Status::OutOfResources, "too many connections");
+    }
     let session = match first {
         true => begin_session(shared, registry, record, &key, (identity, grant, params.clone()))?,
         false => find_session(registry, record, &key, &identity)?,
@@ -433,7 +447,17 @@ fn establish(
         conn.finish();
         return Err(None);
     }
-    let target = key.target.as_deref().unwrap_or("(discovery)");
-    tracing::info!(initiator = %key.initiator, target, tsih = session.tsih, cid, "logged in");
+    tell_login(record, &session, cid);
     Ok(conn)
+}
+
+fn tell_login(record: &Record, session: &Session, cid: u16) {
+    static LOGINS: Repeated = Repeated::new();
+    record.logged_in.store(true, Ordering::Relaxed);
+    if let Some(turn) = LOGINS.turn() {
+        let Key { initiator, target, .. } = &session.key;
+        let target = target.as_deref().unwrap_or("(discovery)");
+        let (peer, tsih, unsaid) = (record.peer, session.tsih, turn.unsaid());
+        tracing::info!(initiator, %peer, target, tsih, cid, unsaid, "logged in");
+    }
 }

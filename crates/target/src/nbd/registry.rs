@@ -2,6 +2,8 @@
 
 use super::stats::{ConnectionInfo, Counters, NbdStats};
 use crate::net::budget::Holder;
+use crate::net::admission::{Admission, Full, Limits, Party};
+use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -30,16 +32,16 @@ pub(super) struct Record {
 }
 
 /// All connections of a server.
-#[derive(Default)]
 pub(super) struct Registry {
     state: Mutex<State>,
     ended: Condvar,
+    refusals: Repeated,
 }
 
-#[derive(Default)]
 struct State {
     /// Weak, so that a record belongs to its connection alone.
     entries: BTreeMap<u64, Weak<Record>>,
+    admission: Admission,
     next_id: u64,
     refused: u64,
     failed: u64,
@@ -48,26 +50,38 @@ struct State {
 }
 
 impl Registry {
-    /// Registers a connection; `None` if there are `max` already.
+    pub(super) fn new(limits: Limits) -> Registry {
+        let state = State {
+            entries: BTreeMap::new(),
+            admission: Admission::new(limits),
+            next_id: 0,
+            refused: 0,
+            failed: 0,
+            past: Counters::default(),
+        };
+        Registry { state: Mutex::new(state), ended: Condvar::new(), refusals: Repeated::new() }
+    }
+
+    /// Registers a connection that has not negotiated yet; `None` if there is no room for it. One that makes room by it is
+    /// broken off.
     pub(super) fn admit(
         registry: &Arc<Registry>,
-        max: usize,
         socket: Socket,
-        peer: String,
+        (peer, party): (String, Party),
     ) -> Option<Arc<Record>> {
         let mut state = registry.state.lock();
-        if state.entries.len() >= max {
-            state.refused += 1;
-            let refused = state.refused;
-            drop(state);
-            if refused.is_power_of_two() {
-                tracing::warn!(%peer, max, refused, "too many NBD connections");
+        let id = state.next_id + 1;
+        let goes = match state.admission.enter(id, party) {
+            Ok(goes) => goes,
+            Err(full) => {
+                drop(state);
+                registry.refused(&peer, full);
+                return None;
             }
-            return None;
-        }
-        state.next_id += 1;
+        };
+        state.next_id = id;
         let record = Arc::new(Record {
-            id: state.next_id,
+            id,
             peer,
             socket: Arc::new(socket),
             export: Mutex::default(),
@@ -77,8 +91,37 @@ impl Registry {
             accepted: Instant::now(),
             registry: registry.clone(),
         });
-        state.entries.insert(record.id, Arc::downgrade(&record));
+        state.entries.insert(id, Arc::downgrade(&record));
+        let goes = goes.and_then(|id| state.entries.get(&id)).and_then(Weak::upgrade);
+        drop(state);
+        if let Some(goes) = goes {
+            goes.socket.abort();
+        }
         Some(record)
+    }
+
+    fn refused(&self, peer: &str, full: Full) {
+        let refused = {
+            let mut state = self.state.lock();
+            state.refused += 1;
+            state.refused
+        };
+        if let Some(turn) = self.refusals.turn() {
+            let what = match full {
+                Full::All => "too many NBD connections",
+                Full::Own => "too many NBD connections of one address",
+            };
+            tracing::warn!(peer, refused, unsaid = turn.unsaid(), "{what}");
+        }
+    }
+
+    /// A connection is to be served: it counts among those that are. `false`: there is no room among them any more.
+    pub(super) fn settle(&self, record: &Record) -> bool {
+        let settled = self.state.lock().admission.settle(record.id);
+        if let Err(full) = settled {
+            self.refused(&record.peer, full);
+        }
+        settled.is_ok()
     }
 
     /// The live records. Not while the lock is held: the last reference to one takes the lock when it goes.
@@ -170,15 +213,20 @@ impl Record {
         self.peer.parse::<SocketAddr>().ok().map(|address| Holder::of(address.ip()))
     }
 
-    /// The connection has ended.
+    /// The connection has ended. Whoever can connect can fail to negotiate, as often as they like.
     pub(super) fn report(&self, result: &std::io::Result<()>) {
+        static BROKEN: Repeated = Repeated::new();
         match result {
             Ok(()) => tracing::debug!("closed"),
-            // Whoever can connect can fail to negotiate, as often as they like.
             Err(e) if !self.negotiated.load(Ordering::Relaxed) => {
                 tracing::debug!(error = %e, "no agreement");
             }
-            Err(e) => tracing::info!(error = %e, "connection broken off"),
+            Err(e) => {
+                if let Some(turn) = BROKEN.turn() {
+                    let (peer, export) = (&self.peer, self.export.lock().clone());
+                    tracing::info!(peer, export, error = %e, unsaid = turn.unsaid(), "NBD connection broken off");
+                }
+            }
         }
     }
 }
@@ -187,6 +235,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         let mut state = self.registry.state.lock();
         state.entries.remove(&self.id);
+        state.admission.leave(self.id);
         state.past.absorb(&self.counters);
         if !self.negotiated.load(Ordering::Relaxed) {
             state.failed += 1;

@@ -9,10 +9,12 @@ use super::session::{self, TICK};
 use super::stats::{ConnectionInfo, NbdStats};
 use super::tls::{TlsConfig, TlsTransport};
 use crate::Exports;
+use crate::net::admission::{Limits, Party};
 use crate::net::budget::{Budget, Flight};
 use crate::net::buffers::{RX_BASE, RxBudget, rx_budget_floor};
 use crate::net::listener::{Listen, Listener};
 use crate::net::pool::Pool;
+use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport};
 use crate::net::watch::Watch;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -41,8 +43,13 @@ pub enum TlsRequired {
 pub struct NbdConfig {
     /// Where to listen.
     pub listen: Vec<Listen>,
-    /// Connections at a time; more are closed at once.
+    /// Permissions of Unix sockets.
+    pub unix_mode: u32,
+    /// Connections that are served at a time; more are closed at once. Where there are Unix sockets and TCP, each has an eighth
+    /// of them for itself. Those that have not negotiated yet are beside these, and the oldest gives way to a new one.
     pub max_connections: usize,
+    /// Of them, those from one address, or one /64 of IPv6. Unix sockets are not counted so.
+    pub max_connections_per_address: usize,
     /// Time for each step of the negotiation: an option and the taking of its answer, or the TLS handshake.
     pub negotiation_timeout: Duration,
     /// The longest READ or WRITE in bytes, a multiple of 64 KiB.
@@ -70,7 +77,9 @@ impl Default for NbdConfig {
     fn default() -> NbdConfig {
         NbdConfig {
             listen: Vec::new(),
+            unix_mode: 0o600,
             max_connections: 1024,
+            max_connections_per_address: 512,
             negotiation_timeout: Duration::from_secs(30),
             max_request: 32 << 20,
             max_in_flight_per_connection: 64 << 20,
@@ -94,7 +103,13 @@ impl NbdConfig {
         if self.max_in_flight / 2 < self.half_floor() {
             return invalid("max_in_flight is less than five times the largest request");
         }
-        if self.max_connections == 0 || self.max_jobs_per_connection == 0 || self.workers == 0 {
+        let limits = [
+            self.max_connections,
+            self.max_connections_per_address,
+            self.max_jobs_per_connection,
+            self.workers,
+        ];
+        if limits.contains(&0) {
             return invalid("a limit is zero");
         }
         if self.tls_required != TlsRequired::Never && self.tls.is_none() {
@@ -106,6 +121,13 @@ impl NbdConfig {
     /// No single request, nor the FUA writes of one receive, may need more than all there is.
     fn half_floor(&self) -> u64 {
         rx_budget_floor(self.max_request) + RX_BASE as u64
+    }
+
+    fn limits(&self) -> Limits {
+        let unix = self.listen.iter().filter(|listen| matches!(listen, Listen::Unix(_))).count();
+        let both = unix > 0 && unix < self.listen.len();
+        let reserve = if both { self.max_connections.div_ceil(8) } else { 0 };
+        Limits::new(self.max_connections, self.max_connections_per_address, reserve)
     }
 
     fn shared(&self, watch: Option<Arc<Watch>>, [pool, change_pool]: [Arc<Pool>; 2]) -> Shared {
@@ -148,8 +170,8 @@ impl NbdServer {
     pub fn start(config: NbdConfig, exports: Arc<dyn Exports>) -> Result<NbdServer> {
         config.validate()?;
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
-        let listeners =
-            config.listen.iter().map(|l| Listener::bind(l).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let listeners = config.listen.iter().map(|l| Listener::bind(l, config.unix_mode).map(Arc::new));
+        let listeners = listeners.collect::<Result<Vec<_>>>()?;
         let fail = |e| Error::io("start NBD workers", e);
         let watch = Watch::start("nbd-watch").map_err(fail)?;
         let start = |name| {
@@ -158,7 +180,8 @@ impl NbdServer {
         };
         let pools = [start("nbd-work")?, start("nbd-change")?];
         let shared = config.shared(Some(watch), pools);
-        let context = Arc::new(Context { config, exports, tls, shared, registry: Arc::default() });
+        let registry = Arc::new(Registry::new(config.limits()));
+        let context = Arc::new(Context { config, exports, tls, shared, registry });
         let server = NbdServer { context, listeners, acceptors: Mutex::default() };
         for listener in &server.listeners {
             let (listener, context) = (listener.clone(), server.context.clone());
@@ -223,16 +246,22 @@ impl Drop for NbdServer {
 
 /// Takes in an accepted socket: registers it and gives it a thread.
 fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
+    static NO_THREAD: Repeated = Repeated::new();
     let tcp = peer != crate::net::listener::UNIX_PEER;
-    let tuned = if tcp { socket.tune_tcp(context.config.keepalive) } else { Ok(()) };
-    if let Err(e) = tuned {
-        tracing::debug!(%peer, error = %e, "a new connection was already gone");
-        return;
-    }
-    let Some(record) = Registry::admit(&context.registry, context.config.max_connections, socket, peer)
-    else {
-        return;
+    let party = match tcp {
+        true => {
+            socket.tune_tcp(context.config.keepalive).and_then(|()| Ok(Party::of(socket.addresses()?.0.ip())))
+        }
+        false => Ok(Party::Local),
     };
+    let party = match party {
+        Ok(party) => party,
+        Err(e) => {
+            tracing::debug!(%peer, error = %e, "a new connection was already gone");
+            return;
+        }
+    };
+    let Some(record) = Registry::admit(&context.registry, socket, (peer, party)) else { return };
     let context = context.clone();
     let spawned = thread::Builder::new().name("nbd-conn".into()).spawn(move || {
         let _entered = record.span().entered();
@@ -240,8 +269,11 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
             record.report(&result);
         }
     });
-    if let Err(e) = spawned {
-        tracing::warn!(error = %e, "no thread for a connection"); // the record went with the closure
+    // The record went with the closure.
+    if let Err(e) = spawned
+        && let Some(turn) = NO_THREAD.turn()
+    {
+        tracing::warn!(error = %e, unsaid = turn.unsaid(), "no thread for an NBD connection");
     }
 }
 
@@ -297,6 +329,10 @@ fn transmit(
         Outcome::StartTls => return Err(io::Error::new(io::ErrorKind::InvalidData, "TLS twice")),
     };
     record.negotiated.store(true, Ordering::Relaxed);
+    if !context.registry.settle(record) {
+        transport.close();
+        return Ok(());
+    }
     serve(&context.config, &context.shared, Some(record.clone()), transport, negotiated, &received)
 }
 

@@ -1,13 +1,15 @@
 //! Binding addresses and accepting from them.
 
+use super::repeated::Repeated;
 use super::transport::Socket;
 use hindcast_engine::{Error, ErrorKind, Result};
-use rustix::net::{self, AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+use rustix::fs::Mode;
+use rustix::net::{self, AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +27,10 @@ pub enum Listen {
 
 /// How a client on a Unix socket is called.
 pub(crate) const UNIX_PEER: &str = "unix";
-/// Pause after an error of `accept`, most likely for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Pauses after an error of `accept`, most likely for want of file descriptors: this long first, and longer each time.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// A stop may have to wait for this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -50,6 +54,19 @@ fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
+/// Listens at a Unix socket that is made, with the permissions `mode` from the first moment on and whatever the umask is: nobody
+/// can connect before they are set.
+pub fn listen_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The file that bind makes has no more than these.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // The umask has taken some of them away.
+    let exact = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+    exact.and_then(|()| Ok(net::listen(&socket, BACKLOG)?)).inspect_err(|_| drop(fs::remove_file(path)))?;
+    Ok(UnixListener::from(socket))
+}
+
 /// A bound address. A Unix socket's file goes with it.
 pub(crate) struct Listener {
     kind: Kind,
@@ -57,7 +74,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn bind(listen: &Listen) -> Result<Listener> {
+    /// Binds. A Unix socket has the permissions `mode`.
+    pub(crate) fn bind(listen: &Listen, mode: u32) -> Result<Listener> {
         match listen {
             Listen::Tcp(address) => {
                 let fail = |e| Error::io(format!("listen on {address}"), e);
@@ -68,7 +86,7 @@ impl Listener {
             Listen::Unix(path) => {
                 let fail = |e| Error::io(format!("listen on {}", path.display()), e);
                 remove_stale(path)?;
-                let listener = UnixListener::bind(path).map_err(fail)?;
+                let listener = listen_unix(path, mode).map_err(fail)?;
                 let meta = fs::symlink_metadata(path).map_err(fail)?;
                 Ok(Listener { kind: Kind::Unix(listener, (meta.dev(), meta.ino())), address: listen.clone() })
             }
@@ -88,7 +106,8 @@ impl Listener {
 
     /// Accepts until [`Listener::stop`].
     pub(crate) fn accept_loop(&self, stopping: &AtomicBool, admit: impl Fn(Socket, String)) {
-        let mut failed = 0u64;
+        let failures = Repeated::new();
+        let mut pause = ACCEPT_PAUSE;
         loop {
             let accepted = match &self.kind {
                 Kind::Tcp(listener) => listener.accept().map(|(s, peer)| (Socket::new(s), peer.to_string())),
@@ -100,15 +119,17 @@ impl Listener {
                 return;
             }
             match accepted {
-                Ok((socket, peer)) => admit(socket, peer),
+                Ok((socket, peer)) => {
+                    pause = ACCEPT_PAUSE;
+                    admit(socket, peer);
+                }
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(e) => {
-                    // Without descriptors it fails twenty times a second.
-                    failed += 1;
-                    if failed.is_power_of_two() {
-                        tracing::warn!(error = %e, failed, "accept a connection");
+                    if let Some(turn) = failures.turn() {
+                        tracing::warn!(error = %e, unsaid = turn.unsaid(), "accept a connection");
                     }
-                    thread::sleep(ACCEPT_PAUSE);
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
         }
@@ -151,5 +172,25 @@ fn remove_stale(path: &Path) -> Result<()> {
             fs::remove_file(path).map_err(|e| Error::io(format!("remove stale socket {}", path.display()), e))
         }
         Err(e) => Err(Error::io(format!("probe socket {}", path.display()), e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_has_its_permissions_whatever_the_umask() {
+        let dir = tempfile::tempdir().unwrap();
+        // The umask belongs to the process: what is asked for here is more, and less, than any usual one leaves.
+        for mode in [0o600, 0o660, 0o666] {
+            let path = dir.path().join("s");
+            let listener = listen_unix(&path, mode).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+            UnixStream::connect(&path).unwrap();
+            listener.accept().unwrap();
+            fs::remove_file(&path).unwrap();
+        }
+        assert!(listen_unix(&dir.path().join("none/s"), 0o600).is_err());
     }
 }

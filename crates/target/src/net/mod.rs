@@ -1,10 +1,13 @@
-//! What the targets share below their protocols: listeners, byte streams, buffers, worker threads, bounds on memory.
+//! What the targets share below their protocols: listeners, bounds on connections, byte streams, buffers, worker threads, bounds
+//! on memory.
 
+pub mod admission;
 pub(crate) mod budget;
 pub(crate) mod buffers;
 pub(crate) mod listener;
 pub(crate) mod outbox;
 pub(crate) mod pool;
+pub(crate) mod repeated;
 pub(crate) mod transport;
 pub(crate) mod watch;
 

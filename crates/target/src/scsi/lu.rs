@@ -343,7 +343,10 @@ impl LogicalUnit {
         if let Some(store) = &self.store
             && changed != saved
         {
-            store.save(&changed.encode())?;
+            let bytes = changed.encode();
+            // What could not be read again must not replace what can.
+            Saved::decode(&bytes)?;
+            store.save(&bytes)?;
         }
         *self.saved.lock() = changed;
         Ok(())

@@ -1,0 +1,278 @@
+//! Who may hold a connection: bounds that no single party can use up.
+//!
+//! A connection is *pending* until its client has shown that it knows what it wants (a login, a negotiation, a token), and
+//! *settled* from then on. Pending ones have a pool of their own: where it is full, the party that has most of it loses its
+//! oldest one. So whoever connects and says nothing pushes out itself, and nobody else.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Whom a connection counts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Party {
+    /// Everybody on this machine who may open a Unix socket.
+    Local,
+    /// An IPv4 address.
+    V4(Ipv4Addr),
+    /// The first 64 bits of an IPv6 address: a host has all addresses behind them to choose from.
+    V6(u64),
+}
+
+impl Party {
+    /// The party of an address.
+    pub fn of(address: IpAddr) -> Party {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Party::V4(address),
+            IpAddr::V6(address) => Party::V6((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// Bounds on connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Settled connections.
+    pub all: usize,
+    /// Of them, those of one address.
+    pub own: usize,
+    /// Of them, those that only Unix sockets may use, and as many that only TCP may use. 0 where there is only one of both.
+    pub reserve: usize,
+    /// Pending connections, beside the settled ones.
+    pub pending: usize,
+}
+
+impl Limits {
+    /// Limits with a pool of pending connections that goes with `all`.
+    pub fn new(all: usize, own: usize, reserve: usize) -> Limits {
+        Limits { all, own, reserve: reserve.min(all / 2), pending: pending(all) }
+    }
+
+    /// What one kind of socket may use.
+    fn of_kind(&self) -> usize {
+        self.all - self.reserve
+    }
+}
+
+/// Pending connections beside so many settled ones.
+fn pending(all: usize) -> usize {
+    (all / 4).clamp(4, 256)
+}
+
+/// Descriptors that so many settled connections may need, with pending ones and those that are just being closed.
+pub fn descriptors(all: usize) -> usize {
+    all + 2 * pending(all)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Pending,
+    /// It was told to end, and has not yet.
+    Leaving,
+    Settled,
+}
+
+/// The connections there are, as far as limits go.
+#[derive(Debug)]
+pub struct Admission {
+    limits: Limits,
+    /// By number, which is the order in which they came.
+    seats: BTreeMap<u64, (Party, Stage)>,
+    /// Settled ones of each party; none is absent.
+    own: HashMap<Party, usize>,
+    local: usize,
+    settled: usize,
+    pending: usize,
+    leaving: usize,
+}
+
+/// Why there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// All, or all of this kind of socket, are in use.
+    All,
+    /// The party has as many as it may.
+    Own,
+}
+
+impl Admission {
+    /// Nobody is there.
+    pub fn new(limits: Limits) -> Admission {
+        let (seats, own) = Default::default();
+        Admission { limits, seats, own, local: 0, settled: 0, pending: 0, leaving: 0 }
+    }
+
+    fn room(&self, party: Party) -> Result<(), Full> {
+        let kind = if party == Party::Local { self.local } else { self.settled - self.local };
+        if self.settled >= self.limits.all || kind >= self.limits.of_kind() {
+            return Err(Full::All);
+        }
+        let own = self.own.get(&party).copied().unwrap_or(0);
+        if party != Party::Local && own >= self.limits.own { Err(Full::Own) } else { Ok(()) }
+    }
+
+    /// Takes in a pending connection with a number larger than all before it. `Some`: the one with this number has to go, and
+    /// is to be told so.
+    pub fn enter(&mut self, id: u64, party: Party) -> Result<Option<u64>, Full> {
+        self.room(party)?;
+        let mut goes = None;
+        if self.pending >= self.limits.pending {
+            // Those that were told go as soon as their threads wake up; more than this are not waited for.
+            if self.leaving >= self.limits.pending {
+                return Err(Full::All);
+            }
+            goes = self.greediest();
+            if let Some(seat) = goes.and_then(|id| self.seats.get_mut(&id)) {
+                seat.1 = Stage::Leaving;
+                self.pending -= 1;
+                self.leaving += 1;
+            }
+        }
+        self.seats.insert(id, (party, Stage::Pending));
+        self.pending += 1;
+        Ok(goes)
+    }
+
+    /// The oldest pending connection of the party that has most of them.
+    fn greediest(&self) -> Option<u64> {
+        let mut parties: HashMap<Party, (usize, u64)> = HashMap::new();
+        for (id, (party, _)) in self.seats.iter().filter(|(_, (_, stage))| *stage == Stage::Pending) {
+            parties.entry(*party).or_insert((0, *id)).0 += 1;
+        }
+        parties.into_values().max_by_key(|(count, oldest)| (*count, u64::MAX - oldest)).map(|(_, id)| id)
+    }
+
+    /// Counts a connection as settled. An error: there is no room, or it has to go already.
+    pub fn settle(&mut self, id: u64) -> Result<(), Full> {
+        let Some((party, stage)) = self.seats.get(&id).copied() else { return Err(Full::All) };
+        match stage {
+            Stage::Settled => return Ok(()),
+            Stage::Leaving => return Err(Full::All),
+            Stage::Pending => self.room(party)?,
+        }
+        self.seats.insert(id, (party, Stage::Settled));
+        self.pending -= 1;
+        self.settled += 1;
+        self.local += usize::from(party == Party::Local);
+        *self.own.entry(party).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// A connection is gone.
+    pub fn leave(&mut self, id: u64) {
+        match self.seats.remove(&id) {
+            None => {}
+            Some((_, Stage::Pending)) => self.pending -= 1,
+            Some((_, Stage::Leaving)) => self.leaving -= 1,
+            Some((party, Stage::Settled)) => {
+                self.settled -= 1;
+                self.local -= usize::from(party == Party::Local);
+                let left = self.own.get(&party).map_or(0, |own| own - 1);
+                match left {
+                    0 => self.own.remove(&party),
+                    left => self.own.insert(party, left),
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(n: u8) -> Party {
+        Party::of([10, 0, 0, n].into())
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_party() {
+        let of = |text: &str| Party::of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), v4(1));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    }
+
+    #[test]
+    fn one_address_gets_its_share() {
+        let mut all = Admission::new(Limits::new(8, 4, 0));
+        for id in 0..4 {
+            assert_eq!(all.enter(id, v4(1)), Ok(None));
+            assert_eq!(all.settle(id), Ok(()));
+            assert_eq!(all.settle(id), Ok(()), "again changes nothing");
+        }
+        assert_eq!(all.enter(4, v4(1)), Err(Full::Own));
+        for id in 4..8 {
+            assert_eq!(all.enter(id, v4(2)), Ok(None));
+            assert_eq!(all.settle(id), Ok(()));
+        }
+        assert_eq!(all.enter(8, v4(3)), Err(Full::All));
+        all.leave(0);
+        all.leave(0);
+        assert_eq!(all.enter(9, v4(1)), Ok(None));
+        assert_eq!(all.settle(9), Ok(()));
+    }
+
+    #[test]
+    fn each_kind_of_socket_has_its_reserve() {
+        let mut all = Admission::new(Limits::new(8, 8, 2));
+        for id in 0..6 {
+            all.enter(id, v4(1)).unwrap();
+            all.settle(id).unwrap();
+        }
+        assert_eq!(all.enter(6, v4(2)), Err(Full::All));
+        for id in 6..8 {
+            all.enter(id, Party::Local).unwrap();
+            all.settle(id).unwrap();
+        }
+        assert_eq!(all.enter(8, Party::Local), Err(Full::All));
+    }
+
+    #[test]
+    fn who_has_most_pending_connections_loses_its_oldest() {
+        let mut all = Admission::new(Limits::new(16, 8, 0));
+        all.enter(0, v4(1)).unwrap();
+        for id in 1..4 {
+            assert_eq!(all.enter(id, v4(2)), Ok(None));
+        }
+        assert_eq!(all.enter(4, v4(2)), Ok(Some(1)));
+        assert_eq!(all.enter(5, v4(3)), Ok(Some(2)));
+        assert_eq!(all.settle(2), Err(Full::All), "it has to go");
+        assert_eq!(all.settle(0), Ok(()), "the quiet one was left alone");
+        // Those that do not go are not gone: there is an end to what may pile up.
+        assert_eq!(all.enter(6, v4(2)), Ok(None));
+        assert_eq!(all.enter(7, v4(2)), Ok(Some(3)));
+        assert_eq!(all.enter(8, v4(2)), Ok(Some(4)));
+        assert_eq!(all.enter(9, v4(4)), Err(Full::All));
+        all.leave(1);
+        assert!(all.enter(10, v4(4)).is_ok());
+        for id in 0..11 {
+            all.leave(id);
+        }
+        assert_eq!((all.pending, all.leaving, all.settled, all.local), (0, 0, 0, 0));
+        assert!(all.own.is_empty() && all.seats.is_empty());
+    }
+
+    /// Whatever happens, the numbers stay within what descriptors were set aside for.
+    #[test]
+    fn the_sum_is_bounded() {
+        let limits = Limits::new(32, 16, 4);
+        let mut all = Admission::new(limits);
+        let mut rng = 0x2545_f491_4f6c_dd1du64;
+        for id in 0..20_000 {
+            rng ^= rng << 13;
+            rng ^= rng >> 7;
+            rng ^= rng << 17;
+            let party = if rng % 7 == 0 { Party::Local } else { v4((rng >> 8) as u8 % 3) };
+            let _ = all.enter(id, party);
+            let some = id.saturating_sub((rng >> 16) % 64);
+            match (rng >> 24) % 5 {
+                0 | 1 => drop(all.settle(some)),
+                2 => all.leave(some),
+                _ => {}
+            }
+            assert!(all.seats.len() <= descriptors(32));
+            assert!(all.settled <= 32 && all.pending <= limits.pending);
+        }
+    }
+}
