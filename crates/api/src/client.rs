@@ -8,22 +8,34 @@ use crate::{
     PatchPool, PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
 };
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Control operations wait for disks, not for data to move; one that takes this long will not end.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// Questions are answered from memory, or by a few reads.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Orders wait for disks, and for what freezes a volume, which may take 300 seconds; one that takes longer will not end.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(330);
+/// A transfer in which nothing moves for so long will not go on.
+const STALL_TIMEOUT: Duration = Duration::from_secs(330);
+/// Between looks at whether something moved.
+const LOOK: Duration = Duration::from_secs(1);
+/// Before a listener whose queue is full is asked again.
+const RETRY: Duration = Duration::from_millis(50);
 /// Bounds what a wrong address (not our server) can make us hold.
 const MAX_ANSWER: usize = 256 << 20;
 
@@ -76,6 +88,8 @@ impl fmt::Display for Endpoint {
 pub enum ClientError {
     /// No server answers there.
     Unreachable(String),
+    /// A server is there, and does not answer in time. What was ordered may still be done.
+    NoAnswer(String),
     /// The server refused.
     Api(ErrorBody),
     /// What came back is not this API.
@@ -85,7 +99,9 @@ pub enum ClientError {
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ClientError::Unreachable(text) | ClientError::Protocol(text) => f.write_str(text),
+            ClientError::Unreachable(text) | ClientError::NoAnswer(text) | ClientError::Protocol(text) => {
+                f.write_str(text)
+            }
             ClientError::Api(body) => body.fmt(f),
         }
     }
@@ -100,6 +116,8 @@ type Result<T, E = ClientError> = std::result::Result<T, E>;
 pub struct Client {
     endpoint: Endpoint,
     token: Option<String>,
+    /// Instead of what each kind of request has.
+    patience: Option<Duration>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -110,7 +128,12 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|e| ClientError::Protocol(format!("start the client: {e}")))?;
-        Ok(Client { endpoint, token, runtime })
+        Ok(Client { endpoint, token, patience: None, runtime })
+    }
+
+    /// Waits so long for each answer, and in a transfer for something to move.
+    pub fn with_patience(self, patience: Option<Duration>) -> Self {
+        Client { patience, ..self }
     }
 
     /// The server.
@@ -281,21 +304,24 @@ impl Client {
     /// Writes an answer of any length to `out`; tells its length.
     pub(crate) fn download(&self, path: &str, out: &mut dyn Write) -> Result<u64> {
         self.runtime.block_on(async {
-            let begun = tokio::time::timeout(ANSWER_TIMEOUT, self.begin(Method::GET, path, Full::default()));
-            let response = begun.await.map_err(|_| self.unreachable(&"no answer to the request"))??;
+            let begun = self.begin(Method::GET, path, Full::default());
+            let response = self.in_time(ORDER_TIMEOUT, begun).await?;
             let (status, mut body) = (response.status(), response.into_body());
             if !status.is_success() {
-                let body = Limited::new(body, MAX_ANSWER).collect().await;
-                return Err(refusal(status, &body.map_err(|e| self.unreachable(&e))?.to_bytes()));
+                let body = self.in_time(QUESTION_TIMEOUT, self.whole(body)).await?;
+                return Err(refusal(status, &body));
             }
             let mut written = 0;
-            while let Some(frame) = body.frame().await {
-                let broke_off = |e: &dyn fmt::Display| {
-                    ClientError::Protocol(format!(
-                        "receive the stream: it broke off after {written} bytes: {e}"
-                    ))
-                };
-                if let Ok(data) = frame.map_err(|e| broke_off(&e))?.into_data() {
+            let broke_off = |written: u64, e: &dyn fmt::Display| {
+                let text = format!("receive the stream: it broke off after {written} bytes: {e}");
+                ClientError::Protocol(text)
+            };
+            let stall = self.patience.unwrap_or(STALL_TIMEOUT);
+            loop {
+                let frame = tokio::time::timeout(stall, body.frame()).await;
+                let why = format_args!("nothing came for {} s", stall.as_secs());
+                let Some(frame) = frame.map_err(|_| broke_off(written, &why))? else { break };
+                if let Ok(data) = frame.map_err(|e| broke_off(written, &e))?.into_data() {
                     let write = out.write_all(&data);
                     write.map_err(|e| ClientError::Protocol(format!("write the stream: {e}")))?;
                     written += data.len() as u64;
@@ -306,7 +332,7 @@ impl Client {
         })
     }
 
-    /// Sends a body of any length, for as long as that takes.
+    /// Sends a body of any length, for as long as it moves.
     pub(crate) fn upload<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -314,17 +340,54 @@ impl Client {
         body: ChannelBody,
     ) -> Result<T> {
         self.runtime.block_on(async {
-            let response = self.begin(method, path, body).await?;
-            parse(&self.answer(response).await?)
+            let moves = Arc::new(Moves::default());
+            let body = Watched { body, moves: moves.clone() };
+            let exchange = async { self.answer(self.begin(method, path, body).await?).await };
+            let stall = self.patience.unwrap_or(STALL_TIMEOUT);
+            tokio::select! {
+                answer = exchange => parse(&answer?),
+                () = moves.stalled(stall) => {
+                    Err(self.no_answer(format_args!("takes nothing more of the stream since {} s", stall.as_secs())))
+                }
+            }
         })
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes> {
+        let limit = if method == Method::GET { QUESTION_TIMEOUT } else { ORDER_TIMEOUT };
         self.runtime.block_on(async {
             let exchange = async { self.answer(self.begin(method, path, Full::new(body)).await?).await };
-            let answered = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
-            answered.map_err(|_| self.unreachable(&"no answer to the request"))?
+            self.in_time(limit, exchange).await
         })
+    }
+
+    async fn in_time<T>(&self, limit: Duration, exchange: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = self.patience.unwrap_or(limit);
+        let late = |_| self.no_answer(format_args!("did not answer within {} s", limit.as_secs()));
+        tokio::time::timeout(limit, exchange).await.map_err(late)?
+    }
+
+    fn no_answer(&self, what: fmt::Arguments<'_>) -> ClientError {
+        ClientError::NoAnswer(format!("the server at {} {what}", self.endpoint))
+    }
+
+    async fn whole(&self, body: Incoming) -> Result<Bytes> {
+        let body = Limited::new(body, MAX_ANSWER).collect().await;
+        Ok(body.map_err(|e| self.unreachable(&e))?.to_bytes())
+    }
+
+    /// A connection. A listener whose queue is full is asked again.
+    async fn connect(&self) -> io::Result<Stream> {
+        loop {
+            let connected = match &self.endpoint {
+                Endpoint::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
+                Endpoint::Tcp(authority) => TcpStream::connect(authority).await.map(Stream::Tcp),
+            };
+            match connected {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
+                connected => return connected,
+            }
+        }
     }
 
     fn unreachable(&self, why: &dyn fmt::Display) -> ClientError {
@@ -334,8 +397,7 @@ impl Client {
     /// The whole answer, if it is one of success.
     async fn answer(&self, response: Response<Incoming>) -> Result<Bytes> {
         let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|e| self.unreachable(&e))?.to_bytes();
+        let body = self.whole(response.into_body()).await?;
         if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
     }
 
@@ -345,16 +407,9 @@ impl Client {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let connect = async {
-            match &self.endpoint {
-                Endpoint::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
-                Endpoint::Tcp(authority) => TcpStream::connect(authority).await.map(Stream::Tcp),
-            }
-        };
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect)
-            .await
-            .map_err(|_| self.unreachable(&"no answer"))?
-            .map_err(|e| self.unreachable(&e))?;
+        let connected = tokio::time::timeout(self.patience.unwrap_or(CONNECT_TIMEOUT), self.connect()).await;
+        let late = |_| self.no_answer(format_args!("did not take the connection"));
+        let stream = connected.map_err(late)?.map_err(|e| self.unreachable(&e))?;
         let exchange = async {
             match stream {
                 Stream::Unix(stream) => self.exchange(stream, method, path, body).await,
@@ -397,6 +452,51 @@ impl Client {
             None => request = request.header(header::CONTENT_TYPE, "application/octet-stream"),
         }
         Ok(sender.send_request(request.body(Box::pin(body))?).await?)
+    }
+}
+
+/// What moves of a body.
+#[derive(Default)]
+struct Moves {
+    pieces: AtomicU64,
+    /// The next piece is not there yet: it is not the server that is waited for.
+    starving: AtomicBool,
+}
+
+impl Moves {
+    /// Ends when the server has taken nothing for so long, nor answered.
+    async fn stalled(&self, limit: Duration) {
+        let (mut seen, mut since) = (0, Instant::now());
+        loop {
+            tokio::time::sleep(LOOK.min(limit)).await;
+            let pieces = self.pieces.load(Ordering::Relaxed);
+            if pieces != seen || self.starving.load(Ordering::Relaxed) {
+                (seen, since) = (pieces, Instant::now());
+            } else if since.elapsed() >= limit {
+                return;
+            }
+        }
+    }
+}
+
+/// A body, watched.
+struct Watched {
+    body: ChannelBody,
+    moves: Arc<Moves>,
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        self.moves.starving.store(polled.is_pending(), Ordering::Relaxed);
+        self.moves.pieces.fetch_add(1, Ordering::Relaxed);
+        polled
     }
 }
 
@@ -488,6 +588,23 @@ mod tests {
         let request = server.join().unwrap();
         assert!(request.starts_with("GET /api/v1/volumes/a%2Fb HTTP/1.1\r\n"), "{request}");
         assert!(request.contains("authorization: Bearer sesame\r\n"), "{request}");
+    }
+
+    /// A server that takes connections and says nothing.
+    #[test]
+    fn a_server_that_says_nothing_is_not_waited_for_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let patience = Some(Duration::from_millis(300));
+        let client = Client::new(Endpoint::Unix(path), None).unwrap().with_patience(patience);
+        let begun = Instant::now();
+        let endless = || Client::import(&client, None, io::repeat(0)).map(drop);
+        for error in [client.status().unwrap_err(), endless().unwrap_err()] {
+            assert!(matches!(error, ClientError::NoAnswer(_)), "{error:?}");
+        }
+        drop(listener);
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Unavailable,
     /// The bearer token is missing or wrong.
     Unauthorized,
+    /// The configuration does not allow it to whoever asks.
+    Forbidden,
     /// A defect of the server, or a kind that this client does not know.
     #[serde(other)]
     Internal,
@@ -47,6 +49,7 @@ impl ErrorKind {
         match self {
             ErrorKind::Invalid | ErrorKind::OutOfRange => 400,
             ErrorKind::Unauthorized => 401,
+            ErrorKind::Forbidden => 403,
             ErrorKind::NotFound => 404,
             ErrorKind::Conflict | ErrorKind::ReadOnly | ErrorKind::Busy | ErrorKind::Unavailable => 409,
             ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Lost | ErrorKind::Internal => 500,

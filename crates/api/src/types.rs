@@ -73,6 +73,24 @@ pub struct Status {
     pub nbd_connections: u64,
     /// iSCSI sessions, discovery sessions included.
     pub iscsi_sessions: u64,
+    /// What may be open at once.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What the server may have open at once: as configured, or what the limit of open files leaves beside the pool's own files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Limits {
+    /// Files that the process may have open.
+    pub open_files: u64,
+    /// Of them, those that are kept for the pool.
+    pub reserved: u64,
+    /// NBD connections.
+    pub nbd: u64,
+    /// iSCSI connections.
+    pub iscsi: u64,
+    /// Connections of the admin API.
+    pub api: u64,
 }
 
 /// Addresses as they are bound: `HOST:PORT` or `unix:PATH`.

@@ -43,6 +43,7 @@ impl Failure {
                 | ErrorKind::Unsupported
                 | ErrorKind::Unavailable
                 | ErrorKind::Unauthorized
+                | ErrorKind::Forbidden
                 | ErrorKind::Internal => 1,
             },
             Failure::Usage(_) => 2,
@@ -74,6 +75,9 @@ impl From<ClientError> for Failure {
             ClientError::Api(body) => Failure::Refused(body),
             ClientError::Unreachable(text) => {
                 Failure::Unreachable(format!("{text} (is it running? --socket says where)"))
+            }
+            ClientError::NoAnswer(text) => {
+                Failure::Unreachable(format!("{text} (--timeout says how long to wait for answers)"))
             }
             ClientError::Protocol(text) => Failure::Failed(text),
         }

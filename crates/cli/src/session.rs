@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::output::{Format, Output};
 use hindcast_api::{Client, Endpoint};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const SYSTEM_SOCKET: &str = "/run/hindcast/hindcast.sock";
 const LOCAL_SOCKET: &str = "./hindcast.sock";
@@ -31,6 +32,11 @@ pub(crate) struct Global {
     )]
     token_file: Option<PathBuf>,
 
+    /// Seconds to wait for each answer, and in a transfer for something to move [default: 60 for what is only shown, 330
+    /// for what is changed or transferred]
+    #[arg(long, global = true, env = "HINDCAST_TIMEOUT", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Global options")]
+    timeout: Option<u64>,
+
     /// Tables for people or JSON for programs (sizes in bytes, times in RFC 3339)
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = "Global options")]
     output: Format,
@@ -55,7 +61,9 @@ impl Global {
             None => default_endpoint(Path::new(SYSTEM_SOCKET)),
         };
         let token = self.token_file.as_deref().map(read_token).transpose()?;
-        Ok(Session { client: Client::new(endpoint, token)?, output: self.output() })
+        let patience = self.timeout.map(Duration::from_secs);
+        let client = Client::new(endpoint, token)?.with_patience(patience);
+        Ok(Session { client, output: self.output() })
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{percent, properties};
 use crate::session::Session;
-use hindcast_api::{Health, Size, Status};
+use hindcast_api::{Health, Limits, Size, Status};
 
 pub(crate) fn run(session: &Session) -> Result<(), Failure> {
     session.output.show(&session.client.status()?, table)
@@ -19,6 +19,13 @@ pub(crate) fn health(health: &Health) -> String {
     text
 }
 
+fn limits(limits: &Limits) -> String {
+    let Limits { open_files, reserved, nbd, iscsi, api } = limits;
+    format!(
+        "{nbd} NBD, {iscsi} iSCSI, {api} API connections; {open_files} open files, {reserved} for the pool"
+    )
+}
+
 fn table(status: &Status) -> String {
     let join = |list: &[String]| {
         if list.is_empty() { "none".into() } else { list.join(" ") }
@@ -30,6 +37,7 @@ fn table(status: &Status) -> String {
         ("available", Size(status.available).to_string()),
         ("volumes", status.volumes.to_string()),
         ("clients", format!("{} NBD, {} iSCSI", status.nbd_connections, status.iscsi_sessions)),
+        ("limits", limits(&status.limits)),
         ("nbd", join(&status.listeners.nbd)),
         ("iscsi", join(&status.listeners.iscsi)),
         ("api", join(&status.listeners.api)),

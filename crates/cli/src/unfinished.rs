@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// One process at a time has it.
@@ -33,7 +33,8 @@ impl Unfinished {
                 return Err(conflict(format!("write {}: it exists", whole.display())));
             }
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false);
+            // A whole volume: its owner's alone, like the pool's files.
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
             let mut file = options.open(&path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}

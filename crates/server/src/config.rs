@@ -34,6 +34,10 @@ pub(crate) struct Config {
     pub(crate) salvage: Option<Salvaging>,
     pub(crate) api: Vec<Address>,
     pub(crate) api_token: Option<String>,
+    /// Where paths in requests may lead.
+    pub(crate) allowed: Vec<PathBuf>,
+    /// Files that were named in the configuration, and are nothing to export: the token, keys.
+    pub(crate) own_files: Vec<PathBuf>,
     pub(crate) nbd: NbdConfig,
     pub(crate) iscsi: IscsiConfig,
     pub(crate) creation: Creation,
@@ -106,6 +110,8 @@ impl Settings {
             api_token,
             nbd,
             warnings: said.readable_secrets(),
+            allowed: said.allowed()?,
+            own_files: said.own_files(),
             iscsi: said.iscsi()?,
             creation: said.creation()?,
             options: said.options()?,
@@ -122,6 +128,22 @@ impl Settings {
             log_format: said.log_format.unwrap_or_else(default_log_format),
             data,
         })
+    }
+
+    /// Directories that requests may name paths in: absolute ones that are there.
+    fn allowed(&self) -> Result<Vec<PathBuf>, ErrorBody> {
+        let check = |dir: &PathBuf| match dir.canonicalize() {
+            Ok(found) if found.is_dir() => Ok(found),
+            Ok(_) => Err(invalid(format!("--allow-path {}: it is not a directory", dir.display()))),
+            Err(e) => Err(invalid(format!("--allow-path {}: {e}", dir.display()))),
+        };
+        self.allow_path.iter().flatten().map(check).collect()
+    }
+
+    fn own_files(&self) -> Vec<PathBuf> {
+        let named =
+            [&self.config, &self.api_token_file, &self.nbd_tls_cert, &self.nbd_tls_key, &self.nbd_tls_ca];
+        named.into_iter().flatten().cloned().collect()
     }
 
     /// What is left of a damaged pool, if that was asked for.
@@ -188,9 +210,12 @@ impl Settings {
             Some(TlsWhen::Always) => TlsRequired::Always,
         };
         let default = NbdConfig::default();
+        let max_connections = self.nbd_max_connections.map_or(default.max_connections, |n| n as usize);
         Ok(NbdConfig {
             listen: addresses.iter().map(nbd_listen).collect::<Result<_, _>>()?,
-            max_connections: self.nbd_max_connections.map_or(default.max_connections, |n| n as usize),
+            unix_mode: self.nbd_socket_mode.map_or(default.unix_mode, |mode| mode.0),
+            max_connections,
+            max_connections_per_address: half(self.nbd_max_connections_per_address, max_connections),
             max_in_flight: self.nbd_max_in_flight.map_or(default.max_in_flight, |s| s.0),
             tls,
             tls_required,
@@ -246,13 +271,13 @@ impl Settings {
             Some(Digests::Required) => DigestPolicy::Required,
         };
         let max_connections = self.iscsi_max_connections.map_or(default.max_connections, |n| n as usize);
+        let max_sessions = self.iscsi_max_sessions.map_or(default.max_sessions, |n| n as usize);
         Ok(IscsiConfig {
             portals,
             max_connections,
-            max_connections_per_address: self
-                .iscsi_max_connections_per_address
-                .map_or(max_connections.div_ceil(2), |n| n as usize),
-            max_sessions: self.iscsi_max_sessions.map_or(default.max_sessions, |n| n as usize),
+            max_connections_per_address: half(self.iscsi_max_connections_per_address, max_connections),
+            max_sessions,
+            max_sessions_per_address: half(self.iscsi_max_sessions_per_address, max_sessions),
             max_in_flight: self.iscsi_max_in_flight.map_or(default.max_in_flight, |s| s.0),
             header_digest: digests,
             data_digest: digests,
@@ -332,6 +357,11 @@ impl Settings {
         }
         Ok(options)
     }
+}
+
+/// What one address may have, where nothing is said.
+fn half(said: Option<u32>, all: usize) -> usize {
+    said.map_or(all.div_ceil(2), |n| n as usize)
 }
 
 /// At least eight segments where the journal is large enough for that, so that recycling has something to work with.

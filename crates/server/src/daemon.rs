@@ -3,33 +3,36 @@
 use crate::backups::{BackupKeeper, Backups};
 use crate::config::Config;
 use crate::cost::Anchorer;
+use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer, App};
-use crate::iscsi::IscsiTarget;
+use crate::iscsi::{self, IscsiTarget};
 use crate::listen::Listener;
 use crate::maintenance::Maintenance;
 use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
 use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
-use crate::{descriptors, logging, priority, storage};
+use crate::{allocator, descriptors, logging, priority, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
-use hindcast_target::iscsi::IscsiConfig;
-use hindcast_target::nbd::NbdConfig;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
-/// Threads that wait for the engine on behalf of admin requests.
-const ADMIN_THREADS: usize = 8;
+/// Threads that wait for the engine on behalf of admin requests; [`http::NETWORK_THREADS`] of them also for those over TCP.
+const ADMIN_THREADS: usize = 12;
+/// A stop does not wait longer than this for the pool, beyond the time that clients get: a disk may never answer, and ending
+/// without it is as safe as being killed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between refreshes of what the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs a server until it is told to stop (SIGTERM or SIGINT).
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
+    allocator::settle();
     let config = settings.resolve()?;
     logging::start(&config.log, config.log_format)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -63,9 +66,10 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     for address in &config.api {
         listeners.push(Listener::bind(address).await?);
     }
-    let connections = descriptors::connections(config, &pool)?;
-    let nbd = NbdConfig { max_connections: connections.nbd, ..config.nbd.clone() };
-    let iscsi = IscsiConfig { max_connections: connections.iscsi, ..config.iscsi.clone() };
+    let (_, files) =
+        iscsi::names_and_files(&storage::settings_of(&pool, &config.data), &[]).map_err(http::error_body)?;
+    let (connections, limits) = descriptors::connections(config, &pool, files.len() as u64)?;
+    let (nbd, iscsi) = connections.clip(config);
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(http::error_body)?;
     let schedules = Schedules::open(crate::storage::settings_of(&pool, &config.data));
@@ -73,6 +77,9 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
         listeners: http::addresses(&listeners, nbd.addresses(), iscsi.addresses()),
+        limits,
+        host_paths: HostPaths::new(&config.data, &config.allowed, &config.own_files),
+        network: Arc::new(Semaphore::new(http::NETWORK_THREADS)),
         pool,
         nbd,
         iscsi,
@@ -90,7 +97,8 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
     let anchorer = Anchorer::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
     let keeper = BackupKeeper::start(app.clone()).map_err(|e| io_error("start the thread of backups", &e))?;
-    let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api);
+    let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
+        .map_err(|e| io_error("start the admin API", &e))?;
     // After everything that lives as long as the server was started.
     let raised = priority::raise();
     if raised.is_none() {
@@ -131,29 +139,54 @@ async fn stop(
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();
-    let nbd = tokio::task::spawn_blocking(move || target.nbd.stop(deadline));
+    let nbd = beside("stop-nbd", move || target.nbd.stop(deadline))?;
     let target = app.clone();
-    let iscsi = tokio::task::spawn_blocking(move || target.iscsi.stop(deadline));
+    let iscsi = beside("stop-iscsi", move || target.iscsi.stop(deadline))?;
     api.stop(deadline).await;
-    nbd.await.map_err(|e| io_error("stop the NBD target", &e))?;
-    iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
-    let closed = tokio::task::spawn_blocking(move || {
-        scheduler.stop();
-        anchorer.stop();
-        keeper.stop();
-        maintenance.stop();
-        priority::lowered(|| {
-            app.pool.close()?;
-            // A stop is orderly without a backup too; the log says why there is none.
-            if !app.pool.is_only_shown() {
-                let _ = app.backups.make(&app.pool, None);
-            }
-            hindcast_engine::Result::Ok(())
-        })
-    });
-    closed.await.map_err(|e| io_error("close the pool", &e))?.map_err(http::error_body)?;
+    let closed = async {
+        nbd.await.map_err(|e| io_error("stop the NBD target", &e))?;
+        iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
+        let close = beside("close", move || {
+            scheduler.stop();
+            anchorer.stop();
+            keeper.stop();
+            maintenance.stop();
+            priority::lowered(|| {
+                app.pool.close()?;
+                // A stop is orderly without a backup too; the log says why there is none.
+                if !app.pool.is_only_shown() {
+                    let _ = app.backups.make(&app.pool, None);
+                }
+                hindcast_engine::Result::Ok(())
+            })
+        })?;
+        close.await.map_err(|e| io_error("close the pool", &e))?.map_err(http::error_body)
+    };
+    // Threads that wait for something that never comes stay behind.
+    match tokio::time::timeout(deadline + CLOSE_TIMEOUT, closed).await {
+        Ok(closed) => closed?,
+        Err(_) => {
+            let why = "something blocks; nothing is lost: what was acknowledged is in the journal";
+            return Err(io_error("stop in time", &why));
+        }
+    }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Runs `work` on a thread of its own: those of the runtime may all wait for a disk.
+fn beside<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<oneshot::Receiver<T>, ErrorBody> {
+    let (tell, told) = oneshot::channel();
+    let run = move || {
+        priority::keep_raised();
+        // Nobody may wait any more.
+        let _ = tell.send(work());
+    };
+    std::thread::Builder::new().name(name.into()).spawn(run).map_err(|e| io_error("start a thread", &e))?;
+    Ok(told)
 }
 
 /// Tells the service manager how things are, and that the server lives: the maintenance thread runs and the engine

@@ -5,20 +5,23 @@
 //! beyond the pool's own files.
 
 use crate::config::Config;
-use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_api::{ErrorBody, ErrorKind, Limits};
 use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::Pool;
+use hindcast_target::admission::descriptors;
+use hindcast_target::iscsi::IscsiConfig;
+use hindcast_target::nbd::NbdConfig;
 
 /// Segments of histories that a batch writes to at once, and its directories.
 const BATCH: u64 = 64;
 /// Listeners, the log, saved files, hooks, certificates, and images below volumes.
 const SERVER: u64 = 64;
-/// A server that could not serve so many clients does not start.
-const LEAST_CLIENTS: u64 = 32;
+/// Descriptors for clients without which a server does not start.
+const LEAST_CLIENTS: u64 = 80;
 /// Connections of the admin API, if there are enough descriptors.
 const API: usize = 128;
 
-/// Connections that may be open at once.
+/// Connections that may be served at once. Those that wait for it, and those that are just being closed, are beside them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     pub(crate) nbd: usize,
@@ -26,26 +29,57 @@ pub(crate) struct Connections {
     pub(crate) api: usize,
 }
 
-/// Limits of connections that leave the open pool its descriptors.
-pub(crate) fn connections(config: &Config, pool: &Pool) -> Result<Connections, ErrorBody> {
+impl Connections {
+    /// The configurations with these limits; what one address may have shrinks with them.
+    pub(crate) fn clip(&self, config: &Config) -> (NbdConfig, IscsiConfig) {
+        let scaled = |part: usize, now: usize, before: usize| (part * now).div_ceil(before.max(1));
+        let (mut nbd, mut iscsi) = (config.nbd.clone(), config.iscsi.clone());
+        nbd.max_connections_per_address =
+            scaled(nbd.max_connections_per_address, self.nbd, nbd.max_connections);
+        nbd.max_connections = self.nbd;
+        iscsi.max_connections_per_address =
+            scaled(iscsi.max_connections_per_address, self.iscsi, iscsi.max_connections);
+        iscsi.max_connections = self.iscsi;
+        // A session has a connection.
+        let sessions = iscsi.max_sessions.min(self.iscsi);
+        iscsi.max_sessions_per_address = scaled(iscsi.max_sessions_per_address, sessions, iscsi.max_sessions);
+        iscsi.max_sessions = sessions;
+        (nbd, iscsi)
+    }
+}
+
+/// Limits of connections that leave the open pool, and `others` (files behind LUNs), their descriptors.
+pub(crate) fn connections(
+    config: &Config,
+    pool: &Pool,
+    others: u64,
+) -> Result<(Connections, Limits), ErrorBody> {
     let shape = pool.info().config;
     let journal = shape.journal_size / shape.segment_size;
-    let pool = journal + pool.pvs().len() as u64 + config.options.open_files as u64 + BATCH;
+    // An image below a volume is open while it is used.
+    let others = others + pool.volumes().iter().filter(|v| v.image.is_some()).count() as u64;
+    let engine = journal + pool.pvs().len() as u64 + config.options.open_files as u64 + others + BATCH;
     let wanted =
         Connections { nbd: config.nbd.max_connections, iscsi: config.iscsi.max_connections, api: API };
-    let limit = allow_many_files();
-    let granted = share(limit, pool + SERVER, wanted)
-        .map_err(|message| ErrorBody { kind: ErrorKind::NoSpace, message })?;
-    if granted != wanted {
-        tracing::warn!(
-            limit,
-            nbd = granted.nbd,
-            iscsi = granted.iscsi,
-            api = granted.api,
+    let (limit, reserve) = (allow_many_files(), engine + SERVER);
+    let granted =
+        share(limit, reserve, wanted).map_err(|message| ErrorBody { kind: ErrorKind::NoSpace, message })?;
+    let Connections { nbd, iscsi, api } = granted;
+    match granted == wanted {
+        true => tracing::info!(open_files = limit, reserve, nbd, iscsi, api, "connections served at once"),
+        false => tracing::warn!(
+            open_files = limit,
+            reserve,
+            nbd,
+            iscsi,
+            api,
             "the limit of open files is low: fewer connections are served than configured (raise LimitNOFILE)"
-        );
+        ),
     }
-    Ok(granted)
+    let told = |n: usize| n as u64;
+    let limits =
+        Limits { open_files: limit, reserved: reserve, nbd: told(nbd), iscsi: told(iscsi), api: told(api) };
+    Ok((granted, limits))
 }
 
 /// Shares what a limit leaves beyond `reserve`.
@@ -60,11 +94,20 @@ fn share(limit: u64, reserve: u64, wanted: Connections) -> Result<Connections, S
     }
     let left = usize::try_from(left).unwrap_or(usize::MAX);
     // The API is how an operator sees what is wrong.
-    let api = wanted.api.min(left / 4);
-    let rest = left - api;
-    let nbd = wanted.nbd.min(rest.saturating_sub(wanted.iscsi).max(rest / 2));
-    let iscsi = wanted.iscsi.min(rest - nbd);
+    let api = within(wanted.api, left / 4);
+    let rest = left - descriptors(api);
+    let nbd = within(wanted.nbd, rest.saturating_sub(descriptors(wanted.iscsi)).max(rest / 2));
+    let iscsi = within(wanted.iscsi, rest - descriptors(nbd));
     Ok(Connections { nbd, iscsi, api })
+}
+
+/// As many connections of those wanted as so many descriptors are enough for.
+fn within(wanted: usize, left: usize) -> usize {
+    let mut granted = wanted.min(left);
+    while granted > 1 && descriptors(granted) > left {
+        granted -= (descriptors(granted) - left).div_ceil(2).min(granted - 1);
+    }
+    granted
 }
 
 #[cfg(test)]
@@ -78,16 +121,17 @@ mod tests {
         assert_eq!(share(524_288, 700, WANTED), Ok(WANTED));
         assert_eq!(share(u64::MAX, 700, WANTED), Ok(WANTED));
         let clipped = share(1024, 324, WANTED).unwrap();
-        assert_eq!(clipped, Connections { nbd: 286, iscsi: 286, api: 128 });
+        assert_eq!(clipped, Connections { nbd: 175, iscsi: 176, api: 117 });
         let few = Connections { iscsi: 10, ..WANTED };
-        assert_eq!(share(1024, 324, few), Ok(Connections { nbd: 562, iscsi: 10, api: 128 }));
-        for limit in 0..3000 {
+        assert_eq!(share(1024, 324, few), Ok(Connections { nbd: 339, iscsi: 10, api: 117 }));
+        for limit in 0..6000 {
             match share(limit, 324, WANTED) {
                 Ok(c) => {
                     assert!(c.nbd > 0 && c.iscsi > 0 && c.api > 0);
-                    assert!((c.nbd + c.iscsi + c.api) as u64 + 324 <= limit, "{limit}: {c:?}");
+                    let needed: usize = [c.nbd, c.iscsi, c.api].into_iter().map(descriptors).sum();
+                    assert!(needed as u64 + 324 <= limit, "{limit}: {c:?}");
                 }
-                Err(message) => assert!(limit < 356 && message.contains("356 or more"), "{message}"),
+                Err(message) => assert!(limit < 404 && message.contains("404 or more"), "{message}"),
             }
         }
     }

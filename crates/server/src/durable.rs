@@ -92,8 +92,13 @@ impl DurableFile {
         Ok(content)
     }
 
-    /// Replaces the content. When this returns the new one survives power loss; when it fails it may or may not.
+    /// Replaces the content. When this returns the new one survives power loss; when it fails it may or may not. What could not be
+    /// loaded again is refused, and the old content stays.
     pub(crate) fn save(&self, content: &[u8]) -> Result<()> {
+        if content.len() > MAX_CONTENT {
+            let text = format!("write {}: it would have more than {MAX_CONTENT} bytes", self.name);
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
         let temporary = self.temporary();
         self.discard(&temporary)?;
         let crc = crc_fast::crc32_iscsi(content);
@@ -157,6 +162,19 @@ mod tests {
         file(&dir).remove().unwrap();
         file(&dir).remove().unwrap();
         assert_eq!(file(&dir).load().unwrap(), None);
+    }
+
+    #[test]
+    fn what_could_not_be_loaded_is_not_saved() {
+        let dir = memory();
+        file(&dir).save(b"old").unwrap();
+        let mut large = vec![b'x'; MAX_CONTENT];
+        file(&dir).save(&large).unwrap();
+        assert_eq!(file(&dir).load().unwrap().map(|content| content.len()), Some(MAX_CONTENT));
+        large.push(b'x');
+        assert_eq!(file(&dir).save(&large).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(file(&dir).load().unwrap().map(|content| content.len()), Some(MAX_CONTENT));
+        assert_eq!(dir.list().unwrap(), ["t.state"]);
     }
 
     #[test]

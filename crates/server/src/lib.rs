@@ -4,6 +4,7 @@
 //! engine from threads that may block.
 #![forbid(unsafe_code)]
 
+mod allocator;
 mod backups;
 mod config;
 mod cost;
@@ -13,6 +14,7 @@ mod durable;
 mod files;
 pub mod freeze;
 mod health;
+mod host_paths;
 mod http;
 mod iscsi;
 mod listen;

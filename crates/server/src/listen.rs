@@ -1,11 +1,11 @@
 //! Addresses to listen on, and binding of the admin API's listeners.
 
 use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_target::listen_unix;
 use rustix::net;
 use std::fmt;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::net::{TcpListener, UnixListener};
@@ -129,10 +129,10 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if is_socket(&temporary) {
         std::fs::remove_file(&temporary)?;
     }
-    let listener = UnixListener::bind(&temporary)?;
-    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
+    let listener = listen_unix(&temporary, 0o600)?;
+    listener.set_nonblocking(true)?;
     std::fs::rename(&temporary, path)?;
-    Ok((listener, SocketFile(path.to_path_buf())))
+    Ok((UnixListener::from_std(listener)?, SocketFile(path.to_path_buf())))
 }
 
 fn is_socket(path: &Path) -> bool {
@@ -143,6 +143,7 @@ fn is_socket(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn addresses_are_host_port_or_unix() {

@@ -3,7 +3,7 @@
 use crate::settings::LogFormat;
 use hindcast_api::{ErrorBody, ErrorKind};
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
@@ -14,7 +14,8 @@ use tracing_subscriber::registry::LookupSpan;
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), ErrorBody> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|e| ErrorBody { kind: ErrorKind::Invalid, message: format!("--log {filter}: {e}") })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Escaped(std::io::stderr()));
     let started = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).with_ansi(false).try_init(),
@@ -24,6 +25,42 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), ErrorBody> {
             .try_init(),
     };
     started.map_err(|e| ErrorBody { kind: ErrorKind::Internal, message: format!("start logging: {e}") })
+}
+
+/// Writes characters that would change how a line looks, without being seen, as `\u202e`, which JSON knows, too. Clients choose
+/// names that stand in lines.
+struct Escaped<W>(W);
+
+/// Does it reorder or hide what stands around it, or control a terminal?
+fn is_misleading(c: char) -> bool {
+    let formats = ['\u{61c}', '\u{feff}'].contains(&c);
+    let ranges =
+        ['\u{80}'..='\u{9f}', '\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}'];
+    formats || ranges.iter().any(|range| range.contains(&c))
+}
+
+impl<W: Write> Write for Escaped<W> {
+    /// A line comes as a whole.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(line) {
+            Ok(text) if !line.is_ascii() && text.contains(is_misleading) => {
+                let mut clean = String::with_capacity(text.len() + 16);
+                for c in text.chars() {
+                    match is_misleading(c) {
+                        true => clean.push_str(&format!("\\u{:04x}", u32::from(c))),
+                        false => clean.push(c),
+                    }
+                }
+                self.0.write_all(clean.as_bytes())?;
+            }
+            _ => self.0.write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Lines without times, with the priority prefix that systemd's journal understands (sd-daemon(3)).
@@ -48,5 +85,23 @@ where
         };
         write!(writer, "<{priority}>")?;
         self.0.format_event(context, writer, event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_changes_how_a_line_looks() {
+        let written = |text: &str| {
+            let mut out = Escaped(Vec::new());
+            out.write_all(text.as_bytes()).unwrap();
+            String::from_utf8(out.0).unwrap()
+        };
+        assert_eq!(written("iqn.a\u{202e}gnp\u{200b}.b\u{9b}1m"), "iqn.a\\u202egnp\\u200b.b\\u009b1m");
+        for plain in ["iqn.2026-11.com.example:host\n", "Zoë 東京 مرحبا\n"] {
+            assert_eq!(written(plain), plain);
+        }
     }
 }

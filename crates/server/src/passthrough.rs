@@ -63,8 +63,6 @@ pub(crate) struct FileDevice {
     /// One sync at a time: the system tells of lost writes once, and a second sync that ran beside the one that was told
     /// would promise what is lost.
     syncing: Mutex<()>,
-    /// Keeps other servers from exporting a file for writing too. A block device is opened exclusively instead.
-    _lock: Option<Box<dyn Send + Sync>>,
 }
 
 impl FileDevice {
@@ -72,24 +70,28 @@ impl FileDevice {
     pub(crate) fn open(spec: FileSpec) -> Result<Arc<FileDevice>> {
         let fail = |e| Error::io(format!("export {}", spec.path), e);
         let dir = FileDir::new("/");
-        let mode = if spec.read_only { OpenMode::ReadOnly } else { OpenMode::Existing };
-        let disk = dir.open(&spec.path, mode).map_err(fail)?;
-        let lock = match spec.read_only || disk.is_block_device() {
-            true => None,
-            false => Some(dir.lock(&spec.path).map_err(|e| match e.kind() {
+        // Kept without symbolic links: with one on the way it would be another file than was allowed.
+        if canonical(&spec.path)? != spec.path {
+            let text = format!("export {}: it has been replaced by a symbolic link", spec.path);
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
+        let disk = match spec.read_only {
+            true => dir.open(&spec.path, OpenMode::ReadOnly).map_err(fail)?,
+            // A file is locked against other servers that would write to it, too; a device is opened exclusively.
+            false => dir.open_locked(&spec.path, OpenMode::Existing).map_err(|e| match e.kind() {
                 io::ErrorKind::WouldBlock => Error::new(
                     ErrorKind::Busy,
                     format!("export {}: another program has locked it", spec.path),
                 ),
                 _ => fail(e),
-            })?),
+            })?,
         };
-        Self::over(spec, disk, lock).map(Arc::new)
+        Self::over(spec, disk).map(Arc::new)
     }
 
-    fn over(spec: FileSpec, disk: Arc<dyn Disk>, lock: Option<Box<dyn Send + Sync>>) -> Result<FileDevice> {
+    fn over(spec: FileSpec, disk: Arc<dyn Disk>) -> Result<FileDevice> {
         let (length, failed, syncing) = Default::default();
-        let device = FileDevice { spec, disk, length, failed, syncing, _lock: lock };
+        let device = FileDevice { spec, disk, length, failed, syncing };
         device.refresh()?;
         if device.size() == 0 {
             return Err(Error::new(
@@ -552,7 +554,7 @@ mod tests {
         let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
         disk.set_len(64 * K).unwrap();
         let disk = Arc::new(Failing(disk, AtomicBool::new(true)));
-        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk, None).unwrap();
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk).unwrap();
         write(&device, 0, 1, 4096, false).unwrap();
         assert_eq!(write(&device, 4096, 1, 4096, true).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(device.flush().unwrap_err().kind(), ErrorKind::Poisoned);
@@ -569,7 +571,7 @@ mod tests {
         let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
         disk.set_len(64 * K).unwrap();
         let disk = Arc::new(Failing(disk, AtomicBool::new(true)));
-        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk.clone(), None).unwrap();
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk.clone()).unwrap();
         write(&device, 0, 1, 4096, false).unwrap();
         std::thread::scope(|scope| {
             let first = scope.spawn(|| device.flush());
@@ -587,7 +589,7 @@ mod tests {
         let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
         disk.set_len(4 << 20).unwrap();
         let disk = Arc::new(Failing(disk, AtomicBool::new(false)));
-        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk, None).unwrap();
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk).unwrap();
         write(&device, 0, 1, 4 << 20, false).unwrap();
         device.discard(4096, (2 << 20) + 4096, false).unwrap();
         let all = read(&device, 0, 4 << 20);

@@ -82,6 +82,17 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_API_TOKEN_FILE", value_name = "FILE", help_heading = "Listeners")]
     pub api_token_file: Option<PathBuf>,
 
+    /// Directory that paths in requests to the admin API may lead into: images below volumes, exported files and devices, physical
+    /// volumes, backups; repeatable. Without any, requests over TCP name no paths, and those over Unix sockets any
+    #[arg(
+        long,
+        env = "HINDCAST_ALLOW_PATH",
+        value_name = "DIR",
+        value_delimiter = ':',
+        help_heading = "Listeners"
+    )]
+    pub allow_path: Option<Vec<PathBuf>>,
+
     /// NBD listener, HOST:PORT or unix:PATH, or none; repeatable, replaces the default [default: 127.0.0.1:10809]
     #[arg(
         long,
@@ -134,6 +145,19 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
     pub nbd_max_connections: Option<u32>,
 
+    /// NBD connections from one address, or one /64 of IPv6; Unix sockets are not counted so [default: half of all]
+    #[arg(
+        long,
+        env = "HINDCAST_NBD_MAX_CONNECTIONS_PER_ADDRESS",
+        value_name = "N",
+        help_heading = "Listeners"
+    )]
+    pub nbd_max_connections_per_address: Option<u32>,
+
+    /// Permissions of NBD's Unix sockets, in octal: 0600 for the server's user, 0660 for its group too [default: 0600]
+    #[arg(long, env = "HINDCAST_NBD_SOCKET_MODE", value_name = "MODE", help_heading = "Listeners")]
+    pub nbd_socket_mode: Option<SocketMode>,
+
     /// Bytes of NBD requests in flight, on all connections together [default: 256M]
     #[arg(long, env = "HINDCAST_NBD_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub nbd_max_in_flight: Option<Size>,
@@ -153,7 +177,7 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_ISCSI_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
     pub iscsi_max_connections: Option<u32>,
 
-    /// iSCSI connections from one address [default: half of all]
+    /// iSCSI connections from one address, or one /64 of IPv6 [default: half of all]
     #[arg(
         long,
         env = "HINDCAST_ISCSI_MAX_CONNECTIONS_PER_ADDRESS",
@@ -162,9 +186,18 @@ pub struct Settings {
     )]
     pub iscsi_max_connections_per_address: Option<u32>,
 
-    /// iSCSI sessions at once; discovery sessions have at most a quarter of them [default: 512]
+    /// iSCSI sessions at once; discovery sessions have at most a quarter of them [default: 1024]
     #[arg(long, env = "HINDCAST_ISCSI_MAX_SESSIONS", value_name = "N", help_heading = "Listeners")]
     pub iscsi_max_sessions: Option<u32>,
+
+    /// iSCSI sessions from one address, or one /64 of IPv6 [default: half of all]
+    #[arg(
+        long,
+        env = "HINDCAST_ISCSI_MAX_SESSIONS_PER_ADDRESS",
+        value_name = "N",
+        help_heading = "Listeners"
+    )]
+    pub iscsi_max_sessions_per_address: Option<u32>,
 
     /// Bytes of iSCSI commands in flight, on all connections together [default: 512M]
     #[arg(long, env = "HINDCAST_ISCSI_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
@@ -321,6 +354,30 @@ impl FromStr for TlsWhen {
     }
 }
 
+/// Permissions of a Unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SocketMode(pub u32);
+
+impl FromStr for SocketMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode & !0o666 == 0 && mode & 0o600 == 0o600 => Ok(SocketMode(mode)),
+            _ => Err("the permissions of a socket are octal, 0600 to 0666".into()),
+        }
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 /// Whether iSCSI connections use digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -451,6 +508,7 @@ impl Settings {
             hooks,
             api,
             api_token_file,
+            allow_path,
             nbd,
             nbd_open,
             nbd_tls_cert,
@@ -458,11 +516,14 @@ impl Settings {
             nbd_tls_ca,
             nbd_tls_required,
             nbd_max_connections,
+            nbd_max_connections_per_address,
+            nbd_socket_mode,
             nbd_max_in_flight,
             iscsi,
             iscsi_max_connections,
             iscsi_max_connections_per_address,
             iscsi_max_sessions,
+            iscsi_max_sessions_per_address,
             iscsi_max_in_flight,
             iscsi_digests,
             pool_size,

@@ -9,6 +9,7 @@ mod daemon;
 mod faults;
 mod guards;
 mod iscsi;
+mod limits;
 mod reidentify;
 mod restore;
 mod server;

@@ -36,8 +36,26 @@ impl Server {
     }
 
     pub(crate) fn start_with(dir: &Path, args: &[&str]) -> Server {
+        Self::started(program(), dir, args)
+    }
+
+    /// One that may have so many files open.
+    pub(crate) fn start_limited(dir: &Path, files: u32, args: &[&str]) -> Server {
+        let program = program();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!(r#"ulimit -n {files}; exec "$0" "$@""#)]).arg(program.get_program());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        Self::started(shell, dir, args)
+    }
+
+    fn started(mut command: Command, dir: &Path, args: &[&str]) -> Server {
         let create: &[&str] = if dir.join("catalog.redb").exists() { &[] } else { &["--create"] };
-        let child = program()
+        let child = command
             .args(["serve", "--pool-size", "64M", "--journal-size", "16M", "--log", "warn", "--data"])
             .arg(dir)
             .args(create)

@@ -5,13 +5,13 @@ mod direct;
 use super::aligned::BLOCK;
 use super::{Backing, Dir, Disk, OpenMode, PROBED, SyncPurpose};
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FallocateFlags, FlockOperation, IFlags};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, IFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,12 +39,16 @@ impl FileDir {
         FileDir { path: path.into() }
     }
 
-    /// Makes the directory, with its parents, if it is not there, and makes its name durable.
+    /// Makes the directory, with its parents, if it is not there, and makes its name durable. It is its owner's alone.
     pub fn create(path: impl Into<PathBuf>) -> io::Result<Self> {
         let dir = FileDir::new(path);
         let missing: Vec<&Path> = dir.path.ancestors().take_while(|p| !p.as_os_str().is_empty()).collect();
         let missing = missing.into_iter().take_while(|p| !p.exists()).collect::<Vec<_>>();
-        fs::create_dir_all(&dir.path)?;
+        if let [new, ..] = missing[..] {
+            fs::create_dir_all(parent(new))?;
+            let made = fs::DirBuilder::new().mode(0o700).create(new);
+            made.or_else(|e| if e.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })?;
+        }
         for made in missing {
             sync_dir(parent(made))?;
         }
@@ -67,6 +71,10 @@ pub fn allow_many_files() -> u64 {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn no_disk() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device")
 }
 
 /// The directory that holds `path`'s name.
@@ -93,6 +101,10 @@ impl FileDir {
             Err(e) => return Err(e),
         };
         let block = existing.as_ref().is_some_and(|m| m.file_type().is_block_device());
+        // Opening anything else may wait for ever (a FIFO), or do something (a tape).
+        if existing.as_ref().is_some_and(|m| !block && !m.file_type().is_file()) {
+            return Err(no_disk());
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(mode != OpenMode::ReadOnly).mode(0o600);
         match mode {
@@ -106,18 +118,18 @@ impl FileDir {
             }
             OpenMode::Create => {}
         }
+        // What stands there may have been replaced since it was looked at: no open waits for anybody.
+        let mut flags = OFlags::NONBLOCK;
         if block && mode != OpenMode::ReadOnly {
             // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has claimed it.
-            options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+            flags |= OFlags::EXCL;
         }
-        let file = options.open(&path)?;
+        let file = options.custom_flags(flags.bits().cast_signed()).open(&path)?;
         let kind = file.metadata()?.file_type();
         if kind.is_block_device() != block || !(block || kind.is_file()) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "neither a regular file nor a block device",
-            ));
+            return Err(no_disk());
         }
+        rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
         if existing.is_none() {
             self.sync_elsewhere(&path)?;
         }
@@ -182,7 +194,7 @@ impl Dir for FileDir {
             .truncate(false)
             .mode(0o600)
             // A link there would create, or lock, a file somewhere else.
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(self.path.join(name))?;
         // The lock belongs to the open file and goes with it, also when the process is killed.
         retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))?;
@@ -190,7 +202,7 @@ impl Dir for FileDir {
     }
 
     fn lock_existing(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(name))?;
         retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))?;
         Ok(Box::new(file))
@@ -580,6 +592,31 @@ mod tests {
         dir.remove(name).unwrap();
         assert!(elsewhere.list().unwrap().is_empty());
         assert!(FileDir::new(tmp.path().join("none")).list().is_err());
+    }
+
+    #[test]
+    fn no_open_waits_for_somebody_at_the_other_end() {
+        let (tmp, dir) = dir();
+        let fifo = tmp.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        std::os::unix::fs::symlink("fifo", tmp.path().join("link")).unwrap();
+        for name in ["fifo", "link"] {
+            for mode in [OpenMode::ReadOnly, OpenMode::Existing, OpenMode::Create] {
+                let refused = dir.open(name, mode).err().unwrap();
+                assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{name} {mode:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_made_directory_is_its_owners_alone() {
+        let (tmp, _) = dir();
+        let path = tmp.path().join("x/pool");
+        FileDir::create(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o750)).unwrap();
+        FileDir::create(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o750, "one that is there stays as it is");
     }
 
     #[test]

@@ -218,6 +218,7 @@ pub(crate) fn open_new(
         return Err(conflict(format!("use {path}: a pool's own files have such names")));
     }
     let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
+    let mut created = false;
     let disk = match dir.open_locked(path, OpenMode::Existing) {
         Ok(disk) => disk,
         // Perhaps by this very pool, which says more.
@@ -232,10 +233,29 @@ pub(crate) fn open_new(
                     "use {path}: it does not exist; give a size to create a file"
                 )));
             }
+            created = true;
             dir.open_locked(path, OpenMode::CreateNew).map_err(fail)?
         }
         Err(e) => return Err(fail(e)),
     };
+    let taken = take(&*disk, spec, pool, (extent_size, atomic_unit), known);
+    if taken.is_err() && created {
+        // Nobody wanted an empty file. Should it stay, it does no harm.
+        let _ = dir.remove(path);
+    }
+    Ok((disk, taken?))
+}
+
+/// Refuses the disk of a new PV that is somebody's, or does not do; gives a file its size. Tells how many extents it has.
+fn take(
+    disk: &dyn Disk,
+    spec: &PvSpec,
+    pool: [u8; 16],
+    (extent_size, atomic_unit): (u64, u32),
+    known: &dyn Fn(&[u8; 16]) -> bool,
+) -> Result<u32> {
+    let path = &spec.path;
+    let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
     if let Some(whole) = disk.physical_block().map_err(fail)?.filter(|whole| *whole > u64::from(atomic_unit))
     {
         return Err(invalid(format!(
@@ -243,14 +263,14 @@ pub(crate) fn open_new(
              a power cut could damage what lies beside a write"
         )));
     }
-    match check_unknown(Label::read(&*disk, path)?, path, pool, known)? {
+    match check_unknown(Label::read(disk, path)?, path, pool, known)? {
         Found::Label(label) if label.pool == pool => {}
         Found::Label(_) | Found::Damaged if !spec.force => {
             return Err(conflict(format!(
                 "use {path}: it carries the label of another pool; force to overwrite it"
             )));
         }
-        Found::None if !spec.force && !is_blank(&*disk).map_err(fail)? => {
+        Found::None if !spec.force && !is_blank(disk).map_err(fail)? => {
             return Err(conflict(format!("use {path}: it holds something; force to overwrite it")));
         }
         _ => {}
@@ -268,7 +288,7 @@ pub(crate) fn open_new(
             size = wanted;
         }
     }
-    Ok((disk, extents_on(size, extent_size, path)?))
+    extents_on(size, extent_size, path)
 }
 
 /// Refuses the label of a physical volume of this pool that is in use.

@@ -40,6 +40,8 @@ pub struct Import {
     name: Option<String>,
     /// Asked before a volume is made.
     check: Option<NameCheck>,
+    /// What came is no stream, or was damaged on the way.
+    malformed: bool,
     decoder: Decoder,
     target: Option<Target>,
 }
@@ -60,8 +62,8 @@ impl Pool {
     /// does not exist (or is empty, without snapshots); a difference a volume whose content is that of the snapshot that it
     /// builds upon.
     pub fn import(self: &Arc<Self>, name: Option<&str>) -> Import {
-        let name = name.map(str::to_owned);
-        Import { pool: self.clone(), name, check: None, decoder: Decoder::new(), target: None }
+        let (pool, name) = (self.clone(), name.map(str::to_owned));
+        Import { pool, name, check: None, malformed: false, decoder: Decoder::new(), target: None }
     }
 
     /// The import into a volume that was begun and did not end.
@@ -111,7 +113,7 @@ impl Import {
     /// Takes in the next bytes of the stream. After an error nothing more is taken in.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         self.decoder.push(bytes);
-        while let Some(item) = self.decoder.next()? {
+        while let Some(item) = self.decoder.next().inspect_err(|_| self.malformed = true)? {
             match (item, &mut self.target) {
                 (Item::Header(header), _) => self.target = Some(self.begin(header)?),
                 (Item::Data { offset, data }, Some(target)) => {
@@ -140,6 +142,11 @@ impl Import {
     /// All of the stream has arrived: it can be ended.
     pub fn is_complete(&self) -> bool {
         self.decoder.is_complete()
+    }
+
+    /// It failed because what came is no stream, or was damaged on the way.
+    pub fn is_malformed(&self) -> bool {
+        self.malformed
     }
 
     /// Keeps the position durably, so that the import goes on from here whatever happens; done by itself now and then.

@@ -2,10 +2,11 @@
 
 use super::error::{ApiError, Json};
 use super::routes::Shared;
-use super::{App, blocking};
+use super::{App, blocking, host_path};
+use crate::host_paths::Purpose;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hindcast_api::{BackUp, Backup, ErrorBody, ErrorKind};
+use hindcast_api::{BackUp, Backup, ErrorBody};
 use hindcast_engine::world::uuid_text;
 use jiff::Timestamp;
 use std::path::PathBuf;
@@ -23,11 +24,9 @@ async fn back_up(
     State(app): Shared,
     Json(how): Json<BackUp>,
 ) -> Result<(StatusCode, Json<Backup>), ApiError> {
+    let path = how.path.as_deref().map(|path| host_path(path, Purpose::Directory));
     blocking(&app, move |app| {
-        let path = how.path.map(PathBuf::from);
-        if path.as_ref().is_some_and(|path| !path.is_absolute()) {
-            return Err(ApiError::new(ErrorKind::Invalid, "a path for a backup has to be absolute"));
-        }
+        let path = path.map(|path| path(app)).transpose()?.map(PathBuf::from);
         let info = app.backups.make(&app.pool, path.as_deref())?;
         let directory = path.unwrap_or_else(|| PathBuf::from(&app.data).join(crate::backups::DIRECTORY));
         let backup = Backup {

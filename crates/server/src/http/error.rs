@@ -31,11 +31,29 @@ pub fn error_body(error: Error) -> ErrorBody {
 
 /// What a handler fails with.
 #[derive(Debug)]
-pub(crate) struct ApiError(ErrorBody);
+pub(crate) struct ApiError {
+    body: ErrorBody,
+    /// Instead of what its kind has.
+    status: Option<StatusCode>,
+}
 
 impl ApiError {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        ApiError(ErrorBody { kind, message: message.into() })
+        ErrorBody { kind, message: message.into() }.into()
+    }
+
+    /// There is no room for this connection.
+    pub(crate) fn full() -> Self {
+        let body = ErrorBody {
+            kind: ErrorKind::Busy,
+            message: "use the admin API: too many connections are in use; try again later".into(),
+        };
+        ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE) }
+    }
+
+    /// It is the request's own fault, whatever kind it has elsewhere.
+    pub(crate) fn of_request(error: Error) -> Self {
+        ApiError { body: error_body(error), status: Some(StatusCode::BAD_REQUEST) }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
@@ -45,7 +63,13 @@ impl ApiError {
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
-        ApiError(error_body(error))
+        error_body(error).into()
+    }
+}
+
+impl From<ErrorBody> for ApiError {
+    fn from(body: ErrorBody) -> Self {
+        ApiError { body, status: None }
     }
 }
 
@@ -69,8 +93,9 @@ impl From<QueryRejection> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let ErrorBody { kind, message } = &self.0;
+        let ErrorBody { kind, message } = &self.body;
         match kind {
+            _ if self.status.is_some() => tracing::debug!(?kind, message, "request refused"),
             ErrorKind::Io
             | ErrorKind::Corrupt
             | ErrorKind::Lost
@@ -81,10 +106,16 @@ impl IntoResponse for ApiError {
             _ => tracing::debug!(?kind, message, "request refused"),
         }
         let unauthorized = *kind == ErrorKind::Unauthorized;
-        let status = StatusCode::from_u16(kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, axum::Json(self.0)).into_response();
+        let status = self.status.or_else(|| StatusCode::from_u16(kind.http_status()).ok());
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(self.body)).into_response();
+        let headers = response.headers_mut();
         if unauthorized {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if unauthorized || status == StatusCode::SERVICE_UNAVAILABLE {
+            // Whoever has no business here makes room.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }

@@ -6,6 +6,9 @@ mod clock;
 pub(crate) mod convert;
 mod error;
 mod flatten;
+mod guests;
+mod patience;
+mod probe;
 mod relocation;
 mod routes;
 mod schedules;
@@ -19,13 +22,14 @@ pub(crate) use serve::{ApiServer, addresses, serve};
 
 use crate::backups::Backups;
 use crate::cost::Prices;
+use crate::host_paths::{Door, HostPaths, Purpose};
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
 use crate::priority;
 use crate::schedule::Schedules;
 use crate::snapshots::VolumeHooks;
 use error::ApiError;
-use hindcast_api::{Listeners, Status};
+use hindcast_api::{Limits, Listeners, Status};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -35,6 +39,9 @@ use tokio::sync::Semaphore;
 /// Exports and imports that may go on at the same time: each has a thread, and reads or writes as fast as it can.
 pub(crate) const MAX_TRANSFERS: usize = 8;
 
+/// Of the threads that wait for the engine, those that requests over TCP may use.
+pub(crate) const NETWORK_THREADS: usize = 6;
+
 /// What handlers work on.
 pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
@@ -43,6 +50,11 @@ pub(crate) struct App {
     pub(crate) started: Timestamp,
     pub(crate) data: String,
     pub(crate) listeners: Listeners,
+    pub(crate) limits: Limits,
+    /// Where paths in requests may lead.
+    pub(crate) host_paths: HostPaths,
+    /// Threads for requests over TCP.
+    pub(crate) network: Arc<Semaphore>,
     /// Chunk size of volumes that are created without one.
     pub(crate) chunk: u64,
     /// Commands around snapshots.
@@ -56,6 +68,12 @@ pub(crate) struct App {
     pub(crate) transfers: Arc<Semaphore>,
     /// Held while it is changed what stands behind a snapshot's address.
     pub(crate) changing_writable: Mutex<()>,
+}
+
+/// A path of the host in a request that is being handled, as it may be used.
+fn host_path(path: &str, purpose: Purpose) -> impl FnOnce(&App) -> Result<String, ApiError> + use<> {
+    let (door, path) = (guests::door(), path.to_owned());
+    move |app| Ok(app.host_paths.check(door, &app.pool, &path, purpose)?)
 }
 
 impl App {
@@ -80,6 +98,7 @@ impl App {
             volumes: info.volumes,
             nbd_connections: self.nbd.stats().connections as u64,
             iscsi_sessions: self.iscsi.stats().sessions as u64,
+            limits: self.limits,
         }
     }
 }
@@ -100,7 +119,16 @@ where
     F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 {
     let app = app.clone();
-    match tokio::task::spawn_blocking(move || work(&app)).await {
+    // Whoever has the token must not keep the owner from administering the pool.
+    let turn = match guests::door() {
+        Door::Network => app.network.clone().acquire_owned().await.ok(),
+        Door::Local => None,
+    };
+    let work = move || {
+        let _turn = turn;
+        work(&app)
+    };
+    match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(ApiError::internal(format!("the operation ended by a defect: {error}"))),
     }

@@ -2,9 +2,13 @@
 
 use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
+use super::guests::{Guest, through};
+use super::probe::Probe;
 use super::{
-    App, backups, blocking, cdp, clock, convert, flatten, relocation, schedules, snapshots, targets, transfer,
+    App, backups, blocking, cdp, clock, convert, flatten, host_path, relocation, schedules, snapshots,
+    targets, transfer,
 };
+use crate::host_paths::{Door, Purpose};
 use crate::iscsi::Making;
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -12,7 +16,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Router, body::Bytes};
+use axum::{Extension, Router, body::Bytes};
 use hindcast_api::{
     API_V1, AddPv, CreateVolume, DamagedRange, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv,
     PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
@@ -37,8 +41,8 @@ pub(super) type Shared = State<Arc<App>>;
 ))]
 struct Document;
 
-/// The whole router. With a token, everything but `/healthz` and the document asks for it.
-pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
+/// The whole router of what comes in by `door`. With a token, everything but `/healthz` and the document asks for it.
+pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<String>) -> Router {
     let api = OpenApiRouter::new()
         .routes(routes!(status))
         .routes(routes!(health))
@@ -80,6 +84,8 @@ pub(super) fn router(app: Arc<App>, token: Option<String>) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body))
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(Extension(probe.clone()))
+        .layer(middleware::from_fn(move |request, next: Next| through(door, next.run(request))))
         .with_state(app)
 }
 
@@ -88,7 +94,13 @@ async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
         request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("");
     let given = given.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     match given {
-        Some((_, given)) if same(given.trim().as_bytes(), token.as_bytes()) => next.run(request).await,
+        Some((_, given)) if same(given.trim().as_bytes(), token.as_bytes()) => {
+            let guest = request.extensions().get::<Arc<Guest>>();
+            match guest.is_none_or(|guest| guest.settle()) {
+                true => next.run(request).await,
+                false => ApiError::full().into_response(),
+            }
+        }
         _ => ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong").into_response(),
     }
 }
@@ -113,8 +125,10 @@ async fn health(State(app): Shared) -> Result<Json<Health>, ApiError> {
 /// For probes: 200 while the pool accepts writes, 503 when it does not; the state and the codes of what is not well.
 /// Names and paths are left out: a probe has no token.
 #[utoipa::path(get, path = "/healthz", responses((status = OK, body = String), (status = SERVICE_UNAVAILABLE, body = String)))]
-async fn healthz(State(app): Shared) -> Result<Response, ApiError> {
-    let health = blocking(&app, |app| Ok(app.health())).await?;
+async fn healthz(Extension(probe): Extension<Probe>) -> Response {
+    let Some(health) = probe.health().await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "no answer\n").into_response();
+    };
     let code = match health.state {
         HealthState::Healthy | HealthState::Warning => StatusCode::OK,
         HealthState::Poisoned => StatusCode::SERVICE_UNAVAILABLE,
@@ -124,7 +138,7 @@ async fn healthz(State(app): Shared) -> Result<Response, ApiError> {
         text.push_str(&problem.code);
         text.push('\n');
     }
-    Ok((code, text).into_response())
+    (code, text).into_response()
 }
 
 /// Metrics in the text format of OpenMetrics, for Prometheus.
@@ -170,8 +184,9 @@ async fn pvs(State(app): Shared) -> Result<Json<Vec<Pv>>, ApiError> {
 /// Takes a physical volume into the pool.
 #[utoipa::path(post, path = "/pool/pvs", request_body = AddPv, responses((status = CREATED, body = Pv), (status = "default", body = ErrorBody)))]
 async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCode, Json<Pv>), ApiError> {
+    let path = host_path(&new.path, Purpose::Pv);
     blocking(&app, move |app| {
-        let info = app.pool.add_pv(&PvSpec { path: new.path, size: new.size, force: new.force })?;
+        let info = app.pool.add_pv(&PvSpec { path: path(app)?, size: new.size, force: new.force })?;
         tracing::info!(path = info.path, id = info.id, "physical volume added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })
@@ -225,6 +240,7 @@ async fn create_volume(
     State(app): Shared,
     Json(new): Json<CreateVolume>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
+    let image = new.origin.as_deref().map(|path| host_path(path, Purpose::Export));
     blocking(&app, move |app| {
         let method = new.method.map(convert::method).unwrap_or_default();
         let wanted = NewVolume {
@@ -235,12 +251,9 @@ async fn create_volume(
             read_only: new.read_only,
         };
         let history = new.cdp.as_ref().map(|patch| cdp::settings(None, patch)).transpose()?.flatten();
-        let origin = new.origin.as_deref();
-        if origin.is_some_and(|image| !image.starts_with('/')) {
-            return Err(ApiError::new(ErrorKind::Invalid, "the path of an image must be absolute"));
-        }
+        let origin = image.map(|image| image(app)).transpose()?;
         let making = [Making { name: &wanted.name, of: None }];
-        let made = app.iscsi.make_volumes(&making, |pool| match origin {
+        let made = app.iscsi.make_volumes(&making, |pool| match &origin {
             None => pool.create_volume(&wanted),
             Some(image) => pool.create_volume_over(&wanted, image),
         });

@@ -1,23 +1,44 @@
 //! Serves connections of the admin API: bounded in number, patient for a bounded time, ended gracefully.
 
+use super::guests::{Guest, Guests};
+use super::patience::{TimedBody, TimedIo};
+use super::probe::Probe;
 use super::{App, routes};
+use crate::host_paths::Door;
 use crate::listen::Listener;
+use axum::body::Body;
 use hindcast_api::Listeners;
+use hindcast_target::Repeated;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// A client gets this long to send the head of a request, and as long between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// After a failed accept (out of file descriptors), so that the loop does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The same over TCP, where anybody can connect.
+const NETWORK_HEAD_TIMEOUT: Duration = Duration::from_secs(15);
+/// After failed accepts (out of file descriptors), so that the loop does not spin: this long first, and longer each time.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Clients that are being told that there is no room for them. Beyond that connections are just closed.
+const REFUSALS: usize = 16;
+/// How long one may take for that.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
+const REFUSAL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+connection: close\r\ncontent-length: 93\r\n\r\n\
+{\"kind\":\"busy\",\"message\":\"connect to the admin API: too many are connected; try again later\"}";
 
 /// The running API.
 pub(crate) struct ApiServer {
@@ -31,20 +52,29 @@ pub(crate) fn serve(
     listeners: Vec<Listener>,
     token: Option<&str>,
     connections: usize,
-) -> ApiServer {
+) -> io::Result<ApiServer> {
     let (stop, stopped) = watch::channel(false);
-    let permits = Arc::new(Semaphore::new(connections));
+    let guests = Guests::new(connections);
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let probe = Probe::start(app)?;
     let mut loops = JoinSet::new();
     for listener in listeners {
         // Configuration refuses TCP without a token; an impossible one here admits nobody rather than everybody.
-        let token = match &listener {
-            Listener::Tcp(_) => Some(token.unwrap_or("\0").to_owned()),
-            Listener::Unix(..) => None,
+        let (door, token) = match &listener {
+            Listener::Tcp(_) => (Door::Network, Some(token.unwrap_or("\0").to_owned())),
+            Listener::Unix(..) => (Door::Local, None),
         };
-        let router = routes::router(app.clone(), token);
-        loops.spawn(accept(listener, router, permits.clone(), stopped.clone()));
+        let router = routes::router(app.clone(), &probe, door, token);
+        let reception = Reception {
+            service: TowerToHyperService::new(router),
+            door,
+            guests: guests.clone(),
+            refusals: refusals.clone(),
+            graceful: GracefulShutdown::new(),
+        };
+        loops.spawn(accept(listener, reception, stopped.clone()));
     }
-    ApiServer { stop, loops }
+    Ok(ApiServer { stop, loops })
 }
 
 /// The addresses of `listeners` and of the targets, for the status.
@@ -63,66 +93,135 @@ impl ApiServer {
     }
 }
 
-async fn accept(
-    listener: Listener,
-    router: axum::Router,
-    permits: Arc<Semaphore>,
-    mut stopped: watch::Receiver<bool>,
-) {
-    let graceful = GracefulShutdown::new();
-    let mut failed = 0u64;
+/// What a listener does with connections.
+struct Reception {
+    service: TowerToHyperService<axum::Router>,
+    door: Door,
+    guests: Arc<Guests>,
+    refusals: Arc<Semaphore>,
+    graceful: GracefulShutdown,
+}
+
+async fn accept(listener: Listener, reception: Reception, mut stopped: watch::Receiver<bool>) {
+    static FAILURES: Repeated = Repeated::new();
+    let mut pause = ACCEPT_PAUSE;
     loop {
-        let permit = tokio::select! {
-            permit = permits.clone().acquire_owned() => permit,
-            _ = stopped.changed() => break,
-        };
-        let Ok(permit) = permit else { break };
         let accepted = tokio::select! {
             accepted = next(&listener) => accepted,
             _ = stopped.changed() => break,
         };
         match accepted {
-            Ok(Connection::Tcp(stream)) => spawn(stream, &router, permit, &graceful),
-            Ok(Connection::Unix(stream)) => spawn(stream, &router, permit, &graceful),
+            Ok(Connection::Tcp(stream, address)) => reception.receive(stream, Some(address)),
+            Ok(Connection::Unix(stream)) => reception.receive(stream, None),
             Err(error) => {
-                // Without descriptors it fails ten times a second.
-                failed += 1;
-                if failed.is_power_of_two() {
-                    tracing::warn!(%error, failed, "accept an admin connection");
+                if let Some(turn) = FAILURES.turn() {
+                    tracing::warn!(%error, unsaid = turn.unsaid(), "accept an admin connection");
                 }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    _ = stopped.changed() => break,
+                }
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                continue;
             }
         }
+        pause = ACCEPT_PAUSE;
     }
     drop(listener);
-    graceful.shutdown().await;
+    reception.graceful.shutdown().await;
 }
 
 enum Connection {
-    Tcp(tokio::net::TcpStream),
+    Tcp(tokio::net::TcpStream, IpAddr),
     Unix(tokio::net::UnixStream),
 }
 
 async fn next(listener: &Listener) -> io::Result<Connection> {
     match listener {
-        Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Connection::Tcp(stream)),
+        Listener::Tcp(listener) => {
+            listener.accept().await.map(|(stream, peer)| Connection::Tcp(stream, peer.ip()))
+        }
         Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Connection::Unix(stream)),
     }
 }
 
-fn spawn<S>(stream: S, router: &axum::Router, permit: OwnedSemaphorePermit, graceful: &GracefulShutdown)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-    let watched = graceful.watch(connection);
-    tokio::spawn(async move {
-        if let Err(error) = watched.await {
-            tracing::debug!(%error, "admin connection");
+impl Reception {
+    fn receive<S>(&self, stream: S, address: Option<IpAddr>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        match self.guests.enter(address) {
+            Some(guest) => self.spawn(stream, guest),
+            None => self.refuse(stream, address),
         }
-        drop(permit);
-    });
+    }
+
+    fn spawn<S>(&self, stream: S, guest: Arc<Guest>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let service = self.service.clone();
+        let known = guest.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let mut request = request.map(|body| Body::new(TimedBody::new(body)));
+            request.extensions_mut().insert(known.clone());
+            service.call(request)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(match self.door {
+                Door::Local => HEAD_TIMEOUT,
+                Door::Network => NETWORK_HEAD_TIMEOUT,
+            })
+            .serve_connection(TokioIo::new(TimedIo::new(stream)), service);
+        let watched = self.graceful.watch(connection);
+        tokio::spawn(async move {
+            tokio::select! {
+                ended = watched => if let Err(error) = ended {
+                    tracing::debug!(%error, "admin connection");
+                },
+                () = guest.has_to_go() => tracing::debug!("an admin connection without a token gives way"),
+            }
+        });
+    }
+
+    /// Tells a client that there is no room.
+    fn refuse<S>(&self, mut stream: S, address: Option<IpAddr>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        static REFUSED: Repeated = Repeated::new();
+        if let Some(turn) = REFUSED.turn() {
+            let peer = address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+            tracing::warn!(peer, unsaid = turn.unsaid(), "too many admin connections");
+        }
+        let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
+        tokio::spawn(async move {
+            let tell = async {
+                stream.write_all(REFUSAL).await?;
+                stream.shutdown().await?;
+                // What is closed with something unread takes the answer with it.
+                let mut rest = [0; 1024];
+                while stream.read(&mut rest).await? > 0 {}
+                io::Result::Ok(())
+            };
+            // A client that does not listen is not waited for.
+            let _ = tokio::time::timeout(REFUSAL_TIMEOUT, tell).await;
+            drop(permit);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::REFUSAL;
+
+    #[test]
+    fn a_refusal_is_a_whole_answer() {
+        let text = std::str::from_utf8(REFUSAL).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head}");
+        let body: hindcast_api::ErrorBody = serde_json::from_str(body).unwrap();
+        assert_eq!(body.kind, hindcast_api::ErrorKind::Busy);
+    }
 }

@@ -2,7 +2,8 @@
 
 use super::error::{ApiError, Confidential, Json, Path, Query};
 use super::routes::{DeleteQuery, Shared};
-use super::{App, blocking};
+use super::{App, blocking, host_path};
+use crate::host_paths::Purpose;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{AddLun, AddRule, CreateTarget, ErrorBody, PatchTarget, SetChap, Target, TargetDefaults};
@@ -90,9 +91,13 @@ async fn delete_target(
 async fn add_lun(
     State(app): Shared,
     Path(name): Path<String>,
-    Json(new): Json<AddLun>,
+    Json(mut new): Json<AddLun>,
 ) -> Result<(StatusCode, Json<Target>), ApiError> {
+    let path = |path: &Option<String>| path.as_deref().map(|path| host_path(path, Purpose::Export));
+    let (file, device) = (path(&new.file), path(&new.device));
     blocking(&app, move |app| {
+        new.file = file.map(|path| path(app)).transpose()?;
+        new.device = device.map(|path| path(app)).transpose()?;
         let target = app.iscsi.add_lun(&name, &new)?;
         tracing::info!(target = target.name, luns = target.luns.len(), "LUN added");
         Ok((StatusCode::CREATED, Json(target)))

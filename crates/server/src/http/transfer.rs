@@ -185,7 +185,11 @@ async fn import(
     })?;
     // Beside the answer: what is refused is answered at once, however much of the stream is still to come.
     tokio::spawn(receive(body, pieces));
-    let snapshot = told.await.map_err(|_| ApiError::internal("the import ended by a defect"))??;
+    let taken = told.await.map_err(|_| ApiError::internal("the import ended by a defect"))?;
+    let snapshot = taken.map_err(|refused| match refused {
+        Refused::Stream(error) => ApiError::of_request(error),
+        Refused::Pool(error) => error.into(),
+    })?;
     tracing::info!(volume = snapshot.volume, name = snapshot.name, "imported");
     blocking(&app, move |app| Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).snapshot(&snapshot)))))
         .await
@@ -214,26 +218,38 @@ async fn receive(mut body: Body, pieces: mpsc::Sender<Option<Bytes>>) {
     let _ = tokio::time::timeout(DRAIN_TIME, drain).await;
 }
 
+/// Why a stream was not taken in.
+enum Refused {
+    /// It is damaged, cut short, or none.
+    Stream(hindcast_engine::Error),
+    Pool(hindcast_engine::Error),
+}
+
 /// `None` ends a stream that came to its end; one that ends without it was cut short.
 fn take_in(
     app: &Arc<App>,
     name: Option<&str>,
     mut pieces: mpsc::Receiver<Option<Bytes>>,
-) -> hindcast_engine::Result<SnapshotInfo> {
+) -> Result<SnapshotInfo, Refused> {
     let checking = app.clone();
     let mut import = app.pool.import(name).with_check(move |name| checking.iscsi.check_new_name(name));
     let result = loop {
         match pieces.blocking_recv() {
             Some(Some(bytes)) => {
                 if let Err(error) = import.push(&bytes) {
-                    break Err(error);
+                    break Err(if import.is_malformed() {
+                        Refused::Stream(error)
+                    } else {
+                        Refused::Pool(error)
+                    });
                 }
             }
-            Some(None) if import.is_complete() => return import.finish(),
+            Some(None) if import.is_complete() => return import.finish().map_err(Refused::Pool),
             Some(None) | None => {
                 let text =
                     format!("take the stream in: it broke off at byte {} of the volume", import.position());
-                break Err(hindcast_engine::Error::new(hindcast_engine::ErrorKind::Io, text));
+                let error = hindcast_engine::Error::new(hindcast_engine::ErrorKind::Io, text);
+                break Err(Refused::Stream(error));
             }
         }
     };

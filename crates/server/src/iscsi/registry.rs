@@ -366,7 +366,10 @@ impl Store {
         let mut next = Registry::clone(&self.get());
         let result = change(&mut next)?;
         if next != *self.get() {
-            self.file.save(&stored::encode(&next)?)?;
+            let bytes = stored::encode(&next)?;
+            // What the next start would refuse must not replace what it takes.
+            stored::decode(&bytes)?;
+            self.file.save(&bytes)?;
             *self.current.write() = Arc::new(next);
         }
         Ok(result)

@@ -20,7 +20,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Arc<str>, usize)> {
         return None;
     }
     let name = bytes.get(4..len)?.split(|&b| b == 0).next()?;
-    let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
+    let name = std::str::from_utf8(name).ok()?.to_lowercase();
     let (device, isid) = name.split_once(ISID).map_or((name.as_str(), None), |(d, i)| (d, Some(i)));
     let fits = match first >> 6 {
         0 => isid.is_none(),

@@ -1,0 +1,147 @@
+//! Who is connected to the admin API, and how many may be.
+//!
+//! Unix sockets and TCP have shares that the other can't use. What comes over TCP and has shown no token has a small pool beside
+//! these, in which the oldest gives way to the newest.
+
+use crate::host_paths::Door;
+use hindcast_target::admission::{Admission, Limits, Party};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
+
+/// All that are connected.
+pub(super) struct Guests {
+    state: Mutex<State>,
+}
+
+struct State {
+    admission: Admission,
+    /// Weak: a guest belongs to its connection.
+    all: BTreeMap<u64, Weak<Guest>>,
+    last: u64,
+}
+
+/// One that is connected. Leaves when it is dropped.
+pub(super) struct Guest {
+    id: u64,
+    guests: Arc<Guests>,
+    /// It has to make room.
+    go: Notify,
+}
+
+impl Guests {
+    /// Nobody yet, and at most `all` that may ask for things.
+    pub(super) fn new(all: usize) -> Arc<Guests> {
+        // A quarter for each kind of socket alone; of what TCP may have, one address has at most half.
+        let reserve = all / 4;
+        let limits = Limits::new(all, (all - reserve).div_ceil(2), reserve);
+        let state = State { admission: Admission::new(limits), all: BTreeMap::new(), last: 0 };
+        Arc::new(Guests { state: Mutex::new(state) })
+    }
+
+    /// Takes a connection in; `None` if there is no room. Over a Unix socket it needs to show nothing.
+    pub(super) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<Guest>> {
+        let party = address.map_or(Party::Local, Party::of);
+        let mut state = self.state.lock();
+        let id = state.last + 1;
+        let goes = state.admission.enter(id, party).ok()?;
+        state.last = id;
+        let guest = Arc::new(Guest { id, guests: self.clone(), go: Notify::new() });
+        state.all.insert(id, Arc::downgrade(&guest));
+        let goes = goes.and_then(|id| state.all.get(&id)).and_then(Weak::upgrade);
+        drop(state);
+        if let Some(goes) = goes {
+            goes.go.notify_one();
+        }
+        (party != Party::Local || guest.settle()).then_some(guest)
+    }
+}
+
+impl Guest {
+    /// It may ask for things: it came by a door that is open to it, or has shown the token. `false`: there is no room for it.
+    pub(super) fn settle(&self) -> bool {
+        self.guests.state.lock().admission.settle(self.id).is_ok()
+    }
+
+    /// Ends when it has to make room.
+    pub(super) async fn has_to_go(&self) {
+        self.go.notified().await;
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut state = self.guests.state.lock();
+        state.all.remove(&self.id);
+        state.admission.leave(self.id);
+    }
+}
+
+tokio::task_local! {
+    static DOOR: Door;
+}
+
+/// Handles a request as one that came in by `door`.
+pub(super) async fn through<T>(door: Door, request: impl Future<Output = T>) -> T {
+    DOOR.scope(door, request).await
+}
+
+/// The door by which the request came in that is being handled.
+pub(super) fn door() -> Door {
+    DOOR.try_with(|door| *door).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: u8) -> Option<IpAddr> {
+        Some([10, 0, 0, n].into())
+    }
+
+    #[test]
+    fn the_network_leaves_room_for_the_socket() {
+        let guests = Guests::new(16);
+        let mut held = Vec::new();
+        for n in 0..64 {
+            let Some(guest) = guests.enter(address(n % 8)) else { continue };
+            if guest.settle() {
+                held.push(guest);
+            }
+        }
+        assert_eq!(held.len(), 12);
+        let local: Vec<_> = std::iter::from_fn(|| guests.enter(None)).collect();
+        assert_eq!(local.len(), 4);
+        drop(held);
+        let more: Vec<_> = std::iter::from_fn(|| guests.enter(None)).collect();
+        assert_eq!(more.len(), 8);
+        drop((local, more));
+        assert!(guests.state.lock().all.is_empty());
+    }
+
+    #[test]
+    fn one_address_leaves_room_for_others() {
+        let guests = Guests::new(16);
+        let held: Vec<_> =
+            std::iter::from_fn(|| guests.enter(address(1)).filter(|guest| guest.settle())).collect();
+        assert_eq!(held.len(), 6);
+        assert!(guests.enter(address(2)).is_some_and(|guest| guest.settle()));
+    }
+
+    #[test]
+    fn who_shows_no_token_gives_way() {
+        let guests = Guests::new(16);
+        let silent: Vec<_> = (0..7).map(|_| guests.enter(address(1)).unwrap()).collect();
+        let known = guests.enter(address(2)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for early in &silent[..4] {
+                early.has_to_go().await;
+            }
+        });
+        assert!(!silent[0].settle(), "it is too late");
+        assert!(known.settle() && silent[6].settle());
+    }
+}

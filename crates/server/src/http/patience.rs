@@ -1,0 +1,295 @@
+//! Patience with clients: whoever neither sends nor takes what was begun is given up.
+//!
+//! Time counts only while the client is waited for, and it has to move so much in each window, not just something: a byte now and
+//! then would hold a connection, a thread's work, and a place among the transfers for ever.
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long a client may be waited for until it has moved [`BODY_LEAST`] or [`ANSWER_LEAST`].
+const WINDOW: Duration = Duration::from_secs(60);
+/// Bytes of a body in each window. All bodies but streams are shorter, and so end within one.
+const BODY_LEAST: u64 = 64 << 10;
+/// Bytes of answers in each window.
+const ANSWER_LEAST: u64 = 4 << 10;
+
+struct Patience {
+    window: Duration,
+    least: u64,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Since when it is waited now.
+    since: Option<Instant>,
+    /// Before that, in this window.
+    waited: Duration,
+    /// Bytes in this window.
+    moved: u64,
+}
+
+impl Patience {
+    fn new(window: Duration, least: u64) -> Patience {
+        Patience { window, least, timer: None, since: None, waited: Duration::ZERO, moved: 0 }
+    }
+
+    /// Bytes have come, or gone. An error: patience is over.
+    fn moved(&mut self, bytes: usize) -> io::Result<()> {
+        self.moved += bytes as u64;
+        self.look(Instant::now())
+    }
+
+    /// Nothing comes, or goes, now; wakes the task when there is something to decide. An error: patience is over.
+    fn waits(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let now = Instant::now();
+        self.look(now)?;
+        self.since = Some(now);
+        let left = self.window.saturating_sub(self.waited);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(left)));
+        timer.as_mut().reset(now + left);
+        // Should it be over already, the task runs again at once.
+        if timer.as_mut().poll(context).is_ready() {
+            context.waker().wake_by_ref();
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, now: Instant) -> io::Result<()> {
+        if let Some(since) = self.since.take() {
+            self.waited += now - since;
+        }
+        if self.waited < self.window {
+            return Ok(());
+        }
+        if self.moved < self.least {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the client was waited for in vain"));
+        }
+        (self.waited, self.moved) = (Duration::ZERO, 0);
+        Ok(())
+    }
+}
+
+/// A connection whose answers are taken.
+pub(super) struct TimedIo<S> {
+    stream: S,
+    patience: Patience,
+}
+
+impl<S> TimedIo<S> {
+    pub(super) fn new(stream: S) -> TimedIo<S> {
+        TimedIo { stream, patience: Patience::new(WINDOW, ANSWER_LEAST) }
+    }
+
+    fn written(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(bytes)) => Poll::Ready(self.patience.moved(bytes).map(|()| bytes)),
+            Poll::Ready(Err(e)) => Poll::Ready(Err(e)),
+            Poll::Pending => match self.patience.waits(context) {
+                Ok(()) => Poll::Pending,
+                Err(e) => Poll::Ready(Err(e)),
+            },
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedIo<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, buf);
+        self.written(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bufs);
+        self.written(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// A body that arrives.
+pub(super) struct TimedBody<B> {
+    body: B,
+    patience: Patience,
+}
+
+impl<B> TimedBody<B> {
+    pub(super) fn new(body: B) -> TimedBody<B> {
+        TimedBody { body, patience: Patience::new(WINDOW, BODY_LEAST) }
+    }
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for TimedBody<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            return match self.patience.waits(context) {
+                Ok(()) => Poll::Pending,
+                Err(e) => Poll::Ready(Some(Err(e.into()))),
+            };
+        };
+        let Some(frame) = frame else { return Poll::Ready(None) };
+        let frame = frame.map_err(Into::into)?;
+        self.patience.moved(frame.data_ref().map_or(0, Bytes::len))?;
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use std::task::ready;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::sync::mpsc;
+
+    /// Time is the test's: it passes as soon as all wait.
+    fn run(test: impl Future<Output = ()>) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(test);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_taken_is_given_up() {
+        run(async {
+            let (ours, _theirs) = duplex(1024);
+            let start = Instant::now();
+            let written = TimedIo::new(ours).write_all(&[0; 4096]).await;
+            assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(start.elapsed().as_secs(), WINDOW.as_secs());
+        });
+    }
+
+    #[test]
+    fn a_byte_now_and_then_is_not_taking_an_answer() {
+        run(async {
+            let (ours, mut theirs) = duplex(1024);
+            tokio::spawn(async move {
+                loop {
+                    sleep(Duration::from_secs(1)).await;
+                    if theirs.read_u8().await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let written = TimedIo::new(ours).write_all(&[0; 1 << 20]).await;
+            assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn a_slow_reader_that_takes_enough_is_served() {
+        run(async {
+            let (ours, mut theirs) = duplex(1024);
+            tokio::spawn(async move {
+                let mut piece = [0; 1024];
+                while theirs.read_exact(&mut piece).await.is_ok() {
+                    sleep(Duration::from_secs(10)).await;
+                }
+            });
+            TimedIo::new(ours).write_all(&[0; 64 << 10]).await.unwrap();
+        });
+    }
+
+    struct Pieces(mpsc::Receiver<Bytes>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+            Poll::Ready(ready!(self.0.poll_recv(context)).map(|piece| Ok(Frame::data(piece))))
+        }
+    }
+
+    #[test]
+    fn a_body_that_does_not_come_is_given_up_and_one_that_comes_slowly_is_not() {
+        run(async {
+            let (send, pieces) = mpsc::channel(1);
+            let start = Instant::now();
+            assert!(TimedBody::new(Pieces(pieces)).collect().await.is_err());
+            assert_eq!(start.elapsed().as_secs(), WINDOW.as_secs());
+            drop(send);
+            for (every, bytes, comes) in [(1, 1, false), (17, 40 << 10, true)] {
+                let (send, pieces) = mpsc::channel(1);
+                tokio::spawn(async move {
+                    for _ in 0..200 {
+                        sleep(Duration::from_secs(every)).await;
+                        if send.send(vec![0; bytes].into()).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+                assert_eq!(TimedBody::new(Pieces(pieces)).collect().await.is_ok(), comes, "{bytes} bytes");
+            }
+        });
+    }
+
+    /// What the server itself takes long for is nobody's fault.
+    #[test]
+    fn time_counts_only_while_the_client_is_waited_for() {
+        run(async {
+            let (send, pieces) = mpsc::channel(8);
+            for _ in 0..4 {
+                send.send(Bytes::from_static(b"x")).await.unwrap();
+            }
+            drop(send);
+            let mut body = TimedBody::new(Pieces(pieces));
+            while let Some(frame) = body.frame().await {
+                frame.unwrap();
+                sleep(WINDOW * 2).await;
+            }
+        });
+    }
+}
