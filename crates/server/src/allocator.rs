@@ -1,19 +1,16 @@
 //! The memory allocator's settings.
 //!
 //! glibc gives each group of threads an arena, and an arena seldom gives anything back: after a flood of connections the
-//! process would stay as large as it ever was. It reads its settings before the program begins, so a program that was started
+//! process would stay large. It reads its settings before the program begins, so a program that was started
 //! without them starts itself anew, with the same process id.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Two arenas: the threads of data paths wait for disks and networks more than for these. What is freed at their ends goes back
-/// to the system from 8 MiB on. Naming that fixes also which pieces are mapped on their own, and 4 MiB leaves the buffers of
-/// requests on the heap, where they are reused.
-const SETTINGS: [(&str, &str); 3] =
-    [("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "4194304"), ("MALLOC_TRIM_THRESHOLD_", "8388608")];
+/// Two: the threads of data paths wait for disks and networks more than for these.
+const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
 /// Who set these wants something else.
-const OTHERS: [&str; 2] = ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"];
+const OTHERS: [&str; 2] = [ARENAS.0, "GLIBC_TUNABLES"];
 
 /// Sees to it that the allocator has its settings. Where that can't be done the program goes on as it is.
 pub(crate) fn settle() {
@@ -24,5 +21,5 @@ pub(crate) fn settle() {
     let mut arguments = std::env::args_os();
     let Some(name) = arguments.next() else { return };
     // Returns only where it failed: the program may have been replaced on disk.
-    let _ = Command::new(program).arg0(name).args(arguments).envs(SETTINGS).exec();
+    let _ = Command::new(program).arg0(name).args(arguments).env(ARENAS.0, ARENAS.1).exec();
 }

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::cost::Anchorer;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer, App};
-use crate::iscsi::{self, IscsiTarget};
+use crate::iscsi::IscsiTarget;
 use crate::listen::Listener;
 use crate::maintenance::Maintenance;
 use crate::nbd::NbdTarget;
@@ -66,9 +66,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     for address in &config.api {
         listeners.push(Listener::bind(address).await?);
     }
-    let (_, files) =
-        iscsi::names_and_files(&storage::settings_of(&pool, &config.data), &[]).map_err(http::error_body)?;
-    let (connections, limits) = descriptors::connections(config, &pool, files.len() as u64)?;
+    let (connections, limits) = descriptors::connections(config, &pool)?;
     let (nbd, iscsi) = connections.clip(config);
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(http::error_body)?;

@@ -5,6 +5,8 @@
 //! beyond the pool's own files.
 
 use crate::config::Config;
+use crate::http::error_body;
+use crate::{iscsi, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Limits};
 use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::Pool;
@@ -48,16 +50,14 @@ impl Connections {
     }
 }
 
-/// Limits of connections that leave the open pool, and `others` (files behind LUNs), their descriptors.
-pub(crate) fn connections(
-    config: &Config,
-    pool: &Pool,
-    others: u64,
-) -> Result<(Connections, Limits), ErrorBody> {
+/// Limits of connections that leave the open pool its descriptors.
+pub(crate) fn connections(config: &Config, pool: &Pool) -> Result<(Connections, Limits), ErrorBody> {
     let shape = pool.info().config;
     let journal = shape.journal_size / shape.segment_size;
-    // An image below a volume is open while it is used.
-    let others = others + pool.volumes().iter().filter(|v| v.image.is_some()).count() as u64;
+    // A file behind a LUN, and an image below a volume, is open while it is used.
+    let settings = storage::settings_of(pool, &config.data);
+    let (_, files) = iscsi::names_and_files(&settings, &[]).map_err(error_body)?;
+    let others = files.len() as u64 + pool.volumes().iter().filter(|v| v.image.is_some()).count() as u64;
     let engine = journal + pool.pvs().len() as u64 + config.options.open_files as u64 + others + BATCH;
     let wanted =
         Connections { nbd: config.nbd.max_connections, iscsi: config.iscsi.max_connections, api: API };
