@@ -130,14 +130,19 @@ impl Settings {
         })
     }
 
-    /// Directories that requests may name paths in: absolute ones that are there.
+    /// Directories that requests may name paths in, as they were named and without symbolic links. They are there.
     fn allowed(&self) -> Result<Vec<PathBuf>, ErrorBody> {
-        let check = |dir: &PathBuf| match dir.canonicalize() {
-            Ok(found) if found.is_dir() => Ok(found),
-            Ok(_) => Err(invalid(format!("--allow-path {}: it is not a directory", dir.display()))),
-            Err(e) => Err(invalid(format!("--allow-path {}: {e}", dir.display()))),
-        };
-        self.allow_path.iter().flatten().map(check).collect()
+        let mut all = Vec::new();
+        for dir in self.allow_path.iter().flatten() {
+            let wrong = |why: String| invalid(format!("--allow-path {}: {why}", dir.display()));
+            let found = dir.canonicalize().map_err(|e| wrong(e.to_string()))?;
+            if !found.is_dir() {
+                return Err(wrong("it is not a directory".into()));
+            }
+            all.extend([std::path::absolute(dir).map_err(|e| wrong(e.to_string()))?, found]);
+        }
+        all.dedup();
+        Ok(all)
     }
 
     fn own_files(&self) -> Vec<PathBuf> {
@@ -505,6 +510,31 @@ mod tests {
         assert!(config.create);
         assert!(!parse(&["--config", file, "--create=false"]).resolve().unwrap().create);
         assert!(parse(&["--data", "/b", "--create"]).resolve().unwrap().create);
+    }
+
+    #[test]
+    fn limits_and_paths_come_from_the_command_line_or_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        let link = real.join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let data = &["--data", "d"][..];
+        let config = parse(&[data, &["--allow-path", link.to_str().unwrap()]].concat()).resolve().unwrap();
+        assert_eq!(config.allowed, [link, real.clone()]);
+        assert!(refused(&[data, &["--allow-path", "/nonexistent"]].concat()).contains("--allow-path"));
+        let file = real.join("h.toml");
+        let text = format!(
+            "data = '/a'\nallow-path = ['{}']\nnbd-socket-mode = '0660'\nnbd-max-connections = 100\n",
+            real.display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let args = ["--config", file.to_str().unwrap(), "--iscsi-max-sessions-per-address", "7"];
+        let config = parse(&args).resolve().unwrap();
+        assert_eq!(config.allowed, [real]);
+        assert_eq!((config.nbd.unix_mode, config.nbd.max_connections_per_address), (0o660, 50));
+        assert_eq!((config.iscsi.max_sessions, config.iscsi.max_sessions_per_address), (1024, 7));
+        assert_eq!(config.own_files, [file]);
+        assert!("0777".parse::<crate::settings::SocketMode>().is_err());
     }
 
     #[test]

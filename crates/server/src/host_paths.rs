@@ -31,7 +31,7 @@ pub(crate) enum Purpose {
     Export,
     /// A physical volume. It may be a new file, also one in the data directory.
     Pv,
-    /// A directory that files are put in.
+    /// A directory that files are put in. It may be a new one.
     Directory,
 }
 
@@ -97,10 +97,10 @@ impl HostPaths {
             },
         };
         let Some(file) = found else {
-            // A new file: who makes it sees that it stays within.
+            // It is made by who uses the path: in a directory that was seen to be within.
             return match purpose {
-                Purpose::Pv => Ok(path.to_owned()),
-                _ => refuse(ErrorKind::NotFound, "there is no such file"),
+                Purpose::Pv | Purpose::Directory => Ok(path.to_owned()),
+                Purpose::Export => refuse(ErrorKind::NotFound, "there is no such file"),
             };
         };
         let stat = rustix::fs::fstat(&file).map_err(|e| failed(path, e))?;
