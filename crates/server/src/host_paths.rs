@@ -110,7 +110,7 @@ impl HostPaths {
             (FileType::RegularFile | FileType::BlockDevice, _) => {}
             _ => return refuse(ErrorKind::Invalid, "it is neither a plain file nor a block device"),
         }
-        if purpose != Purpose::Directory && self.own_ids(pool, purpose).contains(&id(&stat)) {
+        if purpose != Purpose::Directory && self.own_ids(pool).contains(&id(&stat)) {
             return refuse(ErrorKind::Conflict, "it belongs to the pool, or to the server");
         }
         match bound && said.is_absolute() {
@@ -159,7 +159,7 @@ impl HostPaths {
     }
 
     /// What the server lives by.
-    fn own_ids(&self, pool: &Pool, purpose: Purpose) -> BTreeSet<Id> {
+    fn own_ids(&self, pool: &Pool) -> BTreeSet<Id> {
         let mut ids = BTreeSet::new();
         let mut add = |path: &Path| ids.extend(rustix::fs::stat(path).ok().map(|stat| id(&stat)));
         self.own.iter().for_each(|path| add(path));
@@ -170,7 +170,7 @@ impl HostPaths {
                 let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
                 if is_directory && depth < 4 {
                     directories.push((entry.path(), depth + 1));
-                } else if purpose != Purpose::Pv || depth > 0 || is_known(&entry.file_name()) {
+                } else if depth > 0 || is_known(&entry.file_name()) {
                     add(&entry.path());
                 }
             }
@@ -179,8 +179,8 @@ impl HostPaths {
     }
 }
 
-/// Is it a name that the server or the engine gives a file in the data directory? Others may have been put there to be a physical
-/// volume.
+/// Is it a name that the server or the engine gives a file in the data directory? Others may have been put there to be an image
+/// or a physical volume.
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let prefixes = ["catalog", "journal-", "cdp-", "pool.lock", "lu-", iscsi::STORED.0, schedule::STORED.0];
