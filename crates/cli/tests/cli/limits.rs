@@ -74,7 +74,12 @@ fn idle_connections_leave_the_pool_its_descriptors() {
     assert!(nbd < 900 && nbd > 50, "{limits}");
     assert!(server.ok(&["status"]).contains(&format!("{nbd} NBD")));
     let mut held: Vec<TcpStream> = (0..992).filter_map(|_| idle(address, "v0")).collect();
-    assert!(!held.is_empty() && held.len() as u64 <= nbd.div_ceil(2), "one address has at most half");
+    assert!(!held.is_empty());
+    // One address has at most half. The last that came may just be being closed.
+    let end = Instant::now() + Duration::from_secs(10);
+    while server.json(&["status"])["nbd_connections"].as_u64().unwrap() > nbd.div_ceil(2) {
+        assert!(Instant::now() < end, "{}", server.json(&["status"]));
+    }
     held.extend((0..64).filter_map(|_| TcpStream::connect(address).ok()));
     for n in 0..8 {
         server.ok(&["snapshot", "create", &format!("v{n}@s")]);

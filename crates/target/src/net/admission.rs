@@ -110,11 +110,17 @@ impl Admission {
         if party != Party::Local && own >= self.limits.own { Err(Full::Own) } else { Ok(()) }
     }
 
-    /// Takes in a pending connection with a number larger than all before it. `Some`: the one with this number has to go, and
+    /// Takes in a pending connection with a number larger than all before it; one of a Unix socket is settled at once. `Some`: the one with this number has to go, and
     /// is to be told so.
     pub fn enter(&mut self, id: u64, party: Party) -> Result<Option<u64>, Full> {
         self.room(party)?;
         let mut goes = None;
+        if party == Party::Local {
+            // Nobody from outside can open the socket: what comes is as good as settled, and no flood keeps it out.
+            self.seats.insert(id, (party, Stage::Settled));
+            self.count(party);
+            return Ok(None);
+        }
         if self.pending >= self.limits.pending {
             // Those that were told go as soon as their threads wake up; more than this are not waited for.
             if self.leaving >= self.limits.pending {
@@ -151,10 +157,14 @@ impl Admission {
         }
         self.seats.insert(id, (party, Stage::Settled));
         self.pending -= 1;
+        self.count(party);
+        Ok(())
+    }
+
+    fn count(&mut self, party: Party) {
         self.settled += 1;
         self.local += usize::from(party == Party::Local);
         *self.own.entry(party).or_insert(0) += 1;
-        Ok(())
     }
 
     /// A connection is gone.
