@@ -4,7 +4,7 @@
 //! these, in which the oldest gives way to the newest.
 
 use crate::host_paths::Door;
-use hindcast_target::admission::{Admission, Limits, Party};
+use hindcast_target::admission::{Admission, Limits, Source};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -43,10 +43,10 @@ impl Guests {
 
     /// Takes a connection in; `None` if there is no room. Over a Unix socket it needs to show nothing.
     pub(super) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<Guest>> {
-        let party = address.map_or(Party::Local, Party::of);
+        let source = address.map_or(Source::Local, Source::of);
         let mut state = self.state.lock();
         let id = state.last + 1;
-        let goes = state.admission.enter(id, party).ok()?;
+        let goes = state.admission.enter(id, source).ok()?;
         state.last = id;
         let guest = Arc::new(Guest { id, guests: self.clone(), go: Notify::new() });
         state.all.insert(id, Arc::downgrade(&guest));
@@ -55,7 +55,7 @@ impl Guests {
         if let Some(goes) = goes {
             goes.go.notify_one();
         }
-        (party != Party::Local || guest.settle()).then_some(guest)
+        (source != Source::Local || guest.settle()).then_some(guest)
     }
 }
 

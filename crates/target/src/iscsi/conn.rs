@@ -105,14 +105,14 @@ impl Conn {
         let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
         // An initiator that asks to write and does not must not have more than a part of what there is for all.
         let gathered = bytes.min(config.max_in_flight / 16);
-        let holder = Some(record.holder());
+        let source = Some(record.source());
         Arc::new(Conn {
             cid,
             session,
             segment: AtomicU32::new(params.max_send_data_segment),
             outbox: Outbox::new(record.transport.clone(), numbering),
-            flight: Flight::new(shared.reply_budget.clone(), holder, jobs, bytes),
-            gathering: Flight::new(shared.gather_budget.clone(), holder, usize::MAX, gathered),
+            flight: Flight::new(shared.reply_budget.clone(), source, jobs, bytes),
+            gathering: Flight::new(shared.gather_budget.clone(), source, usize::MAX, gathered),
             transfers: Mutex::default(),
             stuck: AtomicUsize::new(0),
             logged_out: AtomicBool::new(false),

@@ -3,8 +3,7 @@
 use super::pdu::{AsyncEvent, async_message};
 use super::session::{Key, Session};
 use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
-use crate::net::budget::Holder;
-use crate::net::admission::{self, Full, Limits, Party};
+use crate::net::admission::{self, Full, Limits, Source};
 use crate::net::repeated::Repeated;
 use crate::net::transport::Transport;
 use parking_lot::{Condvar, Mutex};
@@ -80,7 +79,7 @@ pub(super) struct Registry {
 /// A session, and whom it counts for.
 struct Entered {
     session: Arc<Session>,
-    party: Party,
+    source: Source,
     /// A discovery session that gives way to a new one: it was told to end, and has not yet.
     leaving: bool,
 }
@@ -106,15 +105,15 @@ struct State {
 }
 
 impl State {
-    /// Room for one more session of `party` under the name of an initiator. `Some`: the session that gives way to it.
+    /// Room for one more session of `source` under the name of an initiator. `Some`: the session that gives way to it.
     fn room(
         &mut self,
         limits: SessionLimits,
         key: &Key,
-        party: Party,
+        source: Source,
     ) -> Result<Option<Arc<Session>>, NoSession> {
         let staying = || self.sessions.values().filter(|s| !s.leaving);
-        let own = staying().filter(|s| s.party == party).count();
+        let own = staying().filter(|s| s.source == source).count();
         let named = staying().filter(|s| s.session.key.initiator == key.initiator).count();
         if staying().count() >= limits.all || own >= limits.own || named >= limits.of_initiator() {
             return Err(NoSession::TooMany);
@@ -126,15 +125,15 @@ impl State {
             return Err(NoSession::TooMany);
         }
         // Discovery takes moments. Whoever holds such sessions gives way, the one that holds most of them first.
-        let mut parties: HashMap<Party, (usize, Instant, u16)> = HashMap::new();
+        let mut sources: HashMap<Source, (usize, Instant, u16)> = HashMap::new();
         for (tsih, found) in self.sessions.iter().filter(|(_, s)| !s.leaving && s.discovers()) {
-            let of = parties.entry(found.party).or_insert((0, found.session.began, *tsih));
+            let of = sources.entry(found.source).or_insert((0, found.session.began, *tsih));
             of.0 += 1;
             if found.session.began < of.1 {
                 (of.1, of.2) = (found.session.began, *tsih);
             }
         }
-        let most = parties.into_values().max_by_key(|(count, began, _)| (*count, std::cmp::Reverse(*began)));
+        let most = sources.into_values().max_by_key(|(count, began, _)| (*count, std::cmp::Reverse(*began)));
         let goes = most.and_then(|(_, _, tsih)| self.sessions.get_mut(&tsih));
         Ok(goes.map(|entered| {
             entered.leaving = true;
@@ -171,7 +170,7 @@ impl Registry {
     ) -> Option<Arc<Record>> {
         let mut state = registry.state.lock();
         let id = state.next_id + 1;
-        let goes = match state.admission.enter(id, Party::of(peer.ip())) {
+        let goes = match state.admission.enter(id, Source::of(peer.ip())) {
             Ok(goes) => goes,
             Err(full) => {
                 drop(state);
@@ -261,8 +260,8 @@ impl Registry {
                 }
             }
         }
-        let party = Party::of(peer.ip());
-        let goes = state.room(self.session_limits, key, party)?;
+        let source = Source::of(peer.ip());
+        let goes = state.room(self.session_limits, key, source)?;
         let tsih = loop {
             state.next_tsih = state.next_tsih.checked_add(1).unwrap_or(1);
             if !state.sessions.contains_key(&state.next_tsih) {
@@ -271,7 +270,7 @@ impl Registry {
         };
         let made = make(tsih);
         if let Some(session) = &made {
-            state.sessions.insert(tsih, Entered { session: session.clone(), party, leaving: false });
+            state.sessions.insert(tsih, Entered { session: session.clone(), source, leaving: false });
         }
         drop(state);
         if let Some(goes) = goes {
@@ -371,7 +370,8 @@ impl Registry {
     pub(super) fn end_sessions(&self, tsihs: &[u16], wait: Duration) -> (usize, bool) {
         let sessions: Vec<Arc<Session>> = {
             let state = self.state.lock();
-            tsihs.iter().filter_map(|tsih| state.sessions.get(tsih).cloned()).collect()
+            let entered = tsihs.iter().filter_map(|tsih| state.sessions.get(tsih));
+            entered.map(|entered| entered.session.clone()).collect()
         };
         let conns = sessions.iter().flat_map(|session| session.conns());
         let records = conns.map(|conn| conn.record.clone()).collect();
@@ -440,8 +440,8 @@ impl Record {
     }
 
     /// Whom memory is counted to.
-    pub(super) fn holder(&self) -> Holder {
-        Holder::of(self.peer.ip())
+    pub(super) fn source(&self) -> Source {
+        Source::of(self.peer.ip())
     }
 
     /// The connection has ended. Whoever can connect can break off before a login, as often as they like.

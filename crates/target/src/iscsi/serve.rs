@@ -37,7 +37,7 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> Option<io::Result<()>>
     let serving = Box::new(Serving {
         desk: Desk::new(conn.shared.watch.as_ref()),
         conn: conn.clone(),
-        rx: RxBuffer::new(Some(conn.record.holder()), received),
+        rx: RxBuffer::new(Some(conn.record.source()), received),
         out: ReplyBuf::default(),
         need: super::pdu::BHS_LEN,
         writes: Vec::new(),

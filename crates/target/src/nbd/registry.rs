@@ -1,8 +1,7 @@
 //! The connections there are: to count them, to bound them, and to end them from outside.
 
 use super::stats::{ConnectionInfo, Counters, NbdStats};
-use crate::net::budget::Holder;
-use crate::net::admission::{Admission, Full, Limits, Party};
+use crate::net::admission::{Admission, Full, Limits, Source};
 use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport};
 use parking_lot::{Condvar, Mutex};
@@ -67,11 +66,11 @@ impl Registry {
     pub(super) fn admit(
         registry: &Arc<Registry>,
         socket: Socket,
-        (peer, party): (String, Party),
+        (peer, source): (String, Source),
     ) -> Option<Arc<Record>> {
         let mut state = registry.state.lock();
         let id = state.next_id + 1;
-        let goes = match state.admission.enter(id, party) {
+        let goes = match state.admission.enter(id, source) {
             Ok(goes) => goes,
             Err(full) => {
                 drop(state);
@@ -209,8 +208,8 @@ impl Record {
     }
 
     /// Whom memory is counted to; each client on a Unix socket is one by itself.
-    pub(super) fn holder(&self) -> Option<Holder> {
-        self.peer.parse::<SocketAddr>().ok().map(|address| Holder::of(address.ip()))
+    pub(super) fn source(&self) -> Option<Source> {
+        self.peer.parse::<SocketAddr>().ok().map(|address| Source::of(address.ip()))
     }
 
     /// The connection has ended. Whoever can connect can fail to negotiate, as often as they like.

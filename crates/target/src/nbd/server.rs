@@ -9,7 +9,7 @@ use super::session::{self, TICK};
 use super::stats::{ConnectionInfo, NbdStats};
 use super::tls::{TlsConfig, TlsTransport};
 use crate::Exports;
-use crate::net::admission::{Limits, Party};
+use crate::net::admission::{Limits, Source};
 use crate::net::budget::{Budget, Flight};
 use crate::net::buffers::{RX_BASE, RxBudget, rx_budget_floor};
 use crate::net::listener::{Listen, Listener};
@@ -248,20 +248,20 @@ impl Drop for NbdServer {
 fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     static NO_THREAD: Repeated = Repeated::new();
     let tcp = peer != crate::net::listener::UNIX_PEER;
-    let party = match tcp {
-        true => {
-            socket.tune_tcp(context.config.keepalive).and_then(|()| Ok(Party::of(socket.addresses()?.0.ip())))
-        }
-        false => Ok(Party::Local),
+    let source = match tcp {
+        true => socket
+            .tune_tcp(context.config.keepalive)
+            .and_then(|()| Ok(Source::of(socket.addresses()?.0.ip()))),
+        false => Ok(Source::Local),
     };
-    let party = match party {
-        Ok(party) => party,
+    let source = match source {
+        Ok(source) => source,
         Err(e) => {
             tracing::debug!(%peer, error = %e, "a new connection was already gone");
             return;
         }
     };
-    let Some(record) = Registry::admit(&context.registry, socket, (peer, party)) else { return };
+    let Some(record) = Registry::admit(&context.registry, socket, (peer, source)) else { return };
     let context = context.clone();
     let spawned = thread::Builder::new().name("nbd-conn".into()).spawn(move || {
         let _entered = record.span().entered();
@@ -331,7 +331,7 @@ fn transmit(
     record.negotiated.store(true, Ordering::Relaxed);
     if !context.registry.settle(record) {
         transport.close();
-        return Ok(());
+        return Ok(Some(Ok(())));
     }
     serve(&context.config, &context.shared, Some(record.clone()), transport, negotiated, &received)
 }
@@ -348,9 +348,9 @@ fn serve(
     let Negotiated { export, device, structured, contexts } = negotiated;
     tracing::debug!(export, structured, contexts = contexts.len(), "serving");
     let rules = Rules { structured, contexts: !contexts.is_empty(), max_request: config.max_request };
-    let holder = record.as_ref().and_then(|record| record.holder());
+    let source = record.as_ref().and_then(|record| record.source());
     let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
-    let flight = Flight::new(shared.reply_budget.clone(), holder, jobs, bytes);
+    let flight = Flight::new(shared.reply_budget.clone(), source, jobs, bytes);
     let conn = Conn::new(
         transport,
         Executor { device, structured, contexts },

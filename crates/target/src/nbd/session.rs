@@ -44,7 +44,7 @@ pub(super) fn serve<T: Transport>(
     let session = Box::new(Session {
         desk: Desk::new(conn.shared.watch.as_ref()),
         conn: conn.clone(),
-        rx: RxBuffer::new(conn.record.as_ref().and_then(|record| record.holder()), received),
+        rx: RxBuffer::new(conn.record.as_ref().and_then(|record| record.source()), received),
         out: ReplyBuf::default(),
         need: REQUEST_LEN,
         dropping: None,

@@ -1,7 +1,7 @@
-//! Who may hold a connection: bounds that no single party can use up.
+//! Who may hold a connection: bounds that no single source can use up.
 //!
 //! A connection is *pending* until its client has shown that it knows what it wants (a login, a negotiation, a token), and
-//! *settled* from then on. Pending ones have a pool of their own: where it is full, the party that has most of it loses its
+//! *settled* from then on. Pending ones have a pool of their own: where it is full, the source that has most of it loses its
 //! oldest one. So whoever connects and says nothing pushes out itself, and nobody else.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Whom a connection counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Party {
+pub enum Source {
     /// Everybody on this machine who may open a Unix socket.
     Local,
     /// An IPv4 address.
@@ -18,12 +18,12 @@ pub enum Party {
     V6(u64),
 }
 
-impl Party {
-    /// The party of an address.
-    pub fn of(address: IpAddr) -> Party {
+impl Source {
+    /// The source of an address.
+    pub fn of(address: IpAddr) -> Source {
         match address.to_canonical() {
-            IpAddr::V4(address) => Party::V4(address),
-            IpAddr::V6(address) => Party::V6((address.to_bits() >> 64) as u64),
+            IpAddr::V4(address) => Source::V4(address),
+            IpAddr::V6(address) => Source::V6((address.to_bits() >> 64) as u64),
         }
     }
 }
@@ -76,9 +76,9 @@ enum Stage {
 pub struct Admission {
     limits: Limits,
     /// By number, which is the order in which they came.
-    seats: BTreeMap<u64, (Party, Stage)>,
-    /// Settled ones of each party; none is absent.
-    own: HashMap<Party, usize>,
+    seats: BTreeMap<u64, (Source, Stage)>,
+    /// Settled ones of each source; none is absent.
+    own: HashMap<Source, usize>,
     local: usize,
     settled: usize,
     pending: usize,
@@ -90,7 +90,7 @@ pub struct Admission {
 pub enum Full {
     /// All, or all of this kind of socket, are in use.
     All,
-    /// The party has as many as it may.
+    /// The source has as many as it may.
     Own,
 }
 
@@ -101,24 +101,24 @@ impl Admission {
         Admission { limits, seats, own, local: 0, settled: 0, pending: 0, leaving: 0 }
     }
 
-    fn room(&self, party: Party) -> Result<(), Full> {
-        let kind = if party == Party::Local { self.local } else { self.settled - self.local };
+    fn room(&self, source: Source) -> Result<(), Full> {
+        let kind = if source == Source::Local { self.local } else { self.settled - self.local };
         if self.settled >= self.limits.all || kind >= self.limits.of_kind() {
             return Err(Full::All);
         }
-        let own = self.own.get(&party).copied().unwrap_or(0);
-        if party != Party::Local && own >= self.limits.own { Err(Full::Own) } else { Ok(()) }
+        let own = self.own.get(&source).copied().unwrap_or(0);
+        if source != Source::Local && own >= self.limits.own { Err(Full::Own) } else { Ok(()) }
     }
 
     /// Takes in a pending connection with a number larger than all before it; one of a Unix socket is settled at once. `Some`: the one with this number has to go, and
     /// is to be told so.
-    pub fn enter(&mut self, id: u64, party: Party) -> Result<Option<u64>, Full> {
-        self.room(party)?;
+    pub fn enter(&mut self, id: u64, source: Source) -> Result<Option<u64>, Full> {
+        self.room(source)?;
         let mut goes = None;
-        if party == Party::Local {
+        if source == Source::Local {
             // Nobody from outside can open the socket: what comes is as good as settled, and no flood keeps it out.
-            self.seats.insert(id, (party, Stage::Settled));
-            self.count(party);
+            self.seats.insert(id, (source, Stage::Settled));
+            self.count(source);
             return Ok(None);
         }
         if self.pending >= self.limits.pending {
@@ -133,38 +133,38 @@ impl Admission {
                 self.leaving += 1;
             }
         }
-        self.seats.insert(id, (party, Stage::Pending));
+        self.seats.insert(id, (source, Stage::Pending));
         self.pending += 1;
         Ok(goes)
     }
 
-    /// The oldest pending connection of the party that has most of them.
+    /// The oldest pending connection of the source that has most of them.
     fn greediest(&self) -> Option<u64> {
-        let mut parties: HashMap<Party, (usize, u64)> = HashMap::new();
-        for (id, (party, _)) in self.seats.iter().filter(|(_, (_, stage))| *stage == Stage::Pending) {
-            parties.entry(*party).or_insert((0, *id)).0 += 1;
+        let mut sources: HashMap<Source, (usize, u64)> = HashMap::new();
+        for (id, (source, _)) in self.seats.iter().filter(|(_, (_, stage))| *stage == Stage::Pending) {
+            sources.entry(*source).or_insert((0, *id)).0 += 1;
         }
-        parties.into_values().max_by_key(|(count, oldest)| (*count, u64::MAX - oldest)).map(|(_, id)| id)
+        sources.into_values().max_by_key(|(count, oldest)| (*count, u64::MAX - oldest)).map(|(_, id)| id)
     }
 
     /// Counts a connection as settled. An error: there is no room, or it has to go already.
     pub fn settle(&mut self, id: u64) -> Result<(), Full> {
-        let Some((party, stage)) = self.seats.get(&id).copied() else { return Err(Full::All) };
+        let Some((source, stage)) = self.seats.get(&id).copied() else { return Err(Full::All) };
         match stage {
             Stage::Settled => return Ok(()),
             Stage::Leaving => return Err(Full::All),
-            Stage::Pending => self.room(party)?,
+            Stage::Pending => self.room(source)?,
         }
-        self.seats.insert(id, (party, Stage::Settled));
+        self.seats.insert(id, (source, Stage::Settled));
         self.pending -= 1;
-        self.count(party);
+        self.count(source);
         Ok(())
     }
 
-    fn count(&mut self, party: Party) {
+    fn count(&mut self, source: Source) {
         self.settled += 1;
-        self.local += usize::from(party == Party::Local);
-        *self.own.entry(party).or_insert(0) += 1;
+        self.local += usize::from(source == Source::Local);
+        *self.own.entry(source).or_insert(0) += 1;
     }
 
     /// A connection is gone.
@@ -173,13 +173,13 @@ impl Admission {
             None => {}
             Some((_, Stage::Pending)) => self.pending -= 1,
             Some((_, Stage::Leaving)) => self.leaving -= 1,
-            Some((party, Stage::Settled)) => {
+            Some((source, Stage::Settled)) => {
                 self.settled -= 1;
-                self.local -= usize::from(party == Party::Local);
-                let left = self.own.get(&party).map_or(0, |own| own - 1);
+                self.local -= usize::from(source == Source::Local);
+                let left = self.own.get(&source).map_or(0, |own| own - 1);
                 match left {
-                    0 => self.own.remove(&party),
-                    left => self.own.insert(party, left),
+                    0 => self.own.remove(&source),
+                    left => self.own.insert(source, left),
                 };
             }
         }
@@ -190,13 +190,13 @@ impl Admission {
 mod tests {
     use super::*;
 
-    fn v4(n: u8) -> Party {
-        Party::of([10, 0, 0, n].into())
+    fn v4(n: u8) -> Source {
+        Source::of([10, 0, 0, n].into())
     }
 
     #[test]
     fn a_network_of_ipv6_is_one_party() {
-        let of = |text: &str| Party::of(text.parse().unwrap());
+        let of = |text: &str| Source::of(text.parse().unwrap());
         assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
         assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
         assert_eq!(of("::ffff:10.0.0.1"), v4(1));
@@ -232,10 +232,10 @@ mod tests {
         }
         assert_eq!(all.enter(6, v4(2)), Err(Full::All));
         for id in 6..8 {
-            all.enter(id, Party::Local).unwrap();
+            all.enter(id, Source::Local).unwrap();
             all.settle(id).unwrap();
         }
-        assert_eq!(all.enter(8, Party::Local), Err(Full::All));
+        assert_eq!(all.enter(8, Source::Local), Err(Full::All));
     }
 
     #[test]
@@ -273,8 +273,8 @@ mod tests {
             rng ^= rng << 13;
             rng ^= rng >> 7;
             rng ^= rng << 17;
-            let party = if rng % 7 == 0 { Party::Local } else { v4((rng >> 8) as u8 % 3) };
-            let _ = all.enter(id, party);
+            let source = if rng % 7 == 0 { Source::Local } else { v4((rng >> 8) as u8 % 3) };
+            let _ = all.enter(id, source);
             let some = id.saturating_sub((rng >> 16) % 64);
             match (rng >> 24) % 5 {
                 0 | 1 => drop(all.settle(some)),

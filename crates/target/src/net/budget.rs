@@ -6,10 +6,10 @@
 //! left, and what all connections of an address hold is at most sixteen times what is left. So ten connections that never
 //! let go of what they have leave a tenth of a budget to others, and hundreds of one address leave a seventeenth.
 
+use super::admission::Source;
 use super::watch::Looked;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,20 +23,6 @@ const SMALL: u64 = 1 << 20;
 /// Whoever has waited for so long comes before all that is not small.
 const OVERDUE: Duration = Duration::from_secs(2);
 
-/// Whom memory is counted to: an address, of which an IPv6 host has as many as it likes within its /64.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Holder(IpAddr);
-
-impl Holder {
-    /// The holder behind an address.
-    pub(crate) fn of(address: IpAddr) -> Holder {
-        match address.to_canonical() {
-            IpAddr::V6(v6) => Holder(IpAddr::V6((v6.to_bits() >> 64 << 64).into())),
-            v4 => Holder(v4),
-        }
-    }
-}
-
 /// Bytes shared by all connections of a server.
 pub(crate) struct Budget {
     limit: u64,
@@ -48,7 +34,7 @@ pub(crate) struct Budget {
 struct BudgetState {
     used: u64,
     /// Those that hold something.
-    holders: HashMap<Holder, u64>,
+    sources: HashMap<Source, u64>,
     /// Those that wait, in the order in which they came.
     waiting: VecDeque<(Who, Instant)>,
     /// Threads that ever waited for a grant.
@@ -78,27 +64,27 @@ impl Who {
 /// What one that wants room has already.
 struct Asks {
     who: Who,
-    holder: Option<Holder>,
+    source: Option<Source>,
     jobs: usize,
     held: u64,
 }
 
 impl BudgetState {
-    fn take(&mut self, holder: Option<Holder>, bytes: u64) {
+    fn take(&mut self, source: Option<Source>, bytes: u64) {
         self.used += bytes;
-        if let Some(holder) = holder {
-            *self.holders.entry(holder).or_default() += bytes;
+        if let Some(source) = source {
+            *self.sources.entry(source).or_default() += bytes;
         }
     }
 
-    fn give_back(&mut self, holder: Option<Holder>, bytes: u64) {
+    fn give_back(&mut self, source: Option<Source>, bytes: u64) {
         self.used -= bytes;
-        if let Some(holder) = holder
-            && let Some(held) = self.holders.get_mut(&holder)
+        if let Some(source) = source
+            && let Some(held) = self.sources.get_mut(&source)
         {
             *held -= bytes;
             if *held == 0 {
-                self.holders.remove(&holder);
+                self.sources.remove(&source);
             }
         }
     }
@@ -119,8 +105,8 @@ impl BudgetState {
         self.waiting.retain(|(waits, _)| !waits.is(who));
     }
 
-    fn held_by(&self, holder: Option<Holder>) -> u64 {
-        holder.and_then(|holder| self.holders.get(&holder).copied()).unwrap_or(0)
+    fn held_by(&self, source: Option<Source>) -> u64 {
+        source.and_then(|source| self.sources.get(&source).copied()).unwrap_or(0)
     }
 }
 
@@ -145,7 +131,7 @@ impl Budget {
             _ => (asks.held + bytes).saturating_mul(CONNECTION_RATIO) <= left,
         };
         let in_turn = bytes <= SMALL || next.is_none() || is_next;
-        fair && in_turn && state.held_by(asks.holder) + bytes <= left.saturating_mul(ADDRESS_RATIO)
+        fair && in_turn && state.held_by(asks.source) + bytes <= left.saturating_mul(ADDRESS_RATIO)
     }
 
     /// Somebody waits.
@@ -153,8 +139,8 @@ impl Budget {
         !self.state.lock().waiting.is_empty()
     }
 
-    fn give_back(&self, holder: Option<Holder>, bytes: u64) {
-        self.state.lock().give_back(holder, bytes);
+    fn give_back(&self, source: Option<Source>, bytes: u64) {
+        self.state.lock().give_back(source, bytes);
         self.admit_waiting();
     }
 
@@ -175,9 +161,9 @@ impl Budget {
 
     /// Takes bytes until the grant is dropped, waiting for others to give theirs back. Whoever waits here holds nothing
     /// of this budget.
-    pub(crate) fn grant(self: &Arc<Self>, holder: Option<Holder>, bytes: u64) -> Grant {
+    pub(crate) fn grant(self: &Arc<Self>, source: Option<Source>, bytes: u64) -> Grant {
         let mut state = self.state.lock();
-        let mut asks = Asks { who: Who::Nobody, holder, jobs: 0, held: 0 };
+        let mut asks = Asks { who: Who::Nobody, source, jobs: 0, held: 0 };
         while !self.has_room(&state, &asks, bytes) {
             if matches!(asks.who, Who::Nobody) {
                 state.blocked += 1;
@@ -188,8 +174,8 @@ impl Budget {
             let _ = self.freed.wait_for(&mut state, OVERDUE);
         }
         state.no_longer_waits(&asks.who);
-        state.take(holder, bytes);
-        Grant { budget: self.clone(), holder, bytes }
+        state.take(source, bytes);
+        Grant { budget: self.clone(), source, bytes }
     }
 }
 
@@ -207,13 +193,13 @@ impl Looked for Budget {
 /// Bytes taken from a budget.
 pub(crate) struct Grant {
     budget: Arc<Budget>,
-    holder: Option<Holder>,
+    source: Option<Source>,
     bytes: u64,
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.budget.give_back(self.holder, self.bytes);
+        self.budget.give_back(self.source, self.bytes);
     }
 }
 
@@ -224,7 +210,7 @@ type Waiting = Box<dyn FnOnce(Ticket) + Send>;
 pub(crate) struct Flight {
     own: Weak<Flight>,
     budget: Arc<Budget>,
-    holder: Option<Holder>,
+    source: Option<Source>,
     max_jobs: usize,
     max_bytes: u64,
     state: Mutex<FlightState>,
@@ -246,14 +232,14 @@ struct FlightState {
 impl Flight {
     pub(crate) fn new(
         budget: Arc<Budget>,
-        holder: Option<Holder>,
+        source: Option<Source>,
         max_jobs: usize,
         max_bytes: u64,
     ) -> Arc<Flight> {
         Arc::new_cyclic(|own| Flight {
             own: own.clone(),
             budget,
-            holder,
+            source,
             max_jobs,
             max_bytes,
             state: Mutex::default(),
@@ -280,7 +266,7 @@ impl Flight {
     /// Enters a job that is under way whatever the limits say.
     pub(crate) fn enter_anyway(&self, bytes: u64) -> Ticket {
         let mut state = self.state.lock();
-        self.budget.state.lock().take(self.holder, bytes);
+        self.budget.state.lock().take(self.source, bytes);
         self.count(&mut state, bytes)
     }
 
@@ -327,11 +313,11 @@ impl Flight {
         }
         let mut budget = self.budget.state.lock();
         let who = Who::Flight(self.own.clone());
-        let asks = Asks { who, holder: self.holder, jobs: state.jobs, held: state.bytes };
+        let asks = Asks { who, source: self.source, jobs: state.jobs, held: state.bytes };
         if !self.budget.has_room(&budget, &asks, bytes) {
             return None;
         }
-        budget.take(self.holder, bytes);
+        budget.take(self.source, bytes);
         drop(budget);
         Some(self.count(state, bytes))
     }
@@ -426,7 +412,7 @@ impl Drop for Ticket {
             !state.waiting.is_empty()
         };
         flight.landed.notify_all();
-        flight.budget.give_back(flight.holder, self.bytes);
+        flight.budget.give_back(flight.source, self.bytes);
         if waits {
             flight.admit_waiting();
         }
@@ -572,7 +558,7 @@ mod tests {
     fn an_address_leaves_room_however_many_connections_it_has() {
         let limit = 256 << 20;
         let budget = Budget::new(limit);
-        let of = |address: &str| Some(Holder::of(address.parse().unwrap()));
+        let of = |address: &str| Some(Source::of(address.parse().unwrap()));
         let connect = |address: &str| Flight::new(budget.clone(), of(address), usize::MAX, u64::MAX);
         let mut held = Vec::new();
         for n in 0..500 {
@@ -584,6 +570,6 @@ mod tests {
         assert!(connect("2001:db8:0:1::1").try_enter(1 << 20).is_some());
         assert!(connect("192.0.2.1").try_enter(1 << 20).is_some());
         drop(held);
-        assert!(budget.state.lock().holders.is_empty());
+        assert!(budget.state.lock().sources.is_empty());
     }
 }

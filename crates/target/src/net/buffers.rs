@@ -1,6 +1,7 @@
 //! A connection's two reusable buffers: requests are received into one, replies are built in the other.
 
-use super::budget::{Budget, Grant, Holder};
+use super::admission::Source;
+use super::budget::{Budget, Grant};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(crate) struct RxBuffer {
     buf: BytesMut,
     start: usize,
     end: usize,
-    holder: Option<Holder>,
+    source: Option<Source>,
     /// For what exceeds [`RX_BASE`]; and for what exceeds the room that a request gets ahead.
     grant: Option<Grant>,
     rest: Option<Grant>,
@@ -43,10 +44,10 @@ impl RxBudget {
 
 impl RxBuffer {
     /// A buffer that already holds `received`.
-    pub(crate) fn new(holder: Option<Holder>, received: &[u8]) -> RxBuffer {
+    pub(crate) fn new(source: Option<Source>, received: &[u8]) -> RxBuffer {
         let mut buf = BytesMut::zeroed(RX_BASE.max(received.len()));
         buf[..received.len()].copy_from_slice(received);
-        RxBuffer { buf, start: 0, end: received.len(), holder, grant: None, rest: None, retired: Vec::new() }
+        RxBuffer { buf, start: 0, end: received.len(), source, grant: None, rest: None, retired: Vec::new() }
     }
 
     pub(crate) fn unread(&self) -> &[u8] {
@@ -74,7 +75,7 @@ impl RxBuffer {
             || self.rest.is_some() && budget.rest.contended();
         if contended && unread <= RX_BASE {
             // A connection with much to do must not keep the others waiting: back into the queue with it.
-            *self = RxBuffer::new(self.holder, self.unread());
+            *self = RxBuffer::new(self.source, self.unread());
         }
         if unread == 0 {
             (self.start, self.end) = (0, 0);
@@ -98,11 +99,11 @@ impl RxBuffer {
             len = (2 * need).next_power_of_two();
             // Whoever waits here holds nothing, or two connections could wait for each other.
             (self.grant, self.rest) = (None, None);
-            self.grant = Some(budget.ahead.grant(self.holder, (len - RX_BASE) as u64));
+            self.grant = Some(budget.ahead.grant(self.source, (len - RX_BASE) as u64));
         } else {
             // What was got ahead is kept, with what came into it.
             self.rest = None;
-            self.rest = Some(budget.rest.grant(self.holder, len as u64));
+            self.rest = Some(budget.rest.grant(self.source, len as u64));
         }
         let mut buf = BytesMut::zeroed(len);
         let unread = self.end - self.start;
@@ -154,7 +155,7 @@ impl RxBuffer {
     /// The connection is idle: gives back what exceeds the base.
     pub(crate) fn shrink(&mut self) {
         if self.start == self.end && self.buf.len() > RX_BASE {
-            *self = RxBuffer::new(self.holder, &[]);
+            *self = RxBuffer::new(self.source, &[]);
         }
     }
 }
