@@ -169,6 +169,7 @@ fn both(max: usize) -> (Fixture, u16) {
 fn served(stream: TcpStream) -> Client<TcpStream> {
     let mut client = Client::new(stream);
     client.negotiate("", true);
+    client.read(0, 512); // only then it is sure that it was let in
     client
 }
 
