@@ -1,3 +1,5 @@
+//! What settings come to, and which are refused.
+
 use super::*;
 use clap::Parser;
 use hindcast_engine::pool::CachePolicy;
