@@ -89,7 +89,7 @@ def names_that_can_be_printed(t):
     served.target("allow", "v", "--initiator", "iqn.2008-11.org.linux-kvm:win 10")
     assert "HINDCAST" in run("iscsi-inq", "-i", "iqn.2008-11.org.linux-kvm:Win 10", url)
     for _ in range(20):
-        assert Initiator(url.host, url.port).login("iqn.2008-11.org.linux-kvm:web_02", url.target).bhs[36:38] == b"\2\2"
+        assert Initiator(url.host, url.port).login("iqn.2008-11.org.linux-kvm:web_02", url.target).bhs[36:38] == b"\2\3"
         assert Initiator(url.host, url.port).login("iqn.no,name", url.target).bhs[36:38] == b"\2\0"
     lines = [line for line in served.log.read_text().splitlines() if "login refused" in line]
     for name in ("web_02", "iqn.no,name"):
