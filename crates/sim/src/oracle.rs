@@ -418,6 +418,8 @@ impl Oracle {
         tail.append(&mut self.in_flight);
         let least = if promise == Promise::Acknowledged { acknowledged } else { 0 };
         let mut replay = Replay::new(self.base.clone(), found);
+        // Where sectors can't be read several prefixes explain what was found: then the LSN tells.
+        let told = lsns.partition_point(|at| *at <= lsn);
         let mut fitting: Option<(usize, State)> = None;
         let mut shortest = None;
         let mut best = (i64::MAX, 0, String::new());
@@ -433,7 +435,9 @@ impl Oracle {
                 let other = fitting.as_ref().is_some_and(|(_, state)| state.lines != replay.state.lines);
                 self.space_doubtful |= other;
                 shortest.get_or_insert(length);
-                fitting = Some((length, replay.state.clone()));
+                if told == acknowledged || fitting.as_ref().is_none_or(|(length, _)| *length != told) {
+                    fitting = Some((length, replay.state.clone()));
+                }
             } else if wrong <= best.0 {
                 best = (wrong, length, replay.explain());
             }

@@ -68,6 +68,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
         (7486, "the model knew no chunk that growing by force brings in"),
         (6305, "a crash during the drain after a panic was taken for a failed read"),
         (21746, "a time that the clock says now was looked for in an older stretch"),
+        (215407, "the model took a lost record for kept where its sector could not be read"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));

@@ -191,3 +191,27 @@ fn an_opening_without_a_write_makes_a_backup_an_older_one() {
         assert!(refused.to_string().contains("older"), "{refused}");
     }
 }
+
+/// A sync that fails makes the system forget what else was dirty, and a backup's failure is told to nobody: were data of a
+/// batch among it, the batch's own sync would succeed without them.
+#[test]
+fn physical_volumes_get_their_copy_between_batches() {
+    let (dir, pool) = pool();
+    let slots = |dir: &MemDir| {
+        let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
+        places::headers_on(&*disk, pool.info().uuid).len()
+    };
+    let amid_a_batch = pool.maintenance.lock();
+    std::thread::scope(|scope| {
+        let backup = scope.spawn(|| pool.backup_metadata(&*dir, 3).unwrap());
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while backups(&dir).is_empty() && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(slots(&dir), 0);
+        drop(amid_a_batch);
+        assert_eq!(backup.join().unwrap().pvs, 2);
+    });
+    assert_eq!(slots(&dir), 1);
+}
