@@ -247,7 +247,13 @@ impl<T: Transport> Receiver for Session<T> {
 /// done belongs to the closure that does it: in a panic it goes before the connection does, which waits for its tickets.
 fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<Box<Session<T>>> {
     let (conn, desk) = (session.conn.clone(), session.desk.clone());
-    let mut out = std::mem::take(&mut session.aside);
+    // A long reply is built where it goes out. What is there before it is not to wait for a disk.
+    let in_place = match &inline {
+        Inline::Other(Command::Read, _, wait, _) => *wait == Wait::No || session.out.len() == 0,
+        _ => false,
+    };
+    let built = if in_place { &mut session.out } else { &mut session.aside };
+    let mut out = std::mem::take(built);
     match inline {
         Inline::Writes(mut batch) => {
             session.owed = session.lent.as_ref().map_or(0, |lent| lent.len() as u64);
@@ -273,7 +279,10 @@ fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<
             });
             match back {
                 Ok(mut session) => {
-                    session.put_aside(out);
+                    match in_place {
+                        true => session.out = out,
+                        false => session.put_aside(out),
+                    }
                     if done {
                         session.tickets.extend(ticket);
                     } else {
@@ -526,7 +535,6 @@ impl<T: Transport> Session<T> {
                 return self.submit(Command::Read, req);
             }
             let wait = if alone { Wait::Yes } else { Wait::No };
-            self.send()?; // so that its reply needs no copying
             self.inline = Some(Inline::Other(Command::Read, *req, wait, ticket));
             return Ok(());
         }
