@@ -257,10 +257,12 @@ impl Run {
 
     /// Returns what refused the last part, if anything did.
     fn write(&mut self, vol: VolId, parts: &[(u64, u64)], fua: bool) -> Outcome<Option<ErrorKind>> {
-        let watch = self.watch_policies()?;
-        let parts = &self.certain_parts(parts, watch.is_some())[..];
+        let watched = self.watch_policies()?.is_some();
+        let parts = &self.certain_parts(parts, watched)[..];
         let bytes: u64 = parts.iter().map(|p| p.1 + 8192).sum();
         self.make_room(bytes)?;
+        // As things are now: room may have been made by a deletion.
+        let watch = self.watch_policies()?.filter(|_| watched);
         let Some(handle) = self.handle(vol)? else {
             return Ok(None);
         };

@@ -142,16 +142,27 @@ impl Run {
         Ok(gone)
     }
 
+    /// Does something rest on a snapshot now? A request without space has all carried out that was
+    /// sequenced, and only then is a snapshot an anchor of its volume's history.
+    fn is_pinned(&self, snap: SnapId) -> Outcome<bool> {
+        let (volume, name) = self.address(snap)?;
+        Ok(self.pool()?.snapshot(&volume, &name).map_err(|e| format!("{e:?}"))?.pinned)
+    }
+
     /// What policies have deleted for a request that found no space: before anything of it was
     /// sequenced, and of each volume the oldest first, but for those that had to stay.
     pub(crate) fn deleted_for_space(&mut self, watch: Option<&Watch>) -> Outcome<Vec<Effect>> {
         let Some(watch) = watch else { return Ok(Vec::new()) };
         let gone = self.gone_snapshots()?;
         for (snap, vol) in &gone {
-            // A younger one goes only after the oldest one.
-            let after_oldest = |oldest: &SnapId| oldest == snap || gone.contains(&(*oldest, *vol));
-            let may_go =
-                watch.pinned.contains(&(*snap, *vol)) || watch.oldest.get(vol).is_some_and(after_oldest);
+            let may_go = match watch.oldest.get(vol) {
+                _ if watch.pinned.contains(&(*snap, *vol)) => true,
+                // A younger one goes only after the oldest one, or past it.
+                Some(oldest) => {
+                    oldest == snap || gone.contains(&(*oldest, *vol)) || self.is_pinned(*oldest)?
+                }
+                None => false,
+            };
             if !may_go || self.oracle.state().snapshots.get(snap).is_some_and(|s| s.protected) {
                 return Err(format!(
                     "snapshot {snap} of volume {vol} was deleted for a write, and had to stay"

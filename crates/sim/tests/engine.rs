@@ -69,6 +69,11 @@ fn seeds_of_whole_runs_that_found_bugs() {
         (6305, "a crash during the drain after a panic was taken for a failed read"),
         (21746, "a time that the clock says now was looked for in an older stretch"),
         (215407, "the model took a lost record for kept where its sector could not be read"),
+        (219884, "the model looked what a policy may delete before room was made, for which one went"),
+        (
+            213758,
+            "the model took a snapshot for one that could go, and it was an anchor when all was carried out",
+        ),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
