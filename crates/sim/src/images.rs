@@ -60,8 +60,13 @@ impl Run {
 
     /// Records of its own that a request to a volume may need: content of an image comes into the journal first.
     pub(crate) fn may_bring_in(&mut self, vol: VolId, chunks: u64) -> Outcome<()> {
-        let line = self.model(vol)?.line;
-        self.brought = if self.oracle.state().lines.over_image(line) { chunks } else { 0 };
+        let model = self.model(vol)?;
+        let (line, chunk_size) = (model.line, model.chunk_size);
+        let over_image = self.oracle.state().lines.over_image(line);
+        self.brought = if over_image { chunks } else { 0 };
+        // What no record can bring in is made the volume's own in its first epoch, as flattening
+        // would: snapshots that show it keep that slot when the chunk is written.
+        self.filled |= over_image && chunk_size > self.pool()?.max_record_bytes();
         self.may_anchor(vol);
         Ok(())
     }
