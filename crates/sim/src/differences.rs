@@ -145,6 +145,7 @@ impl Run {
 
     /// Deletes a snapshot that nothing rests on: what was told to be its own comes back, and no more, unless hidden
     /// snapshots may go with it. Everything must be settled; a PV that is being drained never is, where there is no room.
+    /// What lies on a PV that failed, as one may while the pool opens, does not count as used.
     pub(crate) fn verify_space(&mut self) -> Outcome<()> {
         self.drop_handles();
         self.step(&Op::Settle)?;
@@ -153,7 +154,7 @@ impl Run {
         // What is too deep waits for space to be flattened, and would take what the deletion frees.
         let waiting = options.flatten_depth > 0
             && info.available < info.capacity / 100 * u64::from(options.low_space_percent);
-        if pool.pvs().iter().any(|pv| pv.draining) || waiting || self.flattening()? {
+        if self.failing || pool.pvs().iter().any(|pv| pv.draining) || waiting || self.flattening()? {
             return Ok(());
         }
         let mut free = Vec::new();

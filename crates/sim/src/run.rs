@@ -399,7 +399,9 @@ impl Run {
             .pvs()
             .iter()
             .map(|pv| {
-                format!("{} {}/{}{}", pv.path, pv.used, pv.size, if pv.draining { " draining" } else { "" })
+                let draining = if pv.draining { " draining" } else { "" };
+                let failed = if pv.failure.is_some() { " failed" } else { "" };
+                format!("{} {}/{}{draining}{failed}", pv.path, pv.used, pv.size)
             })
             .collect();
         format!(

@@ -78,6 +78,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
             214308,
             "the model knew no chunk that is too long for a record, and is brought in for older snapshots too",
         ),
+        (212035, "the model waited for space of a physical volume that failed while the pool opened"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
