@@ -201,6 +201,33 @@ fn chunks_longer_than_a_record() {
     assert_eq!(f.findings(), ["image"], "it is missing, and that is all");
 }
 
+/// The copy serves older snapshots too, as one that flattening makes, and goes with the last of them.
+#[test]
+fn a_copied_long_chunk_goes_with_its_snapshots() {
+    let f = Fixture::new(8);
+    let new = NewVolume { chunk_size: 256 * KIB, ..new_volume("v", 0) };
+    f.pool.create_volume_over(&new, "image").unwrap();
+    let v = f.pool.open_volume("v", false).unwrap();
+    for name in ["a", "b"] {
+        f.pool.create_snapshots(&[("v", name)]).unwrap();
+    }
+    write(&v, 512, 1024, 9).unwrap();
+    f.idle();
+    let allocated = || f.pool.volume("v").unwrap().allocated;
+    assert_eq!(allocated(), 512 * KIB, "what both snapshots show, and what was written");
+    f.dir.rename("image", "elsewhere").unwrap();
+    let mut shown = vec![0; 4096];
+    f.pool.open_snapshot("v", "b").unwrap().read(0, &mut shown).unwrap();
+    assert!(shown.iter().zip(0..).all(|(byte, at)| *byte == of_image(at)));
+    f.pool.delete_snapshots("v", &["a"]).unwrap();
+    f.idle();
+    assert_eq!(allocated(), 512 * KIB, "the other one shows it");
+    f.pool.delete_snapshots("v", &["b"]).unwrap();
+    f.idle();
+    assert_eq!((allocated(), f.pool.info().used), (256 * KIB, 256 * KIB));
+    assert_eq!(read(&v, 0, 2 * KIB)[512..1536], [9; 1024]);
+}
+
 /// The write is refused, and nothing else is.
 #[test]
 fn a_long_chunk_that_can_not_be_copied() {
