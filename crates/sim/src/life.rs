@@ -81,6 +81,7 @@ impl Run {
                     // Without a physical volume that failed meanwhile, if there is one.
                     self.failing = failed;
                     self.pool = Some(pool);
+                    self.date_coming()?;
                     break;
                 }
                 Err(e) if !failed && !panicked && !self.dir.crashed() => {

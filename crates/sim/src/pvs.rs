@@ -37,12 +37,35 @@ impl Run {
         self.make_room(4096)?;
         let spec: PvSpec = self.new_pv(size, device);
         let pool = self.pool()?;
+        self.coming_pvs.insert(spec.path.clone(), u64::MAX);
         let result = survive(|| pool.add_pv(&spec).map(drop));
-        match self.durably(result, &[ErrorKind::NoSpace])? {
+        let answer = self.durably(result, &[ErrorKind::NoSpace])?;
+        self.note_coming(&spec.path, &answer)?;
+        match answer {
             Answer::Done => drop(self.pvs.insert(spec.path)),
             Answer::Unknown => drop(self.doubtful_pvs.insert(spec.path)),
+            // What was accepted, and waits for the end of a shortage, is listed.
+            Answer::Refused(_) if pool.pvs().iter().any(|pv| pv.path == spec.path) => {
+                self.doubtful_pvs.insert(spec.path);
+            }
             Answer::Refused(_) => {}
         }
+        Ok(())
+    }
+
+    /// Until when a physical volume that the answer is about may take nothing yet.
+    fn note_coming(&mut self, path: &str, answer: &Answer) -> Outcome<()> {
+        match answer {
+            Answer::Done => drop(self.coming_pvs.remove(path)),
+            _ => self.date_coming()?,
+        }
+        Ok(())
+    }
+
+    /// What was accepted, and may wait, has an LSN by now, or none.
+    pub(crate) fn date_coming(&mut self) -> Outcome<()> {
+        let last = self.pool()?.stats().sequenced_lsn;
+        self.coming_pvs.values_mut().for_each(|lsn| *lsn = last.min(*lsn));
         Ok(())
     }
 
@@ -56,8 +79,14 @@ impl Run {
         };
         self.make_room(4096)?;
         let pool: Arc<Pool> = self.pool()?;
+        let drains = |pv: PvInfo| pv.path == path && pv.draining;
+        let comes = !on && pool.pvs().into_iter().any(drains);
+        if comes {
+            self.coming_pvs.insert(path.clone(), u64::MAX);
+        }
         let result = survive(|| pool.drain_pv(&path, on));
-        self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict]).map(drop)
+        let answer = self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict])?;
+        if comes { self.note_coming(&path, &answer) } else { Ok(()) }
     }
 
     fn remove_pv(&mut self, pick: u64) -> Outcome<()> {

@@ -111,6 +111,9 @@ pub struct Run {
     /// Physical volumes that must be there, and those that may.
     pub(crate) pvs: BTreeSet<String>,
     pub(crate) doubtful_pvs: BTreeSet<String>,
+    /// Physical volumes that take data once the record with this LSN is carried out: one that was
+    /// added, or is drained no more. The pool lists them as they will be from its acceptance on.
+    pub(crate) coming_pvs: BTreeMap<String, u64>,
     pub(crate) next_pv: u64,
     /// Faults are planned or were met in this life of the pool: errors are no surprise.
     pub(crate) faults: bool,
@@ -201,6 +204,7 @@ impl Run {
             filled: false,
             pvs: BTreeSet::new(),
             doubtful_pvs: BTreeSet::new(),
+            coming_pvs: BTreeMap::new(),
             next_pv: 1,
             faults: false,
             failing: false,
@@ -415,7 +419,11 @@ impl Run {
 
     /// Does no physical volume take anything any more?
     pub(crate) fn all_failed(&self) -> bool {
-        let takes = |pool: &Arc<Pool>| pool.pvs().iter().any(|pv| !pv.draining && pv.failure.is_none());
+        let takes = |pool: &Arc<Pool>| {
+            let carried_out = pool.stats().destaged_lsn;
+            let is_there = |path| self.coming_pvs.get(path).is_none_or(|lsn| *lsn <= carried_out);
+            pool.pvs().iter().any(|pv| !pv.draining && pv.failure.is_none() && is_there(&pv.path))
+        };
         self.failing && self.pool.as_ref().is_none_or(|pool| !takes(pool))
     }
 

@@ -79,6 +79,10 @@ fn seeds_of_whole_runs_that_found_bugs() {
             "the model knew no chunk that is too long for a record, and is brought in for older snapshots too",
         ),
         (212035, "the model waited for space of a physical volume that failed while the pool opened"),
+        (206808, "the model counted on a physical volume whose addition was not carried out yet"),
+        (206960, "the same, where syncs of the only other one that takes data fail"),
+        (209465, "the same, with records of a history before the addition"),
+        (211512, "the same, while the one that works is drained"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
