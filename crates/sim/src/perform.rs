@@ -334,6 +334,32 @@ impl Run {
         Ok(if self.brought > 0 { 0 } else { sequenced as usize })
     }
 
+    /// Of a request of several records it may stay open, after a refusal, how many were taken:
+    /// where physical volumes fail, and the pool brings in records of its own for it.
+    pub(crate) fn may_stay_open(&self, effects: &[Effect]) -> bool {
+        self.failing && self.brought > 0 && effects.len() > 1
+    }
+
+    /// What a request did that ended with `answer`, after `deleted` records of its own that made
+    /// room. One of several records may be refused after its beginning was taken.
+    pub(crate) fn done_in_part<'a>(
+        &self,
+        answer: &Answer,
+        effects: &'a [Effect],
+        deleted: usize,
+    ) -> Outcome<Option<&'a [Effect]>> {
+        let certain = match answer {
+            Answer::Done => false,
+            Answer::Refused(_) => self.failing,
+            Answer::Unknown => !self.dir.crashed() && !self.poisoned(),
+        };
+        if !certain || self.brought > 0 || effects.len() < 2 {
+            return Ok(None);
+        }
+        let taken = self.sequenced_of_it()?.saturating_sub(deleted);
+        Ok(effects.get(..taken).filter(|taken| !taken.is_empty()))
+    }
+
     fn read(&mut self, vol: VolId, offset: u64, len: u64, try_first: bool) -> Outcome<()> {
         let Some(handle) = self.handle(vol)? else {
             return Ok(());
@@ -388,6 +414,9 @@ impl Run {
         let effects = zero_effects(vol, offset, len, unmap);
         let watch = self.watch_policies()?;
         self.may_bring_in(vol, 2)?;
+        if self.may_stay_open(&effects) {
+            return Ok(());
+        }
         self.oracle.attempt(&effects);
         let result = survive(|| match discard {
             true => handle.discard(offset, len, fua),
@@ -400,7 +429,10 @@ impl Run {
         }
         self.oracle.forget(effects.len());
         let deleted = self.deleted_for_space(watch.as_ref())?;
-        self.attempt_and_settle(&answer, deleted, &effects, fua)
+        match self.done_in_part(&answer, &effects, deleted.len())? {
+            Some(taken) => self.attempt_and_settle(&Answer::Done, deleted, taken, false),
+            None => self.attempt_and_settle(&answer, deleted, &effects, fua),
+        }
     }
 
     fn status(&mut self, vol: VolId, offset: u64, len: u64, max_runs: usize) -> Outcome<()> {

@@ -301,7 +301,6 @@ impl Run {
     fn feed_record(&mut self, arriving: &mut Arriving) -> Outcome<bool> {
         let stream = arriving.stream.clone();
         let Some(record) = stream.records.get(arriving.next) else { return Ok(false) };
-        arriving.next += 1;
         self.make_room(record.bytes.len() as u64 + (64 << 10))?;
         let (vol, most) = (arriving.vol, self.pool()?.max_record_bytes());
         let current = self.is_current(arriving);
@@ -322,6 +321,10 @@ impl Run {
         };
         let watch = self.watch_policies()?;
         self.may_anchor(vol);
+        if self.may_stay_open(&effects) {
+            return Ok(true);
+        }
+        arriving.next += 1;
         self.oracle.attempt(&effects);
         let result = survive(|| arriving.import.push(&record.bytes));
         let may_refuse: &[ErrorKind] = match current {
@@ -334,7 +337,10 @@ impl Run {
         }
         self.oracle.forget(effects.len());
         let deleted = self.deleted_for_space(watch.as_ref())?;
-        self.attempt_and_settle(&answer, deleted, &effects, false)?;
+        match self.done_in_part(&answer, &effects, deleted.len())? {
+            Some(taken) => self.attempt_and_settle(&Answer::Done, deleted, taken, false)?,
+            None => self.attempt_and_settle(&answer, deleted, &effects, false)?,
+        }
         arriving.position = arriving.position.max(record.does.end());
         Ok(matches!(answer, Answer::Done))
     }

@@ -83,6 +83,10 @@ fn seeds_of_whole_runs_that_found_bugs() {
         (206960, "the same, where syncs of the only other one that takes data fail"),
         (209465, "the same, with records of a history before the addition"),
         (211512, "the same, while the one that works is drained"),
+        (
+            214248,
+            "the model took a record of a stream for refused as a whole, though its beginning was taken",
+        ),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));
