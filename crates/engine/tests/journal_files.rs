@@ -77,7 +77,27 @@ impl Disk for FaultyDisk {
         }
         self.inner.allocate(offset, len)
     }
-    forward!(inner: write_at write_vectored_at sync len set_len punch backing_available advise_random is_block_device);
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.heal(offset, buf.len() as u64);
+        self.inner.write_at(buf, offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.heal(offset, bufs.iter().map(|buf| buf.len() as u64).sum());
+        self.inner.write_vectored_at(bufs, offset)
+    }
+    forward!(inner: sync len set_len punch backing_available advise_random is_block_device);
+}
+
+impl FaultyDisk {
+    /// Blocks that are written can be read, from the first one that could not be.
+    fn heal(&self, offset: u64, len: u64) {
+        if let Some((name, range)) = &mut self.dir.faults.lock().unwrap().unreadable
+            && *name == self.name
+            && offset <= range.start.next_multiple_of(BLOCK)
+        {
+            range.start = (offset + len).next_multiple_of(BLOCK).clamp(range.start, range.end);
+        }
+    }
 }
 
 impl Faulty {
@@ -90,10 +110,15 @@ impl Faulty {
         copy
     }
 
+    fn content(&self, name: &str) -> Vec<u8> {
+        let disk = self.inner.open(name, OpenMode::ReadOnly).unwrap();
+        let mut content = vec![0; disk.len().unwrap() as usize];
+        disk.read_at(&mut content, 0).unwrap();
+        content
+    }
+
     fn copy_file(&self, name: &str, to: &Faulty) {
-        let from = self.inner.open(name, OpenMode::ReadOnly).unwrap();
-        let mut content = vec![0; from.len().unwrap() as usize];
-        from.read_at(&mut content, 0).unwrap();
+        let content = self.content(name);
         let disk = to.inner.open(name, OpenMode::Create).unwrap();
         disk.set_len(content.len() as u64).unwrap();
         disk.write_at(&content, 0).unwrap();
@@ -345,6 +370,67 @@ fn damage_in_the_middle_can_be_accepted() {
         assert_eq!(loss.volumes[0].volume, "v");
         assert!(loss.volumes[0].records >= 4 && loss.volumes[0].lsns.0 > loss.recovered_lsn, "{loss:?}");
         assert!(loss.to_string().contains("writes of"), "{loss}");
+    }
+}
+
+/// A pool after a kill whose last life wrote to one journal file alone; that file.
+fn killed_in_one_file() -> (Faulty, String) {
+    let dir = closed();
+    let before: Vec<Vec<u8>> = dir.journal_files().iter().map(|name| dir.content(name)).collect();
+    let pool = dir.open().unwrap();
+    pool.drain().unwrap();
+    let volume = pool.open_volume("v", false).unwrap();
+    for n in 0..3 {
+        write_fua(&volume, 512 * KIB + n * BLOCK, 55, BLOCK);
+    }
+    drop((pool, volume));
+    let names = dir.journal_files().into_iter();
+    let mut changed = names.zip(before).filter(|(name, before)| dir.content(name) != *before);
+    let (name, _) = changed.next().unwrap();
+    assert!(changed.next().is_none());
+    (dir, name)
+}
+
+/// A file that could not be read, with its header or behind it, is given up. Whether it can be read
+/// again later or not, and whether the pool was closed: no later opening asks for it, and nothing
+/// of it comes back.
+#[test]
+fn what_was_given_up_is_not_asked_for_when_it_can_be_read_again() {
+    let (good, name) = killed_in_one_file();
+    for (from, reads_again, closes) in [0, BLOCK]
+        .into_iter()
+        .flat_map(|from| [true, false].map(|again| (from, again)))
+        .flat_map(|(from, again)| [true, false].map(|closes| (from, again, closes)))
+    {
+        let what = format!("from {from}, reads again: {reads_again}, closes: {closes}");
+        let dir = good.copied();
+        dir.faults.lock().unwrap().unreadable = Some((name.clone(), from..20 * BLOCK));
+        assert_eq!(dir.open().err().unwrap().kind(), ErrorKind::Corrupt, "{what}");
+        let options = PoolOptions { accept_journal_loss: true, ..PoolOptions::default() };
+        let pool = dir.open_with(options).unwrap();
+        assert!(pool.journal_loss().is_some());
+        if closes {
+            pool.close().unwrap();
+        }
+        drop(pool);
+        if reads_again {
+            dir.faults.lock().unwrap().unreadable = None;
+        }
+        for life in 0..3 {
+            let pool = dir.open().unwrap_or_else(|e| panic!("{what}, life {life}: {e}"));
+            assert!(pool.journal_loss().is_none());
+            assert_content(&pool, &what);
+            let volume = pool.open_volume("v", false).unwrap();
+            let mut blocks = vec![1; 3 * BLOCK as usize];
+            volume.read(512 * KIB, &mut blocks).unwrap();
+            // A new record in front of a block that can't be read would be in doubt again.
+            let first = if life == 0 || !reads_again { 0 } else { 66 };
+            assert!(blocks[BLOCK as usize..].iter().all(|b| *b == 0), "{what}, life {life}");
+            assert_eq!(blocks[..BLOCK as usize], vec![first; BLOCK as usize], "{what}, life {life}");
+            if reads_again {
+                write_fua(&volume, 512 * KIB, 66, BLOCK);
+            }
+        }
     }
 }
 

@@ -87,6 +87,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
             214248,
             "the model took a record of a stream for refused as a whole, though its beginning was taken",
         ),
+        (209781, "a journal file that was given up kept the pool closed when it could be read again"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));

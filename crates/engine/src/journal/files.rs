@@ -8,6 +8,7 @@
 //! and counted none; it made them in the order of their indexes and used them at their full length.
 //! So a gap, or a short file with a header of this pool, is damage there, too.
 
+use super::record::BLOCK;
 use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, SegmentFile, SegmentHeader, file_index, file_name};
 use super::tail::{Patched, interrupted};
@@ -62,6 +63,15 @@ fn fill(disk: &dyn Disk, size: u64, prewrite: bool) -> std::io::Result<()> {
     }
     // The length is durable before the name: whoever finds a short file knows that it was cut.
     disk.sync(SyncPurpose::Journal)
+}
+
+/// Writes zeros where the header and the first record of a file are, if the header can't be read.
+pub(super) fn blank_unreadable(disk: &dyn Disk) {
+    let mut block = vec![0; FIRST_RECORD as usize];
+    if disk.read_at(&mut block, 0).is_err() {
+        let zeros = vec![0; (FIRST_RECORD + BLOCK) as usize];
+        let _ = disk.write_at(&zeros, 0).and_then(|()| disk.sync(SyncPurpose::Journal));
+    }
 }
 
 /// Opens all journal files. An opening that writes removes what was in the making, completes files

@@ -310,6 +310,15 @@ impl Journal {
         released
     }
 
+    /// Gives free files whose headers can't be read blank ones, which heals most disks: else each
+    /// opening would ask anew what such a file holds. One that takes none is told of again.
+    pub(crate) fn blank_unreadable(&self) {
+        let free = self.state.lock().free.clone();
+        for file in free {
+            files::blank_unreadable(&*file.disk);
+        }
+    }
+
     /// Makes a released segment's file available again.
     pub(crate) fn recycle(&self, file: Arc<SegmentFile>) {
         let mut state = self.state.lock();

@@ -89,7 +89,12 @@ pub(super) fn gather(candidates: &[Candidate], start: &ScanStart, scanned: &mut 
     if let Some(tail) = scanned.chain.last().cloned() {
         let end = tail.file.disk.len().unwrap_or(0);
         let salts = BTreeSet::from([tail.header.salt()]);
-        look_through(&*tail.file.disk, tail.file.index, (tail.end, end), &salts, scanned);
+        look_through(
+            (&*tail.file.disk, tail.file.index, start.incarnation),
+            (tail.end, end),
+            &salts,
+            scanned,
+        );
         scanned.max_incarnation = scanned.max_incarnation.max(tail.header.incarnation);
     }
     // A file without a header is searched for any segment that the log may have had from its start
@@ -118,7 +123,7 @@ pub(super) fn gather(candidates: &[Candidate], start: &ScanStart, scanned: &mut 
         // A file that was never used need not be read as a whole: if it was, its first record is
         // there.
         let end = if candidate.blank { candidate.len.min(FIRST_RECORD + BLOCK) } else { candidate.len };
-        look_through(disk, index, (FIRST_RECORD, end), salts, scanned);
+        look_through((disk, index, start.incarnation), (FIRST_RECORD, end), salts, scanned);
     }
 }
 
@@ -137,12 +142,22 @@ fn hides_a_record(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) -
     SegmentReader::new(disk, salt, candidate.len).next_record(at, |h| h.lsn > scanned.tail_lsn).is_err()
 }
 
-fn look_through(disk: &dyn Disk, file: u32, range: (u64, u64), salts: &BTreeSet<u32>, scanned: &mut Scanned) {
+/// A record of an incarnation before `least`, the first one that may have written what is needed,
+/// proves nothing: what it knew to be durable is in place, or was given up when that was accepted.
+fn look_through(
+    (disk, file, least): (&dyn Disk, u32, u64),
+    range: (u64, u64),
+    salts: &BTreeSet<u32>,
+    scanned: &mut Scanned,
+) {
     let tail = scanned.tail_lsn;
     search(disk, range, salts, &mut |_, record| {
         if record.lsn > tail {
             scanned.max_lsn = scanned.max_lsn.max(record.lsn);
             scanned.max_time = scanned.max_time.max(record.time);
+            if record.incarnation < least {
+                return true;
+            }
             scanned.beyond.add(record);
             if record.synced_lsn > scanned.witness.as_ref().map_or(tail, |w| w.durable) {
                 scanned.witness = Some(Witness { durable: record.synced_lsn, lsn: record.lsn, file });

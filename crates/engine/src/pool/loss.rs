@@ -84,8 +84,11 @@ impl Pool {
             m.destaged = m.destaged.max(last);
             m.cursor = Cursor { seq: self.journal.start_after(last).0, at: FIRST_RECORD, lsn: last + 1 };
             m.ends = None;
-            self.checkpoint(m)?;
+            // Also where no position has moved: what an earlier incarnation wrote behind it counts
+            // no more, should it be readable again one day.
+            self.commit_alone(m)?;
         }
+        self.journal.blank_unreadable();
         self.note_journal_loss(accepted);
         Ok(())
     }
