@@ -9,6 +9,8 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
+/// What a disk may fail to read by itself.
+const SECTOR: usize = 512;
 
 /// Opens everything of `inner` for reading only and keeps changes in memory. Recovery runs on it as
 /// on any directory. All handles of a name share its changes, and can make some, however they were
@@ -104,7 +106,13 @@ struct Written {
     /// The disk below counts up to here: what lay behind was cut off.
     below_len: u64,
     /// Pages that were written to.
-    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+    pages: BTreeMap<u64, Box<Page>>,
+}
+
+struct Page {
+    bytes: [u8; PAGE],
+    /// A bit for each sector that was not written and that the disk below could not read.
+    missing: u8,
 }
 
 impl Overlay {
@@ -120,24 +128,62 @@ impl Overlay {
         Overlay { below: None, written: Mutex::new(written) }
     }
 
-    /// Page `number` of the disk below, with zeros behind its end.
-    fn page_below(&self, number: u64, below_len: u64) -> io::Result<Box<[u8; PAGE]>> {
-        let mut page = Box::new([0; PAGE]);
-        let start = number * PAGE as u64;
-        let len = below_len.saturating_sub(start).min(PAGE as u64) as usize;
-        if let Some(below) = self.below.as_ref().filter(|_| len > 0) {
-            below.read_at(&mut page[..len], start)?;
+    /// Fills `buf` from the disk below, with zeros behind its end.
+    fn read_below(&self, buf: &mut [u8], start: u64, below_len: u64) -> io::Result<()> {
+        let len = below_len.saturating_sub(start).min(buf.len() as u64) as usize;
+        buf[len..].fill(0);
+        match &self.below {
+            Some(below) if len > 0 => below.read_at(&mut buf[..len], start),
+            _ => Ok(()),
         }
-        Ok(page)
+    }
+
+    /// Page `number`, to be written to in part. What can't be read of it may still be written, as
+    /// on a disk.
+    fn page_below(&self, number: u64, below_len: u64) -> Box<Page> {
+        let mut page = Box::new(Page { bytes: [0; PAGE], missing: 0 });
+        let start = number * PAGE as u64;
+        if self.read_below(&mut page.bytes, start, below_len).is_err() {
+            for (index, sector) in page.bytes.chunks_mut(SECTOR).enumerate() {
+                let read = self.read_below(sector, start + (index * SECTOR) as u64, below_len);
+                page.missing |= u8::from(read.is_err()) << index;
+            }
+        }
+        page
+    }
+
+    /// Reads those of `sectors` of page `number` that are missing again; an error if they are.
+    fn complete(
+        &self,
+        page: &mut Page,
+        number: u64,
+        below_len: u64,
+        sectors: impl Iterator<Item = usize>,
+    ) -> io::Result<()> {
+        for index in sectors {
+            if page.missing & 1 << index != 0 {
+                let (at, start) = (index * SECTOR, number * PAGE as u64);
+                self.read_below(&mut page.bytes[at..at + SECTOR], start + at as u64, below_len)?;
+                page.missing &= !(1 << index);
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, written: &mut Written, data: &[u8], offset: u64) -> io::Result<()> {
         for (number, inside, start, len) in in_pages(offset, data.len()) {
+            let below_len = written.below_len;
             let page = match written.pages.entry(number) {
                 Entry::Occupied(page) => page.into_mut(),
-                Entry::Vacant(place) => place.insert(self.page_below(number, written.below_len)?),
+                Entry::Vacant(place) => place.insert(self.page_below(number, below_len)),
             };
-            page[inside..inside + len].copy_from_slice(&data[start..start + len]);
+            let end = inside + len;
+            // Of a sector that is written in part the rest is needed.
+            let whole = inside.div_ceil(SECTOR)..end / SECTOR;
+            let in_part = (inside / SECTOR..end.div_ceil(SECTOR)).filter(|index| !whole.contains(index));
+            self.complete(page, number, below_len, in_part)?;
+            whole.for_each(|index| page.missing &= !(1 << index));
+            page.bytes[inside..end].copy_from_slice(&data[start..start + len]);
         }
         written.len = written.len.max(offset + data.len() as u64);
         Ok(())
@@ -165,7 +211,7 @@ fn end(offset: u64, len: u64) -> io::Result<u64> {
 
 impl Disk for Overlay {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let written = self.written.lock();
+        let mut written = self.written.lock();
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > written.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -177,14 +223,16 @@ impl Disk for Overlay {
             drop(written);
             return below.read_at(buf, offset);
         }
+        let below_len = written.below_len;
         for (number, inside, start, len) in in_pages(offset, buf.len()) {
             let target = &mut buf[start..start + len];
-            match written.pages.get(&number) {
-                Some(page) => target.copy_from_slice(&page[inside..inside + len]),
-                None => {
-                    let page = self.page_below(number, written.below_len)?;
-                    target.copy_from_slice(&page[inside..inside + len]);
+            match written.pages.get_mut(&number) {
+                Some(page) => {
+                    let sectors = inside / SECTOR..(inside + len).div_ceil(SECTOR);
+                    self.complete(page, number, below_len, sectors)?;
+                    target.copy_from_slice(&page.bytes[inside..inside + len]);
                 }
+                None => self.read_below(target, offset + start as u64, below_len)?,
             }
         }
         Ok(())
@@ -234,7 +282,7 @@ impl Disk for Overlay {
             written.pages.split_off(&len.div_ceil(PAGE as u64));
             let inside = (len % PAGE as u64) as usize;
             if let Some(page) = written.pages.get_mut(&(len / PAGE as u64)) {
-                page[inside..].fill(0);
+                page.bytes[inside..].fill(0);
             }
         }
         written.len = len;
@@ -274,6 +322,83 @@ mod tests {
     #[test]
     fn locks() {
         super::super::tests::locks(&overlay(&MemDir::new()));
+    }
+
+    /// A disk of 7s whose second and third sector can't be read.
+    struct Bad;
+
+    impl Disk for Bad {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+            if offset < 3 * SECTOR as u64 && offset + buf.len() as u64 > SECTOR as u64 {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            buf.fill(7);
+            Ok(())
+        }
+        fn len(&self) -> io::Result<u64> {
+            Ok(2 * PAGE as u64)
+        }
+        fn try_read_at(&self, _: &mut [u8], _: u64) -> io::Result<bool> {
+            Ok(false)
+        }
+        fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+        fn write_vectored_at(&self, _: &mut [IoSlice<'_>], _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+        fn sync(&self, _: SyncPurpose) -> io::Result<()> {
+            Ok(())
+        }
+        fn set_len(&self, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+        fn allocate(&self, _: u64, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+        fn punch(&self, _: u64, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+        fn backing_available(&self) -> io::Result<Option<Backing>> {
+            Ok(None)
+        }
+        fn advise_random(&self) {}
+        fn is_block_device(&self) -> bool {
+            false
+        }
+    }
+
+    /// A sector that can't be read keeps nobody from writing to it, or beside it, as on a disk.
+    #[test]
+    fn what_can_not_be_read_can_be_written() {
+        let sector = SECTOR as u64;
+        let disk = Overlay::over(Arc::new(Bad)).unwrap();
+        let fails = |offset: u64, len: usize| disk.read_at(&mut vec![0; len], offset).is_err();
+        disk.write_at(&[8; SECTOR], 4 * sector).unwrap();
+        assert!(fails(0, PAGE) && fails(sector, 1) && fails(3 * sector - 1, 1));
+        assert!(!fails(0, SECTOR) && !fails(3 * sector, PAGE));
+        // A part of it would leave a sector that nobody knows.
+        assert!(disk.write_at(&[8; 10], 2 * sector).is_err() && fails(2 * sector, 10));
+        disk.write_at(&[9; SECTOR + 10], 2 * sector).unwrap();
+        assert!(fails(sector, 1));
+        disk.write_at(&[9; SECTOR], sector).unwrap();
+        let mut page = vec![0; PAGE];
+        disk.read_at(&mut page, 0).unwrap();
+        let all = [
+            (0, 7),
+            (SECTOR, 9),
+            (3 * SECTOR + 9, 9),
+            (3 * SECTOR + 10, 7),
+            (4 * SECTOR, 8),
+            (5 * SECTOR, 7),
+        ];
+        assert!(all.iter().all(|(at, byte)| page[*at] == *byte), "{page:?}");
+        let cut = Overlay::over(Arc::new(Bad)).unwrap();
+        cut.write_at(&[8; SECTOR], 0).unwrap();
+        cut.set_len(sector).unwrap();
+        cut.set_len(PAGE as u64).unwrap();
+        cut.read_at(&mut page, 0).unwrap();
+        assert!(page[..SECTOR].iter().all(|b| *b == 8) && page[SECTOR..].iter().all(|b| *b == 0));
     }
 
     #[test]
