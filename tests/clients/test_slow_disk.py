@@ -13,7 +13,7 @@ from iscsi_wire import (DATA_IN, FINAL, IMMEDIATE, NO_TAG, NOP_IN, NOP_OUT, READ
                         read10, write10)
 from wire import REQUEST, Wire
 
-SLOW = 8
+SLOW = 6
 SESSIONS = 32
 # A sync that the disk takes its time for is delayed by strace, which stops the server at every system call: a ping
 # takes some milliseconds under it.
