@@ -28,7 +28,8 @@ use tokio::net::{TcpStream, UnixStream};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Questions are answered from memory, or by a few reads.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Orders wait for disks, and for what freezes a volume, which may take 300 seconds; one that takes longer will not end.
+/// Orders wait for disks, and for what freezes a volume, which may take 300 seconds; one that takes
+/// longer will not end.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(330);
 /// A transfer in which nothing moves for so long will not go on.
 const STALL_TIMEOUT: Duration = Duration::from_secs(330);
@@ -249,7 +250,8 @@ impl Client {
         self.delete(&format!("{}/rules/{number}", scope(name)))
     }
 
-    /// Adds or replaces a CHAP account of a target, or with `None` of all that have none of their own.
+    /// Adds or replaces a CHAP account of a target, or with `None` of all that have none of their
+    /// own.
     pub fn set_chap(&self, name: Option<&str>, chap: &SetChap) -> Result<()> {
         self.send::<serde::de::IgnoredAny>(Method::PUT, &format!("{}/chap", scope(name)), chap).map(|_| ())
     }

@@ -27,7 +27,8 @@ pub struct Snapshot {
     /// streams and clones are of what the snapshot froze.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<String>,
-    /// What the clone took over of the volume's access, where it was made for this and there was something.
+    /// What the clone took over of the volume's access, where it was made for this and there was
+    /// something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherited: Option<Inherited>,
     /// When it is deleted by itself, unless it is protected or in use then.

@@ -270,8 +270,9 @@ pub struct AddLun {
     /// Logical block size of a file or device, 512 or 4096. Default: 512.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// Serial number of a file or device, 1 to 64 letters, digits, '-', '_', '.' and ':'. All that identifies it follows from
-    /// that, here and on other servers. One that looks like a UUID is its identity. Default: a random identity.
+    /// Serial number of a file or device, 1 to 64 letters, digits, '-', '_', '.' and ':'. All that
+    /// identifies it follows from that, here and on other servers. One that looks like a UUID is
+    /// its identity. Default: a random identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
 }
@@ -299,8 +300,8 @@ pub struct AddRule {
     pub at: Option<usize>,
 }
 
-/// A CHAP account to add, or to replace where there is one of that name. Secrets have 12 to 255 bytes, and no secret is
-/// used in both directions.
+/// A CHAP account to add, or to replace where there is one of that name. Secrets have 12 to 255
+/// bytes, and no secret is used in both directions.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetChap {
@@ -308,8 +309,8 @@ pub struct SetChap {
     pub user: String,
     /// What they prove to know.
     pub secret: String,
-    /// The name that the target uses towards initiators that ask for its proof; with `mutual_secret` or not at all. What was
-    /// set before stays where it is absent.
+    /// The name that the target uses towards initiators that ask for its proof; with
+    /// `mutual_secret` or not at all. What was set before stays where it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_user: Option<String>,
     /// What the target proves to know.

@@ -78,7 +78,8 @@ pub struct Status {
     pub limits: Limits,
 }
 
-/// What the server may have open at once: as configured, or what the limit of open files leaves beside the pool's own files.
+/// What the server may have open at once: as configured, or what the limit of open files leaves
+/// beside the pool's own files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limits {
     /// Files that the process may have open.
@@ -473,7 +474,8 @@ pub struct PatchVolume {
     /// How it keeps its history, from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdp: Option<PatchCdp>,
-    /// Serve it over NBD, with its snapshots and moments, or keep it out of that and end the connections there are.
+    /// Serve it over NBD, with its snapshots and moments, or keep it out of that and end the
+    /// connections there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<bool>,
     /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is lost.

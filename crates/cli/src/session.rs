@@ -32,8 +32,8 @@ pub(crate) struct Global {
     )]
     token_file: Option<PathBuf>,
 
-    /// Seconds to wait for each answer, and in a transfer for something to move [default: 60 for what is only shown, 330
-    /// for what is changed or transferred]
+    /// Seconds to wait for each answer, and in a transfer for something to move [default: 60 for
+    /// what is only shown, 330 for what is changed or transferred]
     #[arg(long, global = true, env = "HINDCAST_TIMEOUT", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Global options")]
     timeout: Option<u64>,
 

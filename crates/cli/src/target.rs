@@ -125,7 +125,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "SIZE", value_parser = crate::volume::block_size,
             conflicts_with_all = ["volume", "address"])]
         block: Option<u32>,
-        /// Serial number of the file or device, by which initiators know it again [default: a random one]
+        /// Serial number of the file or device, by which initiators know it again [default: a
+        /// random one]
         #[arg(long, value_name = "TEXT", conflicts_with_all = ["volume", "address"])]
         serial: Option<String>,
     },
@@ -151,7 +152,8 @@ pub(crate) enum Command {
         #[arg(long = "lun", value_name = "N", value_delimiter = ',')]
         luns: Vec<u16>,
     },
-    /// Drop all reservations of a target's LUNs, persistent ones too; those who made them learn of it
+    /// Drop all reservations of a target's LUNs, persistent ones too; those who made them learn of
+    /// it
     ClearReservations {
         /// iSCSI name, short name, or volume
         name: String,

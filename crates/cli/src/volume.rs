@@ -106,7 +106,8 @@ pub(crate) enum Command {
         /// Delete the oldest unprotected snapshots while they take more than the reserve, or space is low
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         auto_delete: Option<bool>,
-        /// Serve it over NBD, with its snapshots and moments, or keep it out of that; connections that there are end
+        /// Serve it over NBD, with its snapshots and moments, or keep it out of that; connections
+        /// that there are end
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         nbd: Option<bool>,
         #[command(flatten)]
@@ -219,7 +220,8 @@ fn absolute(path: &std::path::Path) -> Result<String, Failure> {
     text.ok_or_else(|| Failure::Usage(format!("{}: a path must be UTF-8", path.display())))
 }
 
-/// What a volume took over of the one that it was made of, on lines of their own; nothing where that had nothing.
+/// What a volume took over of the one that it was made of, on lines of their own; nothing where
+/// that had nothing.
 pub(crate) fn inherited(name: &str, inherited: Option<&Inherited>) -> String {
     let Some(taken) = inherited else { return String::new() };
     let mut what = Vec::new();

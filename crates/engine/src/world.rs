@@ -105,9 +105,9 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
     text
 }
 
-/// The identity that follows from something else: always the same, and like no other's. `domain` tells what it is of, so
-/// that nothing else comes to the same. From a hash (SHA-256), since others make shorter identifiers of identities: those
-/// that differ in few bits would share them.
+/// The identity that follows from something else: always the same, and like no other's. `domain`
+/// tells what it is of, so that nothing else comes to the same. From a hash (SHA-256), since others
+/// make shorter identifiers of identities: those that differ in few bits would share them.
 pub fn derived_uuid(domain: &str, of: &[&[u8]]) -> [u8; 16] {
     let mut hash = Sha256::new().chain_update(domain).chain_update([0]);
     of.iter().for_each(|part| hash.update(part));

@@ -201,7 +201,8 @@ fn chunks_longer_than_a_record() {
     assert_eq!(f.findings(), ["image"], "it is missing, and that is all");
 }
 
-/// The copy serves older snapshots too, as one that flattening makes, and goes with the last of them.
+/// The copy serves older snapshots too, as one that flattening makes, and goes with the last of
+/// them.
 #[test]
 fn a_copied_long_chunk_goes_with_its_snapshots() {
     let f = Fixture::new(8);

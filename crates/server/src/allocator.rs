@@ -1,8 +1,8 @@
 //! The memory allocator's settings.
 //!
-//! glibc gives each group of threads an arena, and an arena seldom gives anything back: after a flood of connections the
-//! process would stay large. It reads its settings before the program begins, so a program that was started
-//! without them starts itself anew, with the same process id.
+//! glibc gives each group of threads an arena, and an arena seldom gives anything back: after a
+//! flood of connections the process would stay large. It reads its settings before the program
+//! begins, so a program that was started without them starts itself anew, with the same process id.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -12,7 +12,8 @@ const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
 /// Who set these wants something else.
 const OTHERS: [&str; 2] = [ARENAS.0, "GLIBC_TUNABLES"];
 
-/// Sees to it that the allocator has its settings. Where that can't be done the program goes on as it is.
+/// Sees to it that the allocator has its settings. Where that can't be done the program goes on as
+/// it is.
 pub(crate) fn settle() {
     if !cfg!(target_env = "gnu") || OTHERS.iter().any(|name| std::env::var_os(name).is_some()) {
         return;

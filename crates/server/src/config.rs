@@ -130,7 +130,8 @@ impl Settings {
         })
     }
 
-    /// Directories that requests may name paths in, as they were named and without symbolic links. They are there.
+    /// Directories that requests may name paths in, as they were named and without symbolic links.
+    /// They are there.
     fn allowed(&self) -> Result<Vec<PathBuf>, ErrorBody> {
         let mut all = Vec::new();
         for dir in self.allow_path.iter().flatten() {
@@ -205,7 +206,8 @@ impl Settings {
             _ => return Err(invalid("TLS on NBD needs both --nbd-tls-cert and --nbd-tls-key")),
         };
         let tls_required = match self.nbd_tls_required {
-            // Who names those that client certificates must come from does not mean that clients may do without.
+            // Who names those that client certificates must come from does not mean that clients
+            // may do without.
             None if tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()) => TlsRequired::Tcp,
             None | Some(TlsWhen::Never) => TlsRequired::Never,
             Some(_) if tls.is_none() => {
@@ -228,7 +230,8 @@ impl Settings {
         })
     }
 
-    /// NBD has no other guard than TLS: without it, whoever reaches a listener reads and writes every volume.
+    /// NBD has no other guard than TLS: without it, whoever reaches a listener reads and writes
+    /// every volume.
     fn check_nbd(&self, nbd: &NbdConfig) -> Result<(), ErrorBody> {
         let reachable = |listen: &&Listen| match listen {
             Listen::Tcp(address) => !address.ip().to_canonical().is_loopback(),
@@ -245,7 +248,8 @@ impl Settings {
         }
     }
 
-    /// What the server proves itself with, or is administered by, where others than its owner can read it.
+    /// What the server proves itself with, or is administered by, where others than its owner can
+    /// read it.
     fn readable_secrets(&self) -> Vec<String> {
         let secrets = [
             ("--api-token-file", "the token", &self.api_token_file),

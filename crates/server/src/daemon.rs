@@ -22,10 +22,11 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Threads that wait for the engine on behalf of admin requests; [`http::NETWORK_THREADS`] of them also for those over TCP.
+/// Threads that wait for the engine on behalf of admin requests; [`http::NETWORK_THREADS`] of them
+/// also for those over TCP.
 const ADMIN_THREADS: usize = 12;
-/// A stop does not wait longer than this for the pool, beyond the time that clients get: a disk may never answer, and ending
-/// without it is as safe as being killed.
+/// A stop does not wait longer than this for the pool, beyond the time that clients get: a disk may
+/// never answer, and ending without it is as safe as being killed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between refreshes of what the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);

@@ -23,7 +23,8 @@ const LEAST_CLIENTS: u64 = 80;
 /// Connections of the admin API, if there are enough descriptors.
 const API: usize = 128;
 
-/// Connections that may be served at once. Those that wait for it, and those that are just being closed, are beside them.
+/// Connections that may be served at once. Those that wait for it, and those that are just being
+/// closed, are beside them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     pub(crate) nbd: usize,

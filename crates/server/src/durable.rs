@@ -92,8 +92,8 @@ impl DurableFile {
         Ok(content)
     }
 
-    /// Replaces the content. When this returns the new one survives power loss; when it fails it may or may not. What could not be
-    /// loaded again is refused, and the old content stays.
+    /// Replaces the content. When this returns the new one survives power loss; when it fails it
+    /// may or may not. What could not be loaded again is refused, and the old content stays.
     pub(crate) fn save(&self, content: &[u8]) -> Result<()> {
         if content.len() > MAX_CONTENT {
             let text = format!("write {}: it would have more than {MAX_CONTENT} bytes", self.name);

@@ -1,8 +1,9 @@
 //! Paths of the host in requests to the admin API: where they may lead, and what they must not.
 //!
-//! The server may read and write what its clients may not. A path in a request therefore leads below a directory that the
-//! configuration names, whatever links lie on the way; over the network there is no other. And it never leads to a file that
-//! the server itself lives by, under whatever name: that would hand out passwords, or all volumes at once.
+//! The server may read and write what its clients may not. A path in a request therefore leads
+//! below a directory that the configuration names, whatever links lie on the way; over the network
+//! there is no other. And it never leads to a file that the server itself lives by, under whatever
+//! name: that would hand out passwords, or all volumes at once.
 
 use crate::{iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
@@ -76,7 +77,8 @@ impl HostPaths {
         HostPaths { data: data.to_owned(), allowed: allowed.to_vec(), own: own.to_vec() }
     }
 
-    /// The path as it may be opened: where requests are bound to directories it is free of symbolic links.
+    /// The path as it may be opened: where requests are bound to directories it is free of symbolic
+    /// links.
     pub(crate) fn check(&self, door: Door, pool: &Pool, path: &str, purpose: Purpose) -> Result<String> {
         let refuse = |kind, why: &str| Err(refusal(kind, path, why));
         let said = Path::new(path);
@@ -119,8 +121,9 @@ impl HostPaths {
         }
     }
 
-    /// Opens what an allowed directory holds, to look at it. Neither symbolic links nor what others do meanwhile lead out of the
-    /// directory. `None`: there is nothing, and something can be made there.
+    /// Opens what an allowed directory holds, to look at it. Neither symbolic links nor what others
+    /// do meanwhile lead out of the directory. `None`: there is nothing, and something can be made
+    /// there.
     fn beneath(&self, whole: &Path, path: &str) -> Result<Option<OwnedFd>> {
         let refused = |why: &str| refusal(ErrorKind::Forbidden, path, why);
         let named = self.allowed.iter().filter(|dir| whole.starts_with(dir));
@@ -179,8 +182,8 @@ impl HostPaths {
     }
 }
 
-/// Is it a name that the server or the engine gives a file in the data directory? Others may have been put there to be an image
-/// or a physical volume.
+/// Is it a name that the server or the engine gives a file in the data directory? Others may have
+/// been put there to be an image or a physical volume.
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let prefixes = ["catalog", "journal-", "cdp-", "pool.lock", "lu-", iscsi::STORED.0, schedule::STORED.0];

@@ -35,8 +35,9 @@ impl FromStr for Address {
     }
 }
 
-/// `HOST:PORT` as an address. A host name is looked up, and its first address taken. A link-local address may name its
-/// interface, `[fe80::1%eth0]:3260`: its number may be another one after each start of the machine.
+/// `HOST:PORT` as an address. A host name is looked up, and its first address taken. A link-local
+/// address may name its interface, `[fe80::1%eth0]:3260`: its number may be another one after each
+/// start of the machine.
 pub(crate) fn resolve(host_port: &str) -> io::Result<SocketAddr> {
     if let Some((ip, interface, port)) = zoned(host_port) {
         let socket = net::socket(net::AddressFamily::INET6, net::SocketType::DGRAM, None)?;

@@ -27,8 +27,8 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), ErrorBody> {
     started.map_err(|e| ErrorBody { kind: ErrorKind::Internal, message: format!("start logging: {e}") })
 }
 
-/// Writes characters that would change how a line looks, without being seen, as `\u202e`, which JSON knows, too. Clients choose
-/// names that stand in lines.
+/// Writes characters that would change how a line looks, without being seen, as `\u202e`, which
+/// JSON knows, too. Clients choose names that stand in lines.
 struct Escaped<W>(W);
 
 /// Does it reorder or hide what stands around it, or control a terminal?

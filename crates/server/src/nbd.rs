@@ -50,7 +50,8 @@ impl Exports for PoolExports {
         entries
     }
 
-    /// As in the list, without making all of it: tools that list exports ask for each one's description.
+    /// As in the list, without making all of it: tools that list exports ask for each one's
+    /// description.
     fn describe(&self, name: &str) -> Option<String> {
         let name = self.canonical(name);
         match name.split_once('@') {

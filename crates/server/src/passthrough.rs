@@ -28,15 +28,17 @@ pub(crate) struct FileSpec {
     pub(crate) read_only: bool,
     /// Logical block size, 512 or 4096.
     pub(crate) block_size: u32,
-    /// The serial number that was chosen for it, where the identity follows from that; none where it is the identity.
+    /// The serial number that was chosen for it, where the identity follows from that; none where
+    /// it is the identity.
     pub(crate) serial: Option<String>,
 }
 
 /// Longest serial number: what identification descriptors take of one.
 const MAX_SERIAL: usize = 64;
 
-/// What a chosen serial number means: an identity, which any server that is told the same gives it, and the serial number
-/// itself where it is another text. One that is an identity, as servers choose them, is that.
+/// What a chosen serial number means: an identity, which any server that is told the same gives it,
+/// and the serial number itself where it is another text. One that is an identity, as servers
+/// choose them, is that.
 pub(crate) fn identity_of_serial(serial: &str) -> Result<([u8; 16], Option<String>)> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if serial.is_empty() || serial.len() > MAX_SERIAL || !serial.chars().all(fits) {
@@ -70,14 +72,16 @@ impl FileDevice {
     pub(crate) fn open(spec: FileSpec) -> Result<Arc<FileDevice>> {
         let fail = |e| Error::io(format!("export {}", spec.path), e);
         let dir = FileDir::new("/");
-        // Kept without symbolic links: with one on the way it would be another file than was allowed.
+        // Kept without symbolic links: with one on the way it would be another file than was
+        // allowed.
         if canonical(&spec.path)? != spec.path {
             let text = format!("export {}: it has been replaced by a symbolic link", spec.path);
             return Err(Error::new(ErrorKind::Conflict, text));
         }
         let disk = match spec.read_only {
             true => dir.open(&spec.path, OpenMode::ReadOnly).map_err(fail)?,
-            // A file is locked against other servers that would write to it, too; a device is opened exclusively.
+            // A file is locked against other servers that would write to it, too; a device is
+            // opened exclusively.
             false => dir.open_locked(&spec.path, OpenMode::Existing).map_err(|e| match e.kind() {
                 io::ErrorKind::WouldBlock => Error::new(
                     ErrorKind::Busy,
@@ -102,8 +106,8 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// In whole blocks: the last one of what is only read is filled up with zeros. Of what is written to, a block that is not
-    /// whole is out of reach, since the file must not grow.
+    /// In whole blocks: the last one of what is only read is filled up with zeros. Of what is
+    /// written to, a block that is not whole is out of reach, since the file must not grow.
     fn size(&self) -> u64 {
         self.in_blocks(self.length())
     }

@@ -82,8 +82,9 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_API_TOKEN_FILE", value_name = "FILE", help_heading = "Listeners")]
     pub api_token_file: Option<PathBuf>,
 
-    /// Directory that paths in requests to the admin API may lead into: images below volumes, exported files and devices, physical
-    /// volumes, backups; repeatable. Without any, requests over TCP name no paths, and those over Unix sockets any
+    /// Directory that paths in requests to the admin API may lead into: images below volumes,
+    /// exported files and devices, physical volumes, backups; repeatable. Without any, requests
+    /// over TCP name no paths, and those over Unix sockets any
     #[arg(
         long,
         env = "HINDCAST_ALLOW_PATH",
@@ -103,7 +104,8 @@ pub struct Settings {
     )]
     pub nbd: Option<Vec<String>>,
 
-    /// Let NBD listen without required TLS where other machines reach it: whoever does reads and writes all volumes
+    /// Let NBD listen without required TLS where other machines reach it: whoever does reads and
+    /// writes all volumes
     #[arg(
         long,
         env = "HINDCAST_NBD_OPEN",
@@ -123,8 +125,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_TLS_KEY", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// Authorities (PEM) that client certificates must come from; without it clients need none. Over TCP clients have to
-    /// use TLS then, unless --nbd-tls-required says otherwise
+    /// Authorities (PEM) that client certificates must come from; without it clients need none.
+    /// Over TCP clients have to use TLS then, unless --nbd-tls-required says otherwise
     #[arg(long, env = "HINDCAST_NBD_TLS_CA", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_ca: Option<PathBuf>,
 
@@ -145,7 +147,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
     pub nbd_max_connections: Option<u32>,
 
-    /// NBD connections from one address, or one /64 of IPv6; Unix sockets are not counted so [default: half of all]
+    /// NBD connections from one address, or one /64 of IPv6; Unix sockets are not counted so
+    /// [default: half of all]
     #[arg(
         long,
         env = "HINDCAST_NBD_MAX_CONNECTIONS_PER_ADDRESS",
@@ -154,7 +157,8 @@ pub struct Settings {
     )]
     pub nbd_max_connections_per_address: Option<u32>,
 
-    /// Permissions of NBD's Unix sockets, in octal: 0600 for the server's user, 0660 for its group too [default: 0600]
+    /// Permissions of NBD's Unix sockets, in octal: 0600 for the server's user, 0660 for its group
+    /// too [default: 0600]
     #[arg(long, env = "HINDCAST_NBD_SOCKET_MODE", value_name = "MODE", help_heading = "Listeners")]
     pub nbd_socket_mode: Option<SocketMode>,
 

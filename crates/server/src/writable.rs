@@ -63,9 +63,10 @@ pub(crate) fn addresses(pool: &Pool, volume: &VolumeInfo) -> Vec<String> {
 }
 
 impl App {
-    /// Puts a clone behind a snapshot's address: a new one, or else `clone` may be one that there is. A new one is called
-    /// `VOLUME.SNAPSHOT` unless told. [`ErrorKind::Busy`] while initiators are logged in to a target that shows the snapshot; and
-    /// while anybody reads it, unless `force` has NBD clients disconnected. Tells what a new clone took over of the volume's
+    /// Puts a clone behind a snapshot's address: a new one, or else `clone` may be one that there
+    /// is. A new one is called `VOLUME.SNAPSHOT` unless told. [`ErrorKind::Busy`] while initiators
+    /// are logged in to a target that shows the snapshot; and while anybody reads it, unless
+    /// `force` has NBD clients disconnected. Tells what a new clone took over of the volume's
     /// access.
     pub(crate) fn make_writable(
         &self,
@@ -107,7 +108,8 @@ impl App {
         Ok(changed)
     }
 
-    /// The clone that comes behind a snapshot's address; whether it was made for that; and what it took over.
+    /// The clone that comes behind a snapshot's address; whether it was made for that; and what it
+    /// took over.
     fn clone_for(
         &self,
         snapshot: &SnapshotInfo,

@@ -24,8 +24,8 @@ impl Run {
             self.step(&Op::Placement(placement))?;
         }
         self.step(&Op::Drain)?;
-        // A fault, or a crash on the way, would have to be ended first. A physical volume that failed
-        // was not written to: an older one is as good.
+        // A fault, or a crash on the way, would have to be ended first. A physical volume that
+        // failed was not written to: an older one is as good.
         if self.faults || self.failing || !self.close()? {
             return self.step(&Op::Reopen(None));
         }

@@ -295,8 +295,8 @@ fn long_commands_leave_workers_to_others() {
     }
 }
 
-/// Discovery needs no rights: whoever only discovers must not take the sessions away from those who have some, nor from others
-/// who want to discover.
+/// Discovery needs no rights: whoever only discovers must not take the sessions away from those who
+/// have some, nor from others who want to discover.
 #[test]
 fn discovery_leaves_sessions_and_discovery_to_others() {
     let fixture = Fixture::with(|c| c.max_sessions = 8);

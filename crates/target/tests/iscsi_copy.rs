@@ -1,4 +1,5 @@
-//! EXTENDED COPY between targets: an initiator reaches what it is logged in to by any of its sessions, by their rules.
+//! EXTENDED COPY between targets: an initiator reaches what it is logged in to by any of its
+//! sessions, by their rules.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/initiator.rs"]

@@ -389,7 +389,8 @@ fn a_session_is_taken_over_only_by_the_account_that_began_it() {
     again.ping();
 }
 
-/// Whoever began a login before accounts were set, or proved one that is no more, does not end in a session.
+/// Whoever began a login before accounts were set, or proved one that is no more, does not end in a
+/// session.
 #[test]
 fn accounts_are_asked_again_at_the_end_of_a_login() {
     let fixture = Fixture::new();

@@ -1,4 +1,5 @@
-//! What initiators are told at once of changes: one message a session and change, however many logical units there are.
+//! What initiators are told at once of changes: one message a session and change, however many
+//! logical units there are.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/initiator.rs"]

@@ -243,7 +243,8 @@ fn everything_else_is_answered_while_a_disk_sleeps() {
     }
 }
 
-/// A reset waits for writes; pings and other logical units do not wait for the reset, nor does a logout.
+/// A reset waits for writes; pings and other logical units do not wait for the reset, nor does a
+/// logout.
 #[test]
 fn a_reset_that_waits_stops_nothing_else() {
     let fixture = Fixture::new();
@@ -419,7 +420,8 @@ fn a_task_tag_in_use_is_refused() {
     assert_eq!(wire.receive().status(), 0);
 }
 
-/// Who may only read changes nothing for others, and who does not see a logical unit does nothing to it.
+/// Who may only read changes nothing for others, and who does not see a logical unit does nothing
+/// to it.
 #[test]
 fn who_may_only_read_aborts_and_resets_nothing() {
     use hindcast_target::scsi::{Access, Limit};

@@ -278,8 +278,8 @@ fn stopping_finishes_what_is_under_way() {
     assert_eq!(fixture.server.stats().connections, 0);
 }
 
-/// What had arrived is answered, in whatever way; what comes later is not: the client sees a closed connection, and one
-/// that reconnects asks again. An error would reach whoever uses the disk.
+/// What had arrived is answered, in whatever way; what comes later is not: the client sees a closed
+/// connection, and one that reconnects asks again. An error would reach whoever uses the disk.
 #[test]
 fn requests_after_the_stop_are_not_answered_and_none_fails() {
     let fixture = start(MemDevice::new(SIZE), |c| c.listen = vec![local()]);
@@ -303,7 +303,8 @@ fn requests_after_the_stop_are_not_answered_and_none_fails() {
         assert_eq!(tcp.wait(first).error, 0);
         let mut rest = Vec::new();
         let _ = tcp.stream.read_to_end(&mut rest);
-        // Simple replies and structured ones without data begin alike: a magic number, and then what went wrong.
+        // Simple replies and structured ones without data begin alike: a magic number, and then
+        // what went wrong.
         assert!(rest.len().is_multiple_of(16), "{}", rest.len());
         assert!(rest.len() < 2000 * 16, "some were not answered");
         for reply in rest.chunks(16) {

@@ -1,4 +1,5 @@
-//! What clients can take from the server, and from each other: connections, threads, and files of the host.
+//! What clients can take from the server, and from each other: connections, threads, and files of
+//! the host.
 
 use crate::server::{Server, failure, program, read_response};
 use serde_json::json;

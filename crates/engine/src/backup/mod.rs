@@ -66,8 +66,8 @@ impl Pool {
         if bytes <= places::SLOT_LEN {
             let mut all = vec![0; bytes as usize];
             disk.read_at(&mut all, 0).map_err(fail)?;
-            // A sync that fails makes the system forget what else is dirty there: nothing of a batch
-            // may be, for nobody would be told.
+            // A sync that fails makes the system forget what else is dirty there: nothing of a
+            // batch may be, for nobody would be told.
             let _between_batches = self.maintenance.lock();
             let takes = pvs.iter().filter(|pv| pv.failure().is_none());
             let written = takes.filter(|pv| places::write_on(&pv.disk, sequence, &all).is_ok());

@@ -192,8 +192,8 @@ fn an_opening_without_a_write_makes_a_backup_an_older_one() {
     }
 }
 
-/// A sync that fails makes the system forget what else was dirty, and a backup's failure is told to nobody: were data of a
-/// batch among it, the batch's own sync would succeed without them.
+/// A sync that fails makes the system forget what else was dirty, and a backup's failure is told to
+/// nobody: were data of a batch among it, the batch's own sync would succeed without them.
 #[test]
 fn physical_volumes_get_their_copy_between_batches() {
     let (dir, pool) = pool();

@@ -39,7 +39,8 @@ impl FileDir {
         FileDir { path: path.into() }
     }
 
-    /// Makes the directory, with its parents, if it is not there, and makes its name durable. It is its owner's alone.
+    /// Makes the directory, with its parents, if it is not there, and makes its name durable. It is
+    /// its owner's alone.
     pub fn create(path: impl Into<PathBuf>) -> io::Result<Self> {
         let dir = FileDir::new(path);
         let missing: Vec<&Path> = dir.path.ancestors().take_while(|p| !p.as_os_str().is_empty()).collect();
@@ -118,7 +119,8 @@ impl FileDir {
             }
             OpenMode::Create => {}
         }
-        // What stands there may have been replaced since it was looked at: no open waits for anybody.
+        // What stands there may have been replaced since it was looked at: no open waits for
+        // anybody.
         let mut flags = OFlags::NONBLOCK;
         if block && mode != OpenMode::ReadOnly {
             // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has claimed it.

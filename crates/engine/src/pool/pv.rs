@@ -246,7 +246,8 @@ pub(crate) fn open_new(
     Ok((disk, taken?))
 }
 
-/// Refuses the disk of a new PV that is somebody's, or does not do; gives a file its size. Tells how many extents it has.
+/// Refuses the disk of a new PV that is somebody's, or does not do; gives a file its size. Tells
+/// how many extents it has.
 fn take(
     disk: &dyn Disk,
     spec: &PvSpec,

@@ -1,7 +1,7 @@
 //! Who is connected to the admin API, and how many may be.
 //!
-//! Unix sockets and TCP have shares that the other can't use. What comes over TCP and has shown no token has a small pool beside
-//! these, in which the oldest gives way to the newest.
+//! Unix sockets and TCP have shares that the other can't use. What comes over TCP and has shown no
+//! token has a small pool beside these, in which the oldest gives way to the newest.
 
 use crate::host_paths::Door;
 use hindcast_target::admission::{Admission, Limits, Source};
@@ -34,14 +34,16 @@ pub(super) struct Guest {
 impl Guests {
     /// Nobody yet, and at most `all` that may ask for things.
     pub(super) fn new(all: usize) -> Arc<Guests> {
-        // A quarter for each kind of socket alone; of what TCP may have, one address has at most half.
+        // A quarter for each kind of socket alone; of what TCP may have, one address has at most
+        // half.
         let reserve = all / 4;
         let limits = Limits::new(all, (all - reserve).div_ceil(2), reserve);
         let state = State { admission: Admission::new(limits), all: BTreeMap::new(), last: 0 };
         Arc::new(Guests { state: Mutex::new(state) })
     }
 
-    /// Takes a connection in; `None` if there is no room. Over a Unix socket it needs to show nothing.
+    /// Takes a connection in; `None` if there is no room. Over a Unix socket it needs to show
+    /// nothing.
     pub(super) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<Guest>> {
         let source = address.map_or(Source::Local, Source::of);
         let mut state = self.state.lock();
@@ -60,7 +62,8 @@ impl Guests {
 }
 
 impl Guest {
-    /// It may ask for things: it came by a door that is open to it, or has shown the token. `false`: there is no room for it.
+    /// It may ask for things: it came by a door that is open to it, or has shown the token.
+    /// `false`: there is no room for it.
     pub(super) fn settle(&self) -> bool {
         self.guests.state.lock().admission.settle(self.id).is_ok()
     }

@@ -1,7 +1,8 @@
 //! Patience with clients: whoever neither sends nor takes what was begun is given up.
 //!
-//! Time counts only while the client is waited for, and it has to move so much in each window, not just something: a byte now and
-//! then would hold a connection, a thread's work, and a place among the transfers for ever.
+//! Time counts only while the client is waited for, and it has to move so much in each window, not
+//! just something: a byte now and then would hold a connection, a thread's work, and a place among
+//! the transfers for ever.
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::io::{self, IoSlice};
@@ -41,7 +42,8 @@ impl Patience {
         self.look(Instant::now())
     }
 
-    /// Nothing comes, or goes, now; wakes the task when there is something to decide. An error: patience is over.
+    /// Nothing comes, or goes, now; wakes the task when there is something to decide. An error:
+    /// patience is over.
     fn waits(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let now = Instant::now();
         self.look(now)?;

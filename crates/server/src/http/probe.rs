@@ -1,5 +1,5 @@
-//! `/healthz`: a thread of its own looks, once for all that ask meanwhile, so that no flood of probes takes the threads on which
-//! the pool is administered.
+//! `/healthz`: a thread of its own looks, once for all that ask meanwhile, so that no flood of
+//! probes takes the threads on which the pool is administered.
 
 use super::App;
 use hindcast_api::Health;

@@ -41,7 +41,8 @@ pub(super) type Shared = State<Arc<App>>;
 ))]
 struct Document;
 
-/// The whole router of what comes in by `door`. With a token, everything but `/healthz` and the document asks for it.
+/// The whole router of what comes in by `door`. With a token, everything but `/healthz` and the
+/// document asks for it.
 pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<String>) -> Router {
     let api = OpenApiRouter::new()
         .routes(routes!(status))
@@ -299,7 +300,8 @@ async fn volume_stats(
     .await
 }
 
-/// Changes a volume: read_only, then method, order, policy of snapshots, history, NBD, size, name; the first that fails ends the request.
+/// Changes a volume: read_only, then method, order, policy of snapshots, history, NBD, size, name;
+/// the first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,

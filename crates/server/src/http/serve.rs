@@ -28,10 +28,12 @@ use tokio::task::JoinSet;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same over TCP, where anybody can connect.
 const NETWORK_HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-/// After failed accepts (out of file descriptors), so that the loop does not spin: this long first, and longer each time.
+/// After failed accepts (out of file descriptors), so that the loop does not spin: this long first,
+/// and longer each time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Clients that are being told that there is no room for them. Beyond that connections are just closed.
+/// Clients that are being told that there is no room for them. Beyond that connections are just
+/// closed.
 const REFUSALS: usize = 16;
 /// How long one may take for that.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);

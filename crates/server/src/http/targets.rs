@@ -149,7 +149,8 @@ async fn remove_rule(
     .await
 }
 
-/// Adds a CHAP account to a target, or replaces the one of that name. Initiators prove one of them from their next login on.
+/// Adds a CHAP account to a target, or replaces the one of that name. Initiators prove one of them
+/// from their next login on.
 #[utoipa::path(put, path = "/targets/{target}/chap", params(("target" = String, Path)), request_body = SetChap, responses((status = OK, body = Target), (status = "default", body = ErrorBody)))]
 async fn set_chap(
     State(app): Shared,
@@ -184,7 +185,8 @@ struct ReservationsQuery {
     lun: Option<u16>,
 }
 
-/// Drops all reservations of a target's logical units, or of one of them. Those who had registered learn of it.
+/// Drops all reservations of a target's logical units, or of one of them. Those who had registered
+/// learn of it.
 #[utoipa::path(delete, path = "/targets/{target}/reservations", params(("target" = String, Path), ("lun" = Option<u16>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn clear_reservations(
     State(app): Shared,
@@ -241,7 +243,8 @@ async fn remove_default_rule(State(app): Shared, Path(number): Path<usize>) -> R
     .await
 }
 
-/// Removes one of the CHAP accounts of discovery and of targets that have none of their own. Sessions that proved it end.
+/// Removes one of the CHAP accounts of discovery and of targets that have none of their own.
+/// Sessions that proved it end.
 #[utoipa::path(delete, path = "/target-defaults/chap/{user}", params(("user" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_default_account(
     State(app): Shared,
@@ -255,7 +258,8 @@ async fn remove_default_account(
     .await
 }
 
-/// Adds a CHAP account for discovery, and for targets that have none of their own, or replaces the one of that name.
+/// Adds a CHAP account for discovery, and for targets that have none of their own, or replaces the
+/// one of that name.
 #[utoipa::path(put, path = "/target-defaults/chap", request_body = SetChap, responses((status = OK, body = TargetDefaults), (status = "default", body = ErrorBody)))]
 async fn set_default_chap(
     State(app): Shared,

@@ -259,7 +259,8 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Adds a CHAP account, or replaces the one of its name; from the next login on it is asked for.
+    /// Adds a CHAP account, or replaces the one of its name; from the next login on it is asked
+    /// for.
     pub(crate) fn set_chap(&self, name: Option<&str>, new: api::SetChap) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
@@ -305,7 +306,8 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Drops what initiators have reserved at a target's logical units, or at one of them. Tells how much there was.
+    /// Drops what initiators have reserved at a target's logical units, or at one of them. Tells
+    /// how much there was.
     pub(crate) fn clear_reservations(&self, name: &str, lun: Option<u16>) -> Result<usize> {
         let _one_at_a_time = self.changing.lock();
         let found = self.exports.find(name)?;

@@ -76,7 +76,8 @@ impl Account {
 }
 
 impl Chap {
-    /// As the target's login asks for it; `may_prove` tells whether a secret of the target's may be used.
+    /// As the target's login asks for it; `may_prove` tells whether a secret of the target's may be
+    /// used.
     pub(crate) fn policy(&self, may_prove: impl Fn(&Secret) -> bool) -> AuthPolicy {
         let mutual = self.mutual.as_ref().filter(|own| may_prove(&own.secret));
         AuthPolicy::Chap {

@@ -1,5 +1,5 @@
-//! What is worth knowing where data can be reached by several targets: each of them is a door, and one may be closed while
-//! another is not.
+//! What is worth knowing where data can be reached by several targets: each of them is a door, and
+//! one may be closed while another is not.
 
 use super::exports::{Exports, Found};
 use super::names;

@@ -164,7 +164,8 @@ impl Exports {
         Ok(())
     }
 
-    /// Volumes that were being made of others when the server was killed get the settings that they were to have.
+    /// Volumes that were being made of others when the server was killed get the settings that they
+    /// were to have.
     pub(crate) fn end_making(&self) -> Result<()> {
         self.store.update(|registry| {
             for (name, settings) in std::mem::take(&mut registry.making) {
@@ -541,7 +542,8 @@ impl Targets for Exports {
         let gate = self.gate_of(&registry, &asked);
         let Some(access) = self.admit_initiator(&registry, &gate, initiator) else {
             tracing::debug!(target, initiator = initiator.name, peer = %initiator.peer, "nothing lets the initiator in");
-            // Who has proven an account knows of the target. To everybody else what they may not use is not there.
+            // Who has proven an account knows of the target. To everybody else what they may not
+            // use is not there.
             return Err(match initiator.proof {
                 Proof::Given(Some(_)) if gate.door().enabled => Denied::Forbidden,
                 _ => Denied::NotFound,

@@ -1,5 +1,6 @@
-//! Volumes get their names here: a new one, one made of another, one that is renamed. No volume takes a name by which a
-//! target that was created is reached, and a copy of data begins with the guard of the data.
+//! Volumes get their names here: a new one, one made of another, one that is renamed. No volume
+//! takes a name by which a target that was created is reached, and a copy of data begins with the
+//! guard of the data.
 
 use super::names;
 use super::registry::{Registry, Scope, Settings, Uuid};
@@ -19,7 +20,8 @@ pub(crate) struct Making<'a> {
 }
 
 impl IscsiTarget {
-    /// Makes volumes by `make`, with the guards of those that they are made of. Tells what each of them took over.
+    /// Makes volumes by `make`, with the guards of those that they are made of. Tells what each of
+    /// them took over.
     pub(crate) fn make_volumes<T>(
         &self,
         made: &[Making<'_>],

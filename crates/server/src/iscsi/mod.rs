@@ -257,8 +257,8 @@ impl IscsiTarget {
         }
     }
 
-    /// Applies rules and accounts as they are now to the sessions there are. To whom something was taken is disconnected,
-    /// or learns of it, before this returns.
+    /// Applies rules and accounts as they are now to the sessions there are. To whom something was
+    /// taken is disconnected, or learns of it, before this returns.
     fn enforce(&self) {
         let registry = self.exports.store.get();
         let mut ended = Vec::new();
@@ -272,7 +272,8 @@ impl IscsiTarget {
             let user = session.user.as_deref();
             let chap = exports::accounts(&gate.door().guard, &registry.all);
             let is_known = user.is_none_or(|user| chap.is_none_or(|chap| chap.account(user).is_some()));
-            // A session has one set of rights: what all its connections' addresses agree on, or none.
+            // A session has one set of rights: what all its connections' addresses agree on, or
+            // none.
             let mut granted = session.connections.iter().map(|connection| {
                 let who = Party { name: &session.initiator, address: connection.peer.ip(), user };
                 self.exports.admit(&registry, &gate, &who)

@@ -72,7 +72,8 @@ pub(crate) struct Registry {
     pub(crate) volumes: BTreeMap<Uuid, Settings>,
     /// Files and block devices that logical units stand for.
     pub(crate) files: BTreeMap<Uuid, FileSpec>,
-    /// Volumes that are being made of others, by name, and the settings that they will have. Nobody reaches them before.
+    /// Volumes that are being made of others, by name, and the settings that they will have. Nobody
+    /// reaches them before.
     pub(crate) making: BTreeMap<String, Settings>,
 }
 
@@ -150,8 +151,8 @@ impl Registry {
         })
     }
 
-    /// Adds a CHAP account, or replaces the one of the same name; `mutual`: what the target proves itself with from now on,
-    /// where that is said.
+    /// Adds a CHAP account, or replaces the one of the same name; `mutual`: what the target proves
+    /// itself with from now on, where that is said.
     pub(crate) fn set_account(
         &mut self,
         scope: &Scope,
@@ -217,13 +218,15 @@ impl Registry {
         self.guards().filter_map(|guard| guard.chap.as_ref())
     }
 
-    /// Whether a target proves itself with this secret, wherever that is set: an initiator that proves itself with it, too,
-    /// could be impersonated by whoever has that target answer a challenge (RFC 7143 9.2.1).
+    /// Whether a target proves itself with this secret, wherever that is set: an initiator that
+    /// proves itself with it, too, could be impersonated by whoever has that target answer a
+    /// challenge (RFC 7143 9.2.1).
     pub(crate) fn proves_a_target(&self, secret: &Secret) -> bool {
         self.chaps().filter_map(|chap| chap.mutual.as_ref()).any(|mutual| mutual.secret == *secret)
     }
 
-    /// Whether there is such a secret. No target proves itself with one, but older builds let it be set.
+    /// Whether there is such a secret. No target proves itself with one, but older builds let it be
+    /// set.
     pub(crate) fn shares_secrets(&self) -> bool {
         let mut mutual = self.chaps().filter_map(|chap| chap.mutual.as_ref());
         mutual.any(|mutual| self.proves_an_initiator(&mutual.secret))

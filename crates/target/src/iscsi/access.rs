@@ -1,10 +1,11 @@
 //! Who may use a target: names, address ranges, and the rules made of them. Pure.
 //!
-//! A target has a list of rules, and there is a list for all targets. The target's own rules are asked first, in their
-//! order, then those for all targets; **the first rule that matches decides**. Where none matches, the initiator is
-//! refused, except where there is no rule at all and the server can be reached from this machine only: then the target
-//! is open ([`Otherwise`]). A rule matches when the initiator's name fits its pattern, the address it comes from lies in
-//! its range, *and* it has proven the account that the rule names, if it names one.
+//! A target has a list of rules, and there is a list for all targets. The target's own rules are
+//! asked first, in their order, then those for all targets; **the first rule that matches
+//! decides**. Where none matches, the initiator is refused, except where there is no rule at all
+//! and the server can be reached from this machine only: then the target is open ([`Otherwise`]). A
+//! rule matches when the initiator's name fits its pattern, the address it comes from lies in its
+//! range, *and* it has proven the account that the rule names, if it names one.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -34,8 +35,9 @@ pub fn fold(name: &str) -> String {
     name.to_lowercase()
 }
 
-/// Whether a character can't be seen, or moves what stands beside it: control characters, marks of writing direction,
-/// and characters without width. A name that has one looks like another name, in a log and in a list of sessions.
+/// Whether a character can't be seen, or moves what stands beside it: control characters, marks of
+/// writing direction, and characters without width. A name that has one looks like another name, in
+/// a log and in a list of sessions.
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -174,7 +176,8 @@ impl FromStr for NamePattern {
 }
 
 impl NamePattern {
-    /// The same, of a pattern that was once accepted: earlier builds took characters that can't be seen.
+    /// The same, of a pattern that was once accepted: earlier builds took characters that can't be
+    /// seen.
     pub fn kept(text: &str) -> Result<Self, Refused> {
         let pattern = fold(text);
         if pattern.is_empty() || pattern.len() > MAX_NAME {
@@ -371,7 +374,8 @@ impl Otherwise {
     }
 }
 
-/// What `who` may do with a target that has the rules `own`, where `all` are the rules for every target. `None`: nothing.
+/// What `who` may do with a target that has the rules `own`, where `all` are the rules for every
+/// target. `None`: nothing.
 pub fn decide(own: &[Rule], all: &[Rule], otherwise: Otherwise, who: &Party<'_>) -> Option<Permit> {
     if own.is_empty() && all.is_empty() {
         return (otherwise == Otherwise::Open).then(Permit::full);
@@ -380,8 +384,9 @@ pub fn decide(own: &[Rule], all: &[Rule], otherwise: Otherwise, who: &Party<'_>)
     rule.permit.clone()
 }
 
-/// Whether an initiator that has yet to prove an account could be let in: as some account that `may_prove` names, or
-/// without one. For those who may not there is no target here to prove anything to.
+/// Whether an initiator that has yet to prove an account could be let in: as some account that
+/// `may_prove` names, or without one. For those who may not there is no target here to prove
+/// anything to.
 pub fn conceivable(
     own: &[Rule],
     all: &[Rule],

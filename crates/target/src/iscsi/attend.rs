@@ -1,8 +1,9 @@
 //! Work that may wait for a disk, done by the thread that received it.
 //!
-//! Most of it is done at once, and a worker would cost two wake-ups. What takes longer than some milliseconds is left to
-//! the thread that is at it, and another one receives (see [`crate::net::watch`]): an initiator's pings, aborts, logout
-//! and commands to other logical units are answered whatever a disk does.
+//! Most of it is done at once, and a worker would cost two wake-ups. What takes longer than some
+//! milliseconds is left to the thread that is at it, and another one receives (see
+//! [`crate::net::watch`]): an initiator's pings, aborts, logout and commands to other logical units
+//! are answered whatever a disk does.
 
 use super::command::{Payload, Write};
 use super::conn::Conn;
@@ -25,7 +26,8 @@ use std::sync::atomic::Ordering;
 /// What a connection's thread does next, and what may wait.
 pub(super) enum Inline {
     Writes(Batch),
-    /// A command that is all that the initiator waits for; with room for its response, if that is long.
+    /// A command that is all that the initiator waits for; with room for its response, if that is
+    /// long.
     Work(Request, Work, Option<Ticket>),
     /// Task management.
     Tasks(Bhs, Managing),
@@ -33,7 +35,8 @@ pub(super) enum Inline {
     Text(Bhs, Bytes),
 }
 
-/// Writes to one logical unit: one call of the device. The operations are in the order of the writes.
+/// Writes to one logical unit: one call of the device. The operations are in the order of the
+/// writes.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) fua: bool,
@@ -42,7 +45,8 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Sorts writes by logical unit and durability into `batches`. `lent` is the receive buffer that they point into.
+    /// Sorts writes by logical unit and durability into `batches`. `lent` is the receive buffer
+    /// that they point into.
     pub(super) fn sort(writes: &mut Vec<Write>, spare: &mut Batch, lent: &Bytes, batches: &mut Vec<Batch>) {
         for mut write in writes.drain(..) {
             let data = match std::mem::replace(&mut write.data, Payload::Taken) {
@@ -212,7 +216,8 @@ impl Receiver for Serving {
     type Debt = Debt;
     const THREAD: &'static str = "iscsi-conn";
 
-    /// What is under way becomes a task like those that workers do: it can be aborted, and is waited for.
+    /// What is under way becomes a task like those that workers do: it can be aborted, and is
+    /// waited for.
     fn hand_over(&mut self) -> Debt {
         let conn = self.conn.clone();
         let owed = std::mem::take(&mut self.owed);
@@ -240,8 +245,9 @@ impl Receiver for Serving {
     }
 }
 
-/// Does what may wait. `None` if another thread has the connection now; all that was to be done here is done. What is
-/// done belongs to the closure that does it: in a panic it goes before the connection does, which waits for its tickets.
+/// Does what may wait. `None` if another thread has the connection now; all that was to be done
+/// here is done. What is done belongs to the closure that does it: in a panic it goes before the
+/// connection does, which waits for its tickets.
 pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Box<Serving>> {
     if let Inline::Writes(batch) = &mut inline {
         batch.begin();

@@ -24,7 +24,8 @@ const MAX_INLINE_READ: u32 = 1 << 20;
 
 /// A response to a read from this length on is counted as memory until it has been sent.
 const COUNTED: u32 = 64 << 10;
-/// Threads of one connection that may be left waiting before what may wait too is handed to workers.
+/// Threads of one connection that may be left waiting before what may wait too is handed to
+/// workers.
 pub(super) const MAX_STUCK: usize = 4;
 
 /// A write whose data is there.
@@ -307,8 +308,8 @@ impl Serving {
         self.submit(request, Work::Read(read))
     }
 
-    /// Hands work to the pool, now or when there is room. What would keep its data in memory until then is refused
-    /// instead: the initiator is to come again.
+    /// Hands work to the pool, now or when there is room. What would keep its data in memory until
+    /// then is refused instead: the initiator is to come again.
     fn submit(&mut self, request: Request, work: Work) -> io::Result<()> {
         let conn = self.conn.clone();
         let bytes = work.bytes(&request);
@@ -349,8 +350,9 @@ impl Serving {
         self.tally.errors += u64::from(!ok);
     }
 
-    /// The next of the writes that this receive brought, to be carried out on this thread: one call of the device for
-    /// each logical unit, and one more for what must be durable first. When there are none, the receive buffer is free.
+    /// The next of the writes that this receive brought, to be carried out on this thread: one call
+    /// of the device for each logical unit, and one more for what must be durable first. When there
+    /// are none, the receive buffer is free.
     pub(super) fn settle_writes(&mut self) -> io::Result<Option<Inline>> {
         if !self.writes.is_empty() {
             self.alone = self.writes.len() == 1 && self.is_alone();

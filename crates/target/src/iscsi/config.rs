@@ -39,15 +39,17 @@ pub enum DigestPolicy {
 pub struct IscsiConfig {
     /// Where to listen.
     pub portals: Vec<Portal>,
-    /// Connections that are logged in at a time; more are closed at once. Those that are not yet are beside these, and the
-    /// oldest gives way to a new one.
+    /// Connections that are logged in at a time; more are closed at once. Those that are not yet
+    /// are beside these, and the oldest gives way to a new one.
     pub max_connections: usize,
-    /// Of them, those from one address, or one /64 of IPv6: one host must not be able to shut all others out.
+    /// Of them, those from one address, or one /64 of IPv6: one host must not be able to shut all
+    /// others out.
     pub max_connections_per_address: usize,
     /// Connections of one session (MaxConnections).
     pub max_connections_per_session: u16,
-    /// Sessions at a time; more are refused at login. One initiator name has at most three quarters. Discovery sessions, which
-    /// anybody may open, have at most a quarter, and the oldest gives way to a new one.
+    /// Sessions at a time; more are refused at login. One initiator name has at most three
+    /// quarters. Discovery sessions, which anybody may open, have at most a quarter, and the oldest
+    /// gives way to a new one.
     pub max_sessions: usize,
     /// Of them, those from one address, or one /64 of IPv6.
     pub max_sessions_per_address: usize,

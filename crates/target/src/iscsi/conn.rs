@@ -35,8 +35,8 @@ pub(super) struct Shared {
     pub(super) portals: Arc<Vec<Portal>>,
     pub(super) targets: Arc<dyn Targets>,
     pub(super) pool: Arc<Pool>,
-    /// For commands that change something and for flushes, which wait for one another in the engine anyway: reads must
-    /// not wait with them.
+    /// For commands that change something and for flushes, which wait for one another in the engine
+    /// anyway: reads must not wait with them.
     pub(super) change_pool: Arc<Pool>,
     /// For commands that may take minutes: they keep each other waiting, and nobody else.
     pub(super) slow_pool: Arc<Pool>,
@@ -47,7 +47,8 @@ pub(super) struct Shared {
     pub(super) gather_budget: Arc<Budget>,
     /// Bounds answers that are being built away from the connections' threads.
     pub(super) reply_budget: Arc<Budget>,
-    /// Has others receive while a connection's thread waits; without it, in tests, such a thread waits.
+    /// Has others receive while a connection's thread waits; without it, in tests, such a thread
+    /// waits.
     pub(super) watch: Option<Arc<Watch>>,
     pub(super) refusals: Arc<Mutex<Refusals>>,
     pub(super) stopping: Arc<AtomicBool>,
@@ -183,8 +184,8 @@ impl Conn {
         });
     }
 
-    /// Whether so many jobs wait that the next one is to come again. Aborts free places in the window, and not what
-    /// the aborted jobs wait for.
+    /// Whether so many jobs wait that the next one is to come again. Aborts free places in the
+    /// window, and not what the aborted jobs wait for.
     pub(super) fn has_too_many_jobs(&self) -> bool {
         self.flight.jobs() >= 2 * self.shared.config.max_jobs_per_connection
     }

@@ -377,8 +377,8 @@ impl<'a> Login<'a> {
         self.respond(self.request.u8(1) & 0x0c, refusal.0, 0)
     }
 
-    /// What was agreed on. What the initiator may do, and what it had to prove for that, is asked again: a login may take
-    /// a while, and rules and accounts change.
+    /// What was agreed on. What the initiator may do, and what it had to prove for that, is asked
+    /// again: a login may take a while, and rules and accounts change.
     pub(super) fn agreement(&mut self) -> Checked<(Identity, Option<Grant>, Params)> {
         let Some(identity) = self.identity.clone() else {
             return refuse(Status::MissingParameter, "nothing was agreed on");

@@ -106,8 +106,8 @@ fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
     then
 }
 
-/// All commands are aborted, none is answered any more, and the logout is when the last write under way has ended: after
-/// that nothing of this session changes the medium.
+/// All commands are aborted, none is answered any more, and the logout is when the last write under
+/// way has ended: after that nothing of this session changes the medium.
 fn close_session(conn: &Arc<Conn>, bhs: &Bhs) {
     let (own, answer) = (conn.clone(), logged_out(conn, bhs.itt(), CLOSED));
     let waiter = OnEnd::new(move || own.post(answer, &[]));
@@ -136,8 +136,8 @@ pub(super) fn begin(conn: &Arc<Conn>, bhs: &Bhs) -> Option<Managing> {
     managing
 }
 
-/// Task management (11.5). The response goes out when the last task it aborts has ended. May wait for writes that are
-/// on their way to the device.
+/// Task management (11.5). The response goes out when the last task it aborts has ended. May wait
+/// for writes that are on their way to the device.
 pub(super) fn task_management(conn: &Arc<Conn>, bhs: &Bhs, managing: Managing) {
     let (session, lun) = (&conn.session, u64::from_be_bytes(bhs.lun()));
     let Some(nexus) = &session.nexus else {

@@ -1,6 +1,7 @@
-//! What a session is told at once of unit attentions, by Asynchronous Messages (RFC 7143, 11.9.1): little, since the unit
-//! attentions themselves wait at their logical units. An initiator looks at all of them when it gets such a message, or
-//! hands it to a process that may fall behind: Linux breaks off a session that brings too many.
+//! What a session is told at once of unit attentions, by Asynchronous Messages (RFC 7143, 11.9.1):
+//! little, since the unit attentions themselves wait at their logical units. An initiator looks at
+//! all of them when it gets such a message, or hands it to a process that may fall behind: Linux
+//! breaks off a session that brings too many.
 
 use crate::scsi::{Asc, Sense};
 use std::time::{Duration, Instant};

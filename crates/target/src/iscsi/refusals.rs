@@ -1,6 +1,7 @@
-//! Logins that were refused, for the log: whoever can connect can fail to log in as often as they like, but why an initiator
-//! is not let in should be found without asking for it. So each initiator, address and reason has one line, and one an hour
-//! for as long as it goes on, with how often it happened.
+//! Logins that were refused, for the log: whoever can connect can fail to log in as often as they
+//! like, but why an initiator is not let in should be found without asking for it. So each
+//! initiator, address and reason has one line, and one an hour for as long as it goes on, with how
+//! often it happened.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

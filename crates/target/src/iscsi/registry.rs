@@ -44,8 +44,8 @@ pub(super) struct SessionLimits {
 }
 
 impl SessionLimits {
-    /// Sessions under one initiator name. More than one address may have: who only claims a name from one address does not
-    /// use up what its owner may have.
+    /// Sessions under one initiator name. More than one address may have: who only claims a name
+    /// from one address does not use up what its owner may have.
     fn of_initiator(&self) -> usize {
         (self.all - self.all / 4).max(self.own)
     }
@@ -105,7 +105,8 @@ struct State {
 }
 
 impl State {
-    /// Room for one more session of `source` under the name of an initiator. `Some`: the session that gives way to it.
+    /// Room for one more session of `source` under the name of an initiator. `Some`: the session
+    /// that gives way to it.
     fn room(
         &mut self,
         limits: SessionLimits,
@@ -124,7 +125,8 @@ impl State {
         if self.sessions.values().filter(|s| s.leaving).count() >= limits.discovery() {
             return Err(NoSession::TooMany);
         }
-        // Discovery takes moments. Whoever holds such sessions gives way, the one that holds most of them first.
+        // Discovery takes moments. Whoever holds such sessions gives way, the one that holds most
+        // of them first.
         let mut sources: HashMap<Source, (usize, Instant, u16)> = HashMap::new();
         for (tsih, found) in self.sessions.iter().filter(|(_, s)| !s.leaving && s.discovers()) {
             let of = sources.entry(found.source).or_insert((0, found.session.began, *tsih));
@@ -160,8 +162,8 @@ impl Registry {
         Registry { state, ended, session_limits, refusals, reinstatements }
     }
 
-    /// Registers a connection that is not logged in yet; `None` if there is no room for it. One that makes room by it is broken
-    /// off.
+    /// Registers a connection that is not logged in yet; `None` if there is no room for it. One
+    /// that makes room by it is broken off.
     pub(super) fn admit(
         registry: &Arc<Registry>,
         transport: Arc<dyn Transport>,
@@ -216,8 +218,8 @@ impl Registry {
         }
     }
 
-    /// A connection is about to belong to a session: it counts among those that do. `false`: there is no room among them any
-    /// more.
+    /// A connection is about to belong to a session: it counts among those that do. `false`: there
+    /// is no room among them any more.
     pub(super) fn settle(&self, record: &Record) -> bool {
         let settled = self.state.lock().admission.settle(record.id);
         if let Err(full) = settled {
@@ -233,8 +235,9 @@ impl Registry {
         state.failed_authentications += u64::from(authentication);
     }
 
-    /// Makes a session of the account `user` by `make`, given its TSIH. One with the same key is ended first: it is
-    /// reinstated (6.3.5). A name and an ISID are only said; what an account has proven to be its own stays so.
+    /// Makes a session of the account `user` by `make`, given its TSIH. One with the same key is
+    /// ended first: it is reinstated (6.3.5). A name and an ISID are only said; what an account has
+    /// proven to be its own stays so.
     pub(super) fn make_session(
         &self,
         key: &Key,
@@ -279,8 +282,8 @@ impl Registry {
         made.ok_or(NoSession::NoPort)
     }
 
-    /// A new login takes the place of a session. From another address that is most likely a second host that says it is the
-    /// first: each throws the other out.
+    /// A new login takes the place of a session. From another address that is most likely a second
+    /// host that says it is the first: each throws the other out.
     fn tell_reinstatement(&self, old: &Session, peer: SocketAddr) {
         let Some(turn) = self.reinstatements.turn() else { return };
         let (tsih, unsaid) = (old.tsih, turn.unsaid());
@@ -444,7 +447,8 @@ impl Record {
         Source::of(self.peer.ip())
     }
 
-    /// The connection has ended. Whoever can connect can break off before a login, as often as they like.
+    /// The connection has ended. Whoever can connect can break off before a login, as often as they
+    /// like.
     pub(super) fn report(&self, result: &std::io::Result<()>) {
         static BROKEN: Repeated = Repeated::new();
         let (Err(error), peer) = (result, self.peer) else {

@@ -1,5 +1,5 @@
-//! The full feature phase of one connection: receive, serve everything that came, answer at once. One thread at a time
-//! does it, and not always the same: see [`attend`](super::attend).
+//! The full feature phase of one connection: receive, serve everything that came, answer at once.
+//! One thread at a time does it, and not always the same: see [`attend`](super::attend).
 
 use super::attend::{Batch, Inline, Owed};
 use super::command::{MAX_STUCK, Write};
@@ -28,8 +28,8 @@ const SEND_AT: usize = 256 << 10;
 /// Answers of workers and of task management that may wait to be sent before nothing more is received.
 const MAX_BACKLOG: usize = 256;
 
-/// Serves a connection until it ends, or until another thread takes over. `received` came with the last login request.
-/// `None` if the end will be reported by that other thread.
+/// Serves a connection until it ends, or until another thread takes over. `received` came with the
+/// last login request. `None` if the end will be reported by that other thread.
 pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> Option<io::Result<()>> {
     let config = &conn.shared.config;
     let tick = TICK.min(config.nop_interval / 2).min(config.stall_timeout / 2);
@@ -118,7 +118,8 @@ pub(super) struct Serving {
     orderly: bool,
 }
 
-/// Leaves the session when the connection ends, also by a panic: otherwise its tasks and its nexus would stay.
+/// Leaves the session when the connection ends, also by a panic: otherwise its tasks and its nexus
+/// would stay.
 impl Drop for Serving {
     fn drop(&mut self) {
         if !self.orderly {
@@ -151,7 +152,8 @@ fn is_plain(bhs: &Bhs) -> bool {
 }
 
 impl Serving {
-    /// Receives and serves until the connection ends, which is the result, or until another thread has taken over.
+    /// Receives and serves until the connection ends, which is the result, or until another thread
+    /// has taken over.
     pub(super) fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
         loop {
             match self.step() {
@@ -252,8 +254,8 @@ impl Serving {
         }
     }
 
-    /// Serves every complete PDU that has been received, and answers. Ends early with what may wait; when that is done
-    /// it is to be called again.
+    /// Serves every complete PDU that has been received, and answers. Ends early with what may
+    /// wait; when that is done it is to be called again.
     fn serve_received(&mut self) -> io::Result<Option<Inline>> {
         if !self.amid {
             self.amid = true;
@@ -430,7 +432,8 @@ impl Serving {
         reply::put(&mut self.out, reject(reason), &bhs.0, self.conn.params.digests);
     }
 
-    /// Whether the request just taken is all that the initiator waits for: handing it to a worker would only cost time.
+    /// Whether the request just taken is all that the initiator waits for: handing it to a worker
+    /// would only cost time.
     pub(super) fn is_alone(&self) -> bool {
         self.served == 1
             && self.rx.unread().is_empty()

@@ -131,8 +131,9 @@ impl IscsiServer {
         self.context.registry.stats()
     }
 
-    /// Ends sessions, all at once, and waits up to `wait` for them to be gone. Tells how many connections they had and
-    /// whether all are gone. To keep them from coming back, make [`Targets::login`] fail first.
+    /// Ends sessions, all at once, and waits up to `wait` for them to be gone. Tells how many
+    /// connections they had and whether all are gone. To keep them from coming back, make
+    /// [`Targets::login`] fail first.
     pub fn end_sessions(&self, tsihs: &[u16], wait: Duration) -> (usize, bool) {
         self.context.registry.end_sessions(tsihs, wait)
     }
@@ -218,7 +219,8 @@ pub fn serve_transport(
     }
 }
 
-/// One connection, from the first login request to its end; `None` if another thread has taken over.
+/// One connection, from the first login request to its end; `None` if another thread has taken
+/// over.
 fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> Option<io::Result<()>> {
     let watch = |initiator: &str, target: Option<&str>| {
         *record.initiator.lock() = Some(initiator.to_owned());
@@ -273,7 +275,8 @@ fn negotiate(
     }
 }
 
-/// One line for each initiator and reason; those that do not say who they are only where all is logged.
+/// One line for each initiator and reason; those that do not say who they are only where all is
+/// logged.
 fn tell_of_refusal(shared: &Shared, record: &Record, login: &Login<'_>, refusal: Refusal) {
     let (Refusal(status, why), peer) = (refusal, record.peer);
     let status = format_args!("{:04x}", status as u16);
@@ -435,7 +438,8 @@ fn establish(
             return refuse(Status::TooManyConnections, "the session has as many connections as it may");
         }
     }
-    // From here on whoever changes rules finds the session with this connection; what changed before is seen here.
+    // From here on whoever changes rules finds the session with this connection; what changed
+    // before is seen here.
     if !is_still_granted(shared, record, &session) {
         conn.log_out();
         session.leave(&conn);

@@ -96,8 +96,8 @@ struct State {
 }
 
 impl Active {
-    /// A thread begins; false if the task was aborted meanwhile. `changes`: it may change the medium, or something that
-    /// other initiators see.
+    /// A thread begins; false if the task was aborted meanwhile. `changes`: it may change the
+    /// medium, or something that other initiators see.
     pub(super) fn run(&self, scsi: Option<Arc<scsi::Task>>, changes: bool) -> bool {
         let mut state = self.state.lock();
         state.running = !state.aborted;
@@ -106,9 +106,9 @@ impl Active {
         state.running
     }
 
-    /// What was asked of the task is not to be answered. `None` if it has ended, else whether it has to be waited for: a
-    /// thread is at it, and it might still change something. A flush may go on for as long as it likes when nobody is
-    /// told of its end; for the session it is over.
+    /// What was asked of the task is not to be answered. `None` if it has ended, else whether it
+    /// has to be waited for: a thread is at it, and it might still change something. A flush may go
+    /// on for as long as it likes when nobody is told of its end; for the session it is over.
     fn abort(&self, waiter: &Waiter) -> Option<bool> {
         let mut state = self.state.lock();
         if state.over {
@@ -455,7 +455,8 @@ impl Session {
         }
     }
 
-    /// Tells the initiator what it could not be told at once, unless it has found out. To be called every few seconds.
+    /// Tells the initiator what it could not be told at once, unless it has found out. To be called
+    /// every few seconds.
     pub(super) fn tell_what_is_owed(&self) {
         let due = self.news.lock().due(Instant::now());
         if let (Some((lun, sense)), Some(nexus)) = (due, &self.nexus)
@@ -477,8 +478,9 @@ impl Session {
         conn.post(async_message(AsyncEvent::Scsi, lun_to_wire(lun).to_be_bytes(), [0; 3]), &data);
     }
 
-    /// What the same initiator is logged in to by other sessions: one that has the same name, has proven the same, and
-    /// comes from an address that this one comes from, too. The name alone is what anybody can say.
+    /// What the same initiator is logged in to by other sessions: one that has the same name, has
+    /// proven the same, and comes from an address that this one comes from, too. The name alone is
+    /// what anybody can say.
     fn others_of_initiator(&self) -> Vec<Arc<Nexus>> {
         let registry = self.registry();
         let sessions = registry.map_or_else(Vec::new, |registry| registry.all_sessions());

@@ -98,8 +98,9 @@ pub trait Targets: Send + Sync {
     /// How an initiator has to prove who it is before it may discover targets.
     fn discovery_auth(&self, initiator: &Initiator<'_>) -> AuthPolicy;
 
-    /// Permission to log in to a target. Called before the initiator has proven who it is ([`Proof::Pending`]: may it log
-    /// in as anybody at all, and what has it to prove?), so it must not cost much; and again when it has.
+    /// Permission to log in to a target. Called before the initiator has proven who it is
+    /// ([`Proof::Pending`]: may it log in as anybody at all, and what has it to prove?), so it must
+    /// not cost much; and again when it has.
     fn login(&self, target: &str, initiator: &Initiator<'_>) -> Result<Grant, Denied>;
 
     /// The target of a grant, for an initiator that has proven who it is. The same one as long as somebody uses it.

@@ -150,10 +150,11 @@ pub fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Whether an initiator may call itself so: at most 223 bytes that begin like an iSCSI name (RFC 7143, 4.2.7). RFC 3722
-/// keeps `_`, blanks and more out of names, but initiators make theirs of the names of hosts and virtual machines, and
-/// nothing asks a target to refuse them: whatever can be printed is let in. A comma is not: SCSI port names, which persist
-/// in reservations and come back in TransportIDs, are the name, a comma, and what identifies the port. A blank is let in
+/// Whether an initiator may call itself so: at most 223 bytes that begin like an iSCSI name (RFC
+/// 7143, 4.2.7). RFC 3722 keeps `_`, blanks and more out of names, but initiators make theirs of
+/// the names of hosts and virtual machines, and nothing asks a target to refuse them: whatever can
+/// be printed is let in. A comma is not: SCSI port names, which persist in reservations and come
+/// back in TransportIDs, are the name, a comma, and what identifies the port. A blank is let in
 /// where it can be seen.
 pub fn is_name(name: &str) -> bool {
     let digits = |rest: &str, lens: &[usize]| {

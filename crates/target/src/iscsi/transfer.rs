@@ -237,8 +237,8 @@ impl Transfers {
         self.open.is_empty()
     }
 
-    /// Whether the initiator has sent nothing for one of them for `patience`, or sends it more slowly than
-    /// [`MIN_RATE`] beyond that: it would keep the memory from others.
+    /// Whether the initiator has sent nothing for one of them for `patience`, or sends it more
+    /// slowly than [`MIN_RATE`] beyond that: it would keep the memory from others.
     pub(super) fn any_stalls(&self, patience: Duration) -> bool {
         self.open.values().any(|t| {
             let limit = patience + Duration::from_secs(u64::from(t.want()) / MIN_RATE);

@@ -37,7 +37,8 @@ impl Work {
         matches!(self, Work::Other(task, _) if task.may_take_long())
     }
 
-    /// Whether it may change the medium, or something that other initiators see. A flush changes nothing.
+    /// Whether it may change the medium, or something that other initiators see. A flush changes
+    /// nothing.
     pub(super) fn changes(&self) -> bool {
         match self {
             Work::Write(..) => true,

@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,
-    /// For commands that change something and for flushes, which wait for one another in the engine anyway: reads must
-    /// not wait with them.
+    /// For commands that change something and for flushes, which wait for one another in the engine
+    /// anyway: reads must not wait with them.
     pub(super) change_pool: Arc<Pool>,
-    /// Has others receive while a connection's thread waits; without it, in tests, such a thread waits.
+    /// Has others receive while a connection's thread waits; without it, in tests, such a thread
+    /// waits.
     pub(super) watch: Option<Arc<Watch>>,
     /// Bounds writes that are being received.
     pub(super) rx_budget: Arc<RxBudget>,

@@ -6,8 +6,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A negotiation as a whole gets this many times what one option gets. Tools that list exports ask each of them by itself,
-/// and some wait a fifth of a second in between.
+/// A negotiation as a whole gets this many times what one option gets. Tools that list exports ask
+/// each of them by itself, and some wait a fifth of a second in between.
 const OPTIONS_OF_TIME: u32 = 120;
 
 /// How long a client may take: so long for each option, and not for ever.
@@ -51,8 +51,8 @@ const RECEIVE: usize = 4096;
 /// Replies are sent when they reach this length; a few options can ask for many long lists.
 const SEND_AT: usize = 64 << 10;
 
-/// Negotiates until something else has to happen. A peer that is slow has until the deadline, however it is slow; what it
-/// completes moves that.
+/// Negotiates until something else has to happen. A peer that is slow has until the deadline,
+/// however it is slow; what it completes moves that.
 pub(super) fn negotiate(
     transport: &impl Transport,
     negotiator: &mut Negotiator<'_>,

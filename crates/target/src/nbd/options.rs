@@ -29,8 +29,9 @@ pub const MAX_STRING: usize = 4096;
 const MAX_OPTION: u32 = 32 << 10;
 /// Option data up to this length is skipped and answered; with more of it the client is up to no good.
 const MAX_SKIPPED_OPTION: u32 = 1 << 20;
-/// Snapshots that are told to a client which asks for all contexts there are, the newest ones. Tools that list exports ask
-/// so at each of them, and each is a snapshot of a volume that may have thousands.
+/// Snapshots that are told to a client which asks for all contexts there are, the newest ones.
+/// Tools that list exports ask so at each of them, and each is a snapshot of a volume that may have
+/// thousands.
 const MAX_UNASKED_SNAPSHOTS: usize = 64;
 /// Blocks of this size are what clients take for granted.
 const DEFAULT_BLOCK: u32 = 512;
@@ -411,8 +412,8 @@ impl<'a> Negotiator<'a> {
         Step::Transmit(self.negotiated(name, device))
     }
 
-    /// Whether the client knows that an export has other blocks than it would take for granted: its requests would be
-    /// refused later, where nobody expects it.
+    /// Whether the client knows that an export has other blocks than it would take for granted: its
+    /// requests would be refused later, where nobody expects it.
     fn may_use(&self, name: &str, block_size: u32) -> bool {
         block_size <= DEFAULT_BLOCK || self.sized.as_deref() == Some(name)
     }

@@ -61,8 +61,8 @@ impl Registry {
         Registry { state: Mutex::new(state), ended: Condvar::new(), refusals: Repeated::new() }
     }
 
-    /// Registers a connection that has not negotiated yet; `None` if there is no room for it. One that makes room by it is
-    /// broken off.
+    /// Registers a connection that has not negotiated yet; `None` if there is no room for it. One
+    /// that makes room by it is broken off.
     pub(super) fn admit(
         registry: &Arc<Registry>,
         socket: Socket,
@@ -114,7 +114,8 @@ impl Registry {
         }
     }
 
-    /// A connection is to be served: it counts among those that are. `false`: there is no room among them any more.
+    /// A connection is to be served: it counts among those that are. `false`: there is no room
+    /// among them any more.
     pub(super) fn settle(&self, record: &Record) -> bool {
         let settled = self.state.lock().admission.settle(record.id);
         if let Err(full) = settled {

@@ -45,12 +45,14 @@ pub struct NbdConfig {
     pub listen: Vec<Listen>,
     /// Permissions of Unix sockets.
     pub unix_mode: u32,
-    /// Connections that are served at a time; more are closed at once. Where there are Unix sockets and TCP, each has an eighth
-    /// of them for itself. Those that have not negotiated yet are beside these, and the oldest gives way to a new one.
+    /// Connections that are served at a time; more are closed at once. Where there are Unix sockets
+    /// and TCP, each has an eighth of them for itself. Those that have not negotiated yet are
+    /// beside these, and the oldest gives way to a new one.
     pub max_connections: usize,
     /// Of them, those from one address, or one /64 of IPv6. Unix sockets are not counted so.
     pub max_connections_per_address: usize,
-    /// Time for each step of the negotiation: an option and the taking of its answer, or the TLS handshake.
+    /// Time for each step of the negotiation: an option and the taking of its answer, or the TLS
+    /// handshake.
     pub negotiation_timeout: Duration,
     /// The longest READ or WRITE in bytes, a multiple of 64 KiB.
     pub max_request: u32,
@@ -224,8 +226,9 @@ impl NbdServer {
         self.context.registry.disconnect(export, wait)
     }
 
-    /// Stops accepting, finishes the requests that have arrived, and closes; those that come later are not answered, so
-    /// that a client that reconnects asks again. Breaks off what is left after `grace`. Tells how many connections had to be broken off. May be called again.
+    /// Stops accepting, finishes the requests that have arrived, and closes; those that come later
+    /// are not answered, so that a client that reconnects asks again. Breaks off what is left after
+    /// `grace`. Tells how many connections had to be broken off. May be called again.
     pub fn shutdown(&self, grace: Duration) -> usize {
         self.context.shared.stopping.store(true, Ordering::SeqCst);
         for listener in &self.listeners {

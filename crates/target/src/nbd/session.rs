@@ -1,6 +1,7 @@
-//! The transmission phase of one connection: receive, serve everything that came, answer at once. One thread at a time
-//! does it, and not always the same: what waits for a disk for longer than some milliseconds is left to the thread that
-//! is at it, and another one receives (see [`crate::net::watch`]).
+//! The transmission phase of one connection: receive, serve everything that came, answer at once.
+//! One thread at a time does it, and not always the same: what waits for a disk for longer than
+//! some milliseconds is left to the thread that is at it, and another one receives (see
+//! [`crate::net::watch`]).
 
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
 use super::conn::Conn;
@@ -31,11 +32,12 @@ const MAX_INLINE_CONTROL: u32 = 1 << 20;
 const MAX_DROPPED: u32 = 64 << 20;
 /// A reply to a READ from this length on is counted as memory until it has been sent.
 const COUNTED: u32 = 64 << 10;
-/// Threads of one connection that may be left waiting for a disk before its WRITEs are handed to workers.
+/// Threads of one connection that may be left waiting for a disk before its WRITEs are handed to
+/// workers.
 const MAX_STUCK: usize = 4;
 
-/// Serves a connection until it ends, or until another thread takes over. `received` came with the last option. `None`
-/// if the end will be reported by that other thread.
+/// Serves a connection until it ends, or until another thread takes over. `received` came with the
+/// last option. `None` if the end will be reported by that other thread.
 pub(super) fn serve<T: Transport>(
     conn: &Arc<Conn<T>>,
     received: &[u8],
@@ -106,8 +108,8 @@ struct Session<T: Transport> {
     amid: bool,
     /// What came is no NBD: the connection ends when all before it has been done.
     broken: Option<io::Error>,
-    /// The server shuts down: what had arrived is served, and the connection ends. What arrives later is not answered,
-    /// so that clients that can will ask again on their next connection.
+    /// The server shuts down: what had arrived is served, and the connection ends. What arrives
+    /// later is not answered, so that clients that can will ask again on their next connection.
     stopping: bool,
     ended: bool,
     /// How long nothing may come in mid-request.
@@ -135,8 +137,8 @@ impl<T: Transport> Drop for Session<T> {
 /// What a connection's thread does next, and what may wait.
 enum Inline {
     Writes(Batch),
-    /// Anything else; with room for its reply, if that is long. A READ that may not wait goes to a worker if it would
-    /// have to: to ask which runs are zeros may need a disk too.
+    /// Anything else; with room for its reply, if that is long. A READ that may not wait goes to a
+    /// worker if it would have to: to ask which runs are zeros may need a disk too.
     Other(Command, Request, Wait, Option<Ticket>),
 }
 
@@ -243,8 +245,9 @@ impl<T: Transport> Receiver for Session<T> {
     }
 }
 
-/// Does what may wait. `None` if another thread has the connection now; all that was to be done here is done. What is
-/// done belongs to the closure that does it: in a panic it goes before the connection does, which waits for its tickets.
+/// Does what may wait. `None` if another thread has the connection now; all that was to be done
+/// here is done. What is done belongs to the closure that does it: in a panic it goes before the
+/// connection does, which waits for its tickets.
 fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<Box<Session<T>>> {
     let (conn, desk) = (session.conn.clone(), session.desk.clone());
     // A long reply is built where it goes out. What is there before it is not to wait for a disk.
@@ -304,7 +307,8 @@ fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<
 }
 
 impl<T: Transport> Session<T> {
-    /// Receives and serves until the connection ends, which is the result, or until another thread has taken over.
+    /// Receives and serves until the connection ends, which is the result, or until another thread
+    /// has taken over.
     fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
         loop {
             match self.step() {
@@ -389,8 +393,8 @@ impl<T: Transport> Session<T> {
         self.watch_rate()
     }
 
-    /// A long request whose payload trickles in would keep its memory from others for ever: it has to arrive at
-    /// [`MIN_RATE`], beyond the time in which nothing needs to come.
+    /// A long request whose payload trickles in would keep its memory from others for ever: it has
+    /// to arrive at [`MIN_RATE`], beyond the time in which nothing needs to come.
     fn watch_rate(&mut self) -> io::Result<()> {
         if self.rx.unread().len() >= self.need || self.need <= RX_BASE {
             return Ok(());
@@ -402,8 +406,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Serves every complete request that has been received, and answers. Ends early with what may wait; when that is
-    /// done it is to be called again.
+    /// Serves every complete request that has been received, and answers. Ends early with what may
+    /// wait; when that is done it is to be called again.
     fn serve_received(&mut self) -> io::Result<Option<Inline>> {
         if !self.amid {
             self.amid = true;
@@ -508,7 +512,8 @@ impl<T: Transport> Session<T> {
         Ok(true)
     }
 
-    /// Whether the request just taken is all that the client waits for: handing it to a worker would only cost time.
+    /// Whether the request just taken is all that the client waits for: handing it to a worker
+    /// would only cost time.
     fn is_alone(&self) -> bool {
         self.served == 1 && self.rx.unread().is_empty() && self.conn.flight.jobs() == 0
     }
@@ -564,8 +569,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Hands a request without payload to the pool, now or when there is room for its reply. A client that has too many
-    /// of them is not read from until some are done.
+    /// Hands a request without payload to the pool, now or when there is room for its reply. A
+    /// client that has too many of them is not read from until some are done.
     fn submit(&mut self, command: Command, req: &Request) -> io::Result<()> {
         let max = self.conn.max_jobs;
         if self.conn.flight.jobs() >= max {
@@ -583,8 +588,9 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// The next of the WRITEs that this receive brought, to be carried out on this thread: at most one call of the device
-    /// without FUA and one with it. When there are none, the receive buffer is free.
+    /// The next of the WRITEs that this receive brought, to be carried out on this thread: at most
+    /// one call of the device without FUA and one with it. When there are none, the receive buffer
+    /// is free.
     fn settle_writes(&mut self) -> io::Result<Option<Inline>> {
         if !self.writes.is_empty() {
             self.alone = self.is_alone();

@@ -1,8 +1,9 @@
 //! Who may hold a connection: bounds that no single source can use up.
 //!
-//! A connection is *pending* until its client has shown that it knows what it wants (a login, a negotiation, a token), and
-//! *settled* from then on. Pending ones have a pool of their own: where it is full, the source that has most of it loses its
-//! oldest one. So whoever connects and says nothing pushes out itself, and nobody else.
+//! A connection is *pending* until its client has shown that it knows what it wants (a login, a
+//! negotiation, a token), and *settled* from then on. Pending ones have a pool of their own: where
+//! it is full, the source that has most of it loses its oldest one. So whoever connects and says
+//! nothing pushes out itself, and nobody else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,7 +36,8 @@ pub struct Limits {
     pub all: usize,
     /// Of them, those of one address.
     pub own: usize,
-    /// Of them, those that only Unix sockets may use, and as many that only TCP may use. 0 where there is only one of both.
+    /// Of them, those that only Unix sockets may use, and as many that only TCP may use. 0 where
+    /// there is only one of both.
     pub reserve: usize,
     /// Pending connections, beside the settled ones.
     pub pending: usize,
@@ -58,7 +60,8 @@ fn pending(all: usize) -> usize {
     (all / 4).clamp(4, 256)
 }
 
-/// Descriptors that so many settled connections may need, with pending ones and those that are just being closed.
+/// Descriptors that so many settled connections may need, with pending ones and those that are just
+/// being closed.
 pub fn descriptors(all: usize) -> usize {
     all + 2 * pending(all)
 }
@@ -110,19 +113,21 @@ impl Admission {
         if source != Source::Local && own >= self.limits.own { Err(Full::Own) } else { Ok(()) }
     }
 
-    /// Takes in a pending connection with a number larger than all before it; one of a Unix socket is settled at once. `Some`: the one with this number has to go, and
-    /// is to be told so.
+    /// Takes in a pending connection with a number larger than all before it; one of a Unix socket
+    /// is settled at once. `Some`: the one with this number has to go, and is to be told so.
     pub fn enter(&mut self, id: u64, source: Source) -> Result<Option<u64>, Full> {
         self.room(source)?;
         let mut goes = None;
         if source == Source::Local {
-            // Nobody from outside can open the socket: what comes is as good as settled, and no flood keeps it out.
+            // Nobody from outside can open the socket: what comes is as good as settled, and no
+            // flood keeps it out.
             self.seats.insert(id, (source, Stage::Settled));
             self.count(source);
             return Ok(None);
         }
         if self.pending >= self.limits.pending {
-            // Those that were told go as soon as their threads wake up; more than this are not waited for.
+            // Those that were told go as soon as their threads wake up; more than this are not
+            // waited for.
             if self.leaving >= self.limits.pending {
                 return Err(Full::All);
             }

@@ -1,10 +1,11 @@
-//! Bounds on memory: how many bytes all connections together, one client address, and one connection alone may have in
-//! flight.
+//! Bounds on memory: how many bytes all connections together, one client address, and one
+//! connection alone may have in flight.
 //!
-//! Nobody may take so much that the next one finds nothing (dynamic thresholds: Choudhury and Hahne 1998). What a
-//! connection holds beyond its first job is at most a quarter of what is left, a first job takes at most half of what is
-//! left, and what all connections of an address hold is at most sixteen times what is left. So ten connections that never
-//! let go of what they have leave a tenth of a budget to others, and hundreds of one address leave a seventeenth.
+//! Nobody may take so much that the next one finds nothing (dynamic thresholds: Choudhury and Hahne
+//! 1998). What a connection holds beyond its first job is at most a quarter of what is left, a
+//! first job takes at most half of what is left, and what all connections of an address hold is at
+//! most sixteen times what is left. So ten connections that never let go of what they have leave a
+//! tenth of a budget to others, and hundreds of one address leave a seventeenth.
 
 use super::admission::Source;
 use super::watch::Looked;
@@ -89,8 +90,8 @@ impl BudgetState {
         }
     }
 
-    /// Who has waited for too long, of those that have nothing: a connection that does not take its answers holds what it
-    /// has, and what else it wants is its own affair.
+    /// Who has waited for too long, of those that have nothing: a connection that does not take its
+    /// answers holds what it has, and what else it wants is its own affair.
     fn overdue(&self) -> Option<&Who> {
         let hungry = |who: &Who| match who {
             Who::Flight(flight) => flight.upgrade().is_some_and(|f| f.admitted.load(Ordering::Acquire) == 0),
@@ -116,8 +117,8 @@ impl Budget {
         Arc::new(Budget { limit, state: Mutex::default(), freed: Condvar::new() })
     }
 
-    /// Whether `asks` may take `bytes`. A budget of which nothing is used lets anything in: no limit is below the largest
-    /// request.
+    /// Whether `asks` may take `bytes`. A budget of which nothing is used lets anything in: no
+    /// limit is below the largest request.
     fn has_room(&self, state: &BudgetState, asks: &Asks, bytes: u64) -> bool {
         if bytes == 0 || state.used == 0 {
             return true;
@@ -159,8 +160,8 @@ impl Budget {
         }
     }
 
-    /// Takes bytes until the grant is dropped, waiting for others to give theirs back. Whoever waits here holds nothing
-    /// of this budget.
+    /// Takes bytes until the grant is dropped, waiting for others to give theirs back. Whoever
+    /// waits here holds nothing of this budget.
     pub(crate) fn grant(self: &Arc<Self>, source: Option<Source>, bytes: u64) -> Grant {
         let mut state = self.state.lock();
         let mut asks = Asks { who: Who::Nobody, source, jobs: 0, held: 0 };
@@ -215,8 +216,8 @@ pub(crate) struct Flight {
     max_bytes: u64,
     state: Mutex<FlightState>,
     landed: Condvar,
-    /// Copies of the number of jobs, those that wait for room included, and of those that have room, to look at without
-    /// the lock.
+    /// Copies of the number of jobs, those that wait for room included, and of those that have
+    /// room, to look at without the lock.
     jobs: AtomicUsize,
     admitted: AtomicUsize,
 }
@@ -270,7 +271,8 @@ impl Flight {
         self.count(&mut state, bytes)
     }
 
-    /// Enters a job, at once or when there is room; `begin` is called then, by whoever makes room. Never waits.
+    /// Enters a job, at once or when there is room; `begin` is called then, by whoever makes room.
+    /// Never waits.
     pub(crate) fn enter_later(&self, bytes: u64, begin: impl FnOnce(Ticket) + Send + 'static) {
         if let Some(ticket) = self.try_enter(bytes) {
             return begin(ticket);
@@ -307,7 +309,8 @@ impl Flight {
     }
 
     fn take(&self, state: &mut FlightState, bytes: u64) -> Option<Ticket> {
-        // A single job always has room here, whatever its size: limits are never below the largest request.
+        // A single job always has room here, whatever its size: limits are never below the largest
+        // request.
         if state.jobs > 0 && (state.jobs >= self.max_jobs || state.bytes + bytes > self.max_bytes) {
             return None;
         }

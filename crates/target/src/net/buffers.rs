@@ -5,8 +5,8 @@ use super::budget::{Budget, Grant};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 
-/// The receive buffer of a connection that gets no large writes: the longest PDU that an iSCSI initiator sends unless
-/// configured otherwise, of 256 KiB, with headers and digests.
+/// The receive buffer of a connection that gets no large writes: the longest PDU that an iSCSI
+/// initiator sends unless configured otherwise, of 256 KiB, with headers and digests.
 pub(crate) const RX_BASE: usize = (256 << 10) + CHEAP_MOVE;
 /// An unread rest up to this length is moved to the buffer's start, to keep using memory that is in the CPU's cache.
 const CHEAP_MOVE: usize = 8 << 10;
@@ -27,9 +27,10 @@ pub(crate) struct RxBuffer {
     retired: Vec<Bytes>,
 }
 
-/// What receive buffers take beyond their base. A long request gets room ahead, and room for the rest when it has used
-/// that up: whoever sends a head and nothing after it must not hold much. Two budgets, so that those who wait for the rest,
-/// with what they have received, are waited for by nobody who has got it.
+/// What receive buffers take beyond their base. A long request gets room ahead, and room for the
+/// rest when it has used that up: whoever sends a head and nothing after it must not hold much. Two
+/// budgets, so that those who wait for the rest, with what they have received, are waited for by
+/// nobody who has got it.
 pub(crate) struct RxBudget {
     ahead: Arc<Budget>,
     rest: Arc<Budget>,
@@ -95,7 +96,8 @@ impl RxBuffer {
     fn grow(&mut self, need: usize, budget: &RxBudget) {
         let mut len = RX_BASE + need;
         if need <= MAX_AHEAD {
-            // Room for two, so that the head of the next request does not have to be moved each time.
+            // Room for two, so that the head of the next request does not have to be moved each
+            // time.
             len = (2 * need).next_power_of_two();
             // Whoever waits here holds nothing, or two connections could wait for each other.
             (self.grant, self.rest) = (None, None);

@@ -27,7 +27,8 @@ pub enum Listen {
 
 /// How a client on a Unix socket is called.
 pub(crate) const UNIX_PEER: &str = "unix";
-/// Pauses after an error of `accept`, most likely for want of file descriptors: this long first, and longer each time.
+/// Pauses after an error of `accept`, most likely for want of file descriptors: this long first,
+/// and longer each time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// A stop may have to wait for this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -54,8 +55,8 @@ fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Listens at a Unix socket that is made, with the permissions `mode` from the first moment on and whatever the umask is: nobody
-/// can connect before they are set.
+/// Listens at a Unix socket that is made, with the permissions `mode` from the first moment on and
+/// whatever the umask is: nobody can connect before they are set.
 pub fn listen_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The file that bind makes has no more than these.
@@ -182,7 +183,8 @@ mod tests {
     #[test]
     fn a_socket_has_its_permissions_whatever_the_umask() {
         let dir = tempfile::tempdir().unwrap();
-        // The umask belongs to the process: what is asked for here is more, and less, than any usual one leaves.
+        // The umask belongs to the process: what is asked for here is more, and less, than any
+        // usual one leaves.
         for mode in [0o600, 0o660, 0o666] {
             let path = dir.path().join("s");
             let listener = listen_unix(&path, mode).unwrap();

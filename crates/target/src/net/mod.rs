@@ -1,5 +1,5 @@
-//! What the targets share below their protocols: listeners, bounds on connections, byte streams, buffers, worker threads, bounds
-//! on memory.
+//! What the targets share below their protocols: listeners, bounds on connections, byte streams,
+//! buffers, worker threads, bounds on memory.
 
 pub mod admission;
 pub(crate) mod budget;

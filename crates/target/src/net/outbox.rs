@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Replies sent by one call.
 const MAX_GATHER: usize = 16;
-/// A client has to take its replies at this rate, in bytes a second, beyond the time that a socket may be full.
+/// A client has to take its replies at this rate, in bytes a second, beyond the time that a socket
+/// may be full.
 pub(crate) const MIN_RATE: u64 = 64 << 10;
 /// How long a client may be slower than that.
 const GRACE: Duration = Duration::from_secs(60);
@@ -42,7 +43,8 @@ pub(crate) struct Outbox<T, S = ()> {
     spare: Mutex<Vec<ReplyBuf>>,
 }
 
-/// How fast replies are taken. A client that takes a byte now and then would hold its memory for ever.
+/// How fast replies are taken. A client that takes a byte now and then would hold its memory for
+/// ever.
 #[derive(Default)]
 struct Pace {
     since: Option<Instant>,

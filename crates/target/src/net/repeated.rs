@@ -8,8 +8,8 @@ const BURST: u32 = 8;
 /// Then one after each of these.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bounds how often one kind of line is written: a few in a row, then one a second. The next line that is written tells how
-/// many were not.
+/// Bounds how often one kind of line is written: a few in a row, then one a second. The next line
+/// that is written tells how many were not.
 #[derive(Debug)]
 pub struct Repeated(Mutex<State>);
 
@@ -27,7 +27,8 @@ struct State {
 pub struct Turn(u64);
 
 impl Turn {
-    /// How many lines of its kind were not written since the last one; `None` when it was the last one.
+    /// How many lines of its kind were not written since the last one; `None` when it was the last
+    /// one.
     pub fn unsaid(self) -> Option<u64> {
         (self.0 > 0).then_some(self.0)
     }

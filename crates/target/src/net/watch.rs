@@ -1,10 +1,12 @@
 //! Receiving goes on while a thread waits for a disk.
 //!
-//! A connection's thread begins work that is mostly done at once, and that sometimes waits for a disk: a flush, a write
-//! that finds the journal full. Handing each of them to a worker would cost two wake-ups; doing them where they were
-//! received would leave pings, aborts and all other requests unanswered while the disk sleeps. So the thread lays the
-//! connection's state on its [`Desk`] and does the work. If that takes more than a few milliseconds the [`Watch`] gives
-//! the state to another thread, which goes on receiving; the one that waits keeps the work and nothing else.
+//! A connection's thread begins work that is mostly done at once, and that sometimes waits for a
+//! disk: a flush, a write that finds the journal full. Handing each of them to a worker would cost
+//! two wake-ups; doing them where they were received would leave pings, aborts and all other
+//! requests unanswered while the disk sleeps. So the thread lays the connection's state on its
+//! [`Desk`] and does the work. If that takes more than a few milliseconds the [`Watch`] gives the
+//! state to another thread, which goes on receiving; the one that waits keeps the work and nothing
+//! else.
 
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,13 +24,15 @@ const IDLE_LOOKS: u32 = 200;
 
 /// The state of a connection that one thread after another receives with.
 pub(crate) trait Receiver: Send + Sized + 'static {
-    /// What the thread that waits has to settle when it is done, since it has the connection no more.
+    /// What the thread that waits has to settle when it is done, since it has the connection no
+    /// more.
     type Debt: Send;
 
     /// What threads that take over are called.
     const THREAD: &'static str;
 
-    /// Another thread is about to take over: makes what is under way known to whoever aborts or counts requests.
+    /// Another thread is about to take over: makes what is under way known to whoever aborts or
+    /// counts requests.
     fn hand_over(&mut self) -> Self::Debt;
 
     /// Receives until the connection ends, or until it is handed over again.
@@ -111,8 +115,8 @@ impl Shared {
                 thread::park_timeout(TICK);
                 continue;
             }
-            // Who begins something says so first and looks whether the watch sleeps after; here it is the other way
-            // round, so that one of the two sees the other.
+            // Who begins something says so first and looks whether the watch sleeps after; here it
+            // is the other way round, so that one of the two sees the other.
             self.asleep.store(true, Ordering::SeqCst);
             if !self.look(now) && !self.stopping.load(Ordering::SeqCst) {
                 thread::park();
@@ -167,8 +171,8 @@ impl<R: Receiver> Desk<R> {
         desk
     }
 
-    /// Does `work`, which may wait. The receiver comes back, or what is owed where another thread has it now: then this
-    /// desk is of no more use, and the receiver has got another one.
+    /// Does `work`, which may wait. The receiver comes back, or what is owed where another thread
+    /// has it now: then this desk is of no more use, and the receiver has got another one.
     pub(crate) fn attend<T>(
         &self,
         receiver: Box<R>,

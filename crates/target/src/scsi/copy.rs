@@ -139,8 +139,9 @@ fn parse<'a>(task: &Task, list: &'a Bytes) -> Result<List<'a>, Sense> {
     })
 }
 
-/// The logical units that the CSCD descriptors name (SPC-4 6.3.6.4), of those that the initiator has by this session or by
-/// others with this server; `None` for one that is not to be reached, which is an error once a segment wants it.
+/// The logical units that the CSCD descriptors name (SPC-4 6.3.6.4), of those that the initiator
+/// has by this session or by others with this server; `None` for one that is not to be reached,
+/// which is an error once a segment wants it.
 fn targets(task: &Task, list: &List<'_>) -> Result<Vec<Option<Arc<LuNexus>>>, Sense> {
     let reachable = task.nexus.reachable();
     let mut targets = Vec::new();

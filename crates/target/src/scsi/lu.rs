@@ -125,10 +125,11 @@ pub struct LogicalUnit {
     /// Initiator devices, by name and target port, that came by before, and whether one lost its RESERVE(6) since.
     known: Mutex<BTreeMap<(String, Arc<str>), bool>>,
     pub(crate) reservations: Mutex<Reservations>,
-    /// Held while reservations or mode parameters are changed, on disk too. Commands look at these while they are
-    /// received, so that nobody may hold them for as long as a disk takes.
+    /// Held while reservations or mode parameters are changed, on disk too. Commands look at these
+    /// while they are received, so that nobody may hold them for as long as a disk takes.
     pub(crate) changing: Mutex<()>,
-    /// Targets that were renamed under their sessions: the new names by the old ones. Taken after `reservations`.
+    /// Targets that were renamed under their sessions: the new names by the old ones. Taken after
+    /// `reservations`.
     pub(crate) renamed: RwLock<BTreeMap<String, String>>,
     /// The holder of RESERVE(6): [`LuNexus::number`].
     pub(crate) reserved_by: Mutex<Option<u64>>,

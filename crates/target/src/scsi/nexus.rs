@@ -20,7 +20,8 @@ const MAX_ATTENTIONS: usize = 16;
 /// What an initiator may do with a target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Nothing may be written, in any way, nor changed for others: no mode parameters, no reservations, no resets.
+    /// Nothing may be written, in any way, nor changed for others: no mode parameters, no
+    /// reservations, no resets.
     pub read_only: bool,
     /// The logical units it may see; `None` means all of the target's.
     pub luns: Option<BTreeSet<u16>>,
@@ -57,9 +58,9 @@ pub enum Event {
         /// The logical unit.
         lun: u16,
     },
-    /// A unit attention is waiting for this nexus that was not waiting before; a transport may tell the initiator at once.
-    /// A change of the inventory comes once, for the first of the logical units that report it, and not again before the
-    /// initiator was told.
+    /// A unit attention is waiting for this nexus that was not waiting before; a transport may tell
+    /// the initiator at once. A change of the inventory comes once, for the first of the logical
+    /// units that report it, and not again before the initiator was told.
     UnitAttention {
         /// The logical unit.
         lun: u16,
@@ -73,7 +74,8 @@ pub trait NexusEvents: Send + Sync {
     /// Something happened. Returns how many tasks it aborted.
     fn event(&self, event: Event) -> usize;
 
-    /// What the same initiator, and certainly the same, is logged in to by other sessions with this server.
+    /// What the same initiator, and certainly the same, is logged in to by other sessions with this
+    /// server.
     fn others(&self) -> Vec<Arc<Nexus>> {
         Vec::new()
     }
@@ -206,7 +208,8 @@ pub struct Nexus {
     access: RwLock<Access>,
     events: Arc<dyn NexusEvents>,
     luns: RwLock<BTreeMap<u16, Arc<LuNexus>>>,
-    /// The inventory changed, and since then the initiator has neither asked for it nor had a unit attention that says so.
+    /// The inventory changed, and since then the initiator has neither asked for it nor had a unit
+    /// attention that says so.
     lun_news: Arc<AtomicBool>,
 }
 
@@ -289,7 +292,8 @@ impl Nexus {
         }
     }
 
-    /// Every logical unit has the unit attention; the session learns of it once, however many there are.
+    /// Every logical unit has the unit attention; the session learns of it once, however many there
+    /// are.
     fn tell_of_luns(&self) {
         let sense = Sense::new(SenseKey::UnitAttention, Asc::REPORTED_LUNS_DATA_CHANGED);
         let paths = self.paths();
@@ -310,8 +314,8 @@ impl Nexus {
         self.lun_news.store(false, Ordering::Release);
     }
 
-    /// Whether a unit attention that the session was told of has not reached the initiator yet. A change of the inventory
-    /// has reached it also when it asked for the inventory since.
+    /// Whether a unit attention that the session was told of has not reached the initiator yet. A
+    /// change of the inventory has reached it also when it asked for the inventory since.
     pub fn is_unreported(&self, lun: u16, asc: Asc) -> bool {
         if asc == Asc::REPORTED_LUNS_DATA_CHANGED {
             return self.lun_news.load(Ordering::Acquire);
@@ -348,8 +352,8 @@ impl Nexus {
         self.luns.read().values().cloned().collect()
     }
 
-    /// What the initiator sees, by this session first, then by its others with this server; where several show a logical unit
-    /// those come first by which it may be written to.
+    /// What the initiator sees, by this session first, then by its others with this server; where
+    /// several show a logical unit those come first by which it may be written to.
     pub(crate) fn reachable(&self) -> Vec<Arc<LuNexus>> {
         let mut others: Vec<_> = self.events.others().iter().flat_map(|nexus| nexus.paths()).collect();
         others.sort_by_key(|path| path.read_only.load(Ordering::Acquire));
@@ -470,7 +474,8 @@ impl Nexus {
         }
     }
 
-    /// Whether it may abort others' tasks at a logical unit, or reset that. Who may only read may change nothing for others.
+    /// Whether it may abort others' tasks at a logical unit, or reset that. Who may only read may
+    /// change nothing for others.
     pub fn may_disturb(&self, lun: u64) -> bool {
         self.path(lun).is_some_and(|path| !path.read_only.load(Ordering::Acquire))
     }
@@ -556,8 +561,8 @@ fn conflicts(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> bool {
     !path.lu.reservations.lock().allows(&path.name(), want)
 }
 
-/// The longest parameter list that a command takes: memory is set aside for it before any of it arrives. PERSISTENT
-/// RESERVE OUT has the longest, with a TransportID for each initiator.
+/// The longest parameter list that a command takes: memory is set aside for it before any of it
+/// arrives. PERSISTENT RESERVE OUT has the longest, with a TransportID for each initiator.
 const MAX_PARAMETER_LIST: u64 = 256 << 10;
 
 /// Checks the fields that many commands share. The range for the fast path, if it is a command for it.

@@ -24,7 +24,8 @@ fn written(name: &str) -> String {
 }
 
 impl Saved {
-    /// Fields end with blanks, and names may contain them: a blank in a name is a tab here, which is in no name.
+    /// Fields end with blanks, and names may contain them: a blank in a name is a tab here, which
+    /// is in no name.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = format!("{FIRST_LINE}\n");
         if let Some(m) = &self.modes {

@@ -1,5 +1,6 @@
-//! Persistent reservations from outside: who has registered, and what becomes of that when a target port gets another
-//! name, or is no more. Nobody could unregister what belongs to a port by which nobody comes in.
+//! Persistent reservations from outside: who has registered, and what becomes of that when a target
+//! port gets another name, or is no more. Nobody could unregister what belongs to a port by which
+//! nobody comes in.
 
 use super::lu::{LogicalUnit, gate};
 use super::nexus::LuNexus;
@@ -44,8 +45,8 @@ pub fn stored_registrants(state: &[u8]) -> Result<Vec<Registrant>> {
     Ok(Saved::decode(state)?.reservations.as_ref().map(registrants).unwrap_or_default())
 }
 
-/// What a logical unit's store is to hold when only registrations by ports that `keep` names stay; `None` if that is what
-/// it holds.
+/// What a logical unit's store is to hold when only registrations by ports that `keep` names stay;
+/// `None` if that is what it holds.
 pub fn retain_stored(state: &[u8], keep: impl Fn(&str) -> bool) -> Result<Option<Vec<u8>>> {
     change_stored(state, |reservations| drop(reservations.retain_ports(&keep)))
 }
@@ -70,8 +71,8 @@ impl LogicalUnit {
         registrants(&self.reservations.lock())
     }
 
-    /// A target has another name, and goes on with the sessions that it has: what is registered by its ports, or will be by
-    /// those sessions, is by the ports of the new name.
+    /// A target has another name, and goes on with the sessions that it has: what is registered by
+    /// its ports, or will be by those sessions, is by the ports of the new name.
     pub fn rename_target(&self, old: &str, new: &str) -> Result<()> {
         let changing = self.changing.lock();
         let mut changed = self.reservations.lock().clone();
@@ -84,7 +85,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Drops registrations by ports that `keep` does not name, as if they had been unregistered. Tells how many.
+    /// Drops registrations by ports that `keep` does not name, as if they had been unregistered.
+    /// Tells how many.
     pub fn retain_ports(&self, keep: impl Fn(&str) -> bool) -> Result<usize> {
         let changing = self.changing.lock();
         let mut changed = self.reservations.lock().clone();
@@ -99,8 +101,8 @@ impl LogicalUnit {
         Ok(gone)
     }
 
-    /// Drops all registrations and reservations, those by RESERVE(6) too; registrants learn of it. Tells how many there
-    /// were.
+    /// Drops all registrations and reservations, those by RESERVE(6) too; registrants learn of it.
+    /// Tells how many there were.
     pub fn clear_reservations(&self) -> Result<usize> {
         let changing = self.changing.lock();
         let mut changed = self.reservations.lock().clone();
@@ -114,8 +116,8 @@ impl LogicalUnit {
         Ok(gone + usize::from(reserved))
     }
 
-    /// Puts changed reservations in the place of the old ones, durably where that was asked for. `changing` is held since
-    /// before the old ones were looked at.
+    /// Puts changed reservations in the place of the old ones, durably where that was asked for.
+    /// `changing` is held since before the old ones were looked at.
     pub(crate) fn commit(&self, _changing: &MutexGuard<'_, ()>, changed: Reservations) -> Result<()> {
         if changed.aptpl || self.reservations.lock().aptpl {
             let kept = changed.aptpl.then(|| changed.clone());
@@ -127,7 +129,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Tells those whom a change of reservations concerns; the tasks of all but `by` are aborted here.
+    /// Tells those whom a change of reservations concerns; the tasks of all but `by` are aborted
+    /// here.
     pub(crate) fn tell(&self, news: &News, by: Option<&Arc<LuNexus>>) {
         if news.attentions.is_empty() && news.abort.is_empty() {
             return;
@@ -146,7 +149,8 @@ impl LogicalUnit {
         }
     }
 
-    /// The name by which a port registers: of a target that was renamed under its sessions, the new one.
+    /// The name by which a port registers: of a target that was renamed under its sessions, the new
+    /// one.
     pub(crate) fn registered_name(&self, port: &super::TargetPort) -> Arc<str> {
         let renamed = self.renamed.read();
         match renamed.get(&*port.target) {

@@ -41,8 +41,8 @@ fn capabilities(task: &Task, reservations: &Reservations) -> Vec<u8> {
     data
 }
 
-/// READ FULL STATUS (SPC-4 6.15.5), of the ports that the nexus' target has: relative port identifiers mean these, and who
-/// uses other targets is not for everybody here to know.
+/// READ FULL STATUS (SPC-4 6.15.5), of the ports that the nexus' target has: relative port
+/// identifiers mean these, and who uses other targets is not for everybody here to know.
 fn full_status(task: &Task, reservations: &Reservations, data: &mut Vec<u8>) {
     let ports = task.nexus.target.ports();
     let own: Vec<_> = ports.iter().map(|port| task.lu().registered_name(port)).collect();

@@ -11,8 +11,8 @@ const MAX_LEN: usize = 4 + (MAX_NAME + ISID.len() + MAX_ISID + 1).next_multiple_
 /// Between the name of a device and the ISID.
 const ISID: &str = ",i,0x";
 
-/// Reads one: the initiator port's name, or the device's if that is all it says, and its length. What no initiator could have
-/// logged in as is none.
+/// Reads one: the initiator port's name, or the device's if that is all it says, and its length.
+/// What no initiator could have logged in as is none.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(Arc<str>, usize)> {
     let (&first, _) = bytes.split_first()?;
     let len = 4 + usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]));

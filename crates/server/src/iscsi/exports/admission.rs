@@ -1,8 +1,9 @@
 //! Who may do what with which logical unit.
 //!
-//! Rules attach to data. Whoever comes in by a target needs that target's permission, and for each logical unit also
-//! that of the volume behind it, where rules or CHAP accounts were set for the volume's own target. So a second target
-//! never lets in whom the first one refuses, in whatever order rules, accounts and mappings were made.
+//! Rules attach to data. Whoever comes in by a target needs that target's permission, and for each
+//! logical unit also that of the volume behind it, where rules or CHAP accounts were set for the
+//! volume's own target. So a second target never lets in whom the first one refuses, in whatever
+//! order rules, accounts and mappings were made.
 
 use super::lookup::{Asked, Shown};
 use super::{Exports, Registry, Scope, Settings, Uuid, names};
@@ -21,7 +22,8 @@ use std::sync::Arc;
 pub(crate) struct Gate {
     /// Who comes in.
     door: Settings,
-    /// Guards that volumes have of their own, by the LUNs that show them, where they are not the door's.
+    /// Guards that volumes have of their own, by the LUNs that show them, where they are not the
+    /// door's.
     behind: Vec<(u16, Guard)>,
     /// Without its only logical unit it is not there.
     single: bool,
@@ -54,7 +56,8 @@ pub(super) fn policy(registry: &Registry, own: &Guard) -> AuthPolicy {
 }
 
 impl Exports {
-    /// How access is decided by a target that shows `luns`; `volume`: whose own target it is, or that of its past.
+    /// How access is decided by a target that shows `luns`; `volume`: whose own target it is, or
+    /// that of its past.
     pub(crate) fn gate(
         &self,
         registry: &Registry,
@@ -62,8 +65,8 @@ impl Exports {
         volume: Option<&VolumeInfo>,
         luns: &BTreeMap<u16, Uuid>,
     ) -> Gate {
-        // A created target that has the name of the volume's own stands in its place. What is set by that name is set
-        // there, and holds for the volume's past too.
+        // A created target that has the name of the volume's own stands in its place. What is set
+        // by that name is set there, and holds for the volume's past too.
         let shadow = volume.and_then(|v| registry.named.get(&names::of_volume(v)));
         let door = shadow.map_or_else(|| registry.settings(scope), |named| named.settings.clone());
         let own = volume.filter(|_| shadow.is_none()).map(|v| v.uuid);
@@ -161,7 +164,8 @@ impl Exports {
         (!gone).then_some(access)
     }
 
-    /// What a volume's own guard takes from an initiator that came in by another target, having proven `account` there.
+    /// What a volume's own guard takes from an initiator that came in by another target, having
+    /// proven `account` there.
     fn limit(
         &self,
         registry: &Registry,
@@ -186,8 +190,8 @@ impl Exports {
         }
     }
 
-    /// What an initiator may do that may still have to prove who it is: then the best that it could come to is told, as
-    /// full access.
+    /// What an initiator may do that may still have to prove who it is: then the best that it could
+    /// come to is told, as full access.
     pub(super) fn admit_initiator(
         &self,
         registry: &Registry,
@@ -214,8 +218,8 @@ impl Exports {
         door.enabled && conceivable(&door.guard.rules, &registry.all.rules, self.otherwise, &who, &may_prove)
     }
 
-    /// Whether discovery tells an initiator of a target: it may log in, with the account that it proved where the target
-    /// asks for that, too.
+    /// Whether discovery tells an initiator of a target: it may log in, with the account that it
+    /// proved where the target asks for that, too.
     pub(super) fn is_shown(&self, registry: &Registry, door: &Settings, initiator: &Initiator<'_>) -> bool {
         let (name, address) = (initiator.name, initiator.peer.ip());
         match initiator.proof {

@@ -138,7 +138,8 @@ impl Exports {
         Err(Error::new(ErrorKind::NotFound, format!("find target {name}: there is none")))
     }
 
-    /// A volume. One that is still being made of another has not the rules yet that it will have, and is not there.
+    /// A volume. One that is still being made of another has not the rules yet that it will have,
+    /// and is not there.
     fn made_volume(&self, name: &str) -> Result<VolumeInfo> {
         if self.store.get().making.contains_key(name) {
             return Err(Error::new(ErrorKind::NotFound, format!("find volume {name}: it is being made")));

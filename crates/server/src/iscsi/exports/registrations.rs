@@ -1,5 +1,5 @@
-//! Persistent reservations and the target ports by which they were made: they follow a volume's target when that gets
-//! another name, and go with a port that is no more.
+//! Persistent reservations and the target ports by which they were made: they follow a volume's
+//! target when that gets another name, and go with a port that is no more.
 
 use super::{Exports, LU_KIND, LU_VERSION, LogicalUnit, Registry, Uuid, lu_file_name, names};
 use crate::durable::DurableFile;
@@ -51,8 +51,8 @@ impl Exports {
         change(&state)?.map_or(Ok(()), |changed| file.save(&changed))
     }
 
-    /// Drops registrations that no initiator can come back for: by targets that do not map the logical unit any more, and
-    /// by portal groups that there are no more.
+    /// Drops registrations that no initiator can come back for: by targets that do not map the
+    /// logical unit any more, and by portal groups that there are no more.
     pub(crate) fn drop_orphans(&self, id: &Uuid) {
         if self.groups.is_empty() {
             return; // nobody comes in now; that says nothing of later

@@ -178,7 +178,8 @@ fn version_1_is_readable() {
     assert!(decode(text.as_bytes()).is_ok());
 }
 
-/// What came later is absent where it says nothing new, so that older builds go on reading what they can.
+/// What came later is absent where it says nothing new, so that older builds go on reading what
+/// they can.
 #[test]
 fn what_came_later_is_written_only_where_it_is_used() {
     let text = |registry: &Registry| String::from_utf8(encode(registry).unwrap()).unwrap();
