@@ -405,12 +405,7 @@ impl Serving {
 
     /// What was built apart goes out behind what there is.
     pub(super) fn put_aside(&mut self, mut built: ReplyBuf) {
-        if self.out.len() == 0 {
-            std::mem::swap(&mut self.out, &mut built);
-        } else {
-            self.out.put(built.bytes());
-        }
-        built.truncate(0);
+        self.out.append(&mut built);
         self.aside = built;
     }
 }
@@ -422,7 +417,8 @@ pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
         let then = super::manage::serve(conn, &held.bhs, &held.data, &mut out);
         conn.outbox.post(out, held.ticket);
         if then == super::manage::Then::Close {
-            conn.outbox.transport.close();
+            // The connection's thread closes it when everything has been sent.
+            conn.outbox.transport.stop_receiving();
         }
         return;
     }

@@ -235,6 +235,7 @@ impl Conn {
             }
         }
         self.flight.wait_idle();
+        self.outbox.wait_sent();
         self.outbox.transport.close();
         self.session.leave(self);
     }

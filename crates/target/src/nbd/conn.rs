@@ -92,6 +92,7 @@ impl<T: Transport> Conn<T> {
     /// Answers what is in flight, then ends the stream.
     pub(super) fn finish(&self) {
         self.flight.wait_idle();
+        self.outbox.wait_sent();
         self.outbox.transport.close();
     }
 }

@@ -202,6 +202,13 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         Ok(taken)
     }
 
+    /// Waits until nothing is left to be sent, or nothing can be.
+    pub(crate) fn wait_sent(&self) {
+        let mut state = self.state.lock();
+        let goes_on = |state: &mut State| state.sending && !state.closed;
+        let _ = self.sender_gone.wait_while_for(&mut state, goes_on, GRACE);
+    }
+
     /// Replies that wait behind the one that is being sent.
     pub(crate) fn backlog(&self) -> usize {
         self.state.lock().queue.len()
