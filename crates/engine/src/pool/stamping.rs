@@ -200,6 +200,9 @@ impl Pool {
     /// Writes the last stamp that was issued, if that is still to be done. A physical volume that
     /// can't be stamped keeps the older one, which is no lie; a stamp there that is not this pool's
     /// own poisons the pool.
+    ///
+    /// A sync that fails makes the system forget every dirty page of the file. The maintenance lock
+    /// is held between batches: no data is dirty then, and none is lost.
     pub(crate) fn write_stamps(&self, _m: &Maintenance) -> Result<()> {
         let (stamp, borne) = {
             let state = self.stamping.state.lock();

@@ -347,12 +347,7 @@ impl<T: Transport> Session<T> {
 
     /// What was built apart goes out behind what there is.
     fn put_aside(&mut self, mut built: ReplyBuf) {
-        if self.out.len() == 0 {
-            std::mem::swap(&mut self.out, &mut built);
-        } else {
-            self.out.put(built.bytes());
-        }
-        built.truncate(0);
+        self.out.append(&mut built);
         self.aside = built;
     }
 

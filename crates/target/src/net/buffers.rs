@@ -216,6 +216,16 @@ impl ReplyBuf {
         self.len += bytes.len();
     }
 
+    /// Appends replies that were built apart. What is left of `built` is its memory, or this buffer's.
+    pub(crate) fn append(&mut self, built: &mut ReplyBuf) {
+        if self.len == 0 {
+            std::mem::swap(self, built);
+        } else {
+            self.put(built.bytes());
+        }
+        built.truncate(0);
+    }
+
     /// Forgets what came after the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
