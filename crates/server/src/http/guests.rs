@@ -4,16 +4,19 @@
 //! token has a small pool beside these, in which the oldest gives way to the newest.
 
 use crate::host_paths::Door;
-use hindcast_target::admission::{Admission, Limits, Source};
+use hindcast_target::admission::{Admission, Full, Limits, ROOM_WAIT, Source};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// All that are connected.
 pub(super) struct Guests {
     state: Mutex<State>,
+    /// Somebody has left.
+    left: Notify,
 }
 
 struct State {
@@ -39,16 +42,27 @@ impl Guests {
         let reserve = all / 4;
         let limits = Limits::new(all, (all - reserve).div_ceil(2), reserve);
         let state = State { admission: Admission::new(limits), all: BTreeMap::new(), last: 0 };
-        Arc::new(Guests { state: Mutex::new(state) })
+        Arc::new(Guests { state: Mutex::new(state), left: Notify::new() })
     }
 
-    /// Takes a connection in; `None` if there is no room. Over a Unix socket it needs to show
-    /// nothing.
-    pub(super) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<Guest>> {
+    /// Takes a connection in; `None` if there is no room. Waits for those that make room for it.
+    pub(super) async fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<Guest>> {
+        let deadline = Instant::now() + ROOM_WAIT;
+        loop {
+            let left = self.left.notified();
+            match self.enter_now(address) {
+                Err(Full::Leaving) => tokio::time::timeout_at(deadline, left).await.ok()?,
+                entered => return entered.ok(),
+            }
+        }
+    }
+
+    /// Takes a connection in. Over a Unix socket it needs to show nothing.
+    fn enter_now(self: &Arc<Self>, address: Option<IpAddr>) -> Result<Arc<Guest>, Full> {
         let source = address.map_or(Source::Local, Source::of);
         let mut state = self.state.lock();
         let id = state.last + 1;
-        let goes = state.admission.enter(id, source).ok()?;
+        let goes = state.admission.enter(id, source)?;
         state.last = id;
         let guest = Arc::new(Guest { id, guests: self.clone(), go: Notify::new() });
         state.all.insert(id, Arc::downgrade(&guest));
@@ -57,7 +71,10 @@ impl Guests {
         if let Some(goes) = goes {
             goes.go.notify_one();
         }
-        (source != Source::Local || guest.settle()).then_some(guest)
+        if source == Source::Local && !guest.settle() {
+            return Err(Full::All);
+        }
+        Ok(guest)
     }
 }
 
@@ -79,6 +96,8 @@ impl Drop for Guest {
         let mut state = self.guests.state.lock();
         state.all.remove(&self.id);
         state.admission.leave(self.id);
+        drop(state);
+        self.guests.left.notify_waiters();
     }
 }
 
@@ -109,16 +128,16 @@ mod tests {
         let guests = Guests::new(16);
         let mut held = Vec::new();
         for n in 0..64 {
-            let Some(guest) = guests.enter(address(n % 8)) else { continue };
+            let Ok(guest) = guests.enter_now(address(n % 8)) else { continue };
             if guest.settle() {
                 held.push(guest);
             }
         }
         assert_eq!(held.len(), 12);
-        let local: Vec<_> = std::iter::from_fn(|| guests.enter(None)).collect();
+        let local: Vec<_> = std::iter::from_fn(|| guests.enter_now(None).ok()).collect();
         assert_eq!(local.len(), 4);
         drop(held);
-        let more: Vec<_> = std::iter::from_fn(|| guests.enter(None)).collect();
+        let more: Vec<_> = std::iter::from_fn(|| guests.enter_now(None).ok()).collect();
         assert_eq!(more.len(), 8);
         drop((local, more));
         assert!(guests.state.lock().all.is_empty());
@@ -128,16 +147,16 @@ mod tests {
     fn one_address_leaves_room_for_others() {
         let guests = Guests::new(16);
         let held: Vec<_> =
-            std::iter::from_fn(|| guests.enter(address(1)).filter(|guest| guest.settle())).collect();
+            std::iter::from_fn(|| guests.enter_now(address(1)).ok().filter(|guest| guest.settle())).collect();
         assert_eq!(held.len(), 6);
-        assert!(guests.enter(address(2)).is_some_and(|guest| guest.settle()));
+        assert!(guests.enter_now(address(2)).is_ok_and(|guest| guest.settle()));
     }
 
     #[test]
     fn who_shows_no_token_gives_way() {
         let guests = Guests::new(16);
-        let silent: Vec<_> = (0..7).map(|_| guests.enter(address(1)).unwrap()).collect();
-        let known = guests.enter(address(2)).unwrap();
+        let silent: Vec<_> = (0..7).map(|_| guests.enter_now(address(1)).unwrap()).collect();
+        let known = guests.enter_now(address(2)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             for early in &silent[..4] {
@@ -146,5 +165,19 @@ mod tests {
         });
         assert!(!silent[0].settle(), "it is too late");
         assert!(known.settle() && silent[6].settle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_waits_for_those_that_make_room() {
+        let guests = Guests::new(16);
+        // Four are pending, four have been told to go and are still there.
+        let mut silent: Vec<_> = (0..8).map(|_| guests.enter_now(address(1)).unwrap()).collect();
+        assert_eq!(guests.enter_now(address(2)).err(), Some(Full::Leaving));
+        assert!(guests.enter(address(2)).await.is_none(), "nobody goes");
+        let (newcomer, ()) = tokio::join!(guests.enter(address(2)), async {
+            tokio::time::sleep(ROOM_WAIT / 2).await;
+            drop(silent.remove(0));
+        });
+        assert!(newcomer.is_some_and(|guest| guest.settle()));
     }
 }

@@ -113,8 +113,8 @@ async fn accept(listener: Listener, reception: Reception, mut stopped: watch::Re
             _ = stopped.changed() => break,
         };
         match accepted {
-            Ok(Connection::Tcp(stream, address)) => reception.receive(stream, Some(address)),
-            Ok(Connection::Unix(stream)) => reception.receive(stream, None),
+            Ok(Connection::Tcp(stream, address)) => reception.receive(stream, Some(address)).await,
+            Ok(Connection::Unix(stream)) => reception.receive(stream, None).await,
             Err(error) => {
                 if let Some(turn) = FAILURES.turn() {
                     tracing::warn!(%error, unsaid = turn.unsaid(), "accept an admin connection");
@@ -148,11 +148,11 @@ async fn next(listener: &Listener) -> io::Result<Connection> {
 }
 
 impl Reception {
-    fn receive<S>(&self, stream: S, address: Option<IpAddr>)
+    async fn receive<S>(&self, stream: S, address: Option<IpAddr>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        match self.guests.enter(address) {
+        match self.guests.enter(address).await {
             Some(guest) => self.spawn(stream, guest),
             None => self.refuse(stream, address),
         }

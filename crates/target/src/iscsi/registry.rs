@@ -3,7 +3,7 @@
 use super::pdu::{AsyncEvent, async_message};
 use super::session::{Key, Session};
 use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
-use crate::net::admission::{self, Full, Limits, Source};
+use crate::net::admission::{self, Full, Limits, ROOM_WAIT, Source};
 use crate::net::repeated::Repeated;
 use crate::net::transport::Transport;
 use parking_lot::{Condvar, Mutex};
@@ -163,7 +163,7 @@ impl Registry {
     }
 
     /// Registers a connection that is not logged in yet; `None` if there is no room for it. One
-    /// that makes room by it is broken off.
+    /// that makes room by it is broken off, and waited for where many are leaving already.
     pub(super) fn admit(
         registry: &Arc<Registry>,
         transport: Arc<dyn Transport>,
@@ -171,13 +171,17 @@ impl Registry {
         portal_group: u16,
     ) -> Option<Arc<Record>> {
         let mut state = registry.state.lock();
-        let id = state.next_id + 1;
-        let goes = match state.admission.enter(id, Source::of(peer.ip())) {
-            Ok(goes) => goes,
-            Err(full) => {
-                drop(state);
-                registry.refused(peer, full);
-                return None;
+        let (deadline, source) = (Instant::now() + ROOM_WAIT, Source::of(peer.ip()));
+        let (id, goes) = loop {
+            let id = state.next_id + 1;
+            match state.admission.enter(id, source) {
+                Ok(goes) => break (id, goes),
+                Err(Full::Leaving) if !registry.ended.wait_until(&mut state, deadline).timed_out() => {}
+                Err(full) => {
+                    drop(state);
+                    registry.refused(peer, full);
+                    return None;
+                }
             }
         };
         state.next_id = id;
@@ -211,7 +215,7 @@ impl Registry {
         };
         if let Some(turn) = self.refusals.turn() {
             let what = match full {
-                Full::All => "too many iSCSI connections",
+                Full::All | Full::Leaving => "too many iSCSI connections",
                 Full::Own => "too many iSCSI connections of one address",
             };
             tracing::warn!(%peer, refused, unsaid = turn.unsaid(), "{what}");

@@ -1,7 +1,7 @@
 //! The connections there are: to count them, to bound them, and to end them from outside.
 
 use super::stats::{ConnectionInfo, Counters, NbdStats};
-use crate::net::admission::{Admission, Full, Limits, Source};
+use crate::net::admission::{Admission, Full, Limits, ROOM_WAIT, Source};
 use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport};
 use parking_lot::{Condvar, Mutex};
@@ -62,20 +62,24 @@ impl Registry {
     }
 
     /// Registers a connection that has not negotiated yet; `None` if there is no room for it. One
-    /// that makes room by it is broken off.
+    /// that makes room by it is broken off, and waited for where many are leaving already.
     pub(super) fn admit(
         registry: &Arc<Registry>,
         socket: Socket,
         (peer, source): (String, Source),
     ) -> Option<Arc<Record>> {
         let mut state = registry.state.lock();
-        let id = state.next_id + 1;
-        let goes = match state.admission.enter(id, source) {
-            Ok(goes) => goes,
-            Err(full) => {
-                drop(state);
-                registry.refused(&peer, full);
-                return None;
+        let deadline = Instant::now() + ROOM_WAIT;
+        let (id, goes) = loop {
+            let id = state.next_id + 1;
+            match state.admission.enter(id, source) {
+                Ok(goes) => break (id, goes),
+                Err(Full::Leaving) if !registry.ended.wait_until(&mut state, deadline).timed_out() => {}
+                Err(full) => {
+                    drop(state);
+                    registry.refused(&peer, full);
+                    return None;
+                }
             }
         };
         state.next_id = id;
@@ -107,7 +111,7 @@ impl Registry {
         };
         if let Some(turn) = self.refusals.turn() {
             let what = match full {
-                Full::All => "too many NBD connections",
+                Full::All | Full::Leaving => "too many NBD connections",
                 Full::Own => "too many NBD connections of one address",
             };
             tracing::warn!(peer, refused, unsaid = turn.unsaid(), "{what}");

@@ -7,6 +7,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// How long a newcomer waits for those that make room for it. They go as soon as their threads
+/// run, which on a busy machine is not at once.
+pub const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// Whom a connection counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,6 +100,8 @@ pub enum Full {
     All,
     /// The source has as many as it may.
     Own,
+    /// Many were told to go and have not yet: there is room as soon as one of them has.
+    Leaving,
 }
 
 impl Admission {
@@ -115,6 +122,7 @@ impl Admission {
 
     /// Takes in a pending connection with a number larger than all before it; one of a Unix socket
     /// is settled at once. `Some`: the one with this number has to go, and is to be told so.
+    /// [`Full::Leaving`] is worth [`ROOM_WAIT`].
     pub fn enter(&mut self, id: u64, source: Source) -> Result<Option<u64>, Full> {
         self.room(source)?;
         let mut goes = None;
@@ -126,10 +134,8 @@ impl Admission {
             return Ok(None);
         }
         if self.pending >= self.limits.pending {
-            // Those that were told go as soon as their threads wake up; more than this are not
-            // waited for.
             if self.leaving >= self.limits.pending {
-                return Err(Full::All);
+                return Err(Full::Leaving);
             }
             goes = self.greediest();
             if let Some(seat) = goes.and_then(|id| self.seats.get_mut(&id)) {
@@ -258,7 +264,7 @@ mod tests {
         assert_eq!(all.enter(6, v4(2)), Ok(None));
         assert_eq!(all.enter(7, v4(2)), Ok(Some(3)));
         assert_eq!(all.enter(8, v4(2)), Ok(Some(4)));
-        assert_eq!(all.enter(9, v4(4)), Err(Full::All));
+        assert_eq!(all.enter(9, v4(4)), Err(Full::Leaving));
         all.leave(1);
         assert!(all.enter(10, v4(4)).is_ok());
         for id in 0..11 {
