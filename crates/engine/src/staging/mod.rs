@@ -7,6 +7,7 @@
 //! a map of disjoint ranges holds them. Where both speak of a sector, the larger LSN wins, whatever the order of
 //! insertion. Data is not held: a piece names its place in the journal and the sum to verify it with.
 
+mod outline;
 mod ranges;
 mod watch;
 
@@ -17,10 +18,11 @@ use ranges::RangeMap;
 pub(crate) use ranges::union;
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::RangeInclusive;
+use std::ops::{RangeBounds, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+pub(crate) use outline::Stretch;
 pub(crate) use ranges::Range;
 pub(crate) use watch::Watch;
 
@@ -144,8 +146,10 @@ impl Staging {
     /// Adds a range of bytes that was discarded or zeroed in `epoch`.
     pub(crate) fn insert_range(&self, epoch: u32, range: Range) {
         let mut ranges = self.ranges.write();
-        ranges.entry(epoch).or_default().insert(range);
-        self.range_count.store(ranges.values().map(RangeMap::len).sum(), Ordering::Release);
+        let of_epoch = ranges.entry(epoch).or_default();
+        let before = of_epoch.len();
+        of_epoch.insert(range);
+        self.count_ranges(before, of_epoch.len());
     }
 
     /// The sources of the sectors of `block` as `epoch` sees them.
@@ -158,7 +162,7 @@ impl Staging {
         if let Some(ranges) = &ranges {
             let start = block * BLOCK;
             // A later epoch's ranges are newer.
-            for range in ranges.range(..=epoch).flat_map(|(_, r)| r.overlapping(start, start + BLOCK)) {
+            for range in overlapping(ranges, ..=epoch, start..start + BLOCK) {
                 let first = (range.start.max(start) - start) / SECTOR;
                 let last = (range.end.min(start + BLOCK) - start) / SECTOR;
                 for sector in first as usize..last as usize {
@@ -188,13 +192,23 @@ impl Staging {
         for block in blocks {
             self.remove_block(block, lsn);
         }
-        if let Some(ranges) = &mut ranges {
-            ranges.retain(|_, of_epoch| {
-                of_epoch.remove_up_to(lsn);
-                of_epoch.len() > 0
-            });
-            self.range_count.store(ranges.values().map(RangeMap::len).sum(), Ordering::Release);
+        while let Some(mut oldest) = ranges.as_mut().and_then(|ranges| ranges.first_entry()) {
+            let before = oldest.get().len();
+            oldest.get_mut().remove_up_to(lsn);
+            let left = oldest.get().len();
+            self.count_ranges(before, left);
+            if left > 0 {
+                // All later epochs are newer.
+                break;
+            }
+            oldest.remove();
         }
+    }
+
+    /// The ranges of an epoch were `before`, and are `after`. Called with their lock held.
+    fn count_ranges(&self, before: usize, after: usize) {
+        let count = self.range_count.load(Ordering::Relaxed) + after - before;
+        self.range_count.store(count, Ordering::Release);
     }
 
     fn remove_block(&self, block: u64, lsn: u64) {
@@ -231,11 +245,7 @@ impl Staging {
     /// Does a staged range that may free space touch `start..end`? (The exact need of a write is then unknown.)
     pub(crate) fn has_range(&self, start: u64, end: u64) -> bool {
         self.range_count.load(Ordering::Acquire) > 0
-            && self
-                .ranges
-                .read()
-                .values()
-                .any(|of_epoch| of_epoch.overlapping(start, end).any(|r| !r.keeps_space))
+            && overlapping(&self.ranges.read(), .., start..end).any(|range| !range.keeps_space)
     }
 
     /// The parts of `bytes` (in any order, by sectors, also more than once) that were written to in `epochs` and are staged; and where the answer
@@ -249,28 +259,33 @@ impl Staging {
         let mut found = Touched { bytes: bytes.clone(), found: Vec::new(), limit: limit.max(1) };
         // Taken first and held, as by `resolve`: a removal takes pieces and ranges away as one.
         let ranges = self.ranges.read();
-        for range in ranges.range(epochs.clone()).flat_map(|(_, r)| r.overlapping(bytes.start, bytes.end)) {
+        for range in overlapping(&ranges, epochs.clone(), bytes.clone()) {
             found.add(range.start..range.end);
         }
-        let mut add = |block: u64, entry: &Entry| {
-            for piece in entry.pieces().iter().filter(|p| epochs.contains(&p.epoch)) {
+        self.visit_blocks(bytes.start / BLOCK..bytes.end.div_ceil(BLOCK), |block, pieces| {
+            for piece in pieces.iter().filter(|p| epochs.contains(&p.epoch)) {
                 let start = block * BLOCK + piece.start as u64 * SECTOR;
                 found.add(start..start + piece.len() as u64);
             }
-        };
-        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        });
+        (found.found, found.bytes.end)
+    }
+
+    /// Visits the pieces of those of `blocks` that have any, in any order.
+    fn visit_blocks(&self, blocks: std::ops::Range<u64>, mut visit: impl FnMut(u64, &[Piece])) {
         if blocks.end - blocks.start < self.pieces.load(Ordering::Acquire) {
             for block in blocks {
                 if let Some(entry) = self.shard(block).lock().get(&block) {
-                    add(block, entry);
+                    visit(block, entry.pieces());
                 }
             }
-        } else {
-            for shard in &self.shards {
-                shard.lock().iter().for_each(|(block, entry)| add(*block, entry));
-            }
+            return;
         }
-        (found.found, found.bytes.end)
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let wanted = shard.iter().filter(|(block, _)| blocks.contains(block));
+            wanted.for_each(|(block, entry)| visit(*block, entry.pieces()));
+        }
     }
 
     /// Was any part of `start..end` written to in `epoch`, and is staged?
@@ -290,6 +305,17 @@ impl Staging {
                 || self.ranges.read().get(&epoch).is_some_and(|r| r.overlapping(first, last).next().is_some())
         })
     }
+}
+
+/// The ranges of some epochs, in their order, that overlap `bytes`.
+fn overlapping(
+    ranges: &BTreeMap<u32, RangeMap>,
+    epochs: impl RangeBounds<u32>,
+    bytes: std::ops::Range<u64>,
+) -> impl Iterator<Item = &Range> {
+    let (start, end) = (bytes.start, bytes.end);
+    let maps = ranges.range(epochs).filter(move |(_, of_epoch)| of_epoch.reaches(start, end));
+    maps.flat_map(move |(_, of_epoch)| of_epoch.overlapping(start, end))
 }
 
 /// Collects the lowest of many ranges.

@@ -14,50 +14,63 @@ pub(crate) struct Range {
 
 /// Ranges by their start.
 #[derive(Debug, Default)]
-pub(crate) struct RangeMap(BTreeMap<u64, Range>);
+pub(crate) struct RangeMap {
+    ranges: BTreeMap<u64, Range>,
+    /// All ranges that there ever were lie in these bytes: most look-ups need no more.
+    reach: std::ops::Range<u64>,
+}
 
 impl RangeMap {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.ranges.len()
+    }
+
+    /// Could a range overlap `start..end`?
+    pub(crate) fn reaches(&self, start: u64, end: u64) -> bool {
+        self.reach.start < end && start < self.reach.end
     }
 
     /// The ranges that overlap `start..end`, in order.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Range> {
-        let first = match self.0.range(..=start).next_back() {
+        let first = match self.ranges.range(..=start).next_back() {
             Some((key, range)) if range.end > start => *key,
             _ => start,
         };
-        self.0.range(first..end.max(first)).map(|(_, range)| range)
+        self.ranges.range(first..end.max(first)).map(|(_, range)| range)
     }
 
     /// Adds `new`, except where a larger LSN is already known.
     pub(crate) fn insert(&mut self, new: Range) {
+        self.reach = match self.reach.is_empty() {
+            true => new.start..new.end,
+            false => self.reach.start.min(new.start)..self.reach.end.max(new.end),
+        };
         let old: Vec<Range> = self.overlapping(new.start, new.end).copied().collect();
         let mut at = new.start;
         for range in old {
             if range.lsn > new.lsn {
                 if at < range.start {
-                    self.0.insert(at, Range { start: at, end: range.start, ..new });
+                    self.ranges.insert(at, Range { start: at, end: range.start, ..new });
                 }
                 at = range.end;
                 continue;
             }
-            self.0.remove(&range.start);
+            self.ranges.remove(&range.start);
             if range.start < new.start {
-                self.0.insert(range.start, Range { end: new.start, ..range });
+                self.ranges.insert(range.start, Range { end: new.start, ..range });
             }
             if range.end > new.end {
-                self.0.insert(new.end, Range { start: new.end, ..range });
+                self.ranges.insert(new.end, Range { start: new.end, ..range });
             }
         }
         if at < new.end {
-            self.0.insert(at, Range { start: at, ..new });
+            self.ranges.insert(at, Range { start: at, ..new });
         }
     }
 
     /// Removes ranges up to `lsn`.
     pub(crate) fn remove_up_to(&mut self, lsn: u64) {
-        self.0.retain(|_, range| range.lsn > lsn);
+        self.ranges.retain(|_, range| range.lsn > lsn);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{CHUNKS, MapPage, Slot};
 use crate::pool::image::Image;
 use crate::pool::line::{Base, Line};
-use crate::staging::Source;
+use crate::staging::{Source, Stretch};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,6 +16,9 @@ const MAX_CHUNKS: u64 = 1 << 20;
 
 /// Bytes of a large chunk that are resolved at a time.
 const STRIDE: u64 = 1 << 20;
+
+/// Bytes of a volume whose staging is outlined at a time.
+const OUTLINE: u64 = 64 << 20;
 
 const DATA: (bool, bool) = (true, false);
 const HOLE: (bool, bool) = (false, true);
@@ -121,6 +124,28 @@ impl Walk<'_> {
 
     /// A range of which something may be staged.
     fn staged(&mut self, bytes: Range<u64>) -> Result<bool> {
+        let mut start = bytes.start;
+        while start < bytes.end {
+            let end = ((start / OUTLINE + 1) * OUTLINE).min(bytes.end);
+            for (part, stretch) in self.line.branch.staging.outline(start..end, self.line.epoch) {
+                let goes_on = match stretch {
+                    Stretch::Below => self.mapped(part)?,
+                    // A discard counts from its acknowledgement; that the slot goes later is nobody's
+                    // business. Of a part of a chunk it may turn out then that the space stays.
+                    Stretch::Zeros(keeps_space) => self.known(part, (keeps_space, true))?,
+                    Stretch::Written => self.written(part)?,
+                };
+                if !goes_on {
+                    return Ok(false);
+                }
+            }
+            start = end;
+        }
+        Ok(true)
+    }
+
+    /// A range of blocks in each of which something is staged.
+    fn written(&mut self, bytes: Range<u64>) -> Result<bool> {
         let chunk_log2 = self.line.branch.chunk_log2;
         let mut start = bytes.start;
         while start < bytes.end {
@@ -186,8 +211,6 @@ impl Walk<'_> {
             Source::Below if mapped => DATA,
             Source::Below => HOLE,
             Source::Journal(_) => DATA,
-            // A discard counts from its acknowledgement; that the slot goes later is nobody's business. Of a part of a
-            // chunk it may turn out then that the space stays.
             Source::Zeros(keeps_space) => (*keeps_space, true),
         };
         for (block, sources) in blocks.zip(&sources) {
