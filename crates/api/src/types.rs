@@ -247,6 +247,10 @@ pub struct Journal {
     pub capacity: u64,
     /// Bytes in use.
     pub used: u64,
+    /// Stretches that wait to be carried out and can't share a commit of the catalog. Snapshots,
+    /// marks and long discards make them; from 256 on, these wait.
+    #[serde(default)]
+    pub turns: u64,
     /// Last position given out.
     pub sequenced_lsn: u64,
     /// End of the contiguous written prefix.

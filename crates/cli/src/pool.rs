@@ -238,7 +238,15 @@ fn table(pool: &Pool) -> String {
         ("placement", pool.placement.name().into()),
         ("extent size", Size(pool.extent_size).to_string()),
         ("atomic unit", Size(pool.atomic_unit.into()).to_string()),
-        ("journal", format!("{} of {} in use", Size(journal.used), Size(journal.capacity))),
+        (
+            "journal",
+            format!(
+                "{} of {} in use, {} turns wait",
+                Size(journal.used),
+                Size(journal.capacity),
+                journal.turns
+            ),
+        ),
         (
             "positions",
             format!(

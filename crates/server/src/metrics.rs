@@ -200,6 +200,11 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.gauges("hindcast_journal_lsn", "Positions of the pool in its journal.", positions)?;
     out.gauge("hindcast_journal_used_bytes", "Journal bytes in use.", stats.journal_used)?;
     out.gauge("hindcast_journal_capacity_bytes", "Journal bytes that can be used.", stats.journal_capacity)?;
+    out.gauge(
+        "hindcast_journal_turns",
+        "Stretches of the journal that wait and can't share a commit.",
+        stats.journal_turns,
+    )?;
     out.counter("hindcast_journal_groups", "Group writes to the journal.", stats.journal_groups)?;
     out.counter("hindcast_journal_records", "Records written to the journal.", stats.journal_records)?;
     out.counter("hindcast_journal_bytes", "Bytes written to the journal.", stats.journal_bytes)?;

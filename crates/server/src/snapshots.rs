@@ -38,7 +38,11 @@ impl App {
         // Commands take their time, and are no more urgent than others.
         let mut created = match hooks.is_empty() {
             true => self.create_now(&new.snapshots)?,
-            false => priority::lowered(|| self.create_within(&hooks, &new.snapshots))?,
+            false => priority::lowered(|| {
+                // Before guests are frozen.
+                self.pool.make_way()?;
+                self.create_within(&hooks, &new.snapshots)
+            })?,
         };
         let labels: Vec<_> =
             new.labels.iter().map(|(key, value)| (key.as_str(), Some(value.as_str()))).collect();
@@ -96,8 +100,8 @@ impl App {
         let named: Vec<(&str, String)> = new.iter().map(|s| (s.volume.as_str(), name(s))).collect();
         let wanted: Vec<(&str, &str)> = named.iter().map(|(volume, name)| (*volume, name.as_str())).collect();
         let create = || self.pool.create_snapshots(&wanted);
-        // With a full journal it may have to make room itself, which is work.
-        let created = match self.pool.is_pressed() {
+        // It may have to make room itself, which is work.
+        let created = match self.pool.must_help() {
             true => priority::lowered(create)?,
             false => {
                 let _raised = priority::raise();

@@ -295,18 +295,26 @@ impl Run {
         let mut tried = Vec::new();
         let mut refused = None;
         let mut answer = Answer::Done;
+        let whole = writes.iter().zip(&effects).filter(|(write, _)| write.result.is_ok());
+        let mut whole: usize = whole.map(|(_, effects)| effects.len()).sum();
         for (write, effects) in writes.into_iter().zip(effects) {
             let may_refuse = if read_only { [ErrorKind::ReadOnly] } else { [ErrorKind::NoSpace] };
             match self.sort(write.result, &may_refuse)? {
                 Answer::Done if read_only => return Err("a read-only volume took a write".into()),
                 Answer::Refused(kind) => {
                     refused = Some(kind);
+                    if self.failing {
+                        // The journal was full, and nothing was carried out for want of space.
+                        let begun = self.sequenced_of_it(whole)?.min(effects.len());
+                        whole += begun;
+                        tried.extend(effects.into_iter().take(begun));
+                    }
                     continue;
                 }
                 // A journal file could not be made for the rest of it.
                 Answer::Unknown if !self.dir.crashed() && !self.poisoned() => {
                     refused = Some(ErrorKind::Io);
-                    tried.extend(effects.into_iter().take(self.sequenced_of_it()?));
+                    tried.extend(effects.into_iter().take(self.sequenced_of_it(0)?));
                     continue;
                 }
                 Answer::Unknown => answer = Answer::Unknown,
@@ -327,11 +335,11 @@ impl Run {
         Ok(refused)
     }
 
-    /// How many records of a write of one part are there, which failed.
-    fn sequenced_of_it(&self) -> Outcome<usize> {
-        let sequenced = self.pool()?.stats().sequenced_lsn - self.oracle.last_lsn();
+    /// How many records of a write that failed are there; of the request's others, `known` are.
+    fn sequenced_of_it(&self, known: usize) -> Outcome<usize> {
+        let sequenced = (self.pool()?.stats().sequenced_lsn - self.oracle.last_lsn()) as usize;
         // What was brought in for it comes before, and is observed with it.
-        Ok(if self.brought > 0 { 0 } else { sequenced as usize })
+        Ok(if self.brought > 0 { 0 } else { sequenced.saturating_sub(known) })
     }
 
     /// Of a request of several records it may stay open, after a refusal, how many were taken:
@@ -356,7 +364,7 @@ impl Run {
         if !certain || self.brought > 0 || effects.len() < 2 {
             return Ok(None);
         }
-        let taken = self.sequenced_of_it()?.saturating_sub(deleted);
+        let taken = self.sequenced_of_it(0)?.saturating_sub(deleted);
         Ok(effects.get(..taken).filter(|taken| !taken.is_empty()))
     }
 

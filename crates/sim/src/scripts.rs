@@ -1,5 +1,7 @@
 //! The scripts that are cut everywhere: small histories, each of which leads through one part of the engine.
 
+mod turns;
+
 use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, VolId, VolumeModel};
@@ -54,6 +56,8 @@ pub fn scripts() -> Vec<Script> {
         script("clock", 4096, clock()),
         script("bad-sectors", 512, bad_sectors()),
         script("failed-pv", 512, failed_pv()),
+        script("rounds", 4096, turns::rounds()),
+        script("long-discards", 4096, turns::discards()),
     ]
 }
 

@@ -245,6 +245,50 @@ impl Control {
         }
     }
 
+    /// May it be carried out in one commit with the records around it? Those that need work before
+    /// their commit, that begin or end a branch, and that change what is recorded of a branch, may
+    /// not.
+    pub(crate) fn shares_commit(&self) -> bool {
+        match self {
+            Control::Group { parts } => parts.iter().all(Control::shares_commit),
+            Control::RenameVolume { .. }
+            | Control::SetReadOnly { .. }
+            | Control::CreateSnapshots { .. }
+            | Control::DeleteSnapshots { .. }
+            | Control::RenameSnapshot { .. }
+            | Control::SetOrder { .. }
+            | Control::SetMethod { .. }
+            | Control::SetLabels { .. }
+            | Control::SetPolicy { .. }
+            | Control::SetImport { .. }
+            | Control::Mark { .. }
+            | Control::Unmark { .. } => true,
+            Control::CreateVolume { .. }
+            | Control::ResizeVolume { .. }
+            | Control::DeleteVolume { .. }
+            | Control::AddPv { .. }
+            | Control::SetDraining { .. }
+            | Control::RemovePv { .. }
+            | Control::SetPlacement(_)
+            | Control::CloneVolume { .. }
+            | Control::CreateOver { .. }
+            | Control::SetFill { .. }
+            | Control::RollBack { .. }
+            | Control::SetCdp { .. } => false,
+        }
+    }
+
+    /// Rows of the catalog that it changes, about.
+    pub(crate) fn rows(&self) -> usize {
+        match self {
+            Control::Group { parts } => parts.iter().map(Control::rows).sum(),
+            // Each with its branch.
+            Control::CreateSnapshots { snapshots } => 2 * snapshots.len(),
+            Control::DeleteSnapshots { ids } => ids.len(),
+            _ => 1,
+        }
+    }
+
     /// The same for what only sets something.
     fn put_property(&self, w: &mut Writer) {
         match self {

@@ -55,6 +55,11 @@ impl Pool {
         if !is_due() {
             return Ok(());
         }
+        if self.too_many_turns(self.journal.turns()) {
+            // Writers don't wait for turns: whoever writes when fewer wait takes it.
+            self.kick();
+            return Ok(());
+        }
         let (lsn, _) = self.sequence_control(
             |names| match names.volume_by_id(state.id) {
                 // Another writer may have been quicker, and the volume may be another one by now.

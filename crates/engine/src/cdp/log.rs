@@ -73,6 +73,8 @@ pub(crate) struct LogState {
 pub(crate) struct Applying {
     /// Parts of chunks, by (chunk, order): (chunk, start, end, what is there).
     pub(crate) parts: Vec<(u64, u32, u32, Patch)>,
+    /// Everything up to this LSN is in place.
+    pub(crate) in_place: u64,
 }
 
 impl Applying {

@@ -54,6 +54,8 @@ impl LogState {
         let mut newer: Vec<Start> = self
             .events
             .range(lsn.saturating_add(1)..)
+            // What a batch brings to its place now is read at the head only.
+            .take_while(|(at, _)| self.applying.as_ref().is_none_or(|a| **at <= a.in_place))
             .take_while(|(at, _)| off.is_none_or(|off| **at < off))
             .filter_map(anchor)
             .take(TRIES)
@@ -291,5 +293,31 @@ impl Pool {
         };
         pv.disk.read_at(&mut content, slot.offset()).map_err(failed)?;
         Ok(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cdp::CdpSettings;
+    use crate::cdp::log::Applying;
+
+    /// Three anchors of a batch whose data are not in place yet would hide the one place from which
+    /// a moment before them can be read.
+    #[test]
+    fn nobody_goes_back_from_anchors_of_a_batch_that_is_not_in_place() {
+        let settings = CdpSettings::default();
+        let mut log = LogState::default();
+        log.settings = Some(settings);
+        log.put_event(1, Event::On { settings, begins: true, size: 1 << 20, time: 1 });
+        for (epoch, lsn) in (1..).zip([10, 20, 21, 22]) {
+            log.put_event(lsn, Event::Anchor { epoch, snapshot: epoch.into(), time: lsn });
+        }
+        log.applying = Some(Arc::new(Applying { parts: Vec::new(), in_place: 15 }));
+        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], vec![Start::Head(7)])));
+        assert_eq!(log.starts(5, 7), Some((vec![], vec![Start::Epoch(10, 1), Start::Head(7)])));
+        log.applying = None;
+        let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(lsn, epoch));
+        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], newer.to_vec())));
     }
 }

@@ -221,7 +221,7 @@ mod tests {
             }
             let appended = appender.finish().unwrap().unwrap();
             let closing = appended.closing_room();
-            appended.publish(Applying { parts: Vec::new() });
+            appended.publish(Applying { parts: Vec::new(), in_place: u64::MAX });
             ((self.bytes() - before) as i64 + closing, promised)
         }
     }

@@ -50,15 +50,12 @@ impl Pool {
                 Collected::Records(batch) => {
                     self.apply_batch_again(m, &batch)?;
                     self.in_place(&batch);
-                    time = batch.stamps.last().map(|(_, time)| *time).or(time);
+                    time = Some(batch.last_time);
                 }
                 Collected::Nothing => break,
-                // Control records and long discards are committed as preserved and in place at
-                // once.
+                // What is no batch is committed as preserved and in place at once.
                 Collected::Control(..) => {}
-                Collected::LongDiscard((lsn, _), range, _) => {
-                    range.branch.staging.remove(std::iter::empty(), lsn);
-                }
+                Collected::Run(run) => run.unstage(),
             }
             m.cursor = cursor;
         }
@@ -77,12 +74,12 @@ impl Pool {
             match self.collect(&mut cursor, m.committed.preserved_lsn, u64::MAX)? {
                 Collected::Records(batch) => {
                     for branch in &batch.branches {
-                        let applying = Arc::new(self.applying(&batch, branch));
+                        let applying = Arc::new(self.applying(m, &batch, branch));
                         branch.cdp.change(|log| log.applying = Some(applying));
                     }
                 }
                 Collected::Nothing => break,
-                Collected::Control(..) | Collected::LongDiscard(..) => {}
+                Collected::Control(..) | Collected::Run(_) => {}
             }
         }
         Ok(())

@@ -3,14 +3,63 @@
 use super::collect::DiscardRange;
 use super::history::HistoryChange;
 use crate::catalog::{
-    BaseRecord, BranchRecord, Control, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn, VolumeRecord,
+    BaseRecord, BranchRecord, Control, Event, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn,
+    VolumeRecord,
 };
 use crate::error::{Result, corrupt};
 use crate::pool::label::wipe;
 use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Method, Pool};
+use std::sync::Arc;
+
+/// A record that shares its commit with others: what it sets, and what it means for histories.
+pub(super) struct Operation<'a> {
+    lsn: u64,
+    /// None for a long discard.
+    parts: &'a [Control],
+    history: HistoryChange,
+}
+
+impl Operation<'_> {
+    pub(super) fn of_event(lsn: u64, branch: Arc<Branch>, event: Event) -> Self {
+        Operation { lsn, parts: &[], history: HistoryChange::of(branch, event) }
+    }
+}
 
 impl Pool {
+    /// What the control records of a batch mean, as things stand before its commit.
+    pub(super) fn operations<'a>(&self, controls: &'a [((u64, u64), Control)]) -> Result<Vec<Operation<'a>>> {
+        controls.iter().map(|(at, control)| self.operation(*at, control)).collect()
+    }
+
+    pub(super) fn operation<'a>(
+        &self,
+        (lsn, time): (u64, u64),
+        control: &'a Control,
+    ) -> Result<Operation<'a>> {
+        let mut history = HistoryChange::default();
+        control.parts().iter().try_for_each(|part| self.note_history(&mut history, part, time))?;
+        Ok(Operation { lsn, parts: control.parts(), history })
+    }
+
+    /// Makes operations part of a transaction, in their order.
+    pub(super) fn write_operations(&self, txn: &mut Txn<'_>, operations: &[Operation<'_>]) -> Result<()> {
+        operations.iter().try_for_each(|Operation { lsn, parts, history }| {
+            parts.iter().try_for_each(|part| self.write_control(txn, part))?;
+            history.store(txn, *lsn)
+        })
+    }
+
+    /// Operations are committed.
+    pub(super) fn operations_done(&self, m: &mut Maintenance, operations: Vec<Operation<'_>>) -> Result<()> {
+        operations.into_iter().try_for_each(|Operation { lsn, parts, history }| {
+            self.remember(history, lsn);
+            let done = parts.iter().try_for_each(|part| self.after_control(m, part, lsn));
+            // What follows from a commit can't be taken back.
+            done.map_err(|e| self.fault.poison(&e))
+        })
+    }
+
     /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done before, in steps
     /// that can be repeated.
     pub(super) fn carry_out(
@@ -52,7 +101,7 @@ impl Pool {
             Control::RenameVolume { id, name } => self.put_volume(txn, *id, |v| v.name.clone_from(name)),
             Control::SetReadOnly { id, read_only } => self.put_volume(txn, *id, |v| v.read_only = *read_only),
             Control::DeleteVolume { id } => {
-                if let Some(volume) = self.catalog.volume(*id)? {
+                if let Some(volume) = txn.volume(*id)? {
                     txn.remove_volume(*id)?;
                     self.put_branch(txn, volume.branch, |b| b.dead = true)?;
                 }
@@ -92,11 +141,11 @@ impl Pool {
                 branches.iter().try_for_each(|id| self.write_fill(txn, *id, fill))
             }
             Control::RollBack { .. } => self.write_roll_back(txn, operation),
-            Control::SetOrder { id, order } => match self.catalog.volume(*id)? {
+            Control::SetOrder { id, order } => match txn.volume(*id)? {
                 Some(volume) => self.put_branch(txn, volume.branch, |b| b.order = *order),
                 None => Ok(()),
             },
-            Control::SetMethod { id, method } => match self.catalog.volume(*id)? {
+            Control::SetMethod { id, method } => match txn.volume(*id)? {
                 Some(volume) => self.put_branch(txn, volume.branch, |b| b.method = *method),
                 None => Ok(()),
             },
@@ -135,7 +184,7 @@ impl Pool {
 
     /// Nothing, where there is no base (any more).
     fn write_fill(&self, txn: &mut Txn<'_>, id: u64, fill: Option<FillRecord>) -> Result<()> {
-        match self.catalog.branch(id)? {
+        match txn.branch(id)? {
             Some(branch) if branch.base.is_some() => txn.put_branch(id, &BranchRecord { fill, ..branch }),
             _ => Ok(()),
         }
@@ -157,8 +206,8 @@ impl Pool {
         let Control::RollBack { id, branch, base, at, size, undo_id, undo } = operation else {
             return Ok(());
         };
-        let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
-        let Some(was) = self.catalog.branch(volume.branch)? else {
+        let Some(volume) = txn.volume(*id)? else { return Ok(()) };
+        let Some(was) = txn.branch(volume.branch)? else {
             return Err(corrupt(format!("roll back volume {}: its branch is missing", volume.name)));
         };
         txn.put_snapshot(*undo_id, undo)?;
@@ -275,7 +324,7 @@ impl Pool {
         id: u64,
         change: impl FnOnce(&mut SnapshotRecord),
     ) -> Result<()> {
-        match self.catalog.snapshot(id)? {
+        match txn.snapshot(id)? {
             Some(mut snapshot) => {
                 change(&mut snapshot);
                 txn.put_snapshot(id, &snapshot)
@@ -285,13 +334,13 @@ impl Pool {
     }
 
     fn put_superblock(&self, txn: &mut Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
-        let mut superblock = self.catalog.superblock()?;
+        let mut superblock = txn.superblock()?;
         change(&mut superblock);
         txn.put_superblock(&superblock)
     }
 
     fn put_volume(&self, txn: &mut Txn<'_>, id: u64, change: impl FnOnce(&mut VolumeRecord)) -> Result<()> {
-        match self.catalog.volume(id)? {
+        match txn.volume(id)? {
             Some(mut volume) => {
                 change(&mut volume);
                 txn.put_volume(id, &volume)
@@ -307,7 +356,7 @@ impl Pool {
         id: u64,
         change: impl FnOnce(&mut BranchRecord),
     ) -> Result<()> {
-        let Some(mut record) = self.catalog.branch(id)? else {
+        let Some(mut record) = txn.branch(id)? else {
             return Err(corrupt(format!("update branch {id}: the catalog does not have it")));
         };
         change(&mut record);

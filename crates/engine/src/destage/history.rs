@@ -18,6 +18,10 @@ pub(super) struct HistoryChange {
 }
 
 impl HistoryChange {
+    pub(super) fn of(branch: Arc<Branch>, event: Event) -> Self {
+        HistoryChange { events: vec![(branch, event)], ..Self::default() }
+    }
+
     pub(super) fn store(&self, txn: &mut Txn<'_>, lsn: u64) -> Result<()> {
         for (branch, event) in &self.events {
             txn.put_cdp_event(branch.id, lsn, event)?;

@@ -1,6 +1,8 @@
 //! Destage: moving what is staged to its place. *Preserve, then apply.*
 //!
-//! A batch is a range of the journal below `synced_lsn` that crosses no control record. **Preserve**: chunks without a
+//! A batch is a range of the journal below `synced_lsn`. Control records that only set something are
+//! carried out by its preserve phase, in their order; no batch has data of a branch from both sides
+//! of a snapshot, and other control records, and long discards, are carried out alone. **Preserve**: chunks without a
 //! slot get one and are written there whole; those PVs are synced; one catalog commit carries the map, the allocator and
 //! `preserved_lsn`. **Apply**: chunks that have a slot are overwritten in place, beside the preserve phase where nobody else
 //! needs what is there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and lets the journal's
@@ -37,6 +39,7 @@ use crate::pool::{Maintenance, Pool};
 use apply::Placed;
 pub(crate) use collect::Ahead;
 use collect::{Batch, Collected};
+use control::Operation;
 pub(crate) use fill::Fill;
 use plan::Plan;
 use recording::Recorder;
@@ -89,7 +92,7 @@ impl Pool {
                 return Ok(false);
             }
             Collected::Records(batch) => {
-                let time = batch.stamps.last().map_or(before, |(_, time)| *time);
+                let time = before.max(batch.last_time);
                 self.destage_batch(m, batch, cursor)?;
                 time
             }
@@ -97,9 +100,9 @@ impl Pool {
                 self.carry_out(m, at, &operation, &reserved)?;
                 at.1
             }
-            Collected::LongDiscard(at, range, reserved) => {
-                self.discard_long(m, at, &range, &reserved)?;
-                at.1
+            Collected::Run(run) => {
+                self.carry_out_run(m, &run)?;
+                run.last_time
             }
         };
         m.cursor = cursor;
@@ -109,6 +112,7 @@ impl Pool {
 
     /// What is destaged, up to a record of this time, counts.
     fn note_settled(&self, m: &Maintenance, time: u64) {
+        self.journal.turns_passed(m.destaged);
         self.positions.settled_time.store(time, Ordering::Release);
         self.positions.settled.store(m.destaged, Ordering::Release);
         self.positions.batches.fetch_add(1, Ordering::Relaxed);
@@ -190,8 +194,9 @@ impl Pool {
         positions: impl Fn(&Maintenance) -> (u64, u64),
     ) -> Result<()> {
         let begun = std::mem::take(&mut plan.recorded);
-        let (written, prepared) =
-            self.beside(&plan.fresh, SyncPurpose::Preserve, || self.prepare(batch, &plan, begun));
+        let operations = self.operations(&batch.controls)?;
+        let (written, prepared) = self
+            .beside(&plan.fresh, SyncPurpose::Preserve, || self.prepare(batch, &plan, &operations, begun));
         let (recorded, txn) = both(prepared, written)?;
         let (preserved, destaged) = positions(m);
         // Before the commit that ends what was promised for the records.
@@ -212,18 +217,25 @@ impl Pool {
         }
         for appended in recorded {
             // Before the map: what is found there from here on is known to be part of the log.
-            let applying = self.applying(batch, appended.branch());
+            let applying = self.applying(m, batch, appended.branch());
             appended.publish(applying);
         }
         self.publish(plan.pages);
         for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
             branch.generation.supersede(|| self.map.forget_frozen(branch.id));
         }
-        Ok(())
+        // Behind the data: what an anchor has is recorded up to there.
+        self.operations_done(m, operations)
     }
 
     /// Records what the batch changes, and readies the transaction that makes it so.
-    fn prepare(&self, batch: &Batch, plan: &Plan, begun: Vec<Recorder>) -> Result<(Vec<Appended>, Txn<'_>)> {
+    fn prepare(
+        &self,
+        batch: &Batch,
+        plan: &Plan,
+        operations: &[Operation<'_>],
+        begun: Vec<Recorder>,
+    ) -> Result<(Vec<Appended>, Txn<'_>)> {
         let recorded = self.log_batch(batch, begun)?;
         let mut txn = self.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
@@ -234,6 +246,7 @@ impl Pool {
                 self.put_branch_slots(&mut txn, branch, *slots)?;
             }
         }
+        self.write_operations(&mut txn, operations)?;
         Ok((recorded, txn))
     }
 

@@ -1,7 +1,8 @@
 //! Freeing much at once, in steps: long discards, the tails of shrunk volumes, and branches without a volume. Every step
 //! is a commit of its own and can be repeated after a crash: what is freed already is not in the map any more.
 
-use super::collect::{Batch, DiscardRange, Item, Source};
+use super::collect::{Batch, DiscardRange, Item, Run, Source, Step as RunStep};
+use super::control::Operation;
 use super::plan::{Change, hole};
 use crate::catalog::{Event, Version};
 use crate::error::Result;
@@ -29,28 +30,33 @@ struct Step {
 }
 
 impl Pool {
-    /// Carries out a discard record that is too long for a batch. Until its position is committed staging answers for
-    /// the range.
-    pub(super) fn discard_long(
-        &self,
-        m: &mut Maintenance,
-        (lsn, time): (u64, u64),
-        range: &DiscardRange,
-        reserved: &[(u8, u64)],
-    ) -> Result<()> {
-        self.discard_in_steps(m, range)?;
+    /// Carries out a run: what its first discard frees, in steps, and then all that its records make
+    /// known, in one commit. Until that staging answers for what is discarded.
+    pub(super) fn carry_out_run(&self, m: &mut Maintenance, run: &Run) -> Result<()> {
+        if let Some((_, RunStep::Discard(range))) = run.steps.first() {
+            self.discard_in_steps(m, range)?;
+        }
+        let mut operations = Vec::new();
+        for (at, step) in &run.steps {
+            match step {
+                RunStep::Control(control) => operations.push(self.operation(*at, control)?),
+                RunStep::Discard(range) => operations.extend(self.emptied(*at, range)),
+            }
+        }
         let mut txn = self.catalog.begin()?;
-        let recorded = range.branch.cdp.log.read().settings.is_some();
-        let emptied = Event::Emptied { start: range.bytes.start, end: range.bytes.end, time };
-        if recorded {
-            txn.put_cdp_event(range.branch.id, lsn, &emptied)?;
-        }
-        self.commit(m, txn, lsn, lsn, reserved)?;
-        if recorded {
-            range.branch.cdp.change(|log| log.put_event(lsn, emptied));
-        }
-        range.branch.staging.remove(std::iter::empty(), lsn);
+        self.write_operations(&mut txn, &operations)?;
+        self.commit(m, txn, run.last_lsn, run.last_lsn, &run.reserved)?;
+        self.operations_done(m, operations)?;
+        run.unstage();
         Ok(())
+    }
+
+    /// What a long discard means for a history.
+    fn emptied<'a>(&self, (lsn, time): (u64, u64), range: &DiscardRange) -> Option<Operation<'a>> {
+        let recorded = range.branch.cdp.log.read().settings.is_some();
+        let Range { start, end } = range.bytes;
+        let event = Event::Emptied { start, end, time };
+        recorded.then(|| Operation::of_event(lsn, range.branch.clone(), event))
     }
 
     /// Frees the whole chunks of a range and zeroes its edges in place.

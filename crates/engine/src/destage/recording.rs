@@ -12,8 +12,8 @@ use crate::cdp::log::{Applying, Patch};
 use crate::codec::crc32c;
 use crate::error::{Error, Result, corrupt};
 use crate::map::page::MapPage;
-use crate::pool::Pool;
 use crate::pool::line::{Branch, Line};
+use crate::pool::{Maintenance, Pool};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -243,7 +243,7 @@ impl Pool {
     }
 
     /// What a batch is about to write over what is in place on `branch`.
-    pub(super) fn applying(&self, batch: &Batch, branch: &Branch) -> Applying {
+    pub(super) fn applying(&self, m: &Maintenance, batch: &Batch, branch: &Branch) -> Applying {
         let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
         let parts = batch.items[items_of(batch, index)].iter().map(|item| {
             let patch = match item.source {
@@ -252,6 +252,6 @@ impl Pool {
             };
             (item.chunk, item.start, item.end, patch)
         });
-        Applying { parts: parts.collect() }
+        Applying { parts: parts.collect(), in_place: m.destaged }
     }
 }

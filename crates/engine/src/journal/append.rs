@@ -322,6 +322,7 @@ mod tests {
                 offset: 0,
                 length: data.len() as u64,
                 slots: 0,
+                alone: false,
                 crcs: PieceCrcs::of(0, &data),
                 data,
                 staging: None,

@@ -19,6 +19,7 @@ mod segment;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub(crate) use append::stage_located;
 pub(crate) use cursor::{Cursor, Located};
@@ -30,6 +31,7 @@ pub(crate) use segment::SegmentFile;
 #[cfg(feature = "fuzzing")]
 pub(crate) use segment::SegmentReader;
 pub(crate) use tail::{keep_room as keep_tail_room, restore as restore_tail};
+pub(crate) use turns::Turns;
 
 use crate::cdp::room::Place;
 use crate::clock::PoolClock;
@@ -64,6 +66,8 @@ pub(crate) struct Journal {
     changed: Condvar,
     /// Much was written since the last sync began.
     write_back: Condvar,
+    /// Fewer turns wait.
+    turn_passed: Condvar,
     creating: Mutex<()>,
     written: AtomicU64,
     synced: AtomicU64,
@@ -105,6 +109,7 @@ struct State {
     next_seq: u64,
     /// The next record starts at a fresh block: a sync has begun.
     pad: bool,
+    turns: Turns,
     free: Vec<Arc<SegmentFile>>,
     created: u32,
     queue: Vec<Pending>,
@@ -127,6 +132,8 @@ pub(crate) struct Record {
     pub(crate) slots: u16,
     pub(crate) data: Bytes,
     pub(crate) crcs: PieceCrcs,
+    /// It is carried out in a commit of its own.
+    pub(crate) alone: bool,
     /// Where it is to be found until it is in place; none for control records.
     pub(crate) staging: Option<Arc<Staging>>,
 }
@@ -150,6 +157,8 @@ pub(crate) enum Room {
     NeedsFile,
     /// Once a destage has let go of a segment.
     Full,
+    /// Once some of the turns that wait are carried out.
+    Turns,
 }
 
 /// The sequencing lock, held.
@@ -184,6 +193,7 @@ impl Journal {
             open: false,
             next_seq: scanned.next_seq,
             pad: false,
+            turns: scanned.turns,
             free: scanned.free,
             // Files that lack space were left out: not every index below the largest has one.
             created,
@@ -204,6 +214,7 @@ impl Journal {
             state: Mutex::new(state),
             changed: Condvar::new(),
             write_back: Condvar::new(),
+            turn_passed: Condvar::new(),
             creating: Mutex::new(()),
             files,
             counters: Counters::default(),
@@ -236,6 +247,18 @@ impl Journal {
     pub(crate) fn sequence(&self) -> Sequencing<'_> {
         let state = self.state.lock();
         Sequencing { _alarm: self.fault.alarm("a record was sequenced"), journal: self, state }
+    }
+
+    /// Turns that wait to be carried out.
+    pub(crate) fn turns(&self) -> usize {
+        self.state.lock().turns.len()
+    }
+
+    /// Everything up to `lsn` is carried out.
+    pub(crate) fn turns_passed(&self, lsn: u64) {
+        let mut state = self.state.lock();
+        state.turns.passed(lsn);
+        self.turn_passed.notify_all();
     }
 
     /// Bytes in use and in all.
@@ -334,6 +357,15 @@ impl Journal {
         state.waiters -= 1;
     }
 
+    /// Waits until fewer than `most` turns wait, at most a moment: what else goes on in the journal
+    /// wakes nobody who waits here.
+    pub(crate) fn wait_for_turns(&self, most: usize) {
+        let mut state = self.state.lock();
+        if state.turns.len() >= most {
+            self.turn_passed.wait_for(&mut state, std::time::Duration::from_millis(5));
+        }
+    }
+
     fn next_seq(&self) -> u64 {
         self.state.lock().next_seq
     }
@@ -372,6 +404,11 @@ impl Sequencing<'_> {
         let here = state.open.then(|| Some((state.chain.back()?.header.seq, self.fits(data_len)?))).flatten();
         let (segment, at) = here.unwrap_or((state.next_seq, FIRST_RECORD));
         Place { segment, at, after: state.last_lsn, cut: state.last_unmapping }
+    }
+
+    /// Turns that wait to be carried out.
+    pub(crate) fn turns(&self) -> usize {
+        self.state.turns.len()
     }
 
     /// Last LSN given out.
@@ -414,6 +451,7 @@ impl Sequencing<'_> {
         if matches!(record.kind, Kind::Discard | Kind::Control) {
             state.last_unmapping = lsn;
         }
+        state.turns.note(lsn, record.alone, record.staging.as_deref(), record.epoch);
         let header = Header {
             incarnation: self.journal.config.incarnation,
             lsn,

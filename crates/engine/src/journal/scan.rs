@@ -17,6 +17,7 @@ use super::proof::{Witness, gather, search};
 use super::record::{BLOCK, HEADER_LEN, Header};
 use super::segment::{FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_name};
 use super::tail::{Owner, write_again};
+use super::turns::Turns;
 use crate::catalog::{JournalRecord, Positions, Superblock};
 use crate::codec::align_up;
 use crate::disk::{Dir, SyncPurpose};
@@ -92,6 +93,8 @@ pub(crate) struct Scanned {
     pub(crate) next_seq: u64,
     /// The record after `destaged_lsn`.
     pub(crate) cursor: Cursor,
+    /// Of what is still to be carried out; whoever visits it fills them.
+    pub(crate) turns: Turns,
     /// The damage, where it was to be accepted.
     pub(crate) accepted: Option<Accepted>,
     /// Everything up to here was durable once: the catalog says so, or a record.
@@ -119,6 +122,7 @@ impl Scanned {
             max_incarnation: 0,
             next_seq: start.seq,
             cursor: Cursor { seq: start.seq, at: FIRST_RECORD, lsn: start.destaged_lsn + 1 },
+            turns: Turns::default(),
             accepted: None,
             synced_lsn: start.synced_lsn,
             unsynced: VecDeque::new(),

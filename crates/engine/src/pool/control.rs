@@ -57,6 +57,10 @@ impl Pool {
         let mut relief = Relief::default();
         loop {
             self.check_usable()?;
+            if self.too_many_turns(self.journal.turns()) {
+                self.make_room(Room::Turns)?;
+                continue;
+            }
             let mut names = self.names.write();
             let (controls, slot_of) = build(&names)?;
             let encoded: Vec<Vec<u8>> = controls.iter().map(Control::encode).collect();
@@ -88,7 +92,7 @@ impl Pool {
             let count = controls.len();
             for (n, (control, data)) in controls.iter().zip(encoded).enumerate() {
                 let slot_of = slot_of.as_ref().filter(|_| n + 1 == count);
-                last = sequencing.push(control_record(data, slot_of))?;
+                last = sequencing.push(control_record(control, data, slot_of))?;
                 names.apply(control, last, sequencing.last_time())?;
             }
             if let Some(record) = behind(&names)? {
@@ -382,7 +386,7 @@ impl Pool {
 }
 
 /// The journal's record of an operation; `slot_of`: a slot of that branch was promised for it.
-fn control_record(data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
+fn control_record(control: &Control, data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
     Record {
         kind: Kind::Control,
         branch: slot_of.map_or(0, |b| b.id),
@@ -391,6 +395,7 @@ fn control_record(data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
         length: data.len() as u64,
         slots: slot_of.is_some() as u16,
         crcs: PieceCrcs::of(0, &data),
+        alone: slot_of.is_some() || !control.shares_commit(),
         data: Bytes::from(data),
         staging: None,
     }

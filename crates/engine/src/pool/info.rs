@@ -39,6 +39,13 @@ pub struct PoolOptions {
     pub batch_bytes: u64,
     /// Destage starts when this share of the journal is in use, in per cent (0: at once).
     pub destage_start_percent: u8,
+    /// Destage starts when so many stretches of the journal wait that can't share a commit, however
+    /// few bytes they are: whoever needs the journal to be carried out, and a writer that finds it
+    /// full, waits for them all.
+    pub lazy_turns: usize,
+    /// So many of them may wait, and one more; what would add to them (snapshots, marks, long
+    /// discards) waits for the first ones to go.
+    pub max_turns: usize,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,
     /// Volumes that rest on more levels than this are made independent of them in the background (0: never).
@@ -75,6 +82,8 @@ impl PoolOptions {
     /// What a batch carries is let go of as a whole: writers shall not have to wait for it.
     pub(crate) fn fit(&mut self, config: &PoolConfig) {
         self.batch_bytes = self.batch_bytes.min(config.journal_size / 8);
+        // With none allowed nothing could begin.
+        self.max_turns = self.max_turns.max(1);
     }
 }
 
@@ -87,6 +96,8 @@ impl Default for PoolOptions {
             destage_threads: 2,
             batch_bytes: 128 << 20,
             destage_start_percent: 60,
+            lazy_turns: 64,
+            max_turns: 256,
             low_space_percent: 10,
             flatten_depth: 32,
             recompress_history: true,
@@ -463,6 +474,8 @@ pub struct PoolStats {
     pub preserved_lsn: u64,
     /// End of what is in place.
     pub destaged_lsn: u64,
+    /// Stretches of the journal that wait to be carried out and can't share a commit.
+    pub journal_turns: u64,
     /// Bytes of journal in use.
     pub journal_used: u64,
     /// Bytes of journal that can be used.

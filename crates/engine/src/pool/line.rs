@@ -5,6 +5,7 @@ use super::image::Image;
 use super::info::{SnapshotPolicy, VolumeInfo};
 use super::{Method, Order, Pool};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
+use crate::cdp::LONG_DISCARD;
 use crate::cdp::log::BranchCdp;
 use crate::cdp::moment::At;
 use crate::error::{Result, conflict, not_found};
@@ -17,6 +18,9 @@ use std::sync::{Arc, OnceLock};
 
 /// The epoch at which a volume reads its branch: everything.
 pub(crate) const HEAD: u32 = u32::MAX;
+
+/// A discard of more whole chunks than this is carried out alone, in steps.
+const MAX_HOLES: u64 = 4096;
 
 /// One line of history.
 pub(crate) struct Branch {
@@ -109,6 +113,14 @@ pub(crate) struct Line {
 }
 
 impl Branch {
+    /// Is a discard of `length` bytes from byte `offset` on carried out alone, in steps? Of a
+    /// `recorded` branch also when it came right behind an anchor, so that nothing need be recorded.
+    pub(crate) fn discards_alone(&self, offset: u64, length: u64, recorded: bool) -> bool {
+        let size = 1u64 << self.chunk_log2;
+        let whole = ((offset + length) / size).saturating_sub(offset.div_ceil(size));
+        whole > MAX_HOLES || recorded && length > LONG_DISCARD
+    }
+
     pub(crate) fn new(
         id: u64,
         record: &BranchRecord,

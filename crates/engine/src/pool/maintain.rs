@@ -265,6 +265,7 @@ impl Pool {
             || self.is_quiet(m)
             || recorded
             || self.is_pressed()
+            || self.journal.turns() >= self.options.lazy_turns
             || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
     }
 
@@ -541,34 +542,60 @@ impl Pool {
         match room {
             Room::Ready => Ok(()),
             Room::NeedsFile => self.add_journal_file(false).map(|_| ()),
+            Room::Full if self.help_destage()? => Ok(()),
+            Room::Full if self.shortages.cause(Task::Destage).is_some() => self.wait_out_shortage(),
+            Room::Turns if self.help_destage()? => Ok(()),
+            // Turns don't count then.
+            Room::Turns if self.shortages.cause(Task::Destage).is_some() => Ok(()),
             Room::Full => {
-                self.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
-                self.kick();
-                let mut progress = false;
-                if let Some(mut m) = self.maintenance.try_lock() {
-                    let m = &mut *m;
-                    self.poll_retired(m)?;
-                    progress = self.retry_destage(m)?;
-                    if progress {
-                        self.owe_freeing(m);
-                        let mut steps = 0;
-                        while steps < STEPS_OF_HELP && passing(self.pay_freeing(m, false), false)? {
-                            steps += 1;
-                        }
-                    } else {
-                        passing(self.checkpoint(m), ())?;
-                    }
-                    progress |= self.poll_retired(m)?;
-                }
-                if !progress && self.shortages.cause(Task::Destage).is_some() {
-                    return self.wait_out_shortage();
-                }
-                if !progress {
-                    self.journal.wait_for_room();
-                }
+                self.journal.wait_for_room();
+                Ok(())
+            }
+            Room::Turns => {
+                self.journal.wait_for_turns(self.options.max_turns);
                 Ok(())
             }
         }
+    }
+
+    /// Destages one batch, unless somebody else is at it. False when that brought nothing.
+    fn help_destage(&self) -> Result<bool> {
+        self.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
+        self.kick();
+        let Some(mut m) = self.maintenance.try_lock() else { return Ok(false) };
+        let m = &mut *m;
+        self.poll_retired(m)?;
+        let progress = self.retry_destage(m)?;
+        if progress {
+            self.owe_freeing(m);
+            let mut steps = 0;
+            while steps < STEPS_OF_HELP && passing(self.pay_freeing(m, false), false)? {
+                steps += 1;
+            }
+        } else {
+            passing(self.checkpoint(m), ())?;
+        }
+        Ok(self.poll_retired(m)? || progress)
+    }
+
+    /// Do so many turns wait that nothing may add to them? Not while destage waits for the end of a
+    /// shortage: a deletion may be what ends that.
+    pub(crate) fn too_many_turns(&self, waiting: usize) -> bool {
+        waiting >= self.options.max_turns && self.shortages.cause(Task::Destage).is_none()
+    }
+
+    /// Would a control record have to help to carry out what waits?
+    pub fn must_help(&self) -> bool {
+        self.is_pressed() || self.too_many_turns(self.journal.turns())
+    }
+
+    /// Carries turns out until a snapshot need not wait for them, for somebody who must not be kept
+    /// waiting while it is taken.
+    pub fn make_way(&self) -> Result<()> {
+        while self.too_many_turns(2 * self.journal.turns()) {
+            self.make_room(Room::Turns)?;
+        }
+        Ok(())
     }
 
     /// Is staging's memory at its bound?

@@ -186,6 +186,7 @@ impl Pool {
             synced_lsn: self.journal.synced(),
             preserved_lsn: get(&self.positions.preserved),
             destaged_lsn: get(&self.positions.destaged),
+            journal_turns: self.journal.turns() as u64,
             journal_used,
             journal_capacity,
             journal_groups: get(&self.journal.counters.groups),

@@ -28,8 +28,8 @@ use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
-    Accepted, Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, keep_tail_room, make_durable,
-    restore_tail, scan, stage_located,
+    Accepted, Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, Turns, keep_tail_room,
+    make_durable, restore_tail, scan, stage_located,
 };
 use crate::map::Map;
 use crate::world::{World, uuid};
@@ -568,6 +568,7 @@ fn recover_journal(
 ) -> Result<Scanned> {
     // Before this LSN no batch reaches over.
     let mut cut = preserved;
+    let mut turns = Turns::default();
     let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
         let header = &located.header;
         if header.lsn <= preserved {
@@ -589,6 +590,7 @@ fn recover_journal(
         };
         if header.kind == Kind::Control {
             let control = decode_control(header.lsn, data)?;
+            turns.note(header.lsn, header.slots > 0 || !control.shares_commit(), None, 0);
             if let Some(branch) = names.branches.get(&header.branch) {
                 space.adjust_reserved(branch.slot_log2, header.slots.into());
             }
@@ -596,6 +598,9 @@ fn recover_journal(
         }
         // A record of a branch that is gone is skipped.
         if let Some(branch) = names.branches.get(&header.branch) {
+            let alone = header.kind == Kind::Discard
+                && branch.discards_alone(header.offset, header.length, branch.cdp.is_on());
+            turns.note(header.lsn, alone, Some(&branch.staging), header.epoch);
             stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
             space.adjust_reserved(branch.slot_log2, header.slots.into());
             catalog_room.promised_before(growth(branch, header.kind, header.offset, header.length));
@@ -607,7 +612,9 @@ fn recover_journal(
         }
         Ok(())
     };
-    scan(dir, start, true, &mut visit)
+    let mut scanned = scan(dir, start, true, &mut visit)?;
+    scanned.turns = turns;
+    Ok(scanned)
 }
 
 /// Commits, before anything is appended, that what the scan found is durable and that another incarnation writes now.

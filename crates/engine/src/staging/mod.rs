@@ -95,6 +95,9 @@ pub(crate) struct Staging {
     ranges: RwLock<BTreeMap<u32, RangeMap>>,
     range_count: AtomicUsize,
     pieces: AtomicU64,
+    /// The last turn of the journal with a record of the branch, and that record's epoch: one above
+    /// the other. Changes under the sequencing lock. See [`crate::journal::Turns`].
+    turn: AtomicU64,
     /// Ranges that are compared now, and whether there are any: for the path of writes.
     watches: Mutex<Vec<Arc<watch::Spot>>>,
     watched: AtomicBool,
@@ -107,6 +110,7 @@ impl Staging {
             ranges: RwLock::new(BTreeMap::new()),
             range_count: AtomicUsize::new(0),
             pieces: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
             watches: Mutex::default(),
             watched: AtomicBool::new(false),
         }
@@ -120,6 +124,16 @@ impl Staging {
     /// Nothing is staged. A write acknowledged before the call is staged or published in the map.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.load(Ordering::Acquire) == 0 && self.range_count.load(Ordering::Acquire) == 0
+    }
+
+    /// The last turn with a record of the branch, if there was one, and that record's epoch.
+    pub(crate) fn turn(&self) -> Option<(u32, u32)> {
+        let turn = self.turn.load(Ordering::Relaxed);
+        (turn > 0).then_some(((turn >> 32) as u32, turn as u32))
+    }
+
+    pub(crate) fn set_turn(&self, number: u32, epoch: u32) {
+        self.turn.store(u64::from(number) << 32 | u64::from(epoch), Ordering::Relaxed);
     }
 
     /// Staged pieces and ranges.

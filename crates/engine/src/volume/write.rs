@@ -270,6 +270,7 @@ impl Volume {
                 length: part,
                 slots,
                 crcs: PieceCrcs::of(at, &data),
+                alone: kind == Kind::Discard && branch.discards_alone(at, part, branch.cdp.is_on()),
                 data,
                 staging: Some(branch.staging.clone()),
             });
@@ -336,6 +337,9 @@ impl Volume {
                 }
                 let place = match sequencing.room(record.data.len() as u64, false) {
                     Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
+                    Room::Ready if record.alone && self.pool.too_many_turns(sequencing.turns()) => {
+                        Room::Turns
+                    }
                     place => place,
                 };
                 if place == Room::Ready {

@@ -56,6 +56,7 @@ pub(super) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api:
             segment_size: info.config.segment_size,
             capacity: stats.journal_capacity,
             used: stats.journal_used,
+            turns: stats.journal_turns,
             sequenced_lsn: stats.sequenced_lsn,
             written_lsn: stats.written_lsn,
             synced_lsn: stats.synced_lsn,

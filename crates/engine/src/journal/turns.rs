@@ -1,0 +1,82 @@
+//! Turns: the stretches of the log that destage carries out one after another, each with a commit of
+//! its own at least.
+//!
+//! Bytes and records say how much work waits, but not how many commits: what snapshots, marks and
+//! long discards cut apart can't share one. So the log counts them while it grows. The count follows
+//! the rules by which destage collects a batch, but for the size of one.
+
+use crate::staging::Staging;
+use std::collections::VecDeque;
+
+/// The turns that wait.
+#[derive(Default)]
+pub(crate) struct Turns {
+    /// LSNs with which they begin, oldest first.
+    begins: VecDeque<u64>,
+    /// The number of the last one.
+    number: u32,
+    /// The last record is carried out alone.
+    after_alone: bool,
+}
+
+impl Turns {
+    /// Takes note of the next record, in order. `alone`: no other record shares its commit.
+    /// `staging` is its branch's, in whose `epoch` it is.
+    pub(crate) fn note(&mut self, lsn: u64, alone: bool, staging: Option<&Staging>, epoch: u32) {
+        let parted = || staging.is_some_and(|s| s.turn().is_some_and(|t| t.0 == self.number && t.1 != epoch));
+        if alone || self.after_alone || self.number == 0 || parted() {
+            self.number = self.number.wrapping_add(1).max(1);
+            self.begins.push_back(lsn);
+        }
+        if let Some(staging) = staging {
+            staging.set_turn(self.number, epoch);
+        }
+        self.after_alone = alone;
+    }
+
+    /// Everything up to `lsn` is carried out.
+    pub(crate) fn passed(&mut self, lsn: u64) {
+        while self.begins.front().is_some_and(|begin| *begin <= lsn) {
+            self.begins.pop_front();
+        }
+    }
+
+    /// Turns that have not begun to be carried out.
+    pub(crate) fn len(&self) -> usize {
+        self.begins.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_part_only_what_their_own_branch_has() {
+        let (a, b) = (Staging::new(), Staging::new());
+        let mut turns = Turns::default();
+        // Two volumes take turns in writing and being snapshotted: a round is a turn.
+        for round in 0..3 {
+            let lsn = 1 + round * 4;
+            turns.note(lsn, false, Some(&a), round as u32);
+            turns.note(lsn + 1, false, None, 0);
+            turns.note(lsn + 2, false, Some(&b), round as u32);
+            turns.note(lsn + 3, false, None, 0);
+        }
+        assert_eq!(turns.begins, [1, 5, 9]);
+        turns.passed(4);
+        assert_eq!(turns.len(), 2);
+        turns.passed(12);
+        assert_eq!(turns.len(), 0);
+    }
+
+    #[test]
+    fn what_is_carried_out_alone_is_a_turn() {
+        let a = Staging::new();
+        let mut turns = Turns::default();
+        for (lsn, alone) in [(1, false), (2, true), (3, true), (4, false), (5, false)] {
+            turns.note(lsn, alone, Some(&a), 0);
+        }
+        assert_eq!(turns.begins, [1, 2, 3, 4]);
+    }
+}
