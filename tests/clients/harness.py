@@ -14,12 +14,14 @@ Environment:
 import argparse
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import pathlib
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -112,6 +114,25 @@ def tree_checksums(root):
             key = os.path.relpath(path, root)
             sums[key] = os.readlink(path) if os.path.islink(path) else sha256(path)
     return sums
+
+
+class Api(http.client.HTTPConnection):
+    """The admin API on a server's Unix socket, for what takes the command line too long."""
+
+    def __init__(self, path):
+        super().__init__("localhost")
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path)
+
+    def post(self, path, body):
+        """Creates something."""
+        self.request("POST", f"/api/v1/{path}", json.dumps(body), {"content-type": "application/json"})
+        answer = self.getresponse()
+        said = answer.read()
+        assert answer.status == 201, (path, answer.status, said)
 
 
 class Daemon:

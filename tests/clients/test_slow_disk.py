@@ -4,16 +4,14 @@ over iSCSI and NBD, by a server under load too."""
 
 import statistics
 import struct
-import subprocess
-import threading
 import time
 
 from iscsi import *
 from iscsi_wire import (DATA_IN, FINAL, IMMEDIATE, NO_TAG, NOP_IN, NOP_OUT, READ, RESPONSE, WRITE, Initiator, Pdu, attached,
                         read10, write10)
+from slow import SLOW, Slow
 from wire import REQUEST, Wire
 
-SLOW = 6
 SESSIONS = 32
 # A sync that the disk takes its time for is delayed by strace, which stops the server at every system call: a ping
 # takes some milliseconds under it.
@@ -21,26 +19,6 @@ PROMPT = 0.25
 SYNCHRONIZE_CACHE = bytes([0x35] + [0] * 9)
 ABORT_TASK = 1
 TASK_MANAGEMENT, TASK_RESPONSE = 0x02, 0x22
-
-
-class Slow:
-    """Delays every sync of a server."""
-
-    def __init__(self, t, served, seconds=SLOW):
-        need("strace")
-        self.process = subprocess.Popen(
-            ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e",
-             f"inject=fdatasync,fsync:delay_enter={int(seconds * 1e6)}", "-p", str(served.process.pid)],
-            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        t.defer(self.end)
-        time.sleep(1)
-        if self.process.poll() is not None:
-            raise Skip(f"strace can't attach here: {self.process.stderr.read().strip()}")
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(60)
 
 
 def ping(session, limit=PROMPT):
