@@ -12,7 +12,7 @@ use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
 use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
-use crate::{allocator, descriptors, logging, priority, storage};
+use crate::{descriptors, logging, priority, storage};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
@@ -33,7 +33,6 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs a server until it is told to stop (SIGTERM or SIGINT).
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
-    allocator::settle();
     let config = settings.resolve()?;
     logging::start(&config.log, config.log_format)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));

@@ -4,7 +4,6 @@
 //! engine from threads that may block.
 #![forbid(unsafe_code)]
 
-mod allocator;
 mod backups;
 mod config;
 mod cost;
