@@ -4,9 +4,13 @@
 //! below a directory that the configuration names, whatever links lie on the way; over the network
 //! there is no other. And it never leads to a file that the server itself lives by, under whatever
 //! name: that would hand out passwords, or all volumes at once.
+//!
+//! What was looked at is held until the request has used it, so that nothing else can be put in its
+//! place.
 
 use crate::{iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_engine::disk::Hold;
 use hindcast_engine::pool::Pool;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -28,7 +32,9 @@ pub(crate) enum Door {
 /// What is to be done with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// An image that is read, or a file or device that is exported. It is there.
+    /// An image that is read. It is there.
+    Image,
+    /// A file or device that is exported. It is there.
     Export,
     /// A physical volume. It may be a new file, also one in the data directory.
     Pv,
@@ -44,6 +50,17 @@ pub(crate) struct HostPaths {
     allowed: Vec<PathBuf>,
     /// Files of the configuration.
     own: Vec<PathBuf>,
+}
+
+/// A path that may be used.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    /// Where requests are bound to directories, and of what is exported, it is free of symbolic
+    /// links.
+    pub(crate) path: String,
+    /// While it lives `path` stands for what was looked at. None where there was nothing, and any
+    /// place will do.
+    hold: Option<Hold>,
 }
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -62,6 +79,13 @@ fn failed(path: &str, error: impl Into<std::io::Error>) -> ErrorBody {
     refusal(kind, path, error)
 }
 
+/// What is at a path.
+enum Found {
+    There(OwnedFd),
+    /// Nothing. In this directory something can be made there; without one, wherever.
+    Nothing(Option<OwnedFd>),
+}
+
 /// Identity of a file; of a device that is behind a node, the device's.
 type Id = (bool, u64, u64);
 
@@ -77,9 +101,8 @@ impl HostPaths {
         HostPaths { data: data.to_owned(), allowed: allowed.to_vec(), own: own.to_vec() }
     }
 
-    /// The path as it may be opened: where requests are bound to directories it is free of symbolic
-    /// links.
-    pub(crate) fn check(&self, door: Door, pool: &Pool, path: &str, purpose: Purpose) -> Result<String> {
+    /// The path as it may be opened, while the answer lives.
+    pub(crate) fn check(&self, door: Door, pool: &Pool, path: &str, purpose: Purpose) -> Result<Checked> {
         let refuse = |kind, why: &str| Err(refusal(kind, path, why));
         let said = Path::new(path);
         if said.components().any(|part| part == Component::ParentDir) {
@@ -93,17 +116,21 @@ impl HostPaths {
         let found = match bound {
             true => self.beneath(&whole, path)?,
             false => match rustix::fs::open(&whole, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-                Ok(file) => Some(file),
-                Err(Errno::NOENT) => None,
+                Ok(file) => Found::There(file),
+                Err(Errno::NOENT) => Found::Nothing(None),
                 Err(e) => return Err(failed(path, e)),
             },
         };
-        let Some(file) = found else {
-            // It is made by who uses the path: in a directory that was seen to be within.
-            return match purpose {
-                Purpose::Pv | Purpose::Directory => Ok(path.to_owned()),
-                Purpose::Export => refuse(ErrorKind::NotFound, "there is no such file"),
-            };
+        let file = match found {
+            Found::There(file) => file,
+            // It is made by who uses the path: in the directory that was seen to be within.
+            Found::Nothing(directory) => {
+                let hold = directory.map(|directory| Hold::new_file(&whole, directory));
+                return match purpose {
+                    Purpose::Pv | Purpose::Directory => Ok(Checked { path: path.to_owned(), hold }),
+                    _ => refuse(ErrorKind::NotFound, "there is no such file"),
+                };
+            }
         };
         let stat = rustix::fs::fstat(&file).map_err(|e| failed(path, e))?;
         match (FileType::from_raw_mode(stat.st_mode), purpose) {
@@ -115,16 +142,17 @@ impl HostPaths {
         if purpose != Purpose::Directory && self.own_ids(pool).contains(&id(&stat)) {
             return refuse(ErrorKind::Conflict, "it belongs to the pool, or to the server");
         }
-        match bound && said.is_absolute() {
-            true => real_path(&file, path),
-            false => Ok(path.to_owned()),
-        }
+        let path = match (bound || purpose == Purpose::Export) && said.is_absolute() {
+            true => real_path(&file, path)?,
+            false => path.to_owned(),
+        };
+        let hold = Some(Hold::file(self.data.join(&path), file));
+        Ok(Checked { path, hold })
     }
 
     /// Opens what an allowed directory holds, to look at it. Neither symbolic links nor what others
-    /// do meanwhile lead out of the directory. `None`: there is nothing, and something can be made
-    /// there.
-    fn beneath(&self, whole: &Path, path: &str) -> Result<Option<OwnedFd>> {
+    /// do meanwhile lead out of the directory.
+    fn beneath(&self, whole: &Path, path: &str) -> Result<Found> {
         let refused = |why: &str| refusal(ErrorKind::Forbidden, path, why);
         let named = self.allowed.iter().filter(|dir| whole.starts_with(dir));
         let root = named.max_by_key(|dir| dir.as_os_str().len());
@@ -144,14 +172,14 @@ impl HostPaths {
         let inner = whole.strip_prefix(root).unwrap_or(whole);
         let leads_out = "it leads out of the directory that --allow-path names";
         match open(inner, look) {
-            Ok(file) => Ok(Some(file)),
+            Ok(file) => Ok(Found::There(file)),
             Err(Errno::NOENT) => {
                 // A link that leads nowhere would be followed by who makes the file.
                 if open(inner, look | OFlags::NOFOLLOW).is_ok() {
                     return Err(refused("a symbolic link is there"));
                 }
                 match open(inner.parent().unwrap_or(Path::new("")), look | OFlags::DIRECTORY) {
-                    Ok(_) => Ok(None),
+                    Ok(directory) => Ok(Found::Nothing(Some(directory))),
                     Err(Errno::XDEV | Errno::LOOP) => Err(refused(leads_out)),
                     Err(e) => Err(failed(path, e)),
                 }
@@ -182,6 +210,16 @@ impl HostPaths {
     }
 }
 
+impl Checked {
+    /// The directory, made where there was none: a way to it that stays the same while the second
+    /// lives.
+    pub(crate) fn directory(self) -> std::io::Result<(PathBuf, Option<Hold>)> {
+        let Some(hold) = self.hold else { return Ok((PathBuf::from(self.path), None)) };
+        let hold = hold.into_directory()?;
+        Ok((hold.way(), Some(hold)))
+    }
+}
+
 /// Is it a name that the server or the engine gives a file in the data directory? Others may have
 /// been put there to be an image or a physical volume.
 fn is_known(name: &OsStr) -> bool {
@@ -204,4 +242,120 @@ fn real_path(file: &OwnedFd, path: &str) -> Result<String> {
     // One that was removed or replaced meanwhile has another name, or none.
     same(&real).ok_or_else(|| wrong("it was replaced meanwhile"))?;
     real.into_os_string().into_string().map_err(|_| wrong("the path it leads to is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::passthrough::{FileDevice, FileSpec};
+    use crate::world;
+    use hindcast_engine::device::BlockDevice;
+    use hindcast_engine::disk::{Dir, FileDir};
+    use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::Arc;
+
+    const M: u64 = 1 << 20;
+
+    struct Fixture {
+        tmp: tempfile::TempDir,
+        pool: Arc<Pool>,
+        paths: HostPaths,
+    }
+
+    /// `allowed/d/disk` is full of ones, `secrets/disk` of nines, which nobody may read.
+    fn fixture() -> Fixture {
+        let tmp = tempfile::tempdir().unwrap();
+        let at = |path: &str| tmp.path().join(path);
+        for (file, byte) in [("allowed/d/disk", 1), ("secrets/disk", 9)] {
+            fs::create_dir_all(at(file).parent().unwrap()).unwrap();
+            fs::write(at(file), [byte; 64 << 10]).unwrap();
+        }
+        fs::create_dir(at("pool")).unwrap();
+        let allowed = [at("allowed").canonicalize().unwrap()];
+        let dir: Arc<dyn Dir> = Arc::new(FileDir::new(at("pool")).bound(&allowed));
+        let config = PoolConfig { journal_size: 16 * M, segment_size: 4 * M, ..PoolConfig::default() };
+        let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 * M), force: false };
+        Pool::create(dir.clone(), &world::real(), &config, Placement::Anywhere, &[pv]).unwrap();
+        let pool = Pool::open(dir, world::real(), PoolOptions::default()).unwrap();
+        let paths = HostPaths::new(&at("pool"), &allowed, &[]);
+        Fixture { tmp, pool, paths }
+    }
+
+    impl Fixture {
+        fn checked(&self, path: &str, purpose: Purpose) -> Checked {
+            let path = self.tmp.path().canonicalize().unwrap().join(path);
+            self.paths.check(Door::Network, &self.pool, path.to_str().unwrap(), purpose).unwrap()
+        }
+
+        /// `allowed/d` leads to the secrets from now on.
+        fn replace(&self) {
+            let at = |path: &str| self.tmp.path().join(path);
+            fs::rename(at("allowed/d"), at("allowed/was")).unwrap();
+            symlink(at("secrets"), at("allowed/d")).unwrap();
+        }
+
+        fn volume_over(&self, image: &str) -> hindcast_engine::Result<u8> {
+            let (name, read_only) = ("v".to_owned(), false);
+            let new = NewVolume { name, size: 0, chunk_size: 16 << 10, block_size: 512, read_only };
+            self.pool.create_volume_over(&new, image)?;
+            self.first()
+        }
+
+        fn first(&self) -> hindcast_engine::Result<u8> {
+            let mut block = [0; 512];
+            self.pool.open_volume("v", true)?.read(0, &mut block)?;
+            Ok(block[0])
+        }
+    }
+
+    #[test]
+    fn an_image_that_was_checked_is_the_one_that_is_shown() {
+        let f = fixture();
+        let checked = f.checked("allowed/d/disk", Purpose::Image);
+        f.replace();
+        assert_eq!(f.volume_over(&checked.path).unwrap(), 1);
+        drop(checked);
+        assert_eq!(f.first().unwrap(), 1, "it stays open");
+    }
+
+    /// As after a restart: the path is kept, and opened anew.
+    #[test]
+    fn an_image_is_not_looked_for_beyond_the_directory_later() {
+        let f = fixture();
+        let path = f.checked("allowed/d/disk", Purpose::Image).path;
+        f.replace();
+        assert!(f.volume_over(&path).is_err());
+    }
+
+    #[test]
+    fn a_file_that_was_checked_is_the_one_that_is_exported() {
+        let f = fixture();
+        let checked = f.checked("allowed/d/disk", Purpose::Export);
+        f.replace();
+        let path = checked.path.clone();
+        let spec = FileSpec { uuid: [1; 16], path, read_only: true, block_size: 512, serial: None };
+        let mut block = [0; 512];
+        FileDevice::open(spec.clone()).unwrap().read(0, &mut block).unwrap();
+        assert_eq!(block[0], 1);
+        drop(checked);
+        let error = FileDevice::open(spec).map(drop).unwrap_err();
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+    }
+
+    #[test]
+    fn what_is_made_is_made_in_the_directory_that_was_checked() {
+        let f = fixture();
+        let (pv, backups) =
+            (f.checked("allowed/d/pv", Purpose::Pv), f.checked("allowed/d/backups", Purpose::Directory));
+        f.replace();
+        let spec = PvSpec { path: pv.path.clone(), size: Some(16 * M), force: false };
+        f.pool.add_pv(&spec).unwrap();
+        let (way, _hold) = backups.directory().unwrap();
+        fs::write(way.join("a"), "x").unwrap();
+        let at = |path: &str| f.tmp.path().join(path);
+        assert_eq!(fs::read_dir(at("secrets")).unwrap().count(), 1, "the one that was there");
+        assert!(at("allowed/was/pv").exists() && at("allowed/was/backups/a").exists());
+    }
 }

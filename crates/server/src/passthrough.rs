@@ -5,7 +5,7 @@
 //! pool) until the server is started again.
 
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
-use hindcast_engine::disk::{Dir, Disk, FileDir, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Dir, Disk, FileDir, Hold, OpenMode, SyncPurpose, open_without_links};
 use hindcast_engine::world::derived_uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -72,12 +72,7 @@ impl FileDevice {
     pub(crate) fn open(spec: FileSpec) -> Result<Arc<FileDevice>> {
         let fail = |e| Error::io(format!("export {}", spec.path), e);
         let dir = FileDir::new("/");
-        // Kept without symbolic links: with one on the way it would be another file than was
-        // allowed.
-        if canonical(&spec.path)? != spec.path {
-            let text = format!("export {}: it has been replaced by a symbolic link", spec.path);
-            return Err(Error::new(ErrorKind::Conflict, text));
-        }
+        let _hold = without_links(&spec.path)?;
         let disk = match spec.read_only {
             true => dir.open(&spec.path, OpenMode::ReadOnly).map_err(fail)?,
             // A file is locked against other servers that would write to it, too; a device is
@@ -311,6 +306,31 @@ impl BlockDevice for FileDevice {
     fn cache(&self, offset: u64, len: u64) -> Result<()> {
         // The system reads ahead by itself.
         self.check(offset, len)
+    }
+}
+
+/// Finds a path as it is kept, without symbolic links: with one on the way it would be another file
+/// than was allowed. What whoever checked the path holds is held on to.
+fn without_links(path: &str) -> Result<Option<Hold>> {
+    if let Some(hold) = Hold::of(path) {
+        return Ok(Some(hold));
+    }
+    let replaced = || {
+        let text = format!("export {path}: it has been replaced by a symbolic link");
+        Error::new(ErrorKind::Conflict, text)
+    };
+    match open_without_links(Path::new(path)) {
+        Ok(file) => Ok(Some(Hold::file(path, file))),
+        // The kernel is older than Linux 5.6.
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+            if canonical(path)? == path {
+                Ok(None)
+            } else {
+                Err(replaced())
+            }
+        }
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && canonical(path)? != path => Err(replaced()),
+        Err(e) => Err(Error::io(format!("export {path}"), e)),
     }
 }
 

@@ -61,7 +61,7 @@ fn open_salvage(config: &Config, how: &Salvaging) -> Result<Arc<Pool>, ErrorBody
 /// Opens the pool. With `--create`, where there is none one is created first.
 /// Otherwise that is an error, and nothing is written.
 pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
-    let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data));
+    let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data).bound(&config.allowed));
     if let Some(how) = &config.salvage {
         return open_salvage(config, how);
     }

@@ -3,6 +3,7 @@
 mod direct;
 
 use super::aligned::BLOCK;
+use super::place::Place;
 use super::{Backing, Dir, Disk, OpenMode, PROBED, SyncPurpose};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, IFlags, OFlags};
@@ -31,12 +32,20 @@ const MAX_SLICES: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct FileDir {
     path: PathBuf,
+    /// Where links lead nowhere else.
+    within: Vec<PathBuf>,
 }
 
 impl FileDir {
     /// Names a directory; nothing is created or checked.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        FileDir { path: path.into() }
+        FileDir { path: path.into(), within: Vec::new() }
+    }
+
+    /// The same directory. Who opens what an absolute path names below one of the directories
+    /// `within`, without a lock, is never led out of that by a link.
+    pub fn bound(self, within: &[PathBuf]) -> Self {
+        FileDir { within: within.to_vec(), ..self }
     }
 
     /// Makes the directory, with its parents, if it is not there, and makes its name durable. It is
@@ -87,16 +96,16 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-fn sync_dir(path: &Path) -> io::Result<()> {
+pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     let dir = File::open(path)?;
     retry_on_intr(|| rustix::fs::fsync(&dir))?;
     Ok(())
 }
 
 impl FileDir {
-    fn open_file(&self, name: &str, mode: OpenMode) -> io::Result<FileDisk> {
-        let path = self.path.join(name);
-        let existing = match fs::metadata(&path) {
+    fn open_file(&self, place: &Place, mode: OpenMode) -> io::Result<FileDisk> {
+        let path = &place.way;
+        let existing = match if place.is_new { fs::symlink_metadata(path) } else { fs::metadata(path) } {
             Ok(meta) => Some(meta),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(e),
@@ -122,18 +131,21 @@ impl FileDir {
         // What stands there may have been replaced since it was looked at: no open waits for
         // anybody.
         let mut flags = OFlags::NONBLOCK;
+        if place.is_new {
+            flags |= OFlags::NOFOLLOW;
+        }
         if block && mode != OpenMode::ReadOnly {
             // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has claimed it.
             flags |= OFlags::EXCL;
         }
-        let file = options.custom_flags(flags.bits().cast_signed()).open(&path)?;
+        let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
         let kind = file.metadata()?.file_type();
         if kind.is_block_device() != block || !(block || kind.is_file()) {
             return Err(no_disk());
         }
         rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
         if existing.is_none() {
-            self.sync_elsewhere(&path)?;
+            self.sync_elsewhere(path)?;
         }
         Ok(FileDisk {
             file,
@@ -142,17 +154,6 @@ impl FileDir {
             direct: Mutex::new(None),
             syncs: Syncs::default(),
         })
-    }
-
-    /// Whether `name` still names the file that `disk` has open: another process may have renamed
-    /// something over it before the lock was there.
-    fn still_names(&self, name: &str, disk: &FileDisk) -> io::Result<bool> {
-        let open = disk.file.metadata()?;
-        match fs::metadata(self.path.join(name)) {
-            Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e),
-        }
     }
 }
 
@@ -171,15 +172,21 @@ fn lock_file(file: &File, mode: OpenMode) -> io::Result<()> {
 
 impl Dir for FileDir {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(self.open_file(name, mode)?))
+        let is_bound =
+            Path::new(name).is_absolute() && matches!(mode, OpenMode::ReadOnly | OpenMode::Existing);
+        let within: &[PathBuf] = if is_bound { &self.within } else { &[] };
+        Ok(Arc::new(self.open_file(&Place::of(&self.path.join(name), within)?, mode)?))
     }
 
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
+        let path = self.path.join(name);
         loop {
-            let disk = self.open_file(name, mode)?;
+            // Whoever locks a file knows it again by its content.
+            let place = Place::of(&path, &[])?;
+            let disk = self.open_file(&place, mode)?;
             if !disk.block {
                 lock_file(&disk.file, mode)?;
-                if !self.still_names(name, &disk)? {
+                if !place.is_named(&path, &disk.file)? {
                     continue;
                 }
             }
@@ -212,8 +219,10 @@ impl Dir for FileDir {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let path = self.path.join(name);
-        fs::remove_file(&path)?;
-        self.sync_elsewhere(&path)
+        let place = Place::of(&path, &[])?;
+        let path = if place.is_new { &place.way } else { &path };
+        fs::remove_file(path)?;
+        self.sync_elsewhere(path)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -12,6 +12,7 @@ mod lane;
 mod memory;
 mod open_files;
 mod overlay;
+mod place;
 #[cfg(test)]
 mod scarce;
 
@@ -23,6 +24,7 @@ pub(crate) use lane::Lane;
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};
 pub use overlay::OverlayDir;
+pub use place::{Hold, open_without_links};
 #[cfg(test)]
 pub(crate) use scarce::ScarceDir;
 

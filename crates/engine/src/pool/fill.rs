@@ -29,6 +29,9 @@ impl Pool {
         }
         let (identity, now) = (uuid(&*self.world.rng), self.world.clock.now());
         self.submit(|names| names.create(&new, &self.config, identity, now, Some(record.clone())))?;
+        // Opened now, and kept open: it is the file that the caller may hold for us, which its name
+        // need not lead to a moment later. Should it have gone, the reads will tell.
+        let _ = self.origin(&new.name);
         self.volume(&new.name)
     }
 

@@ -7,6 +7,7 @@ use crate::host_paths::Purpose;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{BackUp, Backup, ErrorBody};
+use hindcast_engine::Error;
 use hindcast_engine::world::uuid_text;
 use jiff::Timestamp;
 use std::path::PathBuf;
@@ -26,9 +27,19 @@ async fn back_up(
 ) -> Result<(StatusCode, Json<Backup>), ApiError> {
     let path = how.path.as_deref().map(|path| host_path(path, Purpose::Directory));
     blocking(&app, move |app| {
-        let path = path.map(|path| path(app)).transpose()?.map(PathBuf::from);
-        let info = app.backups.make(&app.pool, path.as_deref())?;
-        let directory = path.unwrap_or_else(|| PathBuf::from(&app.data).join(crate::backups::DIRECTORY));
+        let (directory, info) = match path.map(|path| path(app)).transpose()? {
+            None => {
+                let directory = PathBuf::from(&app.data).join(crate::backups::DIRECTORY);
+                (directory, app.backups.make(&app.pool, None)?)
+            }
+            Some(checked) => {
+                let directory = PathBuf::from(&checked.path);
+                let failed = |e| Error::io(format!("create {}", directory.display()), e);
+                let (way, _hold) = checked.directory().map_err(failed)?;
+                let info = app.backups.make(&app.pool, Some(&way))?;
+                (directory, info)
+            }
+        };
         let backup = Backup {
             path: directory.join(info.file.unwrap_or_default()).display().to_string(),
             pool: uuid_text(&info.pool),

@@ -22,7 +22,7 @@ pub(crate) use serve::{ApiServer, addresses, serve};
 
 use crate::backups::Backups;
 use crate::cost::Prices;
-use crate::host_paths::{Door, HostPaths, Purpose};
+use crate::host_paths::{Checked, Door, HostPaths, Purpose};
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
 use crate::priority;
@@ -70,8 +70,8 @@ pub(crate) struct App {
     pub(crate) changing_writable: Mutex<()>,
 }
 
-/// A path of the host in a request that is being handled, as it may be used.
-fn host_path(path: &str, purpose: Purpose) -> impl FnOnce(&App) -> Result<String, ApiError> + use<> {
+/// A path of the host in a request that is being handled, as it may be used while the answer lives.
+fn host_path(path: &str, purpose: Purpose) -> impl FnOnce(&App) -> Result<Checked, ApiError> + use<> {
     let (door, path) = (guests::door(), path.to_owned());
     move |app| Ok(app.host_paths.check(door, &app.pool, &path, purpose)?)
 }

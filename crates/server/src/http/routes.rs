@@ -187,7 +187,9 @@ async fn pvs(State(app): Shared) -> Result<Json<Vec<Pv>>, ApiError> {
 async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCode, Json<Pv>), ApiError> {
     let path = host_path(&new.path, Purpose::Pv);
     blocking(&app, move |app| {
-        let info = app.pool.add_pv(&PvSpec { path: path(app)?, size: new.size, force: new.force })?;
+        let held = path(app)?;
+        let spec = PvSpec { path: held.path.clone(), size: new.size, force: new.force };
+        let info = app.pool.add_pv(&spec)?;
         tracing::info!(path = info.path, id = info.id, "physical volume added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })
@@ -241,7 +243,7 @@ async fn create_volume(
     State(app): Shared,
     Json(new): Json<CreateVolume>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
-    let image = new.origin.as_deref().map(|path| host_path(path, Purpose::Export));
+    let image = new.origin.as_deref().map(|path| host_path(path, Purpose::Image));
     blocking(&app, move |app| {
         let method = new.method.map(convert::method).unwrap_or_default();
         let wanted = NewVolume {
@@ -256,7 +258,7 @@ async fn create_volume(
         let making = [Making { name: &wanted.name, of: None }];
         let made = app.iscsi.make_volumes(&making, |pool| match &origin {
             None => pool.create_volume(&wanted),
-            Some(image) => pool.create_volume_over(&wanted, image),
+            Some(image) => pool.create_volume_over(&wanted, &image.path),
         });
         let mut info = made?.0;
         tracing::info!(volume = info.name, size = info.size, "volume created");

@@ -96,8 +96,9 @@ async fn add_lun(
     let path = |path: &Option<String>| path.as_deref().map(|path| host_path(path, Purpose::Export));
     let (file, device) = (path(&new.file), path(&new.device));
     blocking(&app, move |app| {
-        new.file = file.map(|path| path(app)).transpose()?;
-        new.device = device.map(|path| path(app)).transpose()?;
+        let held = (file.map(|path| path(app)).transpose()?, device.map(|path| path(app)).transpose()?);
+        new.file = held.0.as_ref().map(|file| file.path.clone());
+        new.device = held.1.as_ref().map(|device| device.path.clone());
         let target = app.iscsi.add_lun(&name, &new)?;
         tracing::info!(target = target.name, luns = target.luns.len(), "LUN added");
         Ok((StatusCode::CREATED, Json(target)))

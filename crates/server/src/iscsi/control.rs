@@ -10,6 +10,7 @@ use crate::moments::{self, Past};
 use crate::passthrough::{FileDevice, FileSpec, canonical, identity_of_serial};
 use crate::writable::clone_behind;
 use hindcast_api as api;
+use hindcast_engine::disk::Hold;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::is_unseen;
 use std::os::unix::fs::FileTypeExt;
@@ -172,7 +173,11 @@ impl IscsiTarget {
 
     /// The identity of a file or device, and what has to be kept of it if it is not known yet.
     fn file(&self, path: &str, device: bool, new: &api::AddLun) -> Result<(Uuid, Option<FileSpec>)> {
-        let path = canonical(path)?;
+        let found = canonical(path)?;
+        if Hold::of(path).is_some() && found != path {
+            return Err(conflict(format!("export {path}: it was replaced meanwhile")));
+        }
+        let path = found;
         let kind = std::fs::metadata(&path).map_err(|e| Error::io(format!("export {path}"), e))?.file_type();
         match device {
             true if !kind.is_block_device() => {
