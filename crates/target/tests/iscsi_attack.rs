@@ -6,18 +6,20 @@ mod initiator;
 #[path = "common/mem.rs"]
 mod mem;
 
+use hindcast_target::iscsi::chap::Algorithm;
 use hindcast_target::iscsi::pdu::{FINAL, NO_TAG, RejectReason, opcode};
-use hindcast_target::iscsi::{AuthPolicy, Denied, IscsiConfig};
+use hindcast_target::iscsi::text::{binary, to_hex};
+use hindcast_target::iscsi::{AuthPolicy, Denied, IscsiConfig, Secret};
 use hindcast_target::scsi::Access;
 use initiator::{
-    ABORT_TASK, ABORT_TASK_SET, Fixture, LUN_RESET, NAME, OPERATIONAL_TO_FULL, SOLICITED, TARGET, Wire,
-    encode, pattern, to_text,
+    ABORT_TASK, ABORT_TASK_SET, Fixture, LUN_RESET, NAME, OPERATIONAL_TO_FULL, SECURITY_TO_OPERATIONAL,
+    SOLICITED, TARGET, Wire, encode, pattern, to_text,
 };
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// GET LBA STATUS may be asked for 4 GiB, which no answer ever has; the budget for answers must not be asked for it.
 #[test]
@@ -427,4 +429,38 @@ fn a_panic_ends_the_session() {
     other.login(&[]);
     other.clear_attentions();
     assert_eq!(other.read(0, 1).len(), 512);
+}
+
+/// The answer to a CHAP proof with a secret, from 127.0.0.`host`.
+fn prove_from(host: u8, port: u16, secret: &str) -> u16 {
+    let mut wire = Wire::over(connect_from([127, 0, 0, host], port));
+    wire.login_step(0, &[("InitiatorName", NAME), ("TargetName", TARGET), ("AuthMethod", "CHAP")]);
+    let challenged = wire.login_step(0, &[("CHAP_A", "7")]);
+    let identifier = challenged.value("CHAP_I").unwrap().parse().unwrap();
+    let challenge = binary(&challenged.value("CHAP_C").unwrap(), 99).unwrap();
+    let algorithm = Algorithm::from_number(7).unwrap();
+    let response = to_hex(&algorithm.response(identifier, &Secret::new(secret), &challenge));
+    wire.login_step(SECURITY_TO_OPERATIONAL, &[("CHAP_N", "u"), ("CHAP_R", &response)]).login_status()
+}
+
+/// Whoever is right is let in, from wherever nobody guesses.
+#[test]
+fn secrets_are_not_guessed_at_the_speed_of_the_line() {
+    let (fixture, port) = reachable(|_| ());
+    *fixture.daemon.auth.lock() = chap();
+    for _ in 0..40 {
+        assert_eq!(prove_from(3, port, "a long secret"), 0, "it is right, as often as you like");
+    }
+    let begun = Instant::now();
+    let answers: Vec<u16> = (0..200).map(|n| prove_from(2, port, &format!("guess {n}"))).collect();
+    let looked_at = answers.iter().filter(|status| **status == 0x0201).count() as u64;
+    assert!(looked_at >= 20 && looked_at <= 22 + 2 * begun.elapsed().as_secs(), "{looked_at}");
+    assert!(answers.iter().all(|status| [0x0201, 0x0301].contains(status)), "{answers:04x?}");
+    assert_eq!(prove_from(3, port, "a long secret"), 0, "another address is not concerned");
+    // The right one gets in from there as well, a second later.
+    let end = Instant::now() + Duration::from_secs(20);
+    while prove_from(2, port, "a long secret") != 0 {
+        assert!(Instant::now() < end);
+        thread::sleep(Duration::from_millis(100));
+    }
 }

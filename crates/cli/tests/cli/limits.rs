@@ -139,6 +139,46 @@ fn a_request_without_the_token_ends_its_connection() {
     assert_eq!(code, 401);
 }
 
+/// From 127.0.0.`host`: a request with a token; the answer's status.
+fn ask_from(host: u8, port: u16, token: &str) -> u16 {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
+    connect(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let request = "GET /api/v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+    write!(stream, "{request}Authorization: Bearer {token}\r\n\r\n").unwrap();
+    read_response(stream).0
+}
+
+#[test]
+fn the_token_is_not_guessed_at_the_speed_of_the_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = with_tcp(dir.path(), &[]);
+    let port = address.port();
+    let mut held = TcpStream::connect(address).unwrap();
+    let known = format!("GET /api/v1/status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    held.write_all(known.as_bytes()).unwrap();
+    held.read_exact(&mut [0; 12]).unwrap();
+    let begun = Instant::now();
+    let answers: Vec<u16> = (0..200).map(|n| ask_from(1, port, &format!("0123456789abcde{n}"))).collect();
+    let looked_at = answers.iter().filter(|status| **status == 401).count() as u64;
+    assert!(looked_at >= 20 && looked_at <= 22 + 2 * begun.elapsed().as_secs(), "{looked_at}");
+    assert!(answers.iter().all(|status| [401, 429].contains(status)), "{answers:?}");
+    assert_eq!(ask_from(2, port, TOKEN), 200, "another address is not concerned");
+    held.write_all(known.replace("x\r\n", "x\r\nConnection: close\r\n").as_bytes()).unwrap();
+    let mut rest = String::new();
+    held.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("HTTP/1.1 200"), "nor who has shown the token before: {rest}");
+    server.ok(&["status"]);
+    let end = Instant::now() + Duration::from_secs(20);
+    while ask_from(1, port, TOKEN) != 200 {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn over_tcp_no_path_of_the_host_is_named_unless_the_configuration_says_where() {
     let dir = tempfile::tempdir().unwrap();

@@ -51,6 +51,16 @@ impl ApiError {
         ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE) }
     }
 
+    /// Too many wrong tokens came from where this request comes from.
+    pub(crate) fn guessing() -> Self {
+        let body = ErrorBody {
+            kind: ErrorKind::Busy,
+            message: "use the admin API: too many wrong tokens came from this address; try again later"
+                .into(),
+        };
+        ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS) }
+    }
+
     /// It is the request's own fault, whatever kind it has elsewhere.
     pub(crate) fn of_request(error: Error) -> Self {
         ApiError { body: error_body(error), status: Some(StatusCode::BAD_REQUEST) }
@@ -113,7 +123,11 @@ impl IntoResponse for ApiError {
         if unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if unauthorized || status == StatusCode::SERVICE_UNAVAILABLE {
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        let no_business = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS];
+        if unauthorized || no_business.contains(&status) {
             // Whoever has no business here makes room.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -4,10 +4,12 @@
 //! token has a small pool beside these, in which the oldest gives way to the newest.
 
 use crate::host_paths::Door;
+use hindcast_target::Attempts;
 use hindcast_target::admission::{Admission, Full, Limits, ROOM_WAIT, Source};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -17,6 +19,8 @@ pub(super) struct Guests {
     state: Mutex<State>,
     /// Somebody has left.
     left: Notify,
+    /// Bounds how often the token may be guessed.
+    attempts: Attempts,
 }
 
 struct State {
@@ -29,6 +33,10 @@ struct State {
 /// One that is connected. Leaves when it is dropped.
 pub(super) struct Guest {
     id: u64,
+    address: Option<IpAddr>,
+    source: Source,
+    /// It has shown the token.
+    known: AtomicBool,
     guests: Arc<Guests>,
     /// It has to make room.
     go: Notify,
@@ -42,7 +50,7 @@ impl Guests {
         let reserve = all / 4;
         let limits = Limits::new(all, (all - reserve).div_ceil(2), reserve);
         let state = State { admission: Admission::new(limits), all: BTreeMap::new(), last: 0 };
-        Arc::new(Guests { state: Mutex::new(state), left: Notify::new() })
+        Arc::new(Guests { state: Mutex::new(state), left: Notify::new(), attempts: Attempts::new() })
     }
 
     /// Takes a connection in; `None` if there is no room. Waits for those that make room for it.
@@ -64,7 +72,14 @@ impl Guests {
         let id = state.last + 1;
         let goes = state.admission.enter(id, source)?;
         state.last = id;
-        let guest = Arc::new(Guest { id, guests: self.clone(), go: Notify::new() });
+        let guest = Arc::new(Guest {
+            id,
+            address,
+            source,
+            known: AtomicBool::new(false),
+            guests: self.clone(),
+            go: Notify::new(),
+        });
         state.all.insert(id, Arc::downgrade(&guest));
         let goes = goes.and_then(|id| state.all.get(&id)).and_then(Weak::upgrade);
         drop(state);
@@ -79,6 +94,27 @@ impl Guests {
 }
 
 impl Guest {
+    /// Is a token that it shows looked at? Not where too many wrong ones came from its address; one
+    /// that has shown the right one is not held back by others of its address.
+    pub(super) fn may_show_token(&self) -> bool {
+        self.known.load(Ordering::Relaxed) || self.guests.attempts.begin(self.source)
+    }
+
+    /// The token was right, or wrong.
+    pub(super) fn has_shown_token(&self, right: bool) {
+        match (right, self.known.swap(right, Ordering::Relaxed)) {
+            (true, false) => self.guests.attempts.succeeded(self.source),
+            // Whoever shares its connection, a proxy's maybe, guesses: it counts.
+            (false, true) => _ = self.guests.attempts.begin(self.source),
+            _ => {}
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
     /// It may ask for things: it came by a door that is open to it, or has shown the token.
     /// `false`: there is no room for it.
     pub(super) fn settle(&self) -> bool {

@@ -22,7 +22,9 @@ use hindcast_api::{
     PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
+use hindcast_target::Repeated;
 use serde::Deserialize;
+use std::net::IpAddr;
 use std::sync::Arc;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -94,15 +96,29 @@ async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
     let given =
         request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("");
     let given = given.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    match given {
-        Some((_, given)) if same(given.trim().as_bytes(), token.as_bytes()) => {
-            let guest = request.extensions().get::<Arc<Guest>>();
-            match guest.is_none_or(|guest| guest.settle()) {
-                true => next.run(request).await,
-                false => ApiError::full().into_response(),
-            }
-        }
-        _ => ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong").into_response(),
+    let wrong = || ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong");
+    let Some((_, given)) = given else { return wrong().into_response() };
+    let guest = request.extensions().get::<Arc<Guest>>();
+    if guest.is_some_and(|guest| !guest.may_show_token()) {
+        return ApiError::guessing().into_response();
+    }
+    let right = same(given.trim().as_bytes(), token.as_bytes());
+    guest.inspect(|guest| guest.has_shown_token(right));
+    if !right {
+        tell_of_wrong_token(guest.and_then(|guest| guest.address()));
+        return wrong().into_response();
+    }
+    match guest.is_none_or(|guest| guest.settle()) {
+        true => next.run(request).await,
+        false => ApiError::full().into_response(),
+    }
+}
+
+fn tell_of_wrong_token(peer: Option<IpAddr>) {
+    static WRONG: Repeated = Repeated::new();
+    if let Some(turn) = WRONG.turn() {
+        let peer = peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string());
+        tracing::warn!(peer, unsaid = turn.unsaid(), "a wrong token of the admin API");
     }
 }
 

@@ -46,6 +46,11 @@ impl Auth {
         matches!(self.policy, AuthPolicy::Chap { .. })
     }
 
+    /// Is the next that comes the proof of a secret?
+    pub(super) fn is_challenged(&self) -> bool {
+        matches!(self.state, State::Challenged(_))
+    }
+
     /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to leave the stage.
     pub(super) fn step(
         &mut self,

@@ -12,6 +12,7 @@ use super::stats::IscsiTraffic;
 use super::targets::Targets;
 use super::transfer::Transfers;
 use super::work::Work;
+use crate::net::attempts::Attempts;
 use crate::net::budget::{Budget, Flight, Ticket};
 use crate::net::buffers::RxBudget;
 use crate::net::outbox::{Outbox, Stamp};
@@ -51,6 +52,8 @@ pub(super) struct Shared {
     /// waits.
     pub(super) watch: Option<Arc<Watch>>,
     pub(super) refusals: Arc<Mutex<Refusals>>,
+    /// Bounds how often CHAP secrets may be guessed.
+    pub(super) attempts: Arc<Attempts>,
     pub(super) stopping: Arc<AtomicBool>,
 }
 

@@ -7,6 +7,8 @@ use super::params::{Answer, Params, Phase, Wishes};
 use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
 use super::targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, Proof, Targets};
 use super::text;
+use crate::net::admission::Source;
+use crate::net::attempts::Attempts;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
@@ -92,6 +94,8 @@ pub(super) struct Login<'a> {
     /// Called with the initiator's and the target's name before anybody is asked for permission.
     watch: &'a dyn Fn(&str, Option<&str>),
     auth: Auth,
+    /// Bounds how often secrets may be guessed.
+    attempts: Option<&'a Attempts>,
     /// The account that was proven.
     proven: Option<ChapUser>,
     /// TargetAlias, for an initiator that has proven what it must.
@@ -127,6 +131,7 @@ impl<'a> Login<'a> {
             claimed: None,
             watch,
             auth: Auth::new(AuthPolicy::None),
+            attempts: None,
             proven: None,
             alias: None,
             params: Params::default(),
@@ -137,6 +142,11 @@ impl<'a> Login<'a> {
             answer: Vec::new(),
             numbers: Numbers::default(),
         }
+    }
+
+    /// The same login, whose proof counts among others of its source.
+    pub(super) fn with_attempts(self, attempts: &'a Attempts) -> Login<'a> {
+        Login { attempts: Some(attempts), ..self }
     }
 
     /// Takes one request.
@@ -233,7 +243,7 @@ impl<'a> Login<'a> {
     fn conclude(&mut self, request: &Bhs, security: &[(&str, &str)], stage: u8) -> Checked<u8> {
         let wants = request.is_final();
         if stage == SECURITY {
-            match self.auth.step(security, wants, &mut self.answer)? {
+            match self.prove(security, wants)? {
                 Progress::Going => return Ok(SECURITY << 2),
                 Progress::Proven(account) => {
                     if let Some(identity) = &mut self.identity {
@@ -260,6 +270,19 @@ impl<'a> Login<'a> {
             self.params.settle(&self.wishes).map_err(|why| Refusal(Status::InitiatorError, why))?;
         }
         Ok(FINAL | stage << 2 | nsg)
+    }
+
+    /// The next step of authentication. A response to the challenge is looked at only where its
+    /// source has not been wrong too often.
+    fn prove(&mut self, security: &[(&str, &str)], wants: bool) -> Checked<Progress> {
+        let attempts = self.attempts.filter(|_| self.auth.is_challenged());
+        let source = Source::of(self.peer.ip());
+        if attempts.is_some_and(|attempts| !attempts.begin(source)) {
+            return refuse(Status::ServiceUnavailable, "too many wrong secrets came from this address");
+        }
+        let progress = self.auth.step(security, wants, &mut self.answer)?;
+        attempts.inspect(|attempts| attempts.succeeded(source));
+        Ok(progress)
     }
 
     /// The first complete text tells who it is and what is wanted.

@@ -69,6 +69,7 @@ fn shared(
         gather_budget,
         reply_budget,
         refusals: Arc::default(),
+        attempts: Arc::default(),
         stopping: Arc::new(AtomicBool::new(false)),
         config: Arc::new(config),
     }
@@ -229,6 +230,7 @@ fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> Option
     let addresses = (record.peer, record.local);
     let wishes = Wishes::new(&shared.config);
     let login = Login::new(&*shared.targets, wishes, addresses, record.portal_group, &watch);
+    let login = login.with_attempts(&shared.attempts);
     let (conn, received) = match negotiate(shared, registry, &record, login) {
         Ok(Some(agreed)) => agreed,
         Ok(None) => {

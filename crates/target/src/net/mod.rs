@@ -2,6 +2,7 @@
 //! buffers, worker threads, bounds on memory.
 
 pub mod admission;
+pub(crate) mod attempts;
 pub(crate) mod budget;
 pub(crate) mod buffers;
 pub(crate) mod listener;
