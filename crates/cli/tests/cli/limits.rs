@@ -139,6 +139,48 @@ fn a_request_without_the_token_ends_its_connection() {
     assert_eq!(code, 401);
 }
 
+/// Each would be two requests to some, and one to others.
+#[test]
+fn requests_that_end_in_two_places_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, address) = with_tcp(dir.path(), &[]);
+    let next = format!("GET /api/v1/pool HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    let post = format!("POST /api/v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n");
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let answers = |request: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let _ = stream.write_all(format!("{request}{next}").as_bytes());
+        let mut answers = Vec::new();
+        // To its end, or until it is broken off with something unread.
+        let _ = stream.read_to_end(&mut answers);
+        let answers = String::from_utf8_lossy(&answers).into_owned();
+        answers.split("HTTP/1.1 ").skip(1).map(|answer| answer[..3].parse().unwrap()).collect::<Vec<u16>>()
+    };
+    for request in [
+        "GET /healthz HTTP/1.1\nHost: x\n\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nHost: x\r\n\n".to_owned(),
+        format!("{post}Content-Length: 4\r\n{chunked}\r\n0\r\n\r\n"),
+        format!("{post}{chunked}Content-Length: 4\r\n\r\n0\r\n\r\n"),
+        format!("{post}Content-Length: 2\r\nContent-Length: 2\r\n\r\n{{}}"),
+        format!("{post}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+        format!("{post}{chunked}{chunked}\r\n0\r\n\r\n"),
+        format!("{post}Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n"),
+        format!("{post}X: a\r\n b\r\nContent-Length: 0\r\n\r\n"),
+        format!("{post}{chunked}\r\n2;a=b\r\n{{}}\r\n0\r\n\r\n"),
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n".to_owned(),
+    ] {
+        assert_eq!(answers(&request), [400], "{request:?}");
+    }
+    // As clear as can be: a body, and then the next one, which the client ends.
+    let end = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let json = "Content-Type: application/json\r\n";
+    let clear = format!("{post}{json}Content-Length: 2\r\n\r\n{{}}{next}{end}");
+    assert_eq!(answers(&clear), [400, 200, 200]);
+    let clear = format!("{post}{json}{chunked}\r\n2\r\n{{}}\r\n0\r\n\r\n{next}{end}");
+    assert_eq!(answers(&clear), [400, 200, 200]);
+}
+
 /// From 127.0.0.`host`: a request with a token; the answer's status.
 fn ask_from(host: u8, port: u16, token: &str) -> u16 {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};

@@ -6,6 +6,7 @@ mod clock;
 pub(crate) mod convert;
 mod error;
 mod flatten;
+mod framing;
 mod guests;
 mod patience;
 mod probe;

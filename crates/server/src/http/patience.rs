@@ -4,6 +4,7 @@
 //! just something: a byte now and then would hold a connection, a thread's work, and a place among
 //! the transfers for ever.
 
+use super::framing::Framing;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -73,15 +74,16 @@ impl Patience {
     }
 }
 
-/// A connection whose answers are taken.
+/// A connection whose answers are taken, and whose requests are clear.
 pub(super) struct TimedIo<S> {
     stream: S,
+    framing: Framing,
     patience: Patience,
 }
 
 impl<S> TimedIo<S> {
     pub(super) fn new(stream: S) -> TimedIo<S> {
-        TimedIo { stream, patience: Patience::new(WINDOW, ANSWER_LEAST) }
+        TimedIo { stream, framing: Framing::new(), patience: Patience::new(WINDOW, ANSWER_LEAST) }
     }
 
     fn written(
@@ -106,7 +108,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buf);
+        self.framing.look(&mut buf.filled_mut()[before..]);
+        read
     }
 }
 
