@@ -43,6 +43,12 @@ pub trait Exports: Send + Sync {
     /// Everything a client may see, in the order to show it.
     fn list(&self) -> Vec<ExportEntry>;
 
+    /// The same, to be kept until a client has taken it all: one list for all clients that are told
+    /// the same.
+    fn listed(&self) -> Arc<[ExportEntry]> {
+        self.list().into()
+    }
+
     /// Opens a name. The empty name asks for the default export; whether there is one is the implementer's choice.
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>>;
 

@@ -7,7 +7,7 @@ use common::mem::{MemDevice, MemExports};
 use common::script::{Script, go_data, handshake, meta_data, option};
 use common::{Client, Fixture, start};
 use hindcast_engine::device::DeviceInfo;
-use hindcast_target::nbd::options::{Negotiator, Policy, Step, info, opt, rep};
+use hindcast_target::nbd::options::{Negotiator, OPTION_REPLY_MAGIC, Policy, Step, info, opt, rep};
 use hindcast_target::nbd::{NbdConfig, Pool, serve_transport};
 use proptest::prelude::*;
 use std::os::unix::net::UnixStream;
@@ -407,7 +407,7 @@ fn machine(exports: &MemExports, policy: Policy, pieces: &[&[u8]]) -> (Vec<u8>, 
             let (taken, step) = negotiator.step(&held, &mut out);
             held.drain(..taken);
             match step {
-                Step::Next => {}
+                Step::Next | Step::Part => {}
                 Step::More => break,
                 Step::StartTls => return (out, "tls"),
                 Step::Transmit(_) => return (out, "transmit"),
@@ -416,6 +416,37 @@ fn machine(exports: &MemExports, policy: Policy, pieces: &[&[u8]]) -> (Vec<u8>, 
         }
     }
     (out, "more")
+}
+
+/// A client may take no answers, and there may be many of both.
+#[test]
+fn a_long_list_comes_in_parts_that_take_little_memory() {
+    let device = Arc::new(MemDevice::new(SIZE));
+    let name = |n| format!("{n:05}-{}", "x".repeat(200));
+    let exports = MemExports((0..10_000).map(|n| (name(n), device.clone())).collect());
+    let mut negotiator = Negotiator::new(&exports, policy());
+    let input = [&3u32.to_be_bytes()[..], &option(opt::LIST, &[]), &option(opt::ABORT, &[])].concat();
+    let (mut taken, mut all, mut parts) = (0, Vec::new(), 0);
+    loop {
+        let mut out = Vec::new();
+        let (n, step) = negotiator.step(&input[taken..], &mut out);
+        taken += n;
+        assert!(out.len() <= 72 << 10, "{} bytes at once", out.len());
+        all.extend(out);
+        match step {
+            Step::Part => parts += 1,
+            Step::Next => {}
+            Step::Close => break,
+            _ => panic!(),
+        }
+    }
+    assert!(parts > 30 && taken == input.len());
+    let (whole, _) = machine(&exports, policy(), &[&input]);
+    assert!(whole == all, "it is the same list");
+    for name in (0..10_000).step_by(999).map(name) {
+        assert!(all.windows(name.len()).any(|window| window == name.as_bytes()));
+    }
+    assert_eq!(all.windows(8).filter(|w| *w == OPTION_REPLY_MAGIC.to_be_bytes()).count(), 10_002);
 }
 
 #[test]

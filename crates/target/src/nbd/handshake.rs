@@ -1,6 +1,6 @@
 //! Drives a [`Negotiator`] over a transport, within a deadline for each option.
 
-use super::options::{Negotiated, Negotiator, Step};
+use super::options::{Negotiated, Negotiator, PART, Step};
 use crate::net::transport::{Transport, send_all};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ pub(super) enum Outcome {
 /// Bytes asked for at a time.
 const RECEIVE: usize = 4096;
 /// Replies are sent when they reach this length; a few options can ask for many long lists.
-const SEND_AT: usize = 64 << 10;
+const SEND_AT: usize = PART;
 
 /// Negotiates until something else has to happen. A peer that is slow has until the deadline,
 /// however it is slow; what it completes moves that.
@@ -82,6 +82,8 @@ pub(super) fn negotiate(
         out.clear();
         match step {
             Step::More => {}
+            // What is incomplete has the time of its option.
+            Step::Part => continue,
             Step::Next => {
                 patience.renew();
                 continue;

@@ -7,7 +7,7 @@ use super::codec::export_flag;
 use super::meta_context::{
     ALLOCATION_ID, BASE_ALLOCATION, CHANGED_SINCE, Context, MAX_COMPARED, MetaRequest,
 };
-use crate::Exports;
+use crate::{ExportEntry, Exports};
 use hindcast_engine::device::{BlockDevice, DeviceInfo};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
@@ -33,6 +33,9 @@ const MAX_SKIPPED_OPTION: u32 = 1 << 20;
 /// Tools that list exports ask so at each of them, and each is a snapshot of a volume that may have
 /// thousands.
 const MAX_UNASKED_SNAPSHOTS: usize = 64;
+/// A list of exports is put out in parts of about this length: there may be any number of exports,
+/// and clients that take no answers.
+pub(super) const PART: usize = 64 << 10;
 /// Blocks of this size are what clients take for granted.
 const DEFAULT_BLOCK: u32 = 512;
 
@@ -206,6 +209,8 @@ pub enum Step {
     More,
     /// One message was handled; there may be another.
     Next,
+    /// A part of the answer to one, which goes on without more bytes.
+    Part,
     /// The next bytes are a TLS handshake. Bytes already received after this option were not protected by it.
     StartTls,
     /// The next bytes are requests.
@@ -238,6 +243,8 @@ pub struct Negotiator<'a> {
     selected: Option<(String, Vec<Context>)>,
     /// The export whose block sizes the client asked for last.
     sized: Option<String>,
+    /// The exports that are being listed, and which is next.
+    listing: Option<(Arc<[ExportEntry]>, usize)>,
 }
 
 impl<'a> Negotiator<'a> {
@@ -254,6 +261,7 @@ impl<'a> Negotiator<'a> {
             structured: false,
             selected: None,
             sized: None,
+            listing: None,
         }
     }
 
@@ -273,6 +281,9 @@ impl<'a> Negotiator<'a> {
     /// Handles at most one message at the start of `input`, appends the answer to `out`, and tells how many bytes of
     /// `input` it took.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        if self.listing.is_some() {
+            return (0, self.list(out));
+        }
         match self.phase {
             Phase::ClientFlags => self.client_flags(input),
             Phase::Options => self.option(input, out),
@@ -357,6 +368,8 @@ impl<'a> Negotiator<'a> {
             self.answer_fixed(option, data, out)
         };
         match result {
+            // The answer is not complete.
+            Ok(Step::Part) => self.list(out),
             Ok(step) => {
                 put_option_reply(out, option, rep::ACK, &[]);
                 step
@@ -374,8 +387,8 @@ impl<'a> Negotiator<'a> {
         match option {
             opt::LIST => {
                 Reader::new(data).end()?;
-                self.list(out);
-                Ok(Step::Next)
+                self.listing = Some((self.exports.listed(), 0));
+                Ok(Step::Part)
             }
             opt::STARTTLS => {
                 Reader::new(data).end()?;
@@ -430,8 +443,15 @@ impl<'a> Negotiator<'a> {
         Negotiated { export: name.to_owned(), device, structured: self.structured, contexts }
     }
 
-    fn list(&self, out: &mut Vec<u8>) {
-        for entry in self.exports.list() {
+    /// Goes on with a list.
+    fn list(&mut self, out: &mut Vec<u8>) -> Step {
+        let Some((entries, next)) = &mut self.listing else { return Step::Next };
+        let full = out.len() + PART;
+        while let Some(entry) = entries.get(*next) {
+            if out.len() >= full {
+                return Step::Part;
+            }
+            *next += 1;
             if string(entry.name.as_bytes()).is_err() {
                 continue; // no client could ask for it
             }
@@ -440,6 +460,9 @@ impl<'a> Negotiator<'a> {
             let parts: [&[u8]; 3] = [&name_len, entry.name.as_bytes(), description.as_bytes()];
             put_option_reply(out, opt::LIST, rep::SERVER, &parts);
         }
+        self.listing = None;
+        put_option_reply(out, opt::LIST, rep::ACK, &[]);
+        Step::Next
     }
 
     fn start_tls(&self) -> Result<Step, OptionError> {

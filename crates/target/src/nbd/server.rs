@@ -21,8 +21,8 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -155,6 +155,7 @@ const MAX_WORKERS_RATIO: usize = 8;
 pub(super) struct Context {
     pub(super) config: NbdConfig,
     exports: Arc<dyn Exports>,
+    lists: Lists,
     tls: Option<Arc<ServerConfig>>,
     shared: Shared,
     pub(super) registry: Arc<Registry>,
@@ -183,7 +184,7 @@ impl NbdServer {
         let pools = [start("nbd-work")?, start("nbd-change")?];
         let shared = config.shared(Some(watch), pools);
         let registry = Arc::new(Registry::new(config.limits()));
-        let context = Arc::new(Context { config, exports, tls, shared, registry });
+        let context = Arc::new(Context { config, exports, lists: Lists::default(), tls, shared, registry });
         let server = NbdServer { context, listeners, acceptors: Mutex::default() };
         for listener in &server.listeners {
             let (listener, context) = (listener.clone(), server.context.clone());
@@ -288,7 +289,7 @@ fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> Option<io::Result<
 /// The negotiation, and what follows it.
 fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Option<io::Result<()>>> {
     let mut patience = Patience::new(context.config.negotiation_timeout);
-    let exports = Watched { exports: &*context.exports, record };
+    let exports = Watched { exports: &*context.exports, record, lists: &context.lists };
     let policy = Policy {
         tls_available: context.tls.is_some(),
         tls_required: match context.config.tls_required {
@@ -391,11 +392,33 @@ pub fn serve_transport(
 struct Watched<'a> {
     exports: &'a dyn Exports,
     record: &'a Record,
+    lists: &'a Lists,
+}
+
+/// The list of exports that was told last, as long as somebody is being told it.
+#[derive(Default)]
+struct Lists(Mutex<Option<Weak<[crate::ExportEntry]>>>);
+
+impl Lists {
+    /// The list as it is now: the one in memory, where that says the same. One is made at a time, so
+    /// that no more are in memory than there are different ones.
+    fn share(&self, exports: &dyn Exports) -> Arc<[crate::ExportEntry]> {
+        let mut last = self.0.lock();
+        let list = exports.list();
+        let same = last.as_ref().and_then(Weak::upgrade).filter(|last| **last == *list);
+        let shared = same.unwrap_or_else(|| list.into());
+        *last = Some(Arc::downgrade(&shared));
+        shared
+    }
 }
 
 impl Exports for Watched<'_> {
     fn list(&self) -> Vec<crate::ExportEntry> {
         self.exports.list()
+    }
+
+    fn listed(&self) -> Arc<[crate::ExportEntry]> {
+        self.lists.share(self.exports)
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn hindcast_engine::device::BlockDevice>> {
@@ -417,5 +440,35 @@ impl Exports for Watched<'_> {
 
     fn changed_since(&self, name: &str, snapshot: &str) -> Result<Arc<dyn crate::Changes>> {
         self.exports.changed_since(name, snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ExportEntry;
+
+    struct Named(Mutex<Vec<String>>);
+
+    impl Exports for Named {
+        fn list(&self) -> Vec<ExportEntry> {
+            let entry = |name: &String| ExportEntry { name: name.clone(), description: String::new() };
+            self.0.lock().iter().map(entry).collect()
+        }
+
+        fn open(&self, name: &str) -> Result<Arc<dyn hindcast_engine::device::BlockDevice>> {
+            Err(Error::new(hindcast_engine::ErrorKind::NotFound, name))
+        }
+    }
+
+    #[test]
+    fn many_clients_share_a_list_until_there_is_another() {
+        let exports = Named(Mutex::new(vec!["a".into()]));
+        let lists = Lists::default();
+        let told: Vec<_> = (0..100).map(|_| lists.share(&exports)).collect();
+        assert!(told.iter().all(|list| Arc::ptr_eq(list, &told[0])));
+        exports.0.lock().push("b".into());
+        assert_eq!(lists.share(&exports).len(), 2);
+        assert_eq!(told[0].len(), 1);
     }
 }
