@@ -357,8 +357,25 @@ fn run_chap(args: ChapArgs, session: &Session) -> Result<(), Failure> {
 
 fn add_rule(session: &Session, which: &Which, rule: &AddRule) -> Result<(), Failure> {
     session.client.add_rule(which.name(), rule)?;
-    session.output.done(format_args!("{}: {} for {}", which.text(), rule.access.name(), rule.initiator))?;
+    session.output.done(format_args!("{}: {} for {}", which.text(), rule.access.name(), whom(rule)))?;
     warn_of(session, which)
+}
+
+/// Whom a rule is about, and which LUNs.
+fn whom(rule: &AddRule) -> String {
+    let mut text = rule.initiator.clone();
+    let mut add = |what: &str, value: &str| text.extend([", ", what, " ", value]);
+    if let Some(user) = &rule.user {
+        add("CHAP account", user);
+    }
+    if let Some(address) = &rule.address {
+        add("address", address);
+    }
+    if let Some(luns) = &rule.luns {
+        let luns: Vec<String> = luns.iter().map(u16::to_string).collect();
+        add(if luns.len() == 1 { "LUN" } else { "LUNs" }, &luns.join(" "));
+    }
+    text
 }
 
 /// Other doors to the same data, told beside the result.

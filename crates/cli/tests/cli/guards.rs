@@ -217,7 +217,22 @@ fn accounts_are_listed_and_removed() {
         !refused.status.success() && text.contains("both directions") && !text.contains("bob-secret"),
         "{text}"
     );
-    server.ok(&["target", "allow", "db", "--user", "bob", "--read-only"]);
+    let allowed = server.ok(&["target", "allow", "db", "--user", "bob", "--read-only"]);
+    assert_eq!(allowed.trim(), "db: read-only for *, CHAP account bob");
+    let denied = server.ok(&[
+        "target",
+        "deny",
+        "db",
+        "--initiator",
+        "iqn.*",
+        "--user",
+        "bob",
+        "--address",
+        "10.0.0.0/8",
+    ]);
+    assert_eq!(denied.trim(), "db: denied for iqn.*, CHAP account bob, address 10.0.0.0/8");
+    let some = server.ok(&["target", "allow", "db", "--lun", "0", "--lun", "7"]);
+    assert_eq!(some.trim(), "db: read-write for *, LUNs 0 7");
     assert_eq!(server.json(&["target", "show", "db"])["rules"][0]["user"], "bob");
     server.ok(&["target", "clear-reservations", "db", "--lun", "0"]);
     assert_eq!(server.fails(&["target", "clear-reservations", "db", "--lun", "1"]).0, 3);

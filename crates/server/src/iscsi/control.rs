@@ -2,6 +2,7 @@
 
 use super::IscsiTarget;
 use super::credentials::{Account, Secret};
+use super::doors;
 use super::exports::Found;
 use super::names;
 use super::registry::{Named, Scope, Settings, Uuid};
@@ -13,6 +14,7 @@ use hindcast_api as api;
 use hindcast_engine::disk::Hold;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::is_unseen;
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -124,7 +126,8 @@ impl IscsiTarget {
         Ok(views::target(&self.exports, &found, &self.server.sessions()))
     }
 
-    /// Maps a volume, file or device. Tells the target with it.
+    /// Maps a volume, file or device. Tells the target with it, and warns of what concerns the new
+    /// LUN.
     pub(crate) fn add_lun(&self, name: &str, new: &api::AddLun) -> Result<api::Target> {
         let _one_at_a_time = self.changing.lock();
         let found = self.named(name, "add a LUN to")?;
@@ -161,14 +164,17 @@ impl IscsiTarget {
             // Seen to be usable, and then closed again: the logical unit opens it for itself.
             FileDevice::open(spec.clone())?.check_tail()?;
         }
-        self.exports.store.update(|registry| {
+        let lun = self.exports.store.update(|registry| {
             registry.files.extend(file.map(|spec| (spec.uuid, spec)));
             registry.add_lun(&found.name, new.lun, backing)
         })?;
         // Before it is seen it is known by whom it may be.
         self.enforce();
         self.exports.realign(&found.name);
-        self.target(&found.name)
+        let target = self.target(&found.name)?;
+        let added = BTreeMap::from([(lun, backing)]);
+        let warnings = doors::warnings(&self.exports, &self.exports.store.get(), &found, &added);
+        Ok(api::Target { warnings, ..target })
     }
 
     /// The identity of a file or device, and what has to be kept of it if it is not known yet.

@@ -8,7 +8,7 @@ use hindcast_engine::pool::VolumeInfo;
 use hindcast_target::iscsi::access::Otherwise;
 use std::collections::BTreeMap;
 
-/// Doors to the data of a target that let in others than it does.
+/// Doors to the data of a target that let in others than it does: what concerns `luns`.
 pub(super) fn warnings(
     exports: &Exports,
     registry: &Registry,
@@ -37,14 +37,15 @@ pub(super) fn warnings(
         return warnings;
     }
     let own = registry.settings(&found.scope);
+    let volumes = exports.pool.volumes();
     for (lun, id) in luns {
-        let Some(volume) = exports.pool.volumes().into_iter().find(|v| v.uuid == *id) else { continue };
-        let door = registry.settings(&Scope::Volume(*id));
-        let (name, target) = (&volume.name, names::of_volume(&volume));
-        if let Some(what) = weaker(exports, &door, &own) {
+        let Some((volume, what)) = shown(exports, &volumes, id) else { continue };
+        let door = registry.settings(&Scope::Volume(volume.uuid));
+        let (name, target) = (&volume.name, names::of_volume(volume));
+        if let Some(asked) = weaker(exports, &door, &own) {
             warnings.push(format!(
-                "volume {name}, LUN {lun}, is also reached by its own target {target}, and {what} here but not there: {}",
-                closing(&volume)
+                "{what}, LUN {lun}, is also reached by the own target {target} of volume {name}, and {asked} here but not there: {}",
+                closing(volume)
             ));
         }
         if let Some(what) = weaker(exports, &own, &door) {
@@ -55,6 +56,16 @@ pub(super) fn warnings(
         }
     }
     warnings
+}
+
+/// The volume whose data a LUN shows, and what of it.
+fn shown<'a>(exports: &Exports, volumes: &'a [VolumeInfo], id: &Uuid) -> Option<(&'a VolumeInfo, String)> {
+    if let Some(volume) = volumes.iter().find(|v| v.uuid == *id) {
+        return Some((volume, format!("volume {}", volume.name)));
+    }
+    let snapshot = exports.pool.all_snapshots().into_iter().find(|s| s.uuid == *id)?;
+    let volume = volumes.iter().find(|v| v.name == snapshot.volume)?;
+    Some((volume, format!("snapshot {}@{}", volume.name, snapshot.name)))
 }
 
 fn closing(volume: &VolumeInfo) -> String {

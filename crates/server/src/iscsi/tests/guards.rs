@@ -142,6 +142,30 @@ fn a_second_target_lets_in_nobody_whom_the_first_refuses() {
     }
 }
 
+/// What is known of other LUNs is not told again with each new one.
+#[test]
+fn a_new_lun_brings_the_warnings_that_concern_it() {
+    let f = local();
+    for volume in ["db", "web", "log"] {
+        f.volume(volume);
+    }
+    f.create("t");
+    f.rule(Some("db"), HOST, api::Access::ReadWrite);
+    assert_eq!(f.map("t", "db").unwrap().warnings.len(), 1);
+    assert_eq!(f.map("t", "web").unwrap().warnings, [] as [&str; 0]);
+    f.rule(Some("log"), HOST, api::Access::ReadWrite);
+    let warned = f.map("t", "log").unwrap().warnings;
+    assert!(
+        warned.len() == 1 && warned[0].contains("volume log") && warned[0].contains("LUN 2"),
+        "{warned:?}"
+    );
+    // A snapshot is as closed as its volume, and so is what is told of it.
+    f.snapshot("db", "s");
+    let warned = f.map("t", "db@s").unwrap().warnings;
+    assert!(warned.len() == 1 && warned[0].contains("LUN 3"), "{warned:?}");
+    assert_eq!(f.target.target("t").unwrap().warnings.len(), 3, "all of them");
+}
+
 #[test]
 fn a_locked_target_in_front_of_an_open_one_is_told() {
     let f = local();
