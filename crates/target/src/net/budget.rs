@@ -6,10 +6,14 @@
 //! first job takes at most half of what is left, and what all connections of an address hold is at
 //! most sixteen times what is left. So ten connections that never let go of what they have leave a
 //! tenth of a budget to others, and hundreds of one address leave a seventeenth.
+//!
+//! Large jobs have three quarters of a budget. One that waits for long comes before others; it does
+//! not keep those of middle size from the last quarter, since what it waits for may be held by
+//! clients that take their answers as slowly as they may.
 
 use super::admission::Source;
 use super::watch::Looked;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,6 +25,10 @@ const CONNECTION_RATIO: u64 = 4;
 const ADDRESS_RATIO: u64 = 16;
 /// Up to this size a job is let in whoever waits.
 const SMALL: u64 = 1 << 20;
+/// A job of more than this part of a budget is large.
+const LARGE: u64 = 32;
+/// This part of a budget is for those that are not.
+const APART: u64 = 4;
 /// Whoever has waited for so long comes before all that is not small.
 const OVERDUE: Duration = Duration::from_secs(2);
 
@@ -34,10 +42,12 @@ pub(crate) struct Budget {
 #[derive(Default)]
 struct BudgetState {
     used: u64,
+    /// Of this, what large jobs hold.
+    large: u64,
     /// Those that hold something.
     sources: HashMap<Source, u64>,
     /// Those that wait, in the order in which they came.
-    waiting: VecDeque<(Who, Instant)>,
+    waiting: VecDeque<Waits>,
     /// Threads that ever waited for a grant.
     blocked: u64,
 }
@@ -62,6 +72,13 @@ impl Who {
     }
 }
 
+struct Waits {
+    who: Who,
+    since: Instant,
+    /// For a large job.
+    large: bool,
+}
+
 /// What one that wants room has already.
 struct Asks {
     who: Who,
@@ -71,15 +88,17 @@ struct Asks {
 }
 
 impl BudgetState {
-    fn take(&mut self, source: Option<Source>, bytes: u64) {
+    fn take(&mut self, source: Option<Source>, bytes: u64, large: bool) {
         self.used += bytes;
+        self.large += if large { bytes } else { 0 };
         if let Some(source) = source {
             *self.sources.entry(source).or_default() += bytes;
         }
     }
 
-    fn give_back(&mut self, source: Option<Source>, bytes: u64) {
+    fn give_back(&mut self, source: Option<Source>, bytes: u64, large: bool) {
         self.used -= bytes;
+        self.large -= if large { bytes } else { 0 };
         if let Some(source) = source
             && let Some(held) = self.sources.get_mut(&source)
         {
@@ -90,20 +109,21 @@ impl BudgetState {
         }
     }
 
-    /// Who has waited for too long, of those that have nothing: a connection that does not take its
-    /// answers holds what it has, and what else it wants is its own affair.
-    fn overdue(&self) -> Option<&Who> {
+    /// Who has waited for too long for a job that is large, or not, of those that have nothing: a
+    /// connection that does not take its answers holds what it has, and what else it wants is its own
+    /// affair.
+    fn overdue(&self, large: bool) -> Option<&Who> {
         let hungry = |who: &Who| match who {
             Who::Flight(flight) => flight.upgrade().is_some_and(|f| f.admitted.load(Ordering::Acquire) == 0),
             Who::Thread(_) => true,
             Who::Nobody => false,
         };
-        let overdue = |(who, since): &&(Who, Instant)| since.elapsed() >= OVERDUE && hungry(who);
-        self.waiting.iter().find(overdue).map(|(who, _)| who)
+        let overdue = |w: &&Waits| w.large == large && w.since.elapsed() >= OVERDUE && hungry(&w.who);
+        self.waiting.iter().find(overdue).map(|waits| &waits.who)
     }
 
     fn no_longer_waits(&mut self, who: &Who) {
-        self.waiting.retain(|(waits, _)| !waits.is(who));
+        self.waiting.retain(|waits| !waits.who.is(who));
     }
 
     fn held_by(&self, source: Option<Source>) -> u64 {
@@ -124,7 +144,8 @@ impl Budget {
             return true;
         }
         let left = self.limit.saturating_sub(state.used);
-        let next = state.overdue();
+        let large = self.is_large(bytes);
+        let next = state.overdue(large);
         let is_next = next.is_some_and(|next| next.is(&asks.who));
         let fair = match asks.jobs {
             0 if is_next => bytes <= left,
@@ -132,7 +153,19 @@ impl Budget {
             _ => (asks.held + bytes).saturating_mul(CONNECTION_RATIO) <= left,
         };
         let in_turn = bytes <= SMALL || next.is_none() || is_next;
-        fair && in_turn && state.held_by(asks.source) + bytes <= left.saturating_mul(ADDRESS_RATIO)
+        let apart = self.limit / APART;
+        let in_part = match large {
+            // A budget that is hardly more than one job has no parts.
+            true => state.large + bytes <= self.limit - apart || bytes > self.limit / 2,
+            false => {
+                bytes <= SMALL || state.used - state.large + bytes <= apart || state.overdue(true).is_none()
+            }
+        };
+        fair && in_turn && in_part && state.held_by(asks.source) + bytes <= left.saturating_mul(ADDRESS_RATIO)
+    }
+
+    fn is_large(&self, bytes: u64) -> bool {
+        bytes > (self.limit / LARGE).max(SMALL)
     }
 
     /// Somebody waits.
@@ -141,13 +174,15 @@ impl Budget {
     }
 
     fn give_back(&self, source: Option<Source>, bytes: u64) {
-        self.state.lock().give_back(source, bytes);
-        self.admit_waiting();
+        let mut state = self.state.lock();
+        state.give_back(source, bytes, self.is_large(bytes));
+        self.admit_waiting(state);
     }
 
-    /// Lets in who waits, as far as there is room.
-    fn admit_waiting(&self) {
-        let waiting: Vec<_> = self.state.lock().waiting.iter().map(|(who, _)| who.clone()).collect();
+    /// Lets in who waits, as far as there is room. Mostly nobody does.
+    fn admit_waiting(&self, state: MutexGuard<'_, BudgetState>) {
+        let waiting: Vec<_> = state.waiting.iter().map(|waits| waits.who.clone()).collect();
+        drop(state);
         if waiting.iter().any(|who| matches!(who, Who::Thread(_))) {
             self.freed.notify_all();
         }
@@ -169,13 +204,14 @@ impl Budget {
             if matches!(asks.who, Who::Nobody) {
                 state.blocked += 1;
                 asks.who = Who::Thread(state.blocked);
-                state.waiting.push_back((asks.who.clone(), Instant::now()));
+                let (who, large) = (asks.who.clone(), self.is_large(bytes));
+                state.waiting.push_back(Waits { who, since: Instant::now(), large });
             }
             // By and by it is overdue, and then less will do.
             let _ = self.freed.wait_for(&mut state, OVERDUE);
         }
         state.no_longer_waits(&asks.who);
-        state.take(source, bytes);
+        state.take(source, bytes, self.is_large(bytes));
         Grant { budget: self.clone(), source, bytes }
     }
 }
@@ -183,10 +219,9 @@ impl Budget {
 impl Looked for Budget {
     /// By and by one that waits is overdue, and then less will do.
     fn look(&self, _: u32) -> bool {
-        let waits = self.contended();
-        if waits {
-            self.admit_waiting();
-        }
+        let state = self.state.lock();
+        let waits = !state.waiting.is_empty();
+        self.admit_waiting(state);
         waits
     }
 }
@@ -267,7 +302,7 @@ impl Flight {
     /// Enters a job that is under way whatever the limits say.
     pub(crate) fn enter_anyway(&self, bytes: u64) -> Ticket {
         let mut state = self.state.lock();
-        self.budget.state.lock().take(self.source, bytes);
+        self.budget.state.lock().take(self.source, bytes, self.budget.is_large(bytes));
         self.count(&mut state, bytes)
     }
 
@@ -282,8 +317,8 @@ impl Flight {
             state.waiting.push_back((bytes, Box::new(begin)));
             self.publish(&state);
             if state.waiting.len() == 1 {
-                let who = Who::Flight(self.own.clone());
-                self.budget.state.lock().waiting.push_back((who, Instant::now()));
+                let waits = self.waits(bytes);
+                self.budget.state.lock().waiting.push_back(waits);
             }
         }
         // Room may have come between the two.
@@ -320,7 +355,7 @@ impl Flight {
         if !self.budget.has_room(&budget, &asks, bytes) {
             return None;
         }
-        budget.take(self.source, bytes);
+        budget.take(self.source, bytes, self.budget.is_large(bytes));
         drop(budget);
         Some(self.count(state, bytes))
     }
@@ -331,6 +366,12 @@ impl Flight {
         self.publish(state);
         let Some(flight) = self.own.upgrade() else { unreachable!("whoever calls has a reference") };
         Ticket { flight, bytes }
+    }
+
+    /// It begins to wait for room for so many bytes.
+    fn waits(&self, bytes: u64) -> Waits {
+        let who = Who::Flight(self.own.clone());
+        Waits { who, since: Instant::now(), large: self.budget.is_large(bytes) }
     }
 
     fn publish(&self, state: &FlightState) {
@@ -357,9 +398,7 @@ impl Flight {
                 let who = Who::Flight(self.own.clone());
                 let mut budget = self.budget.state.lock();
                 budget.no_longer_waits(&who);
-                if !state.waiting.is_empty() {
-                    budget.waiting.push_back((who, Instant::now()));
-                }
+                budget.waiting.extend(state.waiting.front().map(|(bytes, _)| self.waits(*bytes)));
             }
         }
         for (ticket, begin) in admitted {
@@ -467,7 +506,7 @@ mod tests {
     #[test]
     fn who_has_waited_for_long_comes_before_others_of_its_size() {
         let budget = Budget::new(64 << 20);
-        let held = budget.grant(None, 40 << 20);
+        let held = budget.grant(None, 26 << 20);
         let theirs = budget.clone();
         // More than half of what is left, and less than all of it: for one that is overdue.
         let large = thread::spawn(move || theirs.grant(None, 20 << 20));
@@ -484,6 +523,33 @@ mod tests {
         thread::sleep(OVERDUE);
         assert!(busy.try_enter(8 << 20).is_some());
         drop(held);
+    }
+
+    /// Readers of 32 MiB each, from hosts of their own, that take their answers as slowly as they
+    /// may: what they wait for keeps others from nothing.
+    #[test]
+    fn large_jobs_that_wait_leave_a_quarter_to_others() {
+        let budget = Budget::new(128 << 20);
+        let slow: Vec<_> = (0..4).map(|_| flight(&budget)).collect();
+        let (sender, admitted) = mpsc::channel();
+        for one in &slow {
+            let sender = sender.clone();
+            one.enter_later(32 << 20, move |ticket| sender.send(ticket).unwrap());
+        }
+        let held: Vec<Ticket> = admitted.try_iter().collect();
+        assert_eq!(held.len(), 3);
+        thread::sleep(OVERDUE);
+        budget.look(0);
+        assert!(admitted.try_recv().is_err(), "it would have all that is left");
+        let others: Vec<_> = (0..20).map(|_| flight(&budget)).collect();
+        let mut theirs: Vec<_> = others.iter().filter_map(|other| other.try_enter(4 << 20)).collect();
+        assert!(theirs.len() >= 4, "{}", theirs.len());
+        // Nor do the others take what the large one waits for: it is the next.
+        drop(held);
+        let large = admitted.try_recv().unwrap();
+        theirs.extend(others.iter().filter_map(|other| other.try_enter(4 << 20)));
+        drop((large, theirs));
+        assert_eq!((used(&budget), budget.state.lock().large), (0, 0));
     }
 
     #[test]
