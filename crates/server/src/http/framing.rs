@@ -9,8 +9,12 @@
 
 /// Longest head, and longest trailers.
 const MAX_HEAD: usize = 64 << 10;
-/// Of a line as much is kept: more than any that matters has.
+/// Of a line as much is kept: more than any that matters needs. Hyper takes any number of blanks
+/// and leading zeros, so what was cut says nothing of where a body ends.
 const MAX_LINE: usize = 256;
+/// Digits that a length may have, as many as the largest has.
+const MAX_DECIMAL: usize = 20;
+const MAX_HEX: usize = 16;
 
 /// Headers that come once at most.
 const SINGLE: [&[u8]; 4] = [b"host", b"authorization", CONTENT_LENGTH, TRANSFER_ENCODING];
@@ -22,6 +26,8 @@ pub(super) struct Framing {
     at: At,
     /// The beginning of the current line.
     line: Vec<u8>,
+    /// The line is longer than that.
+    cut: bool,
     /// Bytes of lines since the last content.
     bytes: usize,
     head: Head,
@@ -64,27 +70,35 @@ struct Ambiguous;
 impl Framing {
     /// At the beginning of a connection.
     pub(super) fn new() -> Framing {
-        Framing { at: At::Line(Line::Request), line: Vec::new(), bytes: 0, head: Head::default() }
+        let (at, head) = (At::Line(Line::Request), Head::default());
+        Framing { at, line: Vec::new(), cut: false, bytes: 0, head }
     }
 
-    /// Looks at bytes that came in, and spoils them where they are ambiguous.
-    pub(super) fn look(&mut self, bytes: &mut [u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let skip = match self.at {
-                At::Refused => return,
-                At::Body(left) => self.skip(left, rest.len(), At::Body, Line::Request),
-                At::Chunk(left) => self.skip(left, rest.len(), At::Chunk, Line::ChunkEnd),
+    /// Looks at bytes that came in, and spoils the one that makes them ambiguous. Tells how many
+    /// there are up to that one, which is the last that counts.
+    pub(super) fn look(&mut self, bytes: &mut [u8]) -> usize {
+        let mut seen = 0;
+        while seen < bytes.len() {
+            let there = bytes.len() - seen;
+            seen += match self.at {
+                At::Refused => break,
+                At::Body(left) => self.skip(left, there, At::Body, Line::Request),
+                At::Chunk(left) => self.skip(left, there, At::Chunk, Line::ChunkEnd),
                 At::Line(line) => {
-                    if self.take(line, rest[0]).is_err() {
-                        rest[0] = 0;
+                    if self.take(line, bytes[seen]).is_err() {
+                        bytes[seen] = 0;
                         self.at = At::Refused;
                     }
                     1
                 }
             };
-            rest = &mut rest[skip..];
         }
+        seen
+    }
+
+    /// Nothing that comes counts any more.
+    pub(super) fn is_refused(&self) -> bool {
+        self.at == At::Refused
     }
 
     /// Passes by content, of which `left` bytes are to come; `next` follows.
@@ -98,6 +112,18 @@ impl Framing {
         skip
     }
 
+    /// The next byte is one of content.
+    #[cfg(test)]
+    pub(super) fn is_in_content(&self) -> bool {
+        matches!(self.at, At::Body(_) | At::Chunk(_))
+    }
+
+    /// A request has begun, and not ended.
+    #[cfg(test)]
+    pub(super) fn is_in_request(&self) -> bool {
+        self.at != At::Line(Line::Request)
+    }
+
     /// One byte of a line. Lines end with CR LF, and have neither elsewhere.
     fn take(&mut self, line: Line, byte: u8) -> Result<(), Ambiguous> {
         self.bytes += 1;
@@ -109,7 +135,8 @@ impl Framing {
             b'\n' if after_cr => {
                 self.line.pop();
                 let text = std::mem::take(&mut self.line);
-                self.at = self.end_of(line, &text)?;
+                let cut = std::mem::take(&mut self.cut);
+                self.at = self.end_of(line, &text, cut)?;
                 // The memory serves the next line.
                 self.line = text;
                 self.line.clear();
@@ -121,20 +148,19 @@ impl Framing {
                 self.line.push(byte);
             }
             _ if self.line.len() < MAX_LINE => self.line.push(byte),
-            // Of a long line only the end matters, and that it was long.
-            _ => {}
+            _ => self.cut = true,
         }
         Ok(())
     }
 
-    /// What follows a whole line.
-    fn end_of(&mut self, line: Line, text: &[u8]) -> Result<At, Ambiguous> {
+    /// What follows a whole line, of which the text is the beginning where it was `cut`.
+    fn end_of(&mut self, line: Line, text: &[u8], cut: bool) -> Result<At, Ambiguous> {
         let next = match line {
             // Empty lines in front of a request are nothing.
             Line::Request if text.is_empty() => Line::Request,
             Line::Request | Line::Header if !text.is_empty() => {
                 if line == Line::Header {
-                    self.head.header(text)?;
+                    self.head.header(text, cut)?;
                 }
                 Line::Header
             }
@@ -147,6 +173,7 @@ impl Framing {
                     (false, length) => At::Body(length),
                 });
             }
+            Line::ChunkSize if cut => return Err(Ambiguous),
             Line::ChunkSize => match chunk_size(text)? {
                 0 => Line::Trailer,
                 size => return Ok(At::Chunk(size)),
@@ -164,8 +191,8 @@ impl Framing {
 }
 
 impl Head {
-    /// One header.
-    fn header(&mut self, line: &[u8]) -> Result<(), Ambiguous> {
+    /// One header, or the beginning of one that was `cut`.
+    fn header(&mut self, line: &[u8], cut: bool) -> Result<(), Ambiguous> {
         let colon = line.iter().position(|byte| *byte == b':').ok_or(Ambiguous)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         // A blank in front continues the line before, or does not; one behind belongs to the name,
@@ -180,8 +207,9 @@ impl Head {
             return Err(Ambiguous);
         }
         match SINGLE[which] {
+            CONTENT_LENGTH | TRANSFER_ENCODING if cut => return Err(Ambiguous),
             CONTENT_LENGTH if self.chunked => return Err(Ambiguous),
-            CONTENT_LENGTH => self.length = number(value, 10)?,
+            CONTENT_LENGTH => self.length = number(value, 10, MAX_DECIMAL)?,
             TRANSFER_ENCODING => {
                 let also_has_length =
                     SINGLE.iter().zip(self.seen).any(|(name, seen)| seen && *name == CONTENT_LENGTH);
@@ -196,10 +224,10 @@ impl Head {
     }
 }
 
-/// Digits and nothing else, not even a sign.
-fn number(digits: &[u8], radix: u32) -> Result<u64, Ambiguous> {
+/// At most so many digits and nothing else, not even a sign.
+fn number(digits: &[u8], radix: u32, most: usize) -> Result<u64, Ambiguous> {
     let text = std::str::from_utf8(digits).map_err(|_| Ambiguous)?;
-    match text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+    match text.len() <= most && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         true => u64::from_str_radix(text, radix).map_err(|_| Ambiguous),
         false => Err(Ambiguous),
     }
@@ -207,7 +235,7 @@ fn number(digits: &[u8], radix: u32) -> Result<u64, Ambiguous> {
 
 /// The size of a chunk. Nobody needs chunk extensions, and not everybody knows where they end.
 fn chunk_size(line: &[u8]) -> Result<u64, Ambiguous> {
-    number(line, 16)
+    number(line, 16, MAX_HEX)
 }
 
 #[cfg(test)]
@@ -219,7 +247,7 @@ mod tests {
         let at = |piece: usize| {
             let mut bytes = stream.as_bytes().to_vec();
             let mut framing = Framing::new();
-            bytes.chunks_mut(piece).for_each(|piece| framing.look(piece));
+            bytes.chunks_mut(piece).for_each(|piece| _ = framing.look(piece));
             let found = bytes.iter().zip(stream.bytes()).position(|(now, before)| *now != before);
             assert_eq!(found.is_some(), framing.at == At::Refused && !stream.contains('\0'));
             found
@@ -240,6 +268,7 @@ mod tests {
             "\r\n\r\nGET / HTTP/1.1\r\n\r\n",
             "POST / HTTP/1.1\r\ncontent-LENGTH:  5 \r\nX:\r\nY:a:b\r\n\r\na\n\r\nb",
             "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 00000000000000000001\r\n\r\n\n",
             "POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\nA\r\n0123\n\0\r\n89\r\n00\r\nT: x\r\n\r\n",
             &long,
         ] {
@@ -257,6 +286,28 @@ mod tests {
         let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(refused(&format!("{chunked}{}0\r\n\r\n", "1\r\na\r\n".repeat(MAX_HEAD))), None);
         assert!(refused(&format!("{chunked}0\r\nX: {}", "a".repeat(MAX_HEAD))).is_some());
+    }
+
+    /// Hyper skips blanks and zeros, however many: what was cut away could be anything.
+    #[test]
+    fn padding_hides_nothing() {
+        let (zeros, blanks) = ("0".repeat(240), " ".repeat(240));
+        let te = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked";
+        for before in [
+            format!("POST / HTTP/1.1\r\nContent-Length: {zeros}44\r"),
+            format!("POST / HTTP/1.1\r\nContent-Length: {blanks}4{blanks}\r"),
+            "POST / HTTP/1.1\r\nContent-Length: 000000000000000000044\r".to_owned(),
+            format!("{te}\r\n\r\n{zeros}00000000000000002e\r"),
+            format!("{te}\r\n\r\n0000000000000002e\r"),
+            format!("{te}{blanks}, gzip, chunked\r"),
+            format!("{te}{blanks}\r"),
+        ] {
+            assert_eq!(refused(&format!("{before}\n\r\n")), Some(before.len()), "{before}");
+        }
+        let long = format!("{}\r\nHost:{blanks}a\r\nAuthorization: {zeros}{zeros}\r\n\r\n", "GET / HTTP/1.1");
+        assert_eq!(refused(&long), None);
+        let twice = format!("GET / HTTP/1.1\r\nHost:{blanks}a\r\nHost:{blanks}b\r");
+        assert_eq!(refused(&format!("{twice}\n\r\n")), Some(twice.len()));
     }
 
     #[test]

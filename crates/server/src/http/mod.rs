@@ -7,6 +7,8 @@ pub(crate) mod convert;
 mod error;
 mod flatten;
 mod framing;
+#[cfg(test)]
+mod framing_hyper;
 mod guests;
 mod patience;
 mod probe;
