@@ -139,46 +139,97 @@ fn a_request_without_the_token_ends_its_connection() {
     assert_eq!(code, 401);
 }
 
-/// Each would be two requests to some, and one to others.
+/// Statuses of all answers to these pieces, the text of them, and how long they took after the last
+/// piece. The client leaves its end open.
+fn answers<'a>(
+    address: SocketAddr,
+    pieces: impl IntoIterator<Item = &'a str>,
+    pause: Duration,
+) -> (Vec<u16>, String, Duration) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+    for (n, piece) in pieces.into_iter().enumerate() {
+        if n > 0 {
+            std::thread::sleep(pause);
+        }
+        let _ = stream.write_all(piece.as_bytes());
+    }
+    let (begun, mut answers) = (Instant::now(), Vec::new());
+    // To its end, or until it is broken off with something unread.
+    let _ = stream.read_to_end(&mut answers);
+    let answers = String::from_utf8_lossy(&answers).into_owned();
+    let statuses = answers.split("HTTP/1.1 ").skip(1).map(|answer| answer[..3].parse().unwrap()).collect();
+    (statuses, answers, begun.elapsed())
+}
+
+/// A request that makes a volume, were it clear: the body follows.
+fn creation() -> (String, &'static str) {
+    let head = format!("POST /api/v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n");
+    (format!("{head}Content-Type: application/json\r\n"), r#"{"name":"v","size":1048576}"#)
+}
+
+/// Each would be two requests to some, and one to others. The bad byte is behind the bar.
 #[test]
 fn requests_that_end_in_two_places_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (_server, address) = with_tcp(dir.path(), &[]);
+    let (server, address) = with_tcp(dir.path(), &[]);
     let next = format!("GET /api/v1/pool HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
-    let post = format!("POST /api/v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n");
-    let chunked = "Transfer-Encoding: chunked\r\n";
-    let answers = |request: &str| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let _ = stream.write_all(format!("{request}{next}").as_bytes());
-        let mut answers = Vec::new();
-        // To its end, or until it is broken off with something unread.
-        let _ = stream.read_to_end(&mut answers);
-        let answers = String::from_utf8_lossy(&answers).into_owned();
-        answers.split("HTTP/1.1 ").skip(1).map(|answer| answer[..3].parse().unwrap()).collect::<Vec<u16>>()
-    };
-    for request in [
-        "GET /healthz HTTP/1.1\nHost: x\n\n".to_owned(),
-        "GET /healthz HTTP/1.1\r\nHost: x\r\n\n".to_owned(),
-        format!("{post}Content-Length: 4\r\n{chunked}\r\n0\r\n\r\n"),
-        format!("{post}{chunked}Content-Length: 4\r\n\r\n0\r\n\r\n"),
-        format!("{post}Content-Length: 2\r\nContent-Length: 2\r\n\r\n{{}}"),
-        format!("{post}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
-        format!("{post}{chunked}{chunked}\r\n0\r\n\r\n"),
-        format!("{post}Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n"),
-        format!("{post}X: a\r\n b\r\nContent-Length: 0\r\n\r\n"),
-        format!("{post}{chunked}\r\n2;a=b\r\n{{}}\r\n0\r\n\r\n"),
-        "GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n".to_owned(),
-    ] {
-        assert_eq!(answers(&request), [400], "{request:?}");
+    let (post, json) = creation();
+    let length = format!("Content-Length: {}\r", json.len());
+    let te = "Transfer-Encoding: chunked\r";
+    let chunks = format!("{:x}\r\n{json}\r\n0\r\n\r\n", json.len());
+    let refused_at_once = [
+        "GET /healthz HTTP/1.1|\nHost: x\n\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nHost: x\r\n|\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r|\n\r\n".to_owned(),
+        format!("{post}{length}\n{te}|\n\r\n{chunks}"),
+        format!("{post}{te}\n{length}|\n\r\n{chunks}"),
+        format!("{post}{length}\n{length}|\n\r\n{json}"),
+        format!("{post}Content-Length: {}{}\r|\n\r\n{json}", "0".repeat(240), json.len()),
+        format!("{post}Transfer-Encoding: gzip, chunked\r|\n\r\n{chunks}"),
+        format!("{post}{te}\n{te}|\n\r\n{chunks}"),
+        format!("{post}Transfer-Encoding : chunked\r|\n\r\n{chunks}"),
+        format!("{post}X: a\r\n b\r|\n{length}\n\r\n{json}"),
+    ];
+    let refused_in_the_body = [
+        format!("{post}{te}\n\r\n1b;a=b\r|\n{json}\r\n0\r\n\r\n"),
+        format!("{post}{te}\n\r\n1b\r\n{json}\r\n0\r\nA: b|\n\r\n"),
+        format!("{post}{te}\n\r\n1b\r\n{json}|\n0\r\n\r\n"),
+    ];
+    for request in refused_at_once.iter().chain(&refused_in_the_body) {
+        let (before, after) = request.split_once('|').unwrap();
+        for pieces in [
+            vec![format!("{before}{after}{next}")],
+            vec![before.into(), format!("{after}{next}")],
+            vec![before.into(), after[..1].into()],
+        ] {
+            let pieces = pieces.iter().map(String::as_str);
+            let (statuses, text, took) = answers(address, pieces, Duration::from_millis(50));
+            assert_eq!(statuses, [400], "{request:?}: {text}");
+            assert!(took < Duration::from_secs(2), "{request:?}: {took:?}");
+            // No handler has seen it.
+            assert!(!refused_at_once.contains(request) || !text.contains('{'), "{request:?}: {text}");
+        }
     }
+    assert_eq!(server.json(&["status"])["volumes"], 0);
     // As clear as can be: a body, and then the next one, which the client ends.
     let end = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    let json = "Content-Type: application/json\r\n";
-    let clear = format!("{post}{json}Content-Length: 2\r\n\r\n{{}}{next}{end}");
-    assert_eq!(answers(&clear), [400, 200, 200]);
-    let clear = format!("{post}{json}{chunked}\r\n2\r\n{{}}\r\n0\r\n\r\n{next}{end}");
-    assert_eq!(answers(&clear), [400, 200, 200]);
+    let clear = format!("{post}{length}\n\r\n{json}{next}{end}");
+    assert_eq!(answers(address, [&*clear], Duration::ZERO).0, [201, 200, 200]);
+    let clear = format!("{post}{te}\n\r\n{chunks}{next}{end}");
+    assert_eq!(answers(address, [&*clear], Duration::ZERO).0, [409, 200, 200]);
+}
+
+#[test]
+fn a_head_without_an_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, address) = with_tcp(dir.path(), &[]);
+    let piece = "a".repeat(4096);
+    let pieces = ["GET /healthz HTTP/1.1\r\nX: "].into_iter().chain([&*piece; 16]).chain(["a"]);
+    let (statuses, text, took) = answers(address, pieces, Duration::from_millis(5));
+    assert_eq!(statuses, [400], "{text}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 /// From 127.0.0.`host`: a request with a token; the answer's status.

@@ -74,16 +74,24 @@ impl Patience {
     }
 }
 
-/// A connection whose answers are taken, and whose requests are clear.
+/// What hyper reads behind a byte that was refused. It looks at a head again, or at trailers, only
+/// when they seem to be whole.
+const END: &[u8] = b"\r\n\r\n";
+
+/// A connection whose answers are taken, and whose requests are clear. Nothing is read behind what
+/// is not.
 pub(super) struct TimedIo<S> {
     stream: S,
     framing: Framing,
+    /// Of [`END`], what hyper has not read.
+    end: &'static [u8],
     patience: Patience,
 }
 
 impl<S> TimedIo<S> {
     pub(super) fn new(stream: S) -> TimedIo<S> {
-        TimedIo { stream, framing: Framing::new(), patience: Patience::new(WINDOW, ANSWER_LEAST) }
+        let patience = Patience::new(WINDOW, ANSWER_LEAST);
+        TimedIo { stream, framing: Framing::new(), end: END, patience }
     }
 
     fn written(
@@ -108,9 +116,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.framing.is_refused() {
+            let (now, later) = self.end.split_at(self.end.len().min(buf.remaining()));
+            buf.put_slice(now);
+            self.end = later;
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buf);
-        self.framing.look(&mut buf.filled_mut()[before..]);
+        let counts = self.framing.look(&mut buf.filled_mut()[before..]);
+        buf.set_filled(before + counts);
         read
     }
 }
