@@ -14,7 +14,6 @@ mod net;
 pub mod scsi;
 
 pub use net::admission;
-pub use net::attempts::Attempts;
 pub use net::listener::listen_unix;
 pub use net::repeated::Repeated;
 

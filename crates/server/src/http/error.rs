@@ -51,12 +51,11 @@ impl ApiError {
         ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE) }
     }
 
-    /// Too many wrong tokens came from where this request comes from.
+    /// The token is wrong, as were many others just now.
     pub(crate) fn guessing() -> Self {
         let body = ErrorBody {
             kind: ErrorKind::Busy,
-            message: "use the admin API: too many wrong tokens came from this address; try again later"
-                .into(),
+            message: "use the admin API: the bearer token is wrong, as many were just now".into(),
         };
         ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS) }
     }

@@ -4,23 +4,27 @@
 //! token has a small pool beside these, in which the oldest gives way to the newest.
 
 use crate::host_paths::Door;
-use hindcast_target::Attempts;
 use hindcast_target::admission::{Admission, Full, Limits, ROOM_WAIT, Source};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use tokio::sync::Notify;
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
+
+/// How long the answer to a wrong token is held back.
+const HOLD: Duration = Duration::from_secs(1);
+/// Answers that are held back at a time.
+const MAX_HELD: usize = 16;
 
 /// All that are connected.
 pub(super) struct Guests {
     state: Mutex<State>,
     /// Somebody has left.
     left: Notify,
-    /// Bounds how often the token may be guessed.
-    attempts: Attempts,
+    /// For answers to wrong tokens, which are held back.
+    held: Semaphore,
 }
 
 struct State {
@@ -34,9 +38,6 @@ struct State {
 pub(super) struct Guest {
     id: u64,
     address: Option<IpAddr>,
-    source: Source,
-    /// It has shown the token.
-    known: AtomicBool,
     guests: Arc<Guests>,
     /// It has to make room.
     go: Notify,
@@ -50,7 +51,8 @@ impl Guests {
         let reserve = all / 4;
         let limits = Limits::new(all, (all - reserve).div_ceil(2), reserve);
         let state = State { admission: Admission::new(limits), all: BTreeMap::new(), last: 0 };
-        Arc::new(Guests { state: Mutex::new(state), left: Notify::new(), attempts: Attempts::new() })
+        let held = Semaphore::new(MAX_HELD);
+        Arc::new(Guests { state: Mutex::new(state), left: Notify::new(), held })
     }
 
     /// Takes a connection in; `None` if there is no room. Waits for those that make room for it.
@@ -75,8 +77,6 @@ impl Guests {
         let guest = Arc::new(Guest {
             id,
             address,
-            source,
-            known: AtomicBool::new(false),
             guests: self.clone(),
             go: Notify::new(),
         });
@@ -94,20 +94,14 @@ impl Guests {
 }
 
 impl Guest {
-    /// Is a token that it shows looked at? Not where too many wrong ones came from its address; one
-    /// that has shown the right one is not held back by others of its address.
-    pub(super) fn may_show_token(&self) -> bool {
-        self.known.load(Ordering::Relaxed) || self.guests.attempts.begin(self.source)
-    }
-
-    /// The token was right, or wrong.
-    pub(super) fn has_shown_token(&self, right: bool) {
-        match (right, self.known.swap(right, Ordering::Relaxed)) {
-            (true, false) => self.guests.attempts.succeeded(self.source),
-            // Whoever shares its connection, a proxy's maybe, guesses: it counts.
-            (false, true) => _ = self.guests.attempts.begin(self.source),
-            _ => {}
-        }
+    /// Waits as long as who has shown a wrong token has to. `false`: too many wait already.
+    ///
+    /// The right one is never held back. Many may come from one address, a proxy's for example, and
+    /// whoever guesses there must not shut out the others.
+    pub(super) async fn hold_back(&self) -> bool {
+        let Ok(_place) = self.guests.held.try_acquire() else { return false };
+        tokio::time::sleep(HOLD).await;
+        true
     }
 
     /// Where it is.

@@ -99,14 +99,18 @@ async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
     let wrong = || ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong");
     let Some((_, given)) = given else { return wrong().into_response() };
     let guest = request.extensions().get::<Arc<Guest>>();
-    if guest.is_some_and(|guest| !guest.may_show_token()) {
+    if !same(given.trim().as_bytes(), token.as_bytes()) {
+        let address = guest.and_then(|guest| guest.address());
+        tell_of_wrong_token(address);
+        let held = match guest {
+            Some(guest) => guest.hold_back().await,
+            None => true,
+        };
+        if held {
+            return wrong().into_response();
+        }
+        tell_of_guessing(address);
         return ApiError::guessing().into_response();
-    }
-    let right = same(given.trim().as_bytes(), token.as_bytes());
-    guest.inspect(|guest| guest.has_shown_token(right));
-    if !right {
-        tell_of_wrong_token(guest.and_then(|guest| guest.address()));
-        return wrong().into_response();
     }
     match guest.is_none_or(|guest| guest.settle()) {
         true => next.run(request).await,
@@ -117,9 +121,20 @@ async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
 fn tell_of_wrong_token(peer: Option<IpAddr>) {
     static WRONG: Repeated = Repeated::new();
     if let Some(turn) = WRONG.turn() {
-        let peer = peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string());
-        tracing::warn!(peer, unsaid = turn.unsaid(), "a wrong token of the admin API");
+        tracing::warn!(peer = shown(peer), unsaid = turn.unsaid(), "a wrong token of the admin API");
     }
+}
+
+fn tell_of_guessing(peer: Option<IpAddr>) {
+    static MANY: Repeated = Repeated::new();
+    if let Some(turn) = MANY.turn() {
+        let (peer, unsaid) = (shown(peer), turn.unsaid());
+        tracing::warn!(peer, unsaid, "many wrong tokens of the admin API at a time: answered with 429");
+    }
+}
+
+fn shown(peer: Option<IpAddr>) -> String {
+    peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string())
 }
 
 /// Compares without telling by its duration where the first difference is.
