@@ -17,7 +17,7 @@ use initiator::{
 };
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -431,16 +431,21 @@ fn a_panic_ends_the_session() {
     assert_eq!(other.read(0, 1).len(), 512);
 }
 
-/// The answer to a CHAP proof with a secret, from 127.0.0.`host`.
-fn prove_from(host: u8, port: u16, secret: &str) -> u16 {
+/// The answer to a CHAP proof of an account, from 127.0.0.`host`.
+fn prove_from(host: u8, port: u16, account: &str, secret: &str) -> u16 {
+    prove_as(NAME, host, port, account, secret)
+}
+
+/// The same, of an initiator.
+fn prove_as(initiator: &str, host: u8, port: u16, account: &str, secret: &str) -> u16 {
     let mut wire = Wire::over(connect_from([127, 0, 0, host], port));
-    wire.login_step(0, &[("InitiatorName", NAME), ("TargetName", TARGET), ("AuthMethod", "CHAP")]);
+    wire.login_step(0, &[("InitiatorName", initiator), ("TargetName", TARGET), ("AuthMethod", "CHAP")]);
     let challenged = wire.login_step(0, &[("CHAP_A", "7")]);
     let identifier = challenged.value("CHAP_I").unwrap().parse().unwrap();
     let challenge = binary(&challenged.value("CHAP_C").unwrap(), 99).unwrap();
     let algorithm = Algorithm::from_number(7).unwrap();
     let response = to_hex(&algorithm.response(identifier, &Secret::new(secret), &challenge));
-    wire.login_step(SECURITY_TO_OPERATIONAL, &[("CHAP_N", "u"), ("CHAP_R", &response)]).login_status()
+    wire.login_step(SECURITY_TO_OPERATIONAL, &[("CHAP_N", account), ("CHAP_R", &response)]).login_status()
 }
 
 /// Whoever is right is let in, from wherever nobody guesses.
@@ -449,18 +454,50 @@ fn secrets_are_not_guessed_at_the_speed_of_the_line() {
     let (fixture, port) = reachable(|_| ());
     *fixture.daemon.auth.lock() = chap();
     for _ in 0..40 {
-        assert_eq!(prove_from(3, port, "a long secret"), 0, "it is right, as often as you like");
+        assert_eq!(prove_from(3, port, "u", "a long secret"), 0, "it is right, as often as you like");
     }
     let begun = Instant::now();
-    let answers: Vec<u16> = (0..200).map(|n| prove_from(2, port, &format!("guess {n}"))).collect();
+    let answers: Vec<u16> = (0..200).map(|n| prove_from(2, port, "u", &format!("guess {n}"))).collect();
     let looked_at = answers.iter().filter(|status| **status == 0x0201).count() as u64;
     assert!(looked_at >= 20 && looked_at <= 22 + 2 * begun.elapsed().as_secs(), "{looked_at}");
     assert!(answers.iter().all(|status| [0x0201, 0x0301].contains(status)), "{answers:04x?}");
-    assert_eq!(prove_from(3, port, "a long secret"), 0, "another address is not concerned");
+    assert_eq!(prove_from(3, port, "u", "a long secret"), 0, "another address is not concerned");
     // The right one gets in from there as well, a second later.
     let end = Instant::now() + Duration::from_secs(20);
-    while prove_from(2, port, "a long secret") != 0 {
+    while prove_from(2, port, "u", "a long secret") != 0 {
         assert!(Instant::now() < end);
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// They may share an address: behind a router, or a /64 of IPv6.
+#[test]
+fn who_guesses_shuts_out_no_other_account_of_its_address() {
+    let (fixture, port) = reachable(|_| ());
+    *fixture.daemon.auth.lock() = chap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let guessers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut refused = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        refused += u32::from(prove_from(2, port, "somebody", "a wrong secret") == 0x0301);
+                    }
+                    refused
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_secs(1));
+        let answers: Vec<u16> = (0..20).map(|_| prove_from(2, port, "u", "a long secret")).collect();
+        done.store(true, Ordering::Relaxed);
+        let refused: u32 = guessers.into_iter().map(|guesser| guesser.join().unwrap()).sum();
+        assert!(refused > 0, "they were too slow");
+        assert_eq!(answers, [0; 20], "{answers:04x?}");
+    });
+    // Nor is one that has been right shut out by guesses at its own account.
+    let other = "iqn.2024-01.org.example:guesser";
+    let guess = || prove_as(other, 2, port, "u", "a wrong secret");
+    while guess() != 0x0301 {}
+    assert_eq!(prove_from(2, port, "u", "a long secret"), 0);
 }

@@ -46,9 +46,11 @@ impl Auth {
         matches!(self.policy, AuthPolicy::Chap { .. })
     }
 
-    /// Is the next that comes the proof of a secret?
-    pub(super) fn is_challenged(&self) -> bool {
-        matches!(self.state, State::Challenged(_))
+    /// The account of which these keys prove a secret, or try to.
+    pub(super) fn claimed<'k>(&self, keys: &[(&str, &'k str)]) -> Option<&'k str> {
+        let find = |key| keys.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
+        let name = find("CHAP_N").filter(|name| name.len() <= MAX_NAME)?;
+        (matches!(self.state, State::Challenged(_)) && find("CHAP_R").is_some()).then_some(name)
     }
 
     /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to leave the stage.

@@ -7,8 +7,7 @@ use super::params::{Answer, Params, Phase, Wishes};
 use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
 use super::targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, Proof, Targets};
 use super::text;
-use crate::net::admission::Source;
-use crate::net::attempts::Attempts;
+use crate::net::attempts::{Attempts, Who};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
@@ -272,16 +271,21 @@ impl<'a> Login<'a> {
         Ok(FINAL | stage << 2 | nsg)
     }
 
-    /// The next step of authentication. A response to the challenge is looked at only where its
-    /// source has not been wrong too often.
+    /// The next step of authentication. A response to the challenge is looked at only where there
+    /// were not too many wrong ones.
     fn prove(&mut self, security: &[(&str, &str)], wants: bool) -> Checked<Progress> {
-        let attempts = self.attempts.filter(|_| self.auth.is_challenged());
-        let source = Source::of(self.peer.ip());
-        if attempts.is_some_and(|attempts| !attempts.begin(source)) {
-            return refuse(Status::ServiceUnavailable, "too many wrong secrets came from this address");
-        }
+        let attempt = match (self.attempts, &self.identity, self.auth.claimed(security)) {
+            (Some(attempts), Some(Identity { initiator, .. }), Some(account)) => {
+                let who = Who { address: self.peer.ip(), initiator, account };
+                let Some(attempt) = attempts.begin(who) else {
+                    return refuse(Status::ServiceUnavailable, "too many wrong secrets came from this address");
+                };
+                Some((attempts, attempt))
+            }
+            _ => None,
+        };
         let progress = self.auth.step(security, wants, &mut self.answer)?;
-        attempts.inspect(|attempts| attempts.succeeded(source));
+        attempt.inspect(|(attempts, attempt)| attempts.succeeded(attempt));
         Ok(progress)
     }
 
