@@ -10,12 +10,13 @@
 
 use crate::{iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
-use hindcast_engine::disk::Hold;
+use hindcast_engine::disk::{Bound, Hold, Look};
 use hindcast_engine::pool::Pool;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -69,11 +70,11 @@ fn refusal(kind: ErrorKind, path: &str, why: impl std::fmt::Display) -> ErrorBod
     ErrorBody { kind, message: format!("use {path}: {why}") }
 }
 
-fn failed(path: &str, error: impl Into<std::io::Error>) -> ErrorBody {
+fn failed(path: &str, error: impl Into<io::Error>) -> ErrorBody {
     let error = error.into();
     let kind = match error.kind() {
-        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-        std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotADirectory => ErrorKind::Invalid,
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::InvalidInput | io::ErrorKind::NotADirectory => ErrorKind::Invalid,
         _ => ErrorKind::Io,
     };
     refusal(kind, path, error)
@@ -154,38 +155,30 @@ impl HostPaths {
     /// do meanwhile lead out of the directory.
     fn beneath(&self, whole: &Path, path: &str) -> Result<Found> {
         let refused = |why: &str| refusal(ErrorKind::Forbidden, path, why);
-        let named = self.allowed.iter().filter(|dir| whole.starts_with(dir));
-        let root = named.max_by_key(|dir| dir.as_os_str().len());
-        let Some(root) = root else {
+        let Some((root, inner)) = Bound::innermost(whole, &self.allowed) else {
             return Err(refused(
                 "requests may name paths only below the directories that the server's --allow-path names",
             ));
         };
-        let look = OFlags::PATH | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(root, look | OFlags::DIRECTORY, Mode::empty())
-            .map_err(|e| failed(&root.to_string_lossy(), e))?;
-        let open = |inner: &Path, flags| {
-            let inner = if inner.as_os_str().is_empty() { Path::new(".") } else { inner };
-            let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-            rustix::io::retry_on_intr(|| rustix::fs::openat2(&dir, inner, flags, Mode::empty(), how))
+        let bound = Bound::open(root).map_err(|e| failed(&root.to_string_lossy(), e))?;
+        let wrong = |e: io::Error| match e.kind() {
+            io::ErrorKind::PermissionDenied => {
+                refused("it leads out of the directory that --allow-path names")
+            }
+            _ => failed(path, e),
         };
-        let inner = whole.strip_prefix(root).unwrap_or(whole);
-        let leads_out = "it leads out of the directory that --allow-path names";
-        match open(inner, look) {
+        match bound.look(inner, Look::Any) {
             Ok(file) => Ok(Found::There(file)),
-            Err(Errno::NOENT) => {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 // A link that leads nowhere would be followed by who makes the file.
-                if open(inner, look | OFlags::NOFOLLOW).is_ok() {
+                if bound.look(inner, Look::Name).is_ok() {
                     return Err(refused("a symbolic link is there"));
                 }
-                match open(inner.parent().unwrap_or(Path::new("")), look | OFlags::DIRECTORY) {
-                    Ok(directory) => Ok(Found::Nothing(Some(directory))),
-                    Err(Errno::XDEV | Errno::LOOP) => Err(refused(leads_out)),
-                    Err(e) => Err(failed(path, e)),
-                }
+                let parent = inner.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let directory = bound.look(parent.unwrap_or(Path::new(".")), Look::Directory);
+                directory.map(|directory| Found::Nothing(Some(directory))).map_err(wrong)
             }
-            Err(Errno::XDEV | Errno::LOOP) => Err(refused(leads_out)),
-            Err(e) => Err(failed(path, e)),
+            Err(e) => Err(wrong(e)),
         }
     }
 
@@ -213,7 +206,7 @@ impl HostPaths {
 impl Checked {
     /// The directory, made where there was none: a way to it that stays the same while the second
     /// lives.
-    pub(crate) fn directory(self) -> std::io::Result<(PathBuf, Option<Hold>)> {
+    pub(crate) fn directory(self) -> io::Result<(PathBuf, Option<Hold>)> {
         let Some(hold) = self.hold else { return Ok((PathBuf::from(self.path), None)) };
         let hold = hold.into_directory()?;
         Ok((hold.way(), Some(hold)))

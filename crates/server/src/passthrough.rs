@@ -311,25 +311,16 @@ impl BlockDevice for FileDevice {
 
 /// Finds a path as it is kept, without symbolic links: with one on the way it would be another file
 /// than was allowed. What whoever checked the path holds is held on to.
-fn without_links(path: &str) -> Result<Option<Hold>> {
+fn without_links(path: &str) -> Result<Hold> {
     if let Some(hold) = Hold::of(path) {
-        return Ok(Some(hold));
+        return Ok(hold);
     }
-    let replaced = || {
-        let text = format!("export {path}: it has been replaced by a symbolic link");
-        Error::new(ErrorKind::Conflict, text)
-    };
     match open_without_links(Path::new(path)) {
-        Ok(file) => Ok(Some(Hold::file(path, file))),
-        // The kernel is older than Linux 5.6.
-        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
-            if canonical(path)? == path {
-                Ok(None)
-            } else {
-                Err(replaced())
-            }
+        Ok(file) => Ok(Hold::file(path, file)),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && canonical(path)? != path => {
+            let text = format!("export {path}: it has been replaced by a symbolic link");
+            Err(Error::new(ErrorKind::Conflict, text))
         }
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && canonical(path)? != path => Err(replaced()),
         Err(e) => Err(Error::io(format!("export {path}"), e)),
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use lane::Lane;
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};
 pub use overlay::OverlayDir;
-pub use place::{Hold, open_without_links};
+pub use place::{Bound, Hold, Look, open_without_links};
 #[cfg(test)]
 pub(crate) use scarce::ScarceDir;
 

@@ -6,7 +6,7 @@
 //! descriptor. Paths mean the same in the whole process, so holds are the process's.
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -138,45 +138,132 @@ impl Place {
     }
 }
 
+/// What is opened of a path, to look at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// What it leads to.
+    Any,
+    /// The directory that it leads to.
+    Directory,
+    /// What has the name itself, be it a link.
+    Name,
+}
+
+impl Look {
+    fn flags(self) -> OFlags {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        match self {
+            Look::Any => flags,
+            Look::Directory => flags | OFlags::DIRECTORY,
+            Look::Name => flags | OFlags::NOFOLLOW,
+        }
+    }
+}
+
+/// A directory that a path is below, and beyond which no link on the way leads.
+#[derive(Debug)]
+pub struct Bound {
+    dir: OwnedFd,
+}
+
+impl Bound {
+    /// The innermost of the directories `within` that `path` is below, and the way from there. `None`
+    /// where it is below none of them.
+    pub fn innermost<'a>(path: &'a Path, within: &'a [PathBuf]) -> Option<(&'a Path, &'a Path)> {
+        let named = within.iter().filter(|dir| path.starts_with(dir));
+        let root = named.max_by_key(|dir| dir.as_os_str().len())?;
+        let inner = path.strip_prefix(root).ok()?;
+        Some((root, if inner.as_os_str().is_empty() { Path::new(".") } else { inner }))
+    }
+
+    /// Opens the directory.
+    pub fn open(root: &Path) -> io::Result<Bound> {
+        let dir = rustix::fs::open(root, Look::Directory.flags(), Mode::empty())?;
+        Ok(Bound { dir })
+    }
+
+    /// Opens what is below, to look at it. [`io::ErrorKind::PermissionDenied`]: it leads out.
+    pub fn look(&self, inner: &Path, what: Look) -> io::Result<OwnedFd> {
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&self.dir, inner, what.flags(), how) {
+            Err(e) if is_unknown(e) => {
+                let file = rustix::fs::openat(&self.dir, inner, what.flags(), Mode::empty())?;
+                match name_of(&file)?.starts_with(name_of(&self.dir)?) {
+                    true => Ok(file),
+                    false => Err(leads_elsewhere()),
+                }
+            }
+            opened => opened.map_err(in_words),
+        }
+    }
+}
+
 /// Opens `path`, to look at it, below the innermost of the directories `within`; `None` where it is
 /// below none of them.
 fn beneath(path: &Path, within: &[PathBuf]) -> io::Result<Option<OwnedFd>> {
-    let named = within.iter().filter(|dir| path.starts_with(dir));
-    let Some(root) = named.max_by_key(|dir| dir.as_os_str().len()) else { return Ok(None) };
-    let dir = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let inner = path.strip_prefix(root).unwrap_or(path);
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    look(&dir, if inner.as_os_str().is_empty() { Path::new(".") } else { inner }, how).map(Some)
+    let Some((root, inner)) = Bound::innermost(path, within) else { return Ok(None) };
+    Bound::open(root)?.look(inner, Look::Any).map(Some)
 }
 
 /// Opens an absolute path on which no symbolic links lie, to look at it.
+/// [`io::ErrorKind::PermissionDenied`]: there is one.
 pub fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
-    look(rustix::fs::CWD, path, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS)
+    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match openat2(rustix::fs::CWD, path, Look::Any.flags(), how) {
+        Err(e) if is_unknown(e) => {
+            let file = rustix::fs::open(path, Look::Name.flags(), Mode::empty())?;
+            let is_link = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::Symlink;
+            if is_link || name_of(&file)? != path { Err(leads_elsewhere()) } else { Ok(file) }
+        }
+        opened => opened.map_err(in_words),
+    }
 }
 
-fn look(dir: impl AsFd, path: &Path, how: ResolveFlags) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
+fn openat2(dir: impl AsFd, path: &Path, flags: OFlags, how: ResolveFlags) -> rustix::io::Result<OwnedFd> {
+    #[cfg(test)]
+    if let Some(e) = tests::REFUSED.get() {
+        return Err(e);
+    }
     let mut tries = 0;
-    let opened = loop {
+    loop {
         match rustix::fs::openat2(&dir, path, flags, Mode::empty(), how) {
             // Names are being changed: the kernel could not tell whether it stays within.
             Err(Errno::AGAIN | Errno::INTR) if tries < MAX_TRIES => tries += 1,
-            opened => break opened,
+            opened => return opened,
         }
-    };
-    opened.map_err(|e| match e {
-        Errno::LOOP | Errno::XDEV => {
-            io::Error::new(io::ErrorKind::PermissionDenied, "a symbolic link on the way leads elsewhere")
-        }
-        e => e.into(),
-    })
+    }
+}
+
+/// The kernel is older than Linux 5.6, or what confines the process knows no `openat2`. Then what
+/// was opened is asked for its name.
+fn is_unknown(error: Errno) -> bool {
+    matches!(error, Errno::NOSYS | Errno::PERM)
+}
+
+/// The path of an open file, without symbolic links.
+fn name_of(file: &OwnedFd) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn in_words(error: Errno) -> io::Error {
+    if matches!(error, Errno::LOOP | Errno::XDEV) { leads_elsewhere() } else { error.into() }
+}
+
+fn leads_elsewhere() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "a symbolic link on the way leads elsewhere")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disk::{Dir, FileDir, OpenMode};
+    use std::cell::Cell;
     use std::os::unix::fs::symlink;
+
+    thread_local! {
+        /// What `openat2` is answered.
+        pub(super) static REFUSED: Cell<Option<Errno>> = const { Cell::new(None) };
+    }
 
     fn look_at(path: &Path) -> OwnedFd {
         rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
@@ -244,14 +331,51 @@ mod tests {
         fs::write(within.join("image"), [1; 512]).unwrap();
         symlink("image", within.join("link")).unwrap();
         symlink("../secret", within.join("out")).unwrap();
+        symlink(".", within.join("dir")).unwrap();
         let dir = FileDir::new(tmp.path()).bound(std::slice::from_ref(&within));
         let read = |path: &Path| first(&dir, path, OpenMode::ReadOnly);
-        assert_eq!(read(&within.join("image")).unwrap(), 1);
-        assert_eq!(read(&within.join("link")).unwrap(), 1);
-        assert_eq!(read(&within.join("out")).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        assert_eq!(read(&within.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(read(&tmp.path().join("secret")).unwrap(), 9, "what is not below it is not bound");
-        assert!(open_without_links(&within.join("link")).is_err());
-        assert!(open_without_links(&within.join("image").canonicalize().unwrap()).is_ok());
+        // With `openat2`, and where the kernel, or what confines the process, does not know it.
+        for refused in [None, Some(Errno::NOSYS), Some(Errno::PERM)] {
+            REFUSED.set(refused);
+            assert_eq!(read(&within.join("image")).unwrap(), 1);
+            assert_eq!(read(&within.join("link")).unwrap(), 1);
+            assert_eq!(read(&within.join("out")).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            assert_eq!(read(&within.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert_eq!(read(&tmp.path().join("secret")).unwrap(), 9, "what is not below it is not bound");
+            let real = within.canonicalize().unwrap();
+            assert!(open_without_links(&real.join("link")).is_err());
+            assert!(open_without_links(&real.join("dir/image")).is_err());
+            assert!(open_without_links(&real.join("image")).is_ok());
+            let bound = Bound::open(&within).unwrap();
+            assert!(bound.look(Path::new("out"), Look::Name).is_ok());
+            assert!(bound.look(Path::new("image"), Look::Directory).is_err());
+            assert!(bound.look(Path::new("dir"), Look::Directory).is_ok());
+        }
+        REFUSED.set(None);
+    }
+
+    /// The kernel gives up where names change while `..` is followed.
+    #[test]
+    fn names_that_change_elsewhere_are_no_error() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let tmp = tempfile::tempdir().unwrap();
+        let (within, done) = (tmp.path().join("in"), AtomicBool::new(false));
+        fs::create_dir_all(within.join("d")).unwrap();
+        fs::write(within.join("image"), "x").unwrap();
+        symlink("../image", within.join("d/link")).unwrap();
+        let (a, b) = (tmp.path().join("a"), tmp.path().join("b"));
+        fs::write(&a, "x").unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    fs::rename(&a, &b).unwrap();
+                    fs::rename(&b, &a).unwrap();
+                }
+            });
+            let bound = Bound::open(&within).unwrap();
+            let failed = (0..20_000).find_map(|_| bound.look(Path::new("d/link"), Look::Any).err());
+            done.store(true, Ordering::Relaxed);
+            assert!(failed.is_none(), "{failed:?}");
+        });
     }
 }
