@@ -241,7 +241,7 @@ fn real_path(file: &OwnedFd, path: &str) -> Result<String> {
 mod tests {
     use super::*;
     use crate::passthrough::{FileDevice, FileSpec};
-    use crate::world;
+    use crate::{storage, world};
     use hindcast_engine::device::BlockDevice;
     use hindcast_engine::disk::{Dir, FileDir};
     use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
@@ -320,6 +320,21 @@ mod tests {
         let path = f.checked("allowed/d/disk", Purpose::Image).path;
         f.replace();
         assert!(f.volume_over(&path).is_err());
+    }
+
+    #[test]
+    fn salvage_does_not_look_for_it_either() {
+        let f = fixture();
+        let path = f.checked("allowed/d/disk", Purpose::Image).path;
+        assert_eq!(f.volume_over(&path).unwrap(), 1);
+        f.replace();
+        let Fixture { tmp, pool, paths } = f;
+        drop(pool);
+        let data = tmp.path().join("pool");
+        let (how, options) = (storage::Salvaging::default(), PoolOptions::default());
+        let pool = storage::salvage_bound(&data, &how, options, &paths.allowed).unwrap();
+        let mut block = [0; 512];
+        assert!(pool.open_volume("v", true).and_then(|v| v.read(0, &mut block)).is_err(), "{}", block[0]);
     }
 
     #[test]

@@ -27,6 +27,16 @@ pub struct Salvaging {
 /// Opens what is left of the pool in `data`, read-only and without writing to any part of it. Where
 /// its catalog does not open, the newest backup in the data directory stands in.
 pub fn salvage(data: &Path, how: &Salvaging, options: PoolOptions) -> Result<Arc<Pool>, ErrorBody> {
+    salvage_bound(data, how, options, &[])
+}
+
+/// The same. No link leads an image out of the directories `allowed`.
+pub(crate) fn salvage_bound(
+    data: &Path,
+    how: &Salvaging,
+    options: PoolOptions,
+    allowed: &[PathBuf],
+) -> Result<Arc<Pool>, ErrorBody> {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let text = |path: &Path| absolute(path).to_string_lossy().into_owned();
     let directory = absolute(data).join(crate::BACKUPS);
@@ -37,7 +47,8 @@ pub fn salvage(data: &Path, how: &Salvaging, options: PoolOptions) -> Result<Arc
         backups: names.iter().map(|name| text(&directory.join(name))).collect(),
         moved: how.moved.iter().map(|moved| (moved.old.clone(), moved.new.clone())).collect(),
     };
-    Pool::open_salvage(Arc::new(FileDir::new(data)), world::real(), options).map_err(error_body)
+    let dir = FileDir::new(data).bound(allowed);
+    Pool::open_salvage(Arc::new(dir), world::real(), options).map_err(error_body)
 }
 
 /// Opens what is left, for the server.
@@ -46,7 +57,7 @@ fn open_salvage(config: &Config, how: &Salvaging) -> Result<Arc<Pool>, ErrorBody
     if !config.data.is_dir() {
         return Err(no_pool(&config.data, ""));
     }
-    let pool = salvage(&config.data, how, config.options.clone())?;
+    let pool = salvage_bound(&config.data, how, config.options.clone(), &config.allowed)?;
     if let Some(found) = pool.salvage() {
         for finding in &found.findings {
             tracing::warn!(code = finding.code, object = finding.object, "{}", finding.detail);
