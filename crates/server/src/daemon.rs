@@ -49,6 +49,9 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
         handle(SignalKind::hangup())?
     };
     let pool = storage::open(&config)?;
+    if !config.allowed.is_empty() {
+        warn_of_stray_images(HostPaths::new(&config.data, &config.allowed, &[]), pool.clone());
+    }
     let result = runtime.block_on(run(&config, pool, hangup));
     // Whatever still blocks is waiting for a disk; nothing depends on it any more.
     runtime.shutdown_background();
@@ -57,6 +60,23 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
 
 fn io_error(what: &str, error: &dyn std::fmt::Display) -> ErrorBody {
     ErrorBody { kind: ErrorKind::Io, message: format!("{what}: {error}") }
+}
+
+/// Volumes over images that were chosen before `--allow-path` was given, and that a link leads out of
+/// its directories, can't be read any more. Looking for them may take time: nobody waits for it.
+fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
+    let look = move || {
+        for (volume, image) in paths.stray_images(&pool) {
+            tracing::warn!(
+                volume,
+                image,
+                "a symbolic link leads the image out of the directories of --allow-path: name where it leads, too"
+            );
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("images".into()).spawn(look) {
+        tracing::warn!(%error, "no thread to look for images");
+    }
 }
 
 async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), ErrorBody> {

@@ -11,7 +11,7 @@
 use crate::{iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Bound, Hold, Look};
-use hindcast_engine::pool::Pool;
+use hindcast_engine::pool::{Origin, Pool};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -182,6 +182,22 @@ impl HostPaths {
         }
     }
 
+    /// Volumes over images that can't be read any more, and these: they were chosen before the
+    /// directories were named, and a link leads out of one.
+    pub(crate) fn stray_images(&self, pool: &Pool) -> Vec<(String, String)> {
+        let leads_out = |path: &str| {
+            let Some((root, inner)) = Bound::innermost(Path::new(path), &self.allowed) else { return false };
+            let found = Bound::open(root).and_then(|bound| bound.look(inner, Look::Any));
+            found.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+        };
+        let image_of = |volume: &str| match pool.origin(volume) {
+            Ok(Some(Origin::Image { path, .. })) if leads_out(&path) => Some(path),
+            _ => None,
+        };
+        let volumes = pool.volumes().into_iter();
+        volumes.filter_map(|volume| image_of(&volume.name).map(|image| (volume.name, image))).collect()
+    }
+
     /// What the server lives by.
     fn own_ids(&self, pool: &Pool) -> BTreeSet<Id> {
         let mut ids = BTreeSet::new();
@@ -335,6 +351,18 @@ mod tests {
         let pool = storage::salvage_bound(&data, &how, options, &paths.allowed).unwrap();
         let mut block = [0; 512];
         assert!(pool.open_volume("v", true).and_then(|v| v.read(0, &mut block)).is_err(), "{}", block[0]);
+    }
+
+    #[test]
+    fn an_image_that_leads_out_is_told() {
+        let f = fixture();
+        let path = f.checked("allowed/d/disk", Purpose::Image).path;
+        f.volume_over(&path).unwrap();
+        assert!(f.paths.stray_images(&f.pool).is_empty());
+        f.replace();
+        assert_eq!(f.paths.stray_images(&f.pool), [("v".to_owned(), path)]);
+        fs::remove_file(f.tmp.path().join("allowed/d")).unwrap();
+        assert!(f.paths.stray_images(&f.pool).is_empty(), "that it is missing is told elsewhere");
     }
 
     #[test]
