@@ -8,7 +8,7 @@ use common::script::{Script, go_data, handshake, meta_data, option};
 use common::{Client, Fixture, start};
 use hindcast_engine::device::DeviceInfo;
 use hindcast_target::nbd::options::{Negotiator, OPTION_REPLY_MAGIC, Policy, Step, info, opt, rep};
-use hindcast_target::nbd::{NbdConfig, Pool, serve_transport};
+use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, Pool, serve_transport};
 use proptest::prelude::*;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -447,6 +447,50 @@ fn a_long_list_comes_in_parts_that_take_little_memory() {
         assert!(all.windows(name.len()).any(|window| window == name.as_bytes()));
     }
     assert_eq!(all.windows(8).filter(|w| *w == OPTION_REPLY_MAGIC.to_be_bytes()).count(), 10_002);
+}
+
+/// It needs longer for all of it than an option may take, but not for a part.
+#[test]
+fn a_client_that_takes_a_long_list_slowly_gets_all_of_it() {
+    let device = Arc::new(MemDevice::new(SIZE));
+    let name = |n| format!("{n:05}-{}", "x".repeat(200));
+    let exports = MemExports((0..10_000).map(|n| (name(n), device.clone())).collect());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nbd.sock");
+    let mut config = NbdConfig { listen: vec![Listen::Unix(path.clone())], ..NbdConfig::default() };
+    config.negotiation_timeout = Duration::from_millis(400);
+    let _server = NbdServer::start(config, Arc::new(exports)).unwrap();
+    let mut client = Client::new(UnixStream::connect(&path).unwrap());
+    client.flags(3);
+    client.send(&option(opt::LIST, &[]));
+    let words = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &opt::LIST.to_be_bytes(), &rep::ACK.to_be_bytes()];
+    let last = [&words.concat()[..], &[0; 4]].concat();
+    let (mut piece, mut all, begun) = (vec![0; 128 << 10], Vec::new(), Instant::now());
+    while !all.ends_with(&last) {
+        let n = std::io::Read::read(&mut client.stream, &mut piece).unwrap();
+        assert_ne!(n, 0, "after {:?} and {} bytes", begun.elapsed(), all.len());
+        all.extend_from_slice(&piece[..n]);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(all.len() > 10_000 * 230);
+    assert!(begun.elapsed() > Duration::from_millis(800));
+}
+
+#[test]
+fn a_list_ends_when_the_server_does() {
+    let device = Arc::new(MemDevice::new(SIZE));
+    let exports = MemExports((0..10_000).map(|n| (format!("{n:0200}"), device.clone())).collect());
+    let mut negotiator = Negotiator::new(&exports, policy());
+    let input = [&3u32.to_be_bytes()[..], &option(opt::LIST, &[])].concat();
+    let mut out = Vec::new();
+    let (flags, _) = negotiator.step(&input, &mut out);
+    negotiator.step(&input[flags..], &mut out);
+    assert!(matches!(negotiator.step(&[], &mut out).1, Step::Part));
+    negotiator.shut_down();
+    out.clear();
+    assert!(matches!(negotiator.step(&[], &mut out).1, Step::Next));
+    assert_eq!(out[8..16], [opt::LIST.to_be_bytes(), rep::ERR_SHUTDOWN.to_be_bytes()].concat());
+    assert!(matches!(negotiator.step(&[], &mut out).1, Step::More));
 }
 
 #[test]

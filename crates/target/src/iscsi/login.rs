@@ -278,7 +278,10 @@ impl<'a> Login<'a> {
             (Some(attempts), Some(Identity { initiator, .. }), Some(account)) => {
                 let who = Who { address: self.peer.ip(), initiator, account };
                 let Some(attempt) = attempts.begin(who) else {
-                    return refuse(Status::ServiceUnavailable, "too many wrong secrets came from this address");
+                    return refuse(
+                        Status::ServiceUnavailable,
+                        "too many wrong secrets came from this address",
+                    );
                 };
                 Some((attempts, attempt))
             }

@@ -82,9 +82,8 @@ pub(super) fn negotiate(
         out.clear();
         match step {
             Step::More => {}
-            // What is incomplete has the time of its option.
-            Step::Part => continue,
-            Step::Next => {
+            // A client that takes parts of a long list is at work.
+            Step::Part | Step::Next => {
                 patience.renew();
                 continue;
             }

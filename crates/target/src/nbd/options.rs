@@ -445,6 +445,11 @@ impl<'a> Negotiator<'a> {
 
     /// Goes on with a list.
     fn list(&mut self, out: &mut Vec<u8>) -> Step {
+        if self.shutting_down {
+            self.listing = None;
+            put_option_reply(out, opt::LIST, rep::ERR_SHUTDOWN, &[b"the server is shutting down"]);
+            return Step::Next;
+        }
         let Some((entries, next)) = &mut self.listing else { return Step::Next };
         let full = out.len() + PART;
         while let Some(entry) = entries.get(*next) {
