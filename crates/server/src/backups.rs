@@ -30,6 +30,15 @@ pub(crate) struct Backups {
     started: Timestamp,
 }
 
+/// A directory for backups.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// How it is opened.
+    pub(crate) way: &'a Path,
+    /// What people call it.
+    pub(crate) shown: &'a Path,
+}
+
 #[derive(Default)]
 struct Newest {
     made: Option<Timestamp>,
@@ -46,11 +55,11 @@ impl Backups {
         Backups { directory, keep, interval, newest, started: Timestamp::now() }
     }
 
-    /// Makes one, in `path` or in the data directory.
-    pub(crate) fn make(&self, pool: &Pool, path: Option<&Path>) -> Result<BackupInfo> {
-        let directory = path.unwrap_or(&self.directory);
-        let made = FileDir::create(directory)
-            .map_err(|e| Error::io(format!("create {}", directory.display()), e))
+    /// Makes one, in `place` or in the data directory.
+    pub(crate) fn make(&self, pool: &Pool, place: Option<Place<'_>>) -> Result<BackupInfo> {
+        let place = place.unwrap_or(Place { way: &self.directory, shown: &self.directory });
+        let made = FileDir::create(place.way)
+            .map_err(|e| Error::io(format!("create {}", place.shown.display()), e))
             .and_then(|dir| pool.backup_metadata(&dir, self.keep));
         let mut newest = self.newest.lock();
         match &made {

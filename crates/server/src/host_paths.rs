@@ -256,11 +256,13 @@ fn real_path(file: &OwnedFd, path: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backups::{Backups, Place};
     use crate::passthrough::{FileDevice, FileSpec};
     use crate::{storage, world};
     use hindcast_engine::device::BlockDevice;
     use hindcast_engine::disk::{Dir, FileDir};
     use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+    use jiff::{SignedDuration, Timestamp};
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::sync::Arc;
@@ -363,6 +365,20 @@ mod tests {
         assert_eq!(f.paths.stray_images(&f.pool), [("v".to_owned(), path)]);
         fs::remove_file(f.tmp.path().join("allowed/d")).unwrap();
         assert!(f.paths.stray_images(&f.pool).is_empty(), "that it is missing is told elsewhere");
+    }
+
+    /// A descriptor's number says nothing to people.
+    #[test]
+    fn a_directory_that_fails_is_named_as_it_was_said() {
+        let f = fixture();
+        let shown = f.tmp.path().join("allowed/backups");
+        let backups = Backups::open(&f.tmp.path().join("pool"), 3, None);
+        let place = Place { way: Path::new("/proc/self/fd/999999"), shown: &shown };
+        let error = backups.make(&f.pool, Some(place)).unwrap_err().to_string();
+        let health = backups.problem(Timestamp::now() + SignedDuration::from_hours(50)).unwrap();
+        for text in [error, health] {
+            assert!(text.contains(shown.to_str().unwrap()) && !text.contains("/proc/"), "{text}");
+        }
     }
 
     #[test]

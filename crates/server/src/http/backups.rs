@@ -3,6 +3,7 @@
 use super::error::{ApiError, Json};
 use super::routes::Shared;
 use super::{App, blocking, host_path};
+use crate::backups::Place;
 use crate::host_paths::Purpose;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -36,7 +37,8 @@ async fn back_up(
                 let directory = PathBuf::from(&checked.path);
                 let failed = |e| Error::io(format!("create {}", directory.display()), e);
                 let (way, _hold) = checked.directory().map_err(failed)?;
-                let info = app.backups.make(&app.pool, Some(&way))?;
+                let place = Place { way: &way, shown: &directory };
+                let info = app.backups.make(&app.pool, Some(place))?;
                 (directory, info)
             }
         };
