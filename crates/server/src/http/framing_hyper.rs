@@ -88,18 +88,18 @@ fn chunk() -> impl Strategy<Value = String> {
 /// A request that has a body of one kind or the other, and headers beside.
 fn request() -> impl Strategy<Value = String> {
     let some = || proptest::collection::vec(header(), 0..2).prop_map(|all| all.concat());
-    let with_length = (padding(&[" "]), padding(&["0"]), 0usize..60, padding(&[" "])).prop_map(|(a, b, n, c)| {
-        let content = "GET / HTTP/1.1\r\n\r\n".repeat(4);
-        (format!("Content-Length:{a}{b}{n}{c}\r\n"), content[..n].to_owned())
-    });
+    let with_length =
+        (padding(&[" "]), padding(&["0"]), 0usize..60, padding(&[" "])).prop_map(|(a, b, n, c)| {
+            let content = "GET / HTTP/1.1\r\n\r\n".repeat(4);
+            (format!("Content-Length:{a}{b}{n}{c}\r\n"), content[..n].to_owned())
+        });
     let codings = token(&["chunked", "chunked", "Chunked", "gzip, chunked"]);
     let chunks = proptest::collection::vec(chunk(), 0..4).prop_map(|all| all.concat());
     let trailer = prop_oneof![3 => Just(String::new()), 1 => header()];
-    let chunked = (padding(&[" "]), codings, padding(&[" "]), padding(&[" ", ","]), chunks, trailer).prop_map(
-        |(a, codings, b, c, chunks, trailer)| {
+    let chunked = (padding(&[" "]), codings, padding(&[" "]), padding(&[" ", ","]), chunks, trailer)
+        .prop_map(|(a, codings, b, c, chunks, trailer)| {
             (format!("Transfer-Encoding:{a}{codings}{b}{c}\r\n"), format!("{chunks}0\r\n{trailer}\r\n"))
-        },
-    );
+        });
     let body = prop_oneof![Just((String::new(), String::new())), with_length, chunked];
     (token(&["", "", "\r\n"]), token(&["GET", "POST"]), some(), body, some(), line_end()).prop_map(
         |(before, method, some, (header, body), more, end)| {

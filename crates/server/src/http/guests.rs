@@ -74,12 +74,7 @@ impl Guests {
         let id = state.last + 1;
         let goes = state.admission.enter(id, source)?;
         state.last = id;
-        let guest = Arc::new(Guest {
-            id,
-            address,
-            guests: self.clone(),
-            go: Notify::new(),
-        });
+        let guest = Arc::new(Guest { id, address, guests: self.clone(), go: Notify::new() });
         state.all.insert(id, Arc::downgrade(&guest));
         let goes = goes.and_then(|id| state.all.get(&id)).and_then(Weak::upgrade);
         drop(state);

@@ -16,7 +16,7 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::is_unseen;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
@@ -178,13 +178,14 @@ impl IscsiTarget {
     }
 
     /// The identity of a file or device, and what has to be kept of it if it is not known yet.
-    fn file(&self, path: &str, device: bool, new: &api::AddLun) -> Result<(Uuid, Option<FileSpec>)> {
-        let found = canonical(path)?;
-        if Hold::of(path).is_some() && found != path {
-            return Err(conflict(format!("export {path}: it was replaced meanwhile")));
+    fn file(&self, given: &str, device: bool, new: &api::AddLun) -> Result<(Uuid, Option<FileSpec>)> {
+        let (path, hold) = (canonical(given)?, Hold::of(given));
+        if hold.is_some() && path != given {
+            return Err(conflict(format!("export {given}: it was replaced meanwhile")));
         }
-        let path = found;
-        let kind = std::fs::metadata(&path).map_err(|e| Error::io(format!("export {path}"), e))?.file_type();
+        // What was checked is what it is about, whatever has the name now.
+        let way = hold.as_ref().map_or_else(|| PathBuf::from(&path), Hold::way);
+        let kind = std::fs::metadata(way).map_err(|e| Error::io(format!("export {path}"), e))?.file_type();
         match device {
             true if !kind.is_block_device() => {
                 return Err(invalid(format!("export {path}: it is not a block device")));

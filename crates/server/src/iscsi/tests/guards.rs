@@ -531,3 +531,21 @@ fn reservations_can_be_cleared() {
     let f = f.restart();
     assert!(f.target.target("db").unwrap().reservations.is_empty(), "for good");
 }
+
+/// The name may stand for something else by then.
+#[test]
+fn what_was_checked_tells_of_which_kind_it_is() {
+    use hindcast_engine::disk::Hold;
+    use rustix::fs::{Mode, OFlags};
+    let f = local();
+    f.create("t");
+    let path = f.file("disk", M);
+    let hold = Hold::file(&path, rustix::fs::open(&path, OFlags::PATH, Mode::empty()).unwrap());
+    std::fs::rename(&path, format!("{path}.was")).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let new = api::AddLun { file: Some(path.clone()), read_only: true, ..api::AddLun::default() };
+    assert_eq!(f.target.add_lun("t", &new).unwrap().luns[0].size, Some(M));
+    drop(hold);
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::remove_file(format!("{path}.was")).unwrap();
+}
