@@ -8,6 +8,7 @@ use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
 use crate::disk::{Dir, OpenFiles, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::map::page::CHUNKS;
+use crate::pool::line::Branch;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -35,7 +36,26 @@ pub(crate) struct BranchCdp {
     pub(crate) log: RwLock<LogState>,
     /// Moves whenever what is in place, or the log, moves on.
     pub(crate) version: AtomicU64,
+    /// Commits under way that the log does not know of yet: see [`Committing`].
+    committing: AtomicU64,
     pins: Mutex<Pins>,
+}
+
+/// A batch that is recorded is being committed. From its commit until the log has its records, who
+/// looks into the catalog may find what no record leads back from.
+pub(crate) struct Committing(Arc<Branch>);
+
+impl Committing {
+    pub(crate) fn begin(branch: &Arc<Branch>) -> Committing {
+        branch.cdp.committing.fetch_add(1, Ordering::SeqCst);
+        Committing(branch.clone())
+    }
+}
+
+impl Drop for Committing {
+    fn drop(&mut self) {
+        self.0.cdp.committing.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// What keeps moments, and what is to be forgotten: decided together.
@@ -169,6 +189,13 @@ impl BranchCdp {
             pins.floor = pins.floor.max(lsn);
         }
         free
+    }
+
+    /// Is what is in place still what it was in this version of the log, whatever was read there
+    /// since?
+    pub(crate) fn holds(&self, version: u64) -> bool {
+        // In this order: the log moves on before a commit ends.
+        self.committing.load(Ordering::SeqCst) == 0 && self.version.load(Ordering::SeqCst) == version
     }
 
     /// What is committed moves on.

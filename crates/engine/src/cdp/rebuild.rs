@@ -109,8 +109,9 @@ impl Pool {
                     Err(error) => note(&mut why, error),
                 }
             }
-            if branch.cdp.version.load(Ordering::SeqCst) != version {
-                // What is in place has moved on since the starts were looked up.
+            if !branch.cdp.holds(version) {
+                // What is in place has moved on since the starts were looked up, or is about to.
+                std::thread::yield_now();
                 continue;
             }
             return Err(why.unwrap_or_else(|| {
@@ -217,7 +218,7 @@ impl Pool {
                 Patch::Journal(file, position) => self.read_journal(file, position, part)?,
             }
         }
-        if branch.cdp.version.load(Ordering::SeqCst) == version {
+        if branch.cdp.holds(version) {
             Ok(content)
         } else {
             Err(lost(format!("reconstruct chunk {chunk}: what is in place is newer by now")))
@@ -300,7 +301,8 @@ impl Pool {
 mod tests {
     use super::*;
     use crate::cdp::CdpSettings;
-    use crate::cdp::log::Applying;
+    use crate::cdp::log::{Applying, Committing};
+    use crate::testing::Inside;
 
     /// Three anchors of a batch whose data are not in place yet would hide the one place from which
     /// a moment before them can be read.
@@ -319,5 +321,23 @@ mod tests {
         log.applying = None;
         let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(lsn, epoch));
         assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], newer.to_vec())));
+    }
+
+    /// Between a commit and its publication the catalog has what no record in memory leads back
+    /// from.
+    #[test]
+    fn what_is_in_place_is_not_taken_while_a_commit_is_under_way() {
+        let inside = Inside::new(1 << 20);
+        inside.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+        inside.write(0, 7, 4096);
+        inside.pool.drain().unwrap();
+        let branch = inside.pool.names.read().volume("v").unwrap().line.branch.clone();
+        let version = branch.cdp.version.load(Ordering::SeqCst);
+        let head = || inside.pool.head_chunk(&branch, 0, version);
+        assert_eq!(head().unwrap(), [7; 4096]);
+        let committing = Committing::begin(&branch);
+        assert_eq!(head().unwrap_err().kind(), ErrorKind::Lost);
+        drop(committing);
+        assert_eq!(head().unwrap(), [7; 4096]);
     }
 }

@@ -28,6 +28,7 @@ mod relocate;
 
 use crate::catalog::Txn;
 use crate::cdp::append::Appended;
+use crate::cdp::log::Committing;
 use crate::disk::SyncPurpose;
 use crate::error::{Result, both};
 use crate::fault::died;
@@ -202,6 +203,7 @@ impl Pool {
         // Before the commit that ends what was promised for the records.
         self.space.adjust_log(recorded.iter().map(Appended::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
+        let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
         self.commit(m, txn, preserved, destaged, &released)?;
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             branch
@@ -220,6 +222,7 @@ impl Pool {
             let applying = self.applying(m, batch, appended.branch());
             appended.publish(applying);
         }
+        drop(committing);
         self.publish(plan.pages);
         for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
             branch.generation.supersede(|| self.map.forget_frozen(branch.id));
