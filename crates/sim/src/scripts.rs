@@ -294,6 +294,8 @@ fn snapshot(method: Method) -> Vec<Op> {
         Op::Maintain(4),
         // Written in this epoch already: in place now.
         write(5 * KIB, KIB, false),
+        // A commit that says so, without anything else that would sync the slots.
+        Op::Drain,
         discard(30 * KIB, 20 * KIB),
         freeze(1, "t"),
         write(6 * KIB, 512, true),
