@@ -1,9 +1,11 @@
 //! Making a stream of a snapshot.
 
 use super::codec::{Kind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
+use super::zeros::runs;
 use crate::codec::crc32c;
 use crate::device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
+use crate::journal::record::BLOCK;
 use crate::pool::{Pool, SnapshotInfo};
 use crate::volume::{Difference, Volume};
 use std::collections::VecDeque;
@@ -12,6 +14,10 @@ use std::sync::Arc;
 
 /// Bytes of a piece: about this many, at most two records more.
 const PIECE: usize = 1 << 20;
+
+/// Runs looked at, of up to [`MAX_DATA`] each where they are read, for one piece. One with nothing but zeros says so, though it
+/// need not: whoever waits sees that it goes on, and a transfer that is cut short then need not read them again.
+const RUNS_PER_PIECE: usize = 256;
 
 /// A snapshot being exported. Holds the snapshots that it needs; reads only what is asked for.
 pub struct Export {
@@ -23,6 +29,8 @@ pub struct Export {
     scanned: u64,
     /// What is to be sent next.
     ranges: VecDeque<Range<u64>>,
+    /// Of these bytes it is known whether they are zeros: what is exported does not change.
+    known: (Range<u64>, bool),
     total: Total,
     ended: bool,
 }
@@ -69,6 +77,7 @@ impl Pool {
             header,
             scanned: start,
             ranges: VecDeque::new(),
+            known: (0..0, false),
             total: Total::new(),
             ended: false,
         })
@@ -96,10 +105,14 @@ impl Export {
             piece = self.header.encode();
             self.total.add(&piece);
         }
-        while piece.len() < PIECE && !self.ended {
+        let mut last = 0..0;
+        for _ in 0..RUNS_PER_PIECE {
+            if piece.len() >= PIECE || self.ended {
+                break;
+            }
             let before = piece.len();
             match self.next_range()? {
-                Some(range) => self.put_run(range, &mut piece)?,
+                Some(range) => last = self.put_run(range, &mut piece)?,
                 None => {
                     piece.extend(self.total.trailer(self.header.size).encode());
                     self.ended = true;
@@ -107,6 +120,10 @@ impl Export {
                 }
             }
             self.total.add(&piece[before..]);
+        }
+        if piece.is_empty() {
+            put_zeros(last, &mut piece);
+            self.total.add(&piece);
         }
         Ok(Some(piece))
     }
@@ -130,26 +147,54 @@ impl Export {
         Ok(self.ranges.front().cloned())
     }
 
-    /// Sends the start of `range`, the first in the queue, as far as it is of one kind.
-    fn put_run(&mut self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
-        let runs = self.to.block_status(range.start, range.end - range.start, 1)?;
-        let zero = runs.first().is_some_and(|run| run.zero);
-        let length = runs.first().map_or(range.end - range.start, |run| run.length);
-        let length = if zero { length } else { length.min(MAX_DATA) };
-        let mut record = RecordHeader { kind: Kind::Zeros, crc: 0, offset: range.start, length };
-        if !zero {
-            let mut data = vec![0; length as usize];
-            self.to.read(range.start, &mut data)?;
-            record = RecordHeader { kind: Kind::Data, crc: crc32c(&data), ..record };
-            out.extend(record.encode());
-            out.extend(data);
-        } else if self.difference.is_some() {
-            out.extend(record.encode());
+    /// Sends the start of `range`, the first in the queue, as far as it is of one kind; tells how far that is.
+    fn put_run(&mut self, range: Range<u64>, out: &mut Vec<u8>) -> Result<Range<u64>> {
+        let mut end = range.end;
+        if !self.known.0.contains(&range.start) {
+            let runs = self.to.block_status(range.start, range.end - range.start, 1)?;
+            let run = runs.first().map_or((range.end - range.start, false), |run| (run.length, run.zero));
+            self.known = (range.start..range.start + run.0, run.1);
+        }
+        end = end.min(self.known.0.end);
+        if self.known.1 {
+            self.skip_zeros(range.start..end, out);
+        } else {
+            end = end.min(range.start + MAX_DATA);
+            self.put_data(range.start..end, out)?;
         }
         match self.ranges.front_mut() {
-            Some(front) if range.start + length < range.end => front.start = range.start + length,
+            Some(front) if end < range.end => front.start = end,
             _ => drop(self.ranges.pop_front()),
+        }
+        Ok(range.start..end)
+    }
+
+    /// At most [`MAX_DATA`]. What has a place may be zeros all the same, and takes none where the stream goes.
+    fn put_data(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+        let mut all = vec![0; (range.end - range.start) as usize];
+        self.to.read(range.start, &mut all)?;
+        for (part, zero) in runs(&all, range.start, BLOCK) {
+            let (offset, data) = (range.start + part.start as u64, &all[part]);
+            let length = data.len() as u64;
+            if zero {
+                self.skip_zeros(offset..offset + length, out);
+            } else {
+                out.extend(RecordHeader { kind: Kind::Data, crc: crc32c(data), offset, length }.encode());
+                out.extend(data);
+            }
         }
         Ok(())
     }
+
+    /// What a whole stream does not name is nothing in the volume that it fills.
+    fn skip_zeros(&self, range: Range<u64>, out: &mut Vec<u8>) {
+        if self.difference.is_some() {
+            put_zeros(range, out);
+        }
+    }
+}
+
+fn put_zeros(range: Range<u64>, out: &mut Vec<u8>) {
+    let length = range.end - range.start;
+    out.extend(RecordHeader { kind: Kind::Zeros, crc: 0, offset: range.start, length }.encode());
 }

@@ -2,12 +2,15 @@
 
 use super::codec::{Decoder, Item, StreamHeader};
 use super::lease::Lease;
+use super::zeros::runs;
 use crate::catalog::{Control, ImportRecord};
 use crate::device::{BlockDevice, WriteOp};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
+use crate::journal::record::BLOCK;
 use crate::pool::line::VolumeState;
 use crate::pool::{NewVolume, Pool, SnapshotInfo};
 use crate::volume::{Difference, Volume};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +19,9 @@ type NameCheck = Box<dyn Fn(&str) -> Result<()> + Send>;
 
 /// Bytes taken in between two positions that are kept.
 const KEPT_EVERY: u64 = 64 << 20;
+
+/// Zeros as long as this are discarded where chunks are longer.
+const LONG_ZEROS: u64 = 64 << 10;
 
 /// An import that was begun and did not end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,11 +125,8 @@ impl Import {
                 (Item::Data { offset, data }, Some(target)) => {
                     let end = offset + data.len() as u64;
                     if end > target.position {
-                        let mut ops = [WriteOp::new(offset, data)];
-                        target.volume.write(&mut ops, false);
-                        let [op] = ops;
-                        op.result?;
-                        target.arrived(&self.pool, end, end - offset)?;
+                        let written = target.write(offset, &data)?;
+                        target.arrived(&self.pool, end, written)?;
                     }
                 }
                 (Item::Zeros { offset, length }, Some(target)) => {
@@ -308,6 +311,25 @@ fn check_start(name: &str, header: &StreamHeader, position: u64) -> Result<()> {
 }
 
 impl Target {
+    /// Takes data in; tells how many bytes of it were written. Runs of zeros that a chunk may consist of are discarded: they
+    /// shall take no space here, whatever they took where they come from. Shorter ones would only be more requests.
+    fn write(&self, offset: u64, data: &Bytes) -> Result<u64> {
+        let mut ops = Vec::new();
+        let least = self.volume.chunk_size().clamp(BLOCK, LONG_ZEROS);
+        for (part, zero) in runs(data, offset, least) {
+            let at = offset + part.start as u64;
+            if zero {
+                self.volume.discard(at, part.len() as u64, false)?;
+            } else {
+                ops.push(WriteOp::new(at, data.slice(part)));
+            }
+        }
+        self.volume.write(&mut ops, false);
+        let written = ops.iter().map(|op| op.data.len() as u64).sum();
+        ops.into_iter().try_for_each(|op| op.result)?;
+        Ok(written)
+    }
+
     fn arrived(&mut self, pool: &Pool, position: u64, bytes: u64) -> Result<()> {
         self.position = position;
         self.unkept += bytes;
@@ -323,5 +345,59 @@ impl Target {
         })?;
         self.unkept = 0;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::codec::crc32c;
+    use crate::device::{BlockDevice, WriteOp};
+    use crate::stream::codec::{Kind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
+    use crate::testing::Inside;
+
+    /// Earlier versions sent what a volume that was taken back showed as nothing as data.
+    #[test]
+    fn zeros_that_come_as_data_take_no_space() {
+        let size = 32 * MAX_DATA;
+        let to = StreamState { content: [1; 16], name: "s".into(), created: 1 };
+        for chunk_size in [4096, 16 << 10, 1 << 20] {
+            // Less than the stream has.
+            let Inside { pool, .. } = Inside::empty(8 << 20);
+            let header = StreamHeader {
+                volume: "v".into(),
+                size,
+                block_size: 512,
+                chunk_size,
+                start: 0,
+                to: to.clone(),
+                from: None,
+            };
+            let (mut stream, mut total) = (header.encode(), Total::new());
+            for offset in (0..size).step_by(MAX_DATA as usize) {
+                let mut data = vec![0; MAX_DATA as usize];
+                if offset == 5 * MAX_DATA {
+                    data[40_000] = 7;
+                }
+                let record = RecordHeader { kind: Kind::Data, crc: crc32c(&data), offset, length: MAX_DATA };
+                stream.extend(record.encode());
+                stream.extend(data);
+            }
+            total.add(&stream);
+            stream.extend(total.trailer(size).encode());
+            let mut import = pool.import(None);
+            stream.chunks(1 << 20).for_each(|piece| import.push(piece).unwrap());
+            import.finish().unwrap();
+            pool.drain().unwrap();
+            let info = pool.volume("v").unwrap();
+            assert_eq!(info.allocated, info.chunk_size, "chunks of {chunk_size}");
+            let v = pool.open_volume("v", false).unwrap();
+            let mut found = vec![1; 1 << 20];
+            v.read(5 * MAX_DATA, &mut found).unwrap();
+            assert!(found.iter().enumerate().all(|(n, byte)| *byte == if n == 40_000 { 7 } else { 0 }));
+            // The volume is one like any other.
+            let mut ops = [WriteOp::new(0, vec![1; 512].into())];
+            v.write(&mut ops, false);
+            assert!(ops[0].result.is_ok());
+        }
     }
 }

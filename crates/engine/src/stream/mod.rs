@@ -10,6 +10,7 @@ mod export;
 mod file;
 mod import;
 mod lease;
+mod zeros;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use codec::{Decoder, Item, fuzzed};
