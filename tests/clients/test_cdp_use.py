@@ -334,5 +334,43 @@ def what_a_search_could_not_search_is_told(t):
     server.cli("recover", "bisect", "db", "--from", bad, "--to", good, "--check", "true", code=USAGE)
 
 
+@test(hindcast_only=True)
+def what_rests_on_a_moment_is_thin(t):
+    """qemu-img map, diff, export and import of a thin volume that was taken back see its 1 MiB."""
+    server = keeping(t, size="64T")
+    put(server, "db", pattern(1, MIB), 5 * MIB)
+    server.cli("snapshot", "create", "db@good")
+    server.cli("mark", "db", "m")
+    put(server, "db", pattern(2, MIB), 9 * MIB)
+
+    def mapped(export):
+        found = run("qemu-img", "map", "--output=json", "-f", "raw", server.uri(export))
+        return [(e["start"], e["length"]) for e in json.loads(found) if e["data"]]
+
+    begun, only = time.monotonic(), [(5 * MIB, MIB)]
+    assert mapped("db@m") == only
+    server.cli("recover", "db", "--to", "m", "--as", "rests", "--no-complete")
+    server.cli("recover", "db", "--to", "m", "--in-place", "--undo-name", "undo")
+    assert mapped("rests") == only == mapped("db")
+    assert server.cli("diff", "db@good")["ranges"] == []
+    assert [(r["offset"], r["length"]) for r in server.cli("diff", "db@undo")["ranges"]] == [(9 * MIB, MIB)]
+    server.cli("snapshot", "create", "db@t")
+    whole, since = server.dir / "whole.hcs", server.dir / "since.hcs"
+    server.cli("export", "db@t", "--file", whole)
+    server.cli("export", "db@t", "--from", "db@good", "--file", since)
+    assert MIB < whole.stat().st_size < MIB + 256 * KIB and since.stat().st_size < 4 * KIB, whole.stat()
+    # It fits where there is little room, and is what it was.
+    other = t.server("other", pool="16M")
+    other.cli("import", "back", "--file", whole)
+    other.drained()
+    assert other.allocated("back") == MIB and get(other, "back", 3 * MIB, 4 * MIB) == (
+        bytes(MIB) + pattern(1, MIB) + bytes(MIB))
+    assert time.monotonic() - begun < 120, "64 TiB were looked through"
+    server.cli("volume", "flatten", "rests", "--wait")
+    assert mapped("rests") == only
+    server.check()
+    other.check()
+
+
 if __name__ == "__main__":
     main()

@@ -5,7 +5,7 @@
 
 use crate::clock::{When, expires};
 use crate::oracle::{Content, Effect, Manner, SnapId, Taken, VolId, VolumeModel, check_content};
-use crate::perform::Answer;
+use crate::perform::{Answer, check_runs};
 use crate::run::{Outcome, Run};
 use crate::survive;
 use crate::workload::Op;
@@ -48,6 +48,29 @@ pub(crate) struct Past {
     /// By LSN: flushes that succeeded with CDP on, and whether they must be known: no kill and no crash came since, or it was
     /// found after that.
     flushes: BTreeMap<u64, bool>,
+}
+
+/// The status of ranges of a device that shows `content`, with what lies behind each, and asked for all at once and by few runs:
+/// what is there is never called zeros. The outer error is the device's.
+fn check_statuses(
+    view: &Volume,
+    what: &str,
+    content: &Content,
+    ranges: &[(u64, u64)],
+) -> Result<Outcome<()>, hindcast_engine::Error> {
+    let size = view.info().size;
+    for (offset, len) in ranges {
+        for (len, most) in [(size - offset, 3), (*len, usize::MAX)] {
+            let runs = view.block_status(*offset, len, most)?;
+            // How much one call looks at is for others to check.
+            let told = runs.iter().map(|run| run.length).sum();
+            let checked = check_runs(&runs, (*offset, told), most, Some(content), size);
+            if let Err(e) = checked {
+                return Ok(Err(format!("status of {what}: {e}")));
+            }
+        }
+    }
+    Ok(Ok(()))
 }
 
 impl Run {
@@ -247,6 +270,12 @@ impl Run {
     /// Moments that are held open show what they did: neither retention nor the end of their volume changes that.
     pub(crate) fn verify_held(&self) -> Outcome<()> {
         for held in &self.held {
+            match check_statuses(&held.view, &held.what, &held.content, &held.ranges) {
+                Ok(checked) => checked?,
+                Err(_) if self.dir.crashed() || self.faults => return Ok(()),
+                Err(e) if self.needs_lost(&e) => {}
+                Err(e) => return Err(format!("status of {}: {e:?}", held.what)),
+            }
             for (offset, len) in &held.ranges {
                 let mut data = vec![0xEE; *len as usize];
                 match held.view.read(*offset, &mut data) {
@@ -277,14 +306,17 @@ impl Run {
                 view.read(offset, &mut data)?;
                 read.push((offset, data));
             }
-            Ok::<_, hindcast_engine::Error>((view.info().size, read))
+            let ranges: Vec<_> = read.iter().map(|(offset, data)| (*offset, data.len() as u64)).collect();
+            let status = check_statuses(&view, "a moment", content, &ranges)?;
+            Ok::<_, hindcast_engine::Error>((view.info().size, read, status))
         })();
         let what = format!("volume {vol} at LSN {lsn}, as {moment:?}");
         match result {
-            Ok((found, read)) => {
+            Ok((found, read, status)) => {
                 if found != size {
                     return Err(format!("{what} has {found} bytes, not {size}"));
                 }
+                status.map_err(|e| format!("{what}: {e}"))?;
                 let compared = read
                     .iter()
                     .map(|(offset, data)| check_content(&what, content, *offset, data, |_, _| false));

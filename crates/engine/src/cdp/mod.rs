@@ -22,6 +22,7 @@ mod retain;
 pub(crate) mod room;
 mod sample;
 pub(crate) mod segment;
+pub(crate) mod thin;
 mod way;
 
 #[cfg(feature = "fuzzing")]

@@ -42,6 +42,10 @@ impl At {
         (self.branch.id, self.lsn)
     }
 
+    pub(super) fn branch(&self) -> &Arc<Branch> {
+        &self.branch
+    }
+
     /// What the branch is now.
     pub(crate) fn line(&self) -> Line {
         Line { branch: self.branch.clone(), epoch: HEAD, at: None }

@@ -66,6 +66,16 @@ impl LogState {
         Some((older, newer))
     }
 
+    /// The anchor that a reconstruction of a moment would start at if that is before it: (LSN, epoch). `None`: nothing was
+    /// recorded then; else there may be no anchor.
+    pub(super) fn anchor_before(&self, lsn: u64) -> Option<Option<(u64, u32)>> {
+        let (older, _) = self.starts(lsn, 0)?;
+        Some(older.first().and_then(|start| match start {
+            Start::Epoch(at, epoch) => Some((*at, *epoch)),
+            Start::Head(_) => None,
+        }))
+    }
+
     /// What emptied a part of the chunk after `from` and up to `to`.
     fn emptied(&self, chunk: Range<u64>, from: u64, to: u64) -> Vec<(u64, Range<usize>)> {
         if from >= to {

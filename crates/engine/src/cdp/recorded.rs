@@ -43,6 +43,12 @@ impl Recorded {
         Ok(recorded)
     }
 
+    /// What was written after an anchor and up to a moment that is kept. Who asks has to see to it that the anchor is there
+    /// still: with it are all of these records.
+    pub(super) fn since_anchor(branch: &Arc<Branch>, anchor: u64, lsn: u64) -> Recorded {
+        Recorded { branch: branch.clone(), lsns: anchor.saturating_add(1)..=lsn }
+    }
+
     fn check(&self) -> Result<()> {
         if self.lsns.is_empty() {
             return Ok(());
@@ -62,6 +68,24 @@ impl Recorded {
     /// The parts of `bytes` (and perhaps others) that were written to, in any order, also more than once. Shortens `bytes` to
     /// what the answer covers: a bounded piece of work.
     pub(crate) fn touched(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
+        let mut found = self.records(bytes)?;
+        found.extend(self.emptied());
+        // What expired meanwhile may be missing.
+        self.check()?;
+        Ok(found)
+    }
+
+    /// The ranges that became zeros without a record.
+    pub(super) fn emptied(&self) -> Vec<Range<u64>> {
+        if self.lsns.is_empty() {
+            return Vec::new();
+        }
+        let log = self.branch.cdp.log.read();
+        log.events.range(self.lsns.clone()).filter_map(|(_, event)| event.emptied()).collect()
+    }
+
+    /// As [`Recorded::touched`], of records alone.
+    pub(super) fn records(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         if self.lsns.is_empty() {
             return Ok(Vec::new());
         }
@@ -81,8 +105,6 @@ impl Recorded {
             if let Some(open) = log.open.as_ref().filter(|open| touches(&open.record)) {
                 step.look(chunks.start, |from, take| open.visit(from, take))?;
             }
-            let events = log.events.range(self.lsns.clone());
-            step.found.extend(events.filter_map(|(_, event)| event.emptied()));
             sealed
         };
         // What lies behind the end of the step is not looked at.
@@ -93,8 +115,6 @@ impl Recorded {
             }
             step.look(chunks.start, |from, take| segment.visit(from, take))?;
         }
-        // What expired meanwhile may be missing.
-        self.check()?;
         bytes.end = bytes.end.min(step.end.saturating_mul(chunk_size));
         Ok(step.found)
     }

@@ -31,6 +31,17 @@ pub(crate) struct Map {
     fault: Arc<Fault>,
 }
 
+/// What a line itself has of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// What was there before, in its base.
+    Nothing,
+    /// A long hole, and when it was born.
+    Hole(u32),
+    /// Perhaps chunks.
+    Page,
+}
+
 impl Map {
     pub(crate) fn new(
         catalog: Arc<Catalog>,
@@ -98,6 +109,28 @@ impl Map {
         let version = self.catalog.next_version(line.branch.id, first * CHUNKS)?;
         let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
         Ok(current.into_iter().chain(version).min())
+    }
+
+    /// What `line` itself has of page `number`; shortens the span behind it that is all alike, `number..end`.
+    pub(crate) fn held(&self, line: &Line, number: u64, end: &mut u64) -> Result<Held> {
+        let hole = self.catalog.hole_at(line.branch.id, number)?;
+        let next = match hole {
+            Some(hole) => {
+                *end = hole.end.min(*end);
+                if hole.born <= line.epoch {
+                    return Ok(Held::Hole(hole.born));
+                }
+                // It came later: the line sees what was there before.
+                let version = self.catalog.next_version(line.branch.id, number * CHUNKS)?;
+                version.map(|chunk| chunk / CHUNKS)
+            }
+            None => self.next_page(line, number, *end - 1)?,
+        };
+        if next == Some(number) {
+            return Ok(Held::Page);
+        }
+        *end = next.map_or(*end, |next| next.min(*end));
+        Ok(Held::Nothing)
     }
 
     /// The first page in `first..=last` in which `line` may have content of its own: long holes, which can be longer than

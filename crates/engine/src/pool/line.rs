@@ -251,9 +251,9 @@ impl Line {
         self.levels().count() + below
     }
 
-    /// Of its levels: see [`Based::of`].
+    /// Of all its levels: see [`Based::of`].
     pub(crate) fn based(&self) -> Based {
-        Based::of(self.levels())
+        Based::of(self.all_levels())
     }
 
     pub(crate) fn frozen(&self) -> Frozen {

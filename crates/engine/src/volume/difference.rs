@@ -10,6 +10,7 @@ use crate::catalog::Event;
 use crate::cdp::recorded::Recorded;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::BLOCK;
+use crate::map::Held;
 use crate::map::page::{CHUNKS, Entry, MapPage};
 use crate::pool::line::{Based, Branch, Foreign, HEAD, Line};
 use crate::staging::union;
@@ -36,6 +37,21 @@ pub struct Difference {
     to: Arc<Volume>,
     /// Held, so that what it sees is kept.
     from: Arc<Volume>,
+}
+
+/// How what lies between two states is found, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// By maps down to the branch that both have in common, and by its records where either state is a moment of it.
+    Histories,
+    /// By the maps of everything below both: what they have in common counts, too, but not what neither has anything of.
+    Maps,
+    /// By maps down to a moment, and then everything: the history does not even know what the moment showed.
+    Top,
+}
+
+fn is_unknown(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unsupported
 }
 
 /// The ways from two states down to what they have in common, as they are now.
@@ -73,9 +89,13 @@ impl Difference {
         if !Arc::ptr_eq(&from.pool, &to.pool) {
             return Err(invalid("compare two states: they are of different pools"));
         }
-        if Ways::between(line, &to).is_err() {
+        if Ways::by(line, &to, By::Histories).is_err() {
             // Which moment a snapshot is, is known when it is carried out.
-            from.pool.record_until(from.pool.journal.last().0)?;
+            let carried_out = from.pool.record_until(from.pool.journal.last().0);
+            // What need not be known by a history is known all the same.
+            if line.at.is_some() || to.state.line.at.is_some() {
+                carried_out?;
+            }
             Ways::between(line, &to)?;
         }
         Ok(Difference { to, from })
@@ -148,9 +168,15 @@ impl Difference {
     /// says nothing of what follows. A bounded piece of work; the catalog is read a page at a time.
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
+        let line = &self.from.state.line;
         loop {
-            let ways = Ways::between(&self.from.state.line, &self.to)?;
-            let step = ways.step(offset..offset + len);
+            let mut ways = Ways::between(line, &self.to)?;
+            let mut step = ways.step(offset..offset + len);
+            if step.as_ref().is_err_and(is_unknown) {
+                // What lies between moments that they rest on may just have left the history: now that is known.
+                ways = Ways::between(line, &self.to)?;
+                step = ways.step(offset..offset + len);
+            }
             // A base that somebody lets go of meanwhile may be gone: the ways are others now.
             if ways.based.iter().all(Based::hold) {
                 return step;
@@ -160,14 +186,29 @@ impl Difference {
 }
 
 impl<'a> Ways<'a> {
+    /// By all that is known. Where a state is a moment itself the history has to tell; what only rests on one has another
+    /// way, that finds more.
     fn between(line: &Line, to: &'a Volume) -> Result<Ways<'a>> {
-        let of_moment = line.at.is_some() || to.state.line.at.is_some();
+        let states = [line, &to.state.line];
+        let is_moment = states.iter().any(|line| line.at.is_some());
+        let rests = || states.iter().any(|line| line.all_levels().any(|level| level.at.is_some()));
+        let found = Ways::by(line, to, By::Histories);
+        if !found.as_ref().is_err_and(is_unknown) || is_moment || !rests() {
+            return found;
+        }
+        let found = Ways::by(line, to, By::Maps);
+        if found.as_ref().is_err_and(is_unknown) { Ways::by(line, to, By::Top) } else { found }
+    }
+
+    fn by(line: &Line, to: &'a Volume, by: By) -> Result<Ways<'a>> {
         let levels = |line: &Line| -> Vec<Line> {
-            if of_moment { line.all_levels().collect() } else { line.levels().collect() }
+            if by == By::Top { line.levels().collect() } else { line.all_levels().collect() }
         };
         let (mine, theirs) = (levels(line), levels(&to.state.line));
         let meets = |of: &Line| theirs.iter().position(|line| line.branch.id == of.branch.id);
         let common = mine.iter().enumerate().find_map(|(at, line)| Some((at, meets(line)?)));
+        // Without what is between the two in what they have in common, all of it counts.
+        let common = common.filter(|_| by != By::Maps);
         let below = [&mine, &theirs].map(|levels| levels.last().and_then(Line::foreign_base));
         let same = match &below {
             [None, None] => true,
@@ -304,14 +345,15 @@ impl<'a> Ways<'a> {
     fn span(&self, number: u64, last: u64) -> Result<(u64, Option<bool>)> {
         let (mut end, mut differs) = (last + 1, false);
         for line in &self.apart {
-            match self.held(line, number, &mut end)? {
+            match self.to.pool.map.held(line, number, &mut end)? {
                 Held::Page => return Ok((number + 1, None)),
                 Held::Hole(_) => differs = true,
                 Held::Nothing => {}
             }
         }
         if let Some((earlier, later)) = self.common.as_ref().filter(|(a, b)| a.epoch != b.epoch) {
-            let held = (self.held(earlier, number, &mut end)?, self.held(later, number, &mut end)?);
+            let map = &self.to.pool.map;
+            let held = (map.held(earlier, number, &mut end)?, map.held(later, number, &mut end)?);
             differs |= match held {
                 (Held::Page, _) | (_, Held::Page) => return Ok((number + 1, None)),
                 (_, Held::Hole(born)) => born > earlier.epoch,
@@ -319,28 +361,6 @@ impl<'a> Ways<'a> {
             };
         }
         Ok((end, Some(differs)))
-    }
-
-    /// What a line holds at page `number`; shortens the span behind it that is all alike, `number..end`.
-    fn held(&self, line: &Line, number: u64, end: &mut u64) -> Result<Held> {
-        let hole = self.to.pool.catalog.hole_at(line.branch.id, number)?;
-        let next = match hole {
-            Some(hole) => {
-                *end = hole.end.min(*end);
-                if hole.born <= line.epoch {
-                    return Ok(Held::Hole(hole.born));
-                }
-                // It came later: the line sees what was there before.
-                let version = self.to.pool.catalog.next_version(line.branch.id, number * CHUNKS)?;
-                version.map(|chunk| chunk / CHUNKS)
-            }
-            None => self.to.pool.map.next_page(line, number, *end - 1)?,
-        };
-        if next == Some(number) {
-            return Ok(Held::Page);
-        }
-        *end = next.map_or(*end, |next| next.min(*end));
-        Ok(Held::Nothing)
     }
 
     fn pages(&self, number: u64) -> Result<Pages> {
@@ -376,17 +396,6 @@ fn lsn_of(line: &Line) -> Result<u64> {
         let why = "of a snapshot that was taken while CDP was off, or has left the history, the moment is not known";
         Error::new(ErrorKind::Unsupported, format!("compare a moment with another state: {why}"))
     })
-}
-
-/// What a line itself has of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
-    /// What was there before, in its base.
-    Nothing,
-    /// A long hole, and when it was born.
-    Hole(u32),
-    /// Perhaps chunks.
-    Page,
 }
 
 /// One page of every line that decides.

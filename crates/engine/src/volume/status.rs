@@ -1,6 +1,8 @@
 //! What is allocated and what reads as zeros (NBD `base:allocation`, SCSI GET LBA STATUS).
 
 use super::Volume;
+use crate::cdp::moment::At;
+use crate::cdp::thin::Shown;
 use crate::device::StatusRun;
 use crate::error::Result;
 use crate::journal::record::{BLOCK, SECTOR};
@@ -61,11 +63,10 @@ impl Volume {
 
     /// The runs of a range of a line; false when the list is full.
     fn line_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
-        if line.at.is_some() {
-            // Whether a moment had nothing there is not known without reading it.
-            return Ok(runs.push(bytes.end - bytes.start, DATA));
-        }
         let mut walk = Walk { volume: self, line, runs, gap: bytes.start..bytes.start };
+        if let Some(at) = &line.at {
+            return Ok(walk.moment(at, bytes)? && walk.end_gap()?);
+        }
         // Asked once, before any page: what was acknowledged before is staged, or in every page looked at from here on.
         let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };
         Ok(all && walk.end_gap()?)
@@ -120,6 +121,27 @@ impl Walk<'_> {
             Some(Base::Image(image)) => image_runs(&image, gap, self.runs),
             None => Ok(self.runs.push(gap.end - gap.start, HOLE)),
         }
+    }
+
+    /// A range of a moment, by what is in place and recorded. What is looked at grows as nothing is found: who asks for one
+    /// run only gets it without all that follows.
+    fn moment(&mut self, at: &At, bytes: Range<u64>) -> Result<bool> {
+        let page = CHUNKS << self.line.branch.chunk_log2;
+        let (mut start, mut window) = (bytes.start, page);
+        while start < bytes.end {
+            let end = bytes.end.min(start.saturating_add(window));
+            for (part, shown) in self.volume.pool.shown_at(at, start..end)? {
+                start = part.end;
+                match shown {
+                    Shown::Below => self.absent(part),
+                    Shown::Zeros if !self.known(part.clone(), HOLE)? => return Ok(false),
+                    Shown::Data if !self.known(part.clone(), DATA)? => return Ok(false),
+                    Shown::Zeros | Shown::Data => {}
+                }
+            }
+            window = if start == end { window.saturating_mul(8) } else { page };
+        }
+        Ok(true)
     }
 
     /// A range of which something may be staged.
