@@ -10,11 +10,13 @@
 //! from what is in place. A chunk that was not recorded since then is what one of those has of it. Nothing is lost without a
 //! version or a record: what changes a chunk is recorded, or it comes behind an anchor, for which a version keeps what was
 //! there (long discards, smaller sizes, all that comes after CDP was switched off). So a chunk with nothing in place, without a
-//! version and without a record since shows what lies below the branch. Of the three the log is asked last: what leaves its
-//! place is a version or a record before that.
+//! version and without a record since shows what lies below the branch. What leaves its place is a version or a record: the
+//! catalog knows both as soon as it knows that it left, the log in memory only a little later, and a batch leaves staging after
+//! that. So the map is asked first, then staging, then the log: what the map has lost is found in one of the two. What is
+//! staged counts as data, whatever it is.
 //!
-//! What of a history can't be read counts as data: who reads it gets the error, not zeros. A chunk with a gap (content that
-//! could not be read when it was replaced) has records where that is.
+//! What of a history can't be read, or has expired, counts as data: who reads it gets the error, not zeros. A chunk with a gap
+//! (content that could not be read when it was replaced) has records where that is.
 
 use super::moment::At;
 use super::recorded::Recorded;
@@ -27,6 +29,9 @@ use crate::staging::union;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Staged ranges found by one look: bounds its memory.
+const STAGED_PER_LOOK: usize = 4096;
 
 /// What a moment of a branch has somewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +88,8 @@ impl Pool {
     /// one chunk.
     pub(crate) fn shown_at(&self, at: &At, bytes: Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
         match self.look_at(at, &bytes) {
-            Err(error) if error.kind() == ErrorKind::Lost => Ok(vec![(bytes, Shown::Data)]),
+            // A read of it may still succeed (another way leads there), or fails in a way of its own.
+            Err(error) if error.kind() != ErrorKind::Poisoned => Ok(vec![(bytes, Shown::Data)]),
             found => found,
         }
     }
@@ -99,9 +105,13 @@ impl Pool {
                 Some((from, epoch)) => self.shown_since(branch, (from, epoch), lsn, bytes),
                 None => self.shown_until(branch, lsn, bytes),
             };
+            let log = branch.cdp.log.read();
+            // It came too late to be held: of what was recorded since, something may be gone.
+            if log.floor() > lsn || log.recording_since(lsn).is_none() {
+                return Ok(vec![(bytes.clone(), Shown::Data)]);
+            }
             // One that expired meanwhile may have been dissolved, and its records with it.
-            let there = |(from, _)| branch.cdp.log.read().events.contains_key(&from);
-            if anchor.is_none_or(there) {
+            if anchor.is_none_or(|(from, _)| log.events.contains_key(&from)) {
                 return found;
             }
         }
@@ -139,8 +149,9 @@ impl Pool {
         let (mut bytes, size) = (bytes.clone(), branch.chunk_size());
         let chunks = branch.chunks(bytes.start, bytes.end - bytes.start);
         let placed = self.ever_placed_in(branch, chunks)?;
-        let records = Recorded::since_anchor(branch, lsn, u64::MAX).records(&mut bytes)?;
-        let parts = placed.under(&touched(branch, &records), Shown::Data);
+        let mut changed = staged(branch, &mut bytes);
+        changed.extend(Recorded::since_anchor(branch, lsn, u64::MAX).records(&mut bytes)?);
+        let parts = placed.under(&touched(branch, &changed), Shown::Data);
         Ok(parts.in_bytes(size, &bytes))
     }
 
@@ -207,7 +218,108 @@ impl Pool {
     }
 }
 
+/// What is staged of a branch. Shortens `bytes` to what the answer covers, at least one chunk.
+fn staged(branch: &Branch, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
+    if branch.staging.is_empty() {
+        return Vec::new();
+    }
+    let (mut found, end) = branch.staging.touched(bytes.clone(), 0..=HEAD, STAGED_PER_LOOK);
+    if end < bytes.end {
+        // Something is staged there too, so what chunk that is in is known.
+        found.push(end..end + 1);
+        bytes.end = end.next_multiple_of(branch.chunk_size()).min(bytes.end);
+    }
+    found
+}
+
 /// The chunks that ranges of bytes lie in.
 fn touched(branch: &Branch, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     union(ranges.iter().map(|range| branch.chunks(range.start, range.end - range.start)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Event;
+    use crate::cdp::{AnchorPolicy, CdpSettings};
+    use crate::device::BlockDevice;
+    use crate::staging;
+    use crate::testing::Inside;
+
+    /// A volume whose first chunk was written before a moment without an anchor before it.
+    fn without_an_anchor() -> (Inside, Arc<At>) {
+        let inside = Inside::new(16 << 20);
+        let settings = CdpSettings { anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+        inside.pool.set_cdp("v", Some(settings)).unwrap();
+        let lsn = inside.write(0, 1, 4096);
+        inside.pool.drain().unwrap();
+        let branch = inside.pool.names.read().volume("v").unwrap().line.branch.clone();
+        branch.cdp.change(|log| {
+            let is_anchor =
+                |(at, event): (&u64, &Event)| matches!(event, Event::Anchor { .. }).then_some(*at);
+            let anchors: Vec<u64> = log.events.iter().filter_map(is_anchor).collect();
+            assert!(!anchors.is_empty());
+            anchors.into_iter().for_each(|at| log.remove_event(at));
+        });
+        (inside, At::new(&branch, lsn))
+    }
+
+    /// The log in memory follows the catalog: in between a chunk that was discarded is in neither, but staged still.
+    #[test]
+    fn what_a_batch_takes_away_is_data_all_the_time() {
+        let (Inside { pool, .. }, at) = without_an_anchor();
+        let look = || pool.shown_at(&at, 0..3 * 4096).unwrap();
+        let shown = [(0..4096, Shown::Data), (4096..3 * 4096, Shown::Below)];
+        assert_eq!(look(), shown, "in place");
+        let v = pool.open_volume("v", false).unwrap();
+        v.discard(0, 4096, true).unwrap();
+        assert_eq!(look(), shown, "staged");
+        pool.drain().unwrap();
+        assert_eq!(look(), shown, "recorded");
+        // As between the commit and what is published after it.
+        let branch = at.branch();
+        let mut open = None;
+        branch.cdp.change(|log| open = log.open.take());
+        assert!(open.is_some() && branch.staging.is_empty());
+        assert_eq!(look(), [(0..3 * 4096, Shown::Below)], "it is nowhere else");
+        let lsn = pool.stats().sequenced_lsn;
+        branch.staging.insert_range(1, staging::Range { start: 0, end: 4096, lsn, keeps_space: false });
+        assert_eq!(look(), shown, "committed");
+        branch.cdp.change(|log| log.open = open);
+        assert_eq!(look(), shown, "published");
+    }
+
+    /// Much that is staged shortens the answer, chunk by chunk.
+    #[test]
+    fn looks_at_what_is_staged_are_bounded() {
+        let (inside, at) = without_an_anchor();
+        let branch = at.branch();
+        let chunks = 3 * STAGED_PER_LOOK as u64;
+        for n in 0..chunks {
+            let start = n * 8192 + 512;
+            let range = staging::Range { start, end: start + 512, lsn: 1000 + n, keeps_space: false };
+            branch.staging.insert_range(1, range);
+        }
+        let (mut start, end, mut looks) = (0, chunks * 8192, 0);
+        while start < end {
+            for (part, shown) in inside.pool.shown_at(&at, start..end).unwrap() {
+                assert_eq!(part, start..start + 4096);
+                assert_eq!(shown == Shown::Data, start % 8192 == 0);
+                start = part.end;
+            }
+            looks += 1;
+        }
+        assert!((2..=4).contains(&looks), "{looks} looks");
+    }
+
+    /// A moment that was opened as it expired.
+    #[test]
+    fn what_has_expired_is_data() {
+        let (inside, at) = without_an_anchor();
+        let bytes = 8192..16384;
+        assert_eq!(inside.pool.shown_at(&at, bytes.clone()).unwrap(), [(bytes.clone(), Shown::Below)]);
+        let lsn = at.place().1 + 1;
+        at.branch().cdp.change(|log| log.put_event(0, Event::Floor { lsn, time: 1 }));
+        assert_eq!(inside.pool.shown_at(&at, bytes.clone()).unwrap(), [(bytes, Shown::Data)]);
+    }
 }
