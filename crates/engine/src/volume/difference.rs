@@ -50,13 +50,30 @@ enum By {
     Top,
 }
 
+impl By {
+    /// The next best.
+    fn next(self) -> Option<By> {
+        match self {
+            By::Histories => Some(By::Maps),
+            By::Maps => Some(By::Top),
+            By::Top => None,
+        }
+    }
+}
+
 fn is_unknown(error: &Error) -> bool {
     error.kind() == ErrorKind::Unsupported
+}
+
+/// The history does not tell: it never knew, or what it knew can't be read any more.
+fn is_missing(error: &Error) -> bool {
+    is_unknown(error) || error.kind() == ErrorKind::Lost
 }
 
 /// The ways from two states down to what they have in common, as they are now.
 struct Ways<'a> {
     to: &'a Volume,
+    by: By,
     /// What both rested on when the ways were found.
     based: [Based; 2],
     /// Bytes from the start that both show of different images, or only one of any.
@@ -96,7 +113,7 @@ impl Difference {
             if line.at.is_some() || to.state.line.at.is_some() {
                 carried_out?;
             }
-            Ways::between(line, &to)?;
+            Ways::between(line, &to, By::Histories)?;
         }
         Ok(Difference { to, from })
     }
@@ -169,35 +186,44 @@ impl Difference {
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
         let line = &self.from.state.line;
+        let (mut least, mut again) = (By::Histories, true);
         loop {
-            let mut ways = Ways::between(line, &self.to)?;
-            let mut step = ways.step(offset..offset + len);
-            if step.as_ref().is_err_and(is_unknown) {
-                // What lies between moments that they rest on may just have left the history: now that is known.
-                ways = Ways::between(line, &self.to)?;
-                step = ways.step(offset..offset + len);
-            }
+            let ways = Ways::between(line, &self.to, least)?;
+            let step = ways.step(offset..offset + len);
             // A base that somebody lets go of meanwhile may be gone: the ways are others now.
-            if ways.based.iter().all(Based::hold) {
-                return step;
+            if !ways.based.iter().all(Based::hold) {
+                continue;
+            }
+            match (&step, ways.by.next().filter(|_| Ways::may_go_other_ways(line, &self.to))) {
+                // What lies between moments that they rest on may just have left the history: now that is known.
+                (Err(error), _) if is_unknown(error) && again => again = false,
+                (Err(error), Some(next)) if is_missing(error) => least = next,
+                _ => return step,
             }
         }
     }
 }
 
 impl<'a> Ways<'a> {
-    /// By all that is known. Where a state is a moment itself the history has to tell; what only rests on one has another
-    /// way, that finds more.
-    fn between(line: &Line, to: &'a Volume) -> Result<Ways<'a>> {
-        let states = [line, &to.state.line];
-        let is_moment = states.iter().any(|line| line.at.is_some());
-        let rests = || states.iter().any(|line| line.all_levels().any(|level| level.at.is_some()));
-        let found = Ways::by(line, to, By::Histories);
-        if !found.as_ref().is_err_and(is_unknown) || is_moment || !rests() {
-            return found;
+    /// By all that is known, but by nothing better than `least`.
+    fn between(line: &Line, to: &'a Volume, least: By) -> Result<Ways<'a>> {
+        let mut by = least;
+        loop {
+            let found = Ways::by(line, to, by);
+            match by.next() {
+                Some(next) if found.as_ref().is_err_and(is_missing) && Ways::may_go_other_ways(line, to) => {
+                    by = next;
+                }
+                _ => return found,
+            }
         }
-        let found = Ways::by(line, to, By::Maps);
-        if found.as_ref().is_err_and(is_unknown) { Ways::by(line, to, By::Top) } else { found }
+    }
+
+    /// Where a state is a moment itself the history has to tell; what only rests on one has another way, that finds more.
+    fn may_go_other_ways(line: &Line, to: &Volume) -> bool {
+        let states = [line, &to.state.line];
+        states.iter().all(|line| line.at.is_none())
+            && states.iter().any(|line| line.all_levels().any(|level| level.at.is_some()))
     }
 
     fn by(line: &Line, to: &'a Volume, by: By) -> Result<Ways<'a>> {
@@ -218,6 +244,7 @@ impl<'a> Ways<'a> {
         let shown = below.iter().flatten().map(Foreign::shown).max().unwrap_or(0);
         let mut ways = Ways {
             to,
+            by,
             based: [&mine, &theirs].map(|levels| Based::of(levels.iter().cloned())),
             foreign: if same || common.is_some() { 0 } else { shown.next_multiple_of(BLOCK) },
             apart: Vec::new(),
