@@ -276,6 +276,10 @@ impl BlockDevice for Volume {
         self.following(|volume| volume.counted(volume.status_runs(offset, len, max_runs)))
     }
 
+    fn status_may_wait(&self) -> bool {
+        self.newest().rests_on_a_moment()
+    }
+
     fn cache(&self, offset: u64, len: u64) -> Result<()> {
         self.following(|volume| {
             volume.check_range(offset, len)?;

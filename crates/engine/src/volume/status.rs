@@ -7,6 +7,7 @@ use crate::device::StatusRun;
 use crate::error::Result;
 use crate::journal::record::{BLOCK, SECTOR};
 use crate::map::page::{CHUNKS, MapPage, Slot};
+use crate::pool::Pool;
 use crate::pool::image::Image;
 use crate::pool::line::{Base, Line};
 use crate::staging::{Source, Stretch};
@@ -22,6 +23,9 @@ const STRIDE: u64 = 1 << 20;
 /// Bytes of a volume whose staging is outlined at a time.
 const OUTLINE: u64 = 64 << 20;
 
+/// Looks at moments by one call, each of which may read a few pages and indexes; the answer may be shorter than the question.
+const MAX_LOOKS: usize = 1024;
+
 const DATA: (bool, bool) = (true, false);
 const HOLE: (bool, bool) = (false, true);
 
@@ -29,9 +33,51 @@ const HOLE: (bool, bool) = (false, true);
 struct Runs {
     runs: Vec<StatusRun>,
     max: usize,
+    /// Where the question ends.
+    end: u64,
+    /// Looks at moments that may still be taken.
+    looks: usize,
+    /// What was seen last of each moment.
+    seen: Vec<Seen>,
+}
+
+/// What a moment has, end to end.
+struct Seen {
+    moment: (u64, u64),
+    parts: Vec<(Range<u64>, Shown)>,
+}
+
+impl Seen {
+    /// What it has from a byte on: the part that this is in, and those that follow.
+    fn from(&self, at: u64) -> &[(Range<u64>, Shown)] {
+        let next = self.parts.partition_point(|(part, _)| part.end <= at);
+        let begins = self.parts.get(next).is_some_and(|(part, _)| part.start <= at);
+        if begins { &self.parts[next..] } else { &[] }
+    }
 }
 
 impl Runs {
+    /// What was seen of a moment in `bytes`, end to end from their start on; nothing, if not even that.
+    fn seen(&self, at: &At, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
+        let seen = self.seen.iter().find(|seen| seen.moment == at.place());
+        let parts = seen.map_or(&[][..], |seen| seen.from(bytes.start)).iter();
+        let parts = parts.take_while(|(part, _)| part.start < bytes.end);
+        parts.map(|(part, shown)| (part.start.max(bytes.start)..part.end.min(bytes.end), *shown)).collect()
+    }
+
+    /// Looks at a moment; tells where what was seen ends.
+    fn look(&mut self, pool: &Pool, at: &At, bytes: Range<u64>) -> Result<u64> {
+        let (moment, start) = (at.place(), bytes.start);
+        self.looks = self.looks.saturating_sub(1);
+        let parts = pool.shown_at(at, bytes)?;
+        let end = parts.last().map_or(start, |(part, _)| part.end);
+        match self.seen.iter_mut().find(|seen| seen.moment == moment) {
+            Some(seen) => seen.parts = parts,
+            None => self.seen.push(Seen { moment, parts }),
+        }
+        Ok(end)
+    }
+
     /// Appends; false when the list is full.
     fn push(&mut self, length: u64, (allocated, zero): (bool, bool)) -> bool {
         let full = self.runs.len() == self.max;
@@ -53,7 +99,8 @@ impl Volume {
         let end = (offset + len).min(last << self.branch().chunk_log2);
         loop {
             let based = self.state.line.based();
-            let mut runs = Runs { runs: Vec::new(), max: max_runs.max(1) };
+            let mut runs =
+                Runs { runs: Vec::new(), max: max_runs.max(1), end, looks: MAX_LOOKS, seen: Vec::new() };
             let walked = self.line_runs(&self.state.line, offset..end, &mut runs);
             if based.hold() {
                 return walked.map(|_| runs.runs);
@@ -61,7 +108,12 @@ impl Volume {
         }
     }
 
-    /// The runs of a range of a line; false when the list is full.
+    /// Does anything that it shows rest on a moment? To tell what is there its history is read then.
+    pub(super) fn rests_on_a_moment(&self) -> bool {
+        self.state.line.all_levels().any(|line| line.at.is_some())
+    }
+
+    /// The runs of a range of a line; false when the list is full, or enough was looked at.
     fn line_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
         let mut walk = Walk { volume: self, line, runs, gap: bytes.start..bytes.start };
         if let Some(at) = &line.at {
@@ -124,13 +176,25 @@ impl Walk<'_> {
     }
 
     /// A range of a moment, by what is in place and recorded. What is looked at grows as nothing is found: who asks for one
-    /// run only gets it without all that follows.
+    /// run only gets it without all that follows. It reaches beyond the range: who rests on a moment asks of many that are
+    /// close together.
     fn moment(&mut self, at: &At, bytes: Range<u64>) -> Result<bool> {
         let page = CHUNKS << self.line.branch.chunk_log2;
         let (mut start, mut window) = (bytes.start, page);
         while start < bytes.end {
-            let end = bytes.end.min(start.saturating_add(window));
-            for (part, shown) in self.volume.pool.shown_at(at, start..end)? {
+            let mut seen = self.runs.seen(at, &(start..bytes.end));
+            if seen.is_empty() {
+                // At least one run is told.
+                if self.runs.looks == 0 && !(self.gap.is_empty() && self.runs.runs.is_empty()) {
+                    self.end_gap()?;
+                    return Ok(false);
+                }
+                let end = start.saturating_add(window).min(self.runs.end);
+                let reached = self.runs.look(&self.volume.pool, at, start..end)?;
+                window = if reached == end { window.saturating_mul(8) } else { page };
+                seen = self.runs.seen(at, &(start..bytes.end));
+            }
+            for (part, shown) in seen {
                 start = part.end;
                 match shown {
                     Shown::Below => self.absent(part),
@@ -139,7 +203,6 @@ impl Walk<'_> {
                     Shown::Zeros | Shown::Data => {}
                 }
             }
-            window = if start == end { window.saturating_mul(8) } else { page };
         }
         Ok(true)
     }

@@ -236,8 +236,11 @@ impl Executor {
         Ok(true)
     }
 
-    /// Reads a range of which runs of zeros need not be sent.
+    /// Reads a range of which runs of zeros need not be sent. False if it would have to wait and may not.
     fn read_sparse(&self, req: &Request, wait: Wait, out: &mut ReplyBuf) -> hindcast_engine::Result<bool> {
+        if wait == Wait::No && self.device.status_may_wait() {
+            return Ok(false);
+        }
         let runs = self.device.block_status(req.offset, u64::from(req.length), MAX_READ_RUNS)?;
         let spans = spans(&runs, req.length);
         let mut offset = req.offset;
@@ -443,5 +446,54 @@ mod tests {
         assert_eq!(spans(&[run(4096, true), run(1 << 40, false)], 65536), [(65536, false)]);
         assert_eq!(spans(&[run(32768, true), run(4096, false)], 65536), [(32768, true), (32768, false)]);
         assert_eq!(spans(&[run(1 << 40, true)], 65536), [(65536, true)]);
+    }
+
+    /// A device whose status takes long.
+    struct Slow;
+
+    impl BlockDevice for Slow {
+        fn info(&self) -> DeviceInfo {
+            INFO
+        }
+        fn try_read(&self, _: u64, _: &mut [u8]) -> hindcast_engine::Result<bool> {
+            Ok(true)
+        }
+        fn read(&self, _: u64, buf: &mut [u8]) -> hindcast_engine::Result<()> {
+            buf.fill(7);
+            Ok(())
+        }
+        fn write(&self, _: &mut [WriteOp], _: bool) {}
+        fn flush(&self) -> hindcast_engine::Result<()> {
+            Ok(())
+        }
+        fn discard(&self, _: u64, _: u64, _: bool) -> hindcast_engine::Result<()> {
+            Ok(())
+        }
+        fn write_zeroes(&self, _: u64, _: u64, _: bool, _: bool) -> hindcast_engine::Result<()> {
+            Ok(())
+        }
+        fn block_status(&self, _: u64, length: u64, _: usize) -> hindcast_engine::Result<Vec<StatusRun>> {
+            Ok(vec![StatusRun { length, allocated: false, zero: true }])
+        }
+        fn status_may_wait(&self) -> bool {
+            true
+        }
+        fn cache(&self, _: u64, _: u64) -> hindcast_engine::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_status_that_may_take_long_is_no_part_of_a_read_that_may_not_wait() {
+        let exec = Executor { device: Arc::new(Slow), structured: true, contexts: Vec::new() };
+        let mut out = ReplyBuf::default();
+        let read = |length, wait, out: &mut ReplyBuf| {
+            exec.read(&Request { flags: 0, kind: 0, cookie: 1, offset: 0, length }, wait, out)
+        };
+        assert_eq!(read(SPARSE_READ, Wait::No, &mut out), None);
+        assert_eq!(out.len(), 0);
+        assert_eq!(read(SPARSE_READ, Wait::Yes, &mut out), Some(true));
+        assert_eq!(out.len(), codec::CHUNK_HEADER_LEN + 12, "a hole");
+        assert_eq!(read(4096, Wait::No, &mut out), Some(true), "too short to ask");
     }
 }
