@@ -1,11 +1,10 @@
 //! Making a stream of a snapshot.
 
 use super::codec::{Kind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
-use super::zeros::runs;
+use super::zeros::{least, runs};
 use crate::codec::crc32c;
 use crate::device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::record::BLOCK;
 use crate::pool::{Pool, SnapshotInfo};
 use crate::volume::{Difference, Volume};
 use std::collections::VecDeque;
@@ -15,9 +14,10 @@ use std::sync::Arc;
 /// Bytes of a piece: about this many, at most two records more.
 const PIECE: usize = 1 << 20;
 
-/// Runs looked at, of up to [`MAX_DATA`] each where they are read, for one piece. One with nothing but zeros says so, though it
-/// need not: whoever waits sees that it goes on, and a transfer that is cut short then need not read them again.
+/// Runs looked at, and bytes read, for one piece. One with nothing but zeros says so, though it need not: whoever waits sees
+/// that it goes on, and a transfer that is cut short then need not read them again.
 const RUNS_PER_PIECE: usize = 256;
+const READ_PER_PIECE: u64 = 16 << 20;
 
 /// A snapshot being exported. Holds the snapshots that it needs; reads only what is asked for.
 pub struct Export {
@@ -31,6 +31,8 @@ pub struct Export {
     ranges: VecDeque<Range<u64>>,
     /// Of these bytes it is known whether they are zeros: what is exported does not change.
     known: (Range<u64>, bool),
+    /// Bytes read so far.
+    read: u64,
     total: Total,
     ended: bool,
 }
@@ -78,6 +80,7 @@ impl Pool {
             scanned: start,
             ranges: VecDeque::new(),
             known: (0..0, false),
+            read: 0,
             total: Total::new(),
             ended: false,
         })
@@ -105,9 +108,9 @@ impl Export {
             piece = self.header.encode();
             self.total.add(&piece);
         }
-        let mut last = 0..0;
+        let (mut last, read) = (0..0, self.read);
         for _ in 0..RUNS_PER_PIECE {
-            if piece.len() >= PIECE || self.ended {
+            if piece.len() >= PIECE || self.read - read >= READ_PER_PIECE || self.ended {
                 break;
             }
             let before = piece.len();
@@ -161,6 +164,7 @@ impl Export {
         } else {
             end = end.min(range.start + MAX_DATA);
             self.put_data(range.start..end, out)?;
+            self.read += end - range.start;
         }
         match self.ranges.front_mut() {
             Some(front) if end < range.end => front.start = end,
@@ -173,7 +177,7 @@ impl Export {
     fn put_data(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         let mut all = vec![0; (range.end - range.start) as usize];
         self.to.read(range.start, &mut all)?;
-        for (part, zero) in runs(&all, range.start, BLOCK) {
+        for (part, zero) in runs(&all, range.start, least(self.header.chunk_size)) {
             let (offset, data) = (range.start + part.start as u64, &all[part]);
             let length = data.len() as u64;
             if zero {

@@ -2,11 +2,10 @@
 
 use super::codec::{Decoder, Item, StreamHeader};
 use super::lease::Lease;
-use super::zeros::runs;
+use super::zeros::{least, runs};
 use crate::catalog::{Control, ImportRecord};
 use crate::device::{BlockDevice, WriteOp};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
-use crate::journal::record::BLOCK;
 use crate::pool::line::VolumeState;
 use crate::pool::{NewVolume, Pool, SnapshotInfo};
 use crate::volume::{Difference, Volume};
@@ -19,9 +18,6 @@ type NameCheck = Box<dyn Fn(&str) -> Result<()> + Send>;
 
 /// Bytes taken in between two positions that are kept.
 const KEPT_EVERY: u64 = 64 << 20;
-
-/// Zeros as long as this are discarded where chunks are longer.
-const LONG_ZEROS: u64 = 64 << 10;
 
 /// An import that was begun and did not end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +55,7 @@ struct Target {
     record: ImportRecord,
     /// Everything below is as the stream says.
     position: u64,
-    /// Bytes since a position was kept.
+    /// Bytes of data since a position was kept, zeros among them too: they had to be sent.
     unkept: u64,
 }
 
@@ -125,8 +121,8 @@ impl Import {
                 (Item::Data { offset, data }, Some(target)) => {
                     let end = offset + data.len() as u64;
                     if end > target.position {
-                        let written = target.write(offset, &data)?;
-                        target.arrived(&self.pool, end, written)?;
+                        target.write(offset, &data)?;
+                        target.arrived(&self.pool, end, data.len() as u64)?;
                     }
                 }
                 (Item::Zeros { offset, length }, Some(target)) => {
@@ -311,12 +307,11 @@ fn check_start(name: &str, header: &StreamHeader, position: u64) -> Result<()> {
 }
 
 impl Target {
-    /// Takes data in; tells how many bytes of it were written. Runs of zeros that a chunk may consist of are discarded: they
-    /// shall take no space here, whatever they took where they come from. Shorter ones would only be more requests.
-    fn write(&self, offset: u64, data: &Bytes) -> Result<u64> {
+    /// Takes data in. Runs of zeros that a chunk may consist of are discarded: they shall take no space here, whatever they took
+    /// where they come from.
+    fn write(&self, offset: u64, data: &Bytes) -> Result<()> {
         let mut ops = Vec::new();
-        let least = self.volume.chunk_size().clamp(BLOCK, LONG_ZEROS);
-        for (part, zero) in runs(data, offset, least) {
+        for (part, zero) in runs(data, offset, least(self.volume.chunk_size())) {
             let at = offset + part.start as u64;
             if zero {
                 self.volume.discard(at, part.len() as u64, false)?;
@@ -325,9 +320,7 @@ impl Target {
             }
         }
         self.volume.write(&mut ops, false);
-        let written = ops.iter().map(|op| op.data.len() as u64).sum();
-        ops.into_iter().try_for_each(|op| op.result)?;
-        Ok(written)
+        ops.into_iter().try_for_each(|op| op.result)
     }
 
     fn arrived(&mut self, pool: &Pool, position: u64, bytes: u64) -> Result<()> {
@@ -355,6 +348,36 @@ mod tests {
     use crate::stream::codec::{Kind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
     use crate::testing::Inside;
 
+    /// A stream of zeros as data.
+    fn zeros(header: &StreamHeader, change: impl Fn(u64, &mut [u8])) -> Vec<u8> {
+        let (mut stream, mut total) = (header.encode(), Total::new());
+        for offset in (0..header.size).step_by(MAX_DATA as usize) {
+            let mut data = vec![0; MAX_DATA as usize];
+            change(offset, &mut data);
+            let record = RecordHeader { kind: Kind::Data, crc: crc32c(&data), offset, length: MAX_DATA };
+            stream.extend(record.encode());
+            stream.extend(data);
+        }
+        total.add(&stream);
+        stream.extend(total.trailer(header.size).encode());
+        stream
+    }
+
+    /// Zeros take as long to send as what is kept.
+    #[test]
+    fn positions_are_kept_where_zeros_come_as_data() {
+        let Inside { pool, .. } = Inside::empty(8 << 20);
+        let to = StreamState { content: [1; 16], name: "s".into(), created: 1 };
+        let (chunk_size, size) = (16 << 10, 80 << 20);
+        let header =
+            StreamHeader { volume: "v".into(), size, block_size: 512, chunk_size, start: 0, to, from: None };
+        let stream = zeros(&header, |_, _| ());
+        let mut import = pool.import(None);
+        stream[..stream.len() * 9 / 10].chunks(1 << 20).for_each(|piece| import.push(piece).unwrap());
+        let kept = pool.unfinished_import("v").unwrap().unwrap().position;
+        assert_eq!(kept, super::KEPT_EVERY);
+    }
+
     /// Earlier versions sent what a volume that was taken back showed as nothing as data.
     #[test]
     fn zeros_that_come_as_data_take_no_space() {
@@ -372,18 +395,8 @@ mod tests {
                 to: to.clone(),
                 from: None,
             };
-            let (mut stream, mut total) = (header.encode(), Total::new());
-            for offset in (0..size).step_by(MAX_DATA as usize) {
-                let mut data = vec![0; MAX_DATA as usize];
-                if offset == 5 * MAX_DATA {
-                    data[40_000] = 7;
-                }
-                let record = RecordHeader { kind: Kind::Data, crc: crc32c(&data), offset, length: MAX_DATA };
-                stream.extend(record.encode());
-                stream.extend(data);
-            }
-            total.add(&stream);
-            stream.extend(total.trailer(size).encode());
+            let stream =
+                zeros(&header, |offset, data| data[40_000] = if offset == 5 * MAX_DATA { 7 } else { 0 });
             let mut import = pool.import(None);
             stream.chunks(1 << 20).for_each(|piece| import.push(piece).unwrap());
             import.finish().unwrap();

@@ -6,6 +6,15 @@ use std::ops::Range;
 /// What data is compared with.
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
+/// Runs of zeros as long as this are left out where chunks are longer.
+const LONG: u64 = 64 << 10;
+
+/// The least run of zeros that is left out, in bytes: what a chunk may consist of. Shorter ones would save no space, and only
+/// be more records, and more requests.
+pub(super) fn least(chunk_size: u64) -> u64 {
+    chunk_size.clamp(BLOCK, LONG)
+}
+
 fn is_zero(data: &[u8]) -> bool {
     data.chunks(ZEROS.len()).all(|part| *part == ZEROS[..part.len()])
 }
