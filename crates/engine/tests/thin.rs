@@ -8,8 +8,9 @@ use common::differences::{assert_covers, ranges};
 use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, StatusRun};
-use hindcast_engine::disk::Dir;
-use hindcast_engine::world::{Rng, SplitMix};
+use hindcast_engine::disk::{Dir, OpenMode};
+use hindcast_engine::pool::Pool;
+use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{Difference, ErrorKind, Volume};
 use std::ops::Range;
 use std::sync::Arc;
@@ -129,7 +130,7 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
         let whole = a.export("v", "t", None);
         assert!(whole.len() as u64 <= MIB + 64 * KIB, "{} bytes of {size}", whole.len());
         let since = a.export("v", "t", Some("good"));
-        assert!(since.len() < 8 << 10, "{} bytes since", since.len());
+        assert!((since.len() as u64) < CHUNK + KIB, "{} bytes since", since.len());
         b.import("w", &whole);
         b.pool.drain().unwrap();
         assert_eq!(b.pool.volume("w").unwrap().allocated, MIB + CHUNK);
@@ -213,6 +214,20 @@ fn moments_without_an_anchor_before_them() {
     assert!(looked > 3 && first.anchors.iter().all(|anchor| anchor.lsn > lsns[399]), "{:?}", first.anchors);
 }
 
+/// Damages all that was recorded, and opens the pool again.
+fn without_records(site: Site) -> Arc<Pool> {
+    site.pool.close().unwrap();
+    for name in site.dir.list().unwrap().into_iter().filter(|name| name.starts_with("cdp-")) {
+        let file = site.dir.open(&name, OpenMode::Existing).unwrap();
+        let len = file.len().unwrap();
+        file.write_at(&vec![0xEE; (len - 4096) as usize], 4096).unwrap();
+    }
+    let Site { dir, pool, .. } = site;
+    drop(pool);
+    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+    Pool::open(dir, world, Default::default()).unwrap()
+}
+
 /// A history that can't be read must not pass for nothing.
 #[test]
 fn what_is_lost_is_data() {
@@ -228,24 +243,82 @@ fn what_is_lost_is_data() {
     assert_eq!(data(&site.open("r"), 8), [MIB..2 * MIB]);
     let site = site.reopen();
     assert_eq!(data(&site.open("r"), 8), [MIB..2 * MIB]);
-    site.pool.close().unwrap();
-    for name in site.dir.list().unwrap().into_iter().filter(|name| name.starts_with("cdp-")) {
-        let file = site.dir.open(&name, hindcast_engine::disk::OpenMode::Existing).unwrap();
-        let len = file.len().unwrap();
-        file.write_at(&vec![0xEE; (len - 4096) as usize], 4096).unwrap();
-    }
-    let Site { dir, pool, .. } = site;
-    drop(pool);
-    let world = hindcast_engine::world::World {
-        clock: Arc::new(hindcast_engine::world::ManualClock::new(1)),
-        rng: Arc::new(SplitMix::new(1)),
-    };
-    let pool = hindcast_engine::pool::Pool::open(dir, world, Default::default()).unwrap();
+    let pool = without_records(site);
     let r = pool.open_volume("r", true).unwrap();
     let found = data(&r, 8);
     assert!(found.iter().any(|range| range.start <= MIB && range.end >= 2 * MIB), "{found:?}");
     let mut lost = vec![0; CHUNK as usize];
     assert!(r.read(MIB, &mut lost).is_err(), "it is lost");
+}
+
+/// Where neither state is a moment a history that can't be read is done without; between moments nothing else tells.
+#[test]
+fn snapshots_are_compared_without_a_history_that_is_lost() {
+    let site = Site::new(64);
+    let v = site.kept("v", 64 * MIB, AnchorPolicy::Never);
+    write(&v, MIB, 1, MIB);
+    site.snap("v", "good");
+    let first = site.lsn();
+    // More than a segment on either side.
+    let many = |from| (0..500u64).for_each(|n| write(&v, from + n % 64 * CHUNK, n as u8, CHUNK));
+    many(8 * MIB);
+    let lsn = site.lsn();
+    many(12 * MIB);
+    drop(v);
+    site.pool.roll_back_to(&[("v", "undo")], &Moment::Lsn(lsn), false).unwrap();
+    write(&site.pool.open_volume("v", false).unwrap(), 32 * MIB, 3, CHUNK);
+    site.idle();
+    let compare = |pool: &Arc<Pool>, from: &str| {
+        let (from, to) = (pool.open_snapshot("v", from).unwrap(), pool.open_volume("v", true).unwrap());
+        ranges(&Difference::new(from, to).unwrap())
+    };
+    let (later, before, after) = (32 * MIB..32 * MIB + CHUNK, 8 * MIB..9 * MIB, 12 * MIB..13 * MIB);
+    assert_eq!(compare(&site.pool, "good"), [before.clone(), later.clone()]);
+    assert_eq!(compare(&site.pool, "undo"), [after.clone(), later.clone()]);
+    let pool = without_records(site);
+    for (from, differs) in [("good", [before, later.clone()]), ("undo", [after, later])] {
+        let found = compare(&pool, from);
+        let named = |range: &Range<u64>| found.iter().any(|r| r.start <= range.start && r.end >= range.end);
+        assert!(differs.iter().all(named), "{from}: {found:?}");
+    }
+    let (moment, undo) = (pool.open_moment("v", &Moment::Lsn(first)), pool.open_snapshot("v", "undo"));
+    let difference = Difference::new(moment.unwrap(), undo.unwrap());
+    let error = difference.and_then(|d| d.step(0, 64 * MIB)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+}
+
+/// A volume that has a little everywhere of its own asks what it rests on again and again.
+#[test]
+fn one_status_takes_so_many_looks() {
+    let site = Site::new(64);
+    let v = site.kept("v", 8 << 30, AnchorPolicy::Never);
+    write(&v, 0, 1, CHUNK);
+    let lsn = site.lsn();
+    drop(v);
+    site.pool.recover_volume("v", &Moment::Lsn(lsn), "r").unwrap();
+    let (v, r) = (site.open("v"), site.pool.open_volume("r", false).unwrap());
+    assert!(r.status_may_wait() && site.moment("v", lsn).status_may_wait() && !v.status_may_wait());
+    // Within what one look sees.
+    let close = (0..64).map(|n| (2 * n + 1) * CHUNK);
+    // As far apart as the first look of a gap reaches.
+    let window = PAGE_CHUNKS * CHUNK;
+    let far = (1..(8 << 30) / window).map(|n| n * window);
+    let wanted: Vec<u64> = close.chain(far).collect();
+    for part in wanted.chunks(128) {
+        part.iter().for_each(|at| write(&r, *at, 2, CHUNK));
+        site.pool.drain().unwrap();
+    }
+    let runs = r.block_status(0, 8 << 30, 1 << 20).unwrap();
+    let told: u64 = runs.iter().map(|run| run.length).sum();
+    assert!((1020..1028).contains(&(told / window)), "{told} bytes");
+    for _ in 0..2 {
+        let found = data(&r, 1 << 20);
+        let ranges: Vec<_> =
+            std::iter::once(0..2 * CHUNK).chain(wanted[1..].iter().map(|at| *at..*at + CHUNK)).collect();
+        assert_eq!(found, ranges);
+        assert_eq!(found, data(&r, 1));
+        site.idle();
+    }
 }
 
 /// Snapshots from before the history began, and from what of it has expired: nothing tells which moment they are, so what
@@ -287,7 +360,7 @@ fn zeros_that_have_a_place_are_left_out() {
     a.idle();
     assert!(a.pool.volume("v").unwrap().allocated >= 16 * MIB);
     let whole = a.export("v", "one", None);
-    assert!(whole.len() < 8 << 10, "{} bytes", whole.len());
+    assert!((whole.len() as u64) < CHUNK + KIB, "{} bytes", whole.len());
     b.import("w", &whole);
     b.idle();
     assert_eq!(b.pool.volume("w").unwrap().allocated, CHUNK);
@@ -304,6 +377,45 @@ fn zeros_that_have_a_place_are_left_out() {
     b.pool.delete_snapshots("w", &["one"]).unwrap();
     b.idle();
     assert_eq!(b.pool.volume("w").unwrap().allocated, 0);
+}
+
+/// Zeros that are shorter than a chunk would save no space.
+#[test]
+fn short_zeros_stay_in_their_record() {
+    let (a, b) = (Site::new(64), Site::seeded(64, 2));
+    let v = a.volume("v", MIB, 64 * KIB);
+    for n in 0..128 {
+        write(&v, n * 8 * KIB, 7, 4 * KIB);
+    }
+    a.snap("v", "one");
+    // What is staged is known block by block.
+    a.idle();
+    let whole = a.export("v", "one", None);
+    // What it says of itself, a record, the end.
+    assert!((MIB..MIB + 300).contains(&(whole.len() as u64)), "{} bytes", whole.len());
+    b.import("w", &whole);
+    assert_eq!(content(&b.open("w")), content(&v));
+}
+
+/// Who reads on through zeros that have a place says so before long.
+#[test]
+fn no_piece_takes_long() {
+    let site = Site::new(64);
+    let v = site.volume("v", 48 * MIB, CHUNK);
+    write(&v, 0, 0, 48 * MIB);
+    site.snap("v", "one");
+    site.idle();
+    let mut export = site.pool.export("v", "one", None, 0).unwrap();
+    let (mut at, mut pieces) = (0, 0);
+    while let Some(piece) = export.next_piece().unwrap() {
+        assert!(
+            !piece.is_empty() && export.position() - at <= 17 * MIB,
+            "from {at} to {}",
+            export.position()
+        );
+        (at, pieces) = (export.position(), pieces + 1);
+    }
+    assert!(at == 48 * MIB && (3..=5).contains(&pieces), "{pieces} pieces");
 }
 
 /// A volume of four map pages, one of which nobody ever writes to.
