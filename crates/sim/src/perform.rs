@@ -268,18 +268,8 @@ impl Run {
         };
         let read_only = self.model(vol)?.refuses_writes();
         let most = self.pool()?.max_record_bytes();
-        let mut writes = Vec::new();
-        let mut effects = Vec::new();
-        for &(offset, len) in parts {
-            let stamp = self.next_stamp;
-            self.next_stamp += 1;
-            let mut data = vec![0; len as usize];
-            for (sector, part) in (offset / SECTOR..).zip(data.chunks_exact_mut(SECTOR as usize)) {
-                fill_sector(part, vol, sector, stamp);
-            }
-            writes.push(WriteOp::new(offset, Bytes::from(data)));
-            effects.push(write_effects(vol, offset, len, most, stamp));
-        }
+        let (mut writes, effects): (Vec<_>, Vec<_>) =
+            parts.iter().map(|part| self.stamped(vol, *part, most)).unzip();
         let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
         self.may_bring_in(vol, 2 * parts.len() as u64)?;
         self.oracle.attempt(&all);
@@ -333,6 +323,17 @@ impl Run {
             self.note_steps(vol, before, &tried);
         }
         Ok(refused)
+    }
+
+    /// A write with a content of its own, and what it does.
+    fn stamped(&mut self, vol: VolId, (offset, len): (u64, u64), most: u64) -> (WriteOp, Vec<Effect>) {
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        let mut data = vec![0; len as usize];
+        for (sector, part) in (offset / SECTOR..).zip(data.chunks_exact_mut(SECTOR as usize)) {
+            fill_sector(part, vol, sector, stamp);
+        }
+        (WriteOp::new(offset, Bytes::from(data)), write_effects(vol, offset, len, most, stamp))
     }
 
     /// How many records of a write that failed are there; of the request's others, `known` are.

@@ -17,6 +17,7 @@ mod holes;
 mod identities;
 mod journal;
 mod raw;
+mod reading;
 mod rows;
 mod salvage;
 mod scrub;
@@ -591,37 +592,6 @@ impl Txn<'_> {
             db!("update the catalog", table.remove(key));
             Ok(())
         })
-    }
-
-    /// A row as this transaction has left it.
-    fn row<K, V>(&self, table: TableDefinition<'static, K, Bytes>, key: K, what: &str) -> Result<Option<V>>
-    where
-        K: redb::Key + for<'a> redb::Value<SelfType<'a> = K> + Copy + 'static,
-        V: Value,
-    {
-        guarded("read the catalog", || {
-            let table = db!("read the catalog", self.txn.get()?.open_table(table));
-            let value = db!("read the catalog", table.get(key));
-            value.map(|v| decode(what, v.value())).transpose()
-        })
-    }
-
-    pub(crate) fn superblock(&self) -> Result<Superblock> {
-        guarded("read the catalog", || {
-            let table = db!("read the catalog", self.txn.get()?.open_table(META));
-            let value = db!("read the catalog", table.get(SUPERBLOCK));
-            let value = value.map(|v| decode("the superblock", v.value())).transpose()?;
-            value.ok_or_else(|| corrupt("read the catalog: it has no superblock"))
-        })
-    }
-    pub(crate) fn volume(&self, id: u64) -> Result<Option<VolumeRecord>> {
-        self.row(VOLUMES, id, "a volume")
-    }
-    pub(crate) fn branch(&self, id: u64) -> Result<Option<BranchRecord>> {
-        self.row(BRANCHES, id, "a branch")
-    }
-    pub(crate) fn snapshot(&self, id: u64) -> Result<Option<SnapshotRecord>> {
-        self.row(SNAPSHOTS, id, "a snapshot")
     }
 
     pub(crate) fn put_superblock(&mut self, value: &Superblock) -> Result<()> {

@@ -306,7 +306,7 @@ impl Volume {
         let sequenced: Result<()> = request.records.into_iter().try_for_each(|mut record| {
             loop {
                 let fresh = held.is_none();
-                let sequencing = held.get_or_insert_with(|| journal.sequence());
+                held.get_or_insert_with(|| journal.sequence());
                 if needs_anchor(&record) && branch.cdp.is_on() {
                     // It is the only record of its request: nothing is sequenced.
                     self.pool.space.adjust_reserved(branch.slot_log2, -(record.slots as i64));
@@ -323,18 +323,9 @@ impl Volume {
                     checked = true;
                 }
                 if exact_in.is_some_and(|epoch| epoch != branch.epoch.load(Ordering::Acquire)) {
-                    // A snapshot came in while the lock was let go of: what had a slot of its own may need another.
-                    let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
-                    if !self.pool.space.try_reserve(branch.slot_log2, more.into()) {
-                        *held = None;
-                        self.promise_more(more.into())?;
-                        record.slots += more;
-                        unsequenced += more as u64;
-                        continue;
-                    }
-                    record.slots += more;
-                    unsequenced += more as u64;
+                    unsequenced += self.reserve_most(held, &mut record)?;
                 }
+                let Some(sequencing) = held else { continue };
                 let place = match sequencing.room(record.data.len() as u64, false) {
                     Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
                     Room::Ready if record.alone && self.pool.too_many_turns(sequencing.turns()) => {
@@ -465,6 +456,19 @@ impl Volume {
                 return Err(full());
             }
         }
+    }
+
+    /// Promises a record all slots that it could come to need: a snapshot came in while the lock was let go of, and what
+    /// had a slot of its own may need another. Tells how many more; lets go of the lock in `held` where it has to bring
+    /// space back.
+    fn reserve_most(&self, held: &mut Option<Sequencing<'_>>, record: &mut Record) -> Result<u64> {
+        let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
+        if !self.pool.space.try_reserve(self.branch().slot_log2, more.into()) {
+            *held = None;
+            self.promise_more(more.into())?;
+        }
+        record.slots += more;
+        Ok(more.into())
     }
 
     /// Promises so many slots, bringing space back if need be. The sequencing lock is not held.
