@@ -113,11 +113,13 @@ pub trait BlockDevice: Send + Sync {
     /// Zeroes a range. With `may_unmap` space may be freed, else it stays or becomes allocated (or reserved).
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()>;
 
-    /// Describes `offset..offset+len` as runs in order; stops early, at a run's end, once `max_runs` were reported or much was
-    /// looked at. At least one run is reported, unless `len` is 0.
+    /// Describes `offset..offset+len` as runs in order; stops early, at a run's end, once
+    /// `max_runs` were reported or much was looked at. At least one run is reported, unless `len`
+    /// is 0.
     fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>>;
 
-    /// Does [`BlockDevice::block_status`] have to read much to find out? Then it is asked from a thread that may block.
+    /// Does [`BlockDevice::block_status`] have to read much to find out? Then it is asked from a
+    /// thread that may block.
     fn status_may_wait(&self) -> bool {
         false
     }

@@ -1,4 +1,5 @@
-//! What rests on a moment is as thin as it was: status, differences and streams, against what it reads as.
+//! What rests on a moment is as thin as it was: status, differences and streams, against what it
+//! reads as.
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
@@ -144,7 +145,8 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
     }
 }
 
-/// Nothing is said to be there that was discarded in one go, nor what was never written beside what was.
+/// Nothing is said to be there that was discarded in one go, nor what was never written beside what
+/// was.
 #[test]
 fn long_discards_and_later_writes_are_no_data_of_a_moment() {
     let site = Site::new(64);
@@ -251,7 +253,8 @@ fn what_is_lost_is_data() {
     assert!(r.read(MIB, &mut lost).is_err(), "it is lost");
 }
 
-/// Where neither state is a moment a history that can't be read is done without; between moments nothing else tells.
+/// Where neither state is a moment a history that can't be read is done without; between moments
+/// nothing else tells.
 #[test]
 fn snapshots_are_compared_without_a_history_that_is_lost() {
     let site = Site::new(64);
@@ -321,8 +324,8 @@ fn one_status_takes_so_many_looks() {
     }
 }
 
-/// Snapshots from before the history began, and from what of it has expired: nothing tells which moment they are, so what
-/// either has counts, but not all of the volume.
+/// Snapshots from before the history began, and from what of it has expired: nothing tells which
+/// moment they are, so what either has counts, but not all of the volume.
 #[test]
 fn without_the_moment_of_a_snapshot_both_contents_count() {
     let site = Site::new(64);
@@ -530,8 +533,8 @@ impl Random {
     }
 }
 
-/// Random histories over a base or none, taken back, made complete, expired: statuses of all that there is against what it
-/// reads as, and differences against both.
+/// Random histories over a base or none, taken back, made complete, expired: statuses of all that
+/// there is against what it reads as, and differences against both.
 #[test]
 fn random_histories_are_thin() {
     for seed in 0..16 {

@@ -62,8 +62,8 @@ fn io_error(what: &str, error: &dyn std::fmt::Display) -> ErrorBody {
     ErrorBody { kind: ErrorKind::Io, message: format!("{what}: {error}") }
 }
 
-/// Volumes over images that were chosen before `--allow-path` was given, and that a link leads out of
-/// its directories, can't be read any more. Looking for them may take time: nobody waits for it.
+/// Volumes over images that were chosen before `--allow-path` was given, and that a link leads out
+/// of its directories, can't be read any more. Looking for them may take time: nobody waits for it.
 fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
     let look = move || {
         for (volume, image) in paths.stray_images(&pool) {

@@ -50,8 +50,9 @@ pub(crate) struct Past {
     flushes: BTreeMap<u64, bool>,
 }
 
-/// The status of ranges of a device that shows `content`, with what lies behind each, and asked for all at once and by few runs:
-/// what is there is never called zeros. The outer error is the device's.
+/// The status of ranges of a device that shows `content`, with what lies behind each, and asked for
+/// all at once and by few runs: what is there is never called zeros. The outer error is the
+/// device's.
 fn check_statuses(
     view: &Volume,
     what: &str,

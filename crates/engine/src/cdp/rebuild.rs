@@ -66,8 +66,8 @@ impl LogState {
         Some((older, newer))
     }
 
-    /// The anchor that a reconstruction of a moment would start at if that is before it: (LSN, epoch). `None`: nothing was
-    /// recorded then; else there may be no anchor.
+    /// The anchor that a reconstruction of a moment would start at if that is before it: (LSN,
+    /// epoch). `None`: nothing was recorded then; else there may be no anchor.
     pub(super) fn anchor_before(&self, lsn: u64) -> Option<Option<(u64, u32)>> {
         let (older, _) = self.starts(lsn, 0)?;
         Some(older.first().and_then(|start| match start {

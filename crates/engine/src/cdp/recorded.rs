@@ -43,8 +43,8 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// What was written after an anchor and up to a moment that is kept. Who asks has to see to it that the anchor is there
-    /// still: with it are all of these records.
+    /// What was written after an anchor and up to a moment that is kept. Who asks has to see to it
+    /// that the anchor is there still: with it are all of these records.
     pub(super) fn since_anchor(branch: &Arc<Branch>, anchor: u64, lsn: u64) -> Recorded {
         Recorded { branch: branch.clone(), lsns: anchor.saturating_add(1)..=lsn }
     }

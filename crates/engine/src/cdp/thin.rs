@@ -1,22 +1,26 @@
 //! Where a moment may show anything, found without reconstructing it: for block status.
 //!
-//! What is told is never less than what there is. A chunk at a moment is the chunk at the anchor before, with the records
-//! between the two applied ([`super::rebuild`]). So where nothing is recorded between them it is what the anchor's epoch has
-//! of it, by the map; where something is, it counts as data, whatever that was. What an event emptied in between (a long
-//! discard, a smaller size) and no record touched is zeros: records may have come before or after, so one is enough to
-//! decide against zeros.
+//! What is told is never less than what there is. A chunk at a moment is the chunk at the anchor
+//! before, with the records between the two applied ([`super::rebuild`]). So where nothing is
+//! recorded between them it is what the anchor's epoch has of it, by the map; where something is,
+//! it counts as data, whatever that was. What an event emptied in between (a long discard, a
+//! smaller size) and no record touched is zeros: records may have come before or after, so one is
+//! enough to decide against zeros.
 //!
-//! The oldest moments of a history have no anchor before them any more; they are found backward, from anchors behind them, or
-//! from what is in place. A chunk that was not recorded since then is what one of those has of it. Nothing is lost without a
-//! version or a record: what changes a chunk is recorded, or it comes behind an anchor, for which a version keeps what was
-//! there (long discards, smaller sizes, all that comes after CDP was switched off). So a chunk with nothing in place, without a
-//! version and without a record since shows what lies below the branch. What leaves its place is a version or a record: the
-//! catalog knows both as soon as it knows that it left, the log in memory only a little later, and a batch leaves staging after
-//! that. So the map is asked first, then staging, then the log: what the map has lost is found in one of the two. What is
-//! staged counts as data, whatever it is.
+//! The oldest moments of a history have no anchor before them any more; they are found backward,
+//! from anchors behind them, or from what is in place. A chunk that was not recorded since then is
+//! what one of those has of it. Nothing is lost without a version or a record: what changes a chunk
+//! is recorded, or it comes behind an anchor, for which a version keeps what was there (long
+//! discards, smaller sizes, all that comes after CDP was switched off). So a chunk with nothing in
+//! place, without a version and without a record since shows what lies below the branch. What
+//! leaves its place is a version or a record: the catalog knows both as soon as it knows that it
+//! left, the log in memory only a little later, and a batch leaves staging after that. So the map
+//! is asked first, then staging, then the log: what the map has lost is found in one of the two.
+//! What is staged counts as data, whatever it is.
 //!
-//! What of a history can't be read, or has expired, counts as data: who reads it gets the error, not zeros. A chunk with a gap
-//! (content that could not be read when it was replaced) has records where that is.
+//! What of a history can't be read, or has expired, counts as data: who reads it gets the error,
+//! not zeros. A chunk with a gap (content that could not be read when it was replaced) has records
+//! where that is.
 
 use super::moment::At;
 use super::recorded::Recorded;
@@ -84,11 +88,12 @@ impl Parts {
 }
 
 impl Pool {
-    /// What a moment has in `bytes`, end to end from their start on, chunk by chunk; perhaps not to their end, but at least in
-    /// one chunk.
+    /// What a moment has in `bytes`, end to end from their start on, chunk by chunk; perhaps not to
+    /// their end, but at least in one chunk.
     pub(crate) fn shown_at(&self, at: &At, bytes: Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
         match self.look_at(at, &bytes) {
-            // A read of it may still succeed (another way leads there), or fails in a way of its own.
+            // A read of it may still succeed (another way leads there), or fails in a way of its
+            // own.
             Err(error) if error.kind() != ErrorKind::Poisoned => Ok(vec![(bytes, Shown::Data)]),
             found => found,
         }
@@ -185,7 +190,8 @@ impl Pool {
         Ok(parts)
     }
 
-    /// What a branch has in place, or any version of. A hole may have come at any time, so it says nothing.
+    /// What a branch has in place, or any version of. A hole may have come at any time, so it says
+    /// nothing.
     fn ever_placed_in(&self, branch: &Arc<Branch>, chunks: Range<u64>) -> Result<Parts> {
         let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
         let mut parts = Parts::default();
@@ -264,7 +270,8 @@ mod tests {
         (inside, At::new(&branch, lsn))
     }
 
-    /// The log in memory follows the catalog: in between a chunk that was discarded is in neither, but staged still.
+    /// The log in memory follows the catalog: in between a chunk that was discarded is in neither,
+    /// but staged still.
     #[test]
     fn what_a_batch_takes_away_is_data_all_the_time() {
         let (Inside { pool, .. }, at) = without_an_anchor();

@@ -1,12 +1,13 @@
 //! Destage: moving what is staged to its place. *Preserve, then apply.*
 //!
-//! A batch is a range of the journal below `synced_lsn`. Control records that only set something are
-//! carried out by its preserve phase, in their order; no batch has data of a branch from both sides
-//! of a snapshot, and other control records, and long discards, are carried out alone. **Preserve**: chunks without a
-//! slot get one and are written there whole; those PVs are synced; one catalog commit carries the map, the allocator and
-//! `preserved_lsn`. **Apply**: chunks that have a slot are overwritten in place, beside the preserve phase where nobody else
-//! needs what is there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and lets the journal's
-//! segments go. Batches are strictly one after another; parallelism is inside a batch.
+//! A batch is a range of the journal below `synced_lsn`. Control records that only set something
+//! are carried out by its preserve phase, in their order; no batch has data of a branch from both
+//! sides of a snapshot, and other control records, and long discards, are carried out alone.
+//! **Preserve**: chunks without a slot get one and are written there whole; those PVs are synced;
+//! one catalog commit carries the map, the allocator and `preserved_lsn`. **Apply**: chunks that
+//! have a slot are overwritten in place, beside the preserve phase where nobody else needs what is
+//! there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and lets the
+//! journal's segments go. Batches are strictly one after another; parallelism is inside a batch.
 //!
 //! A crash between the two repeats the apply from the journal ([`Pool::finish_interrupted_batch`]);
 //! nothing is preserved twice. So does a shortage between the two, and a physical volume that fails

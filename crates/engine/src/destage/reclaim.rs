@@ -30,8 +30,8 @@ struct Step {
 }
 
 impl Pool {
-    /// Carries out a run: what its first discard frees, in steps, and then all that its records make
-    /// known, in one commit. Until that staging answers for what is discarded.
+    /// Carries out a run: what its first discard frees, in steps, and then all that its records
+    /// make known, in one commit. Until that staging answers for what is discarded.
     pub(super) fn carry_out_run(&self, m: &mut Maintenance, run: &Run) -> Result<()> {
         if let Some((_, RunStep::Discard(range))) = run.steps.first() {
             self.discard_in_steps(m, range)?;

@@ -167,8 +167,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The innermost of the directories `within` that `path` is below, and the way from there. `None`
-    /// where it is below none of them.
+    /// The innermost of the directories `within` that `path` is below, and the way from there.
+    /// `None` where it is below none of them.
     pub fn innermost<'a>(path: &'a Path, within: &'a [PathBuf]) -> Option<(&'a Path, &'a Path)> {
         let named = within.iter().filter(|dir| path.starts_with(dir));
         let root = named.max_by_key(|dir| dir.as_os_str().len())?;

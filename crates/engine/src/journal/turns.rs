@@ -1,9 +1,9 @@
-//! Turns: the stretches of the log that destage carries out one after another, each with a commit of
-//! its own at least.
+//! Turns: the stretches of the log that destage carries out one after another, each with a commit
+//! of its own at least.
 //!
 //! Bytes and records say how much work waits, but not how many commits: what snapshots, marks and
-//! long discards cut apart can't share one. So the log counts them while it grows. The count follows
-//! the rules by which destage collects a batch, but for the size of one.
+//! long discards cut apart can't share one. So the log counts them while it grows. The count
+//! follows the rules by which destage collects a batch, but for the size of one.
 
 use crate::staging::Staging;
 use std::collections::VecDeque;

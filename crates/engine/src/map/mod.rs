@@ -111,7 +111,8 @@ impl Map {
         Ok(current.into_iter().chain(version).min())
     }
 
-    /// What `line` itself has of page `number`; shortens the span behind it that is all alike, `number..end`.
+    /// What `line` itself has of page `number`; shortens the span behind it that is all alike,
+    /// `number..end`.
     pub(crate) fn held(&self, line: &Line, number: u64, end: &mut u64) -> Result<Held> {
         let hole = self.catalog.hole_at(line.branch.id, number)?;
         let next = match hole {

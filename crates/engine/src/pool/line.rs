@@ -114,7 +114,8 @@ pub(crate) struct Line {
 
 impl Branch {
     /// Is a discard of `length` bytes from byte `offset` on carried out alone, in steps? Of a
-    /// `recorded` branch also when it came right behind an anchor, so that nothing need be recorded.
+    /// `recorded` branch also when it came right behind an anchor, so that nothing need be
+    /// recorded.
     pub(crate) fn discards_alone(&self, offset: u64, length: u64, recorded: bool) -> bool {
         let size = 1u64 << self.chunk_log2;
         let whole = ((offset + length) / size).saturating_sub(offset.div_ceil(size));

@@ -17,8 +17,8 @@ pub(crate) enum Stretch {
 }
 
 impl Staging {
-    /// The stretches of `bytes`, which follow one another, as `epoch` sees them. Takes time with the
-    /// blocks of `bytes`, or with all that is staged, whichever are fewer.
+    /// The stretches of `bytes`, which follow one another, as `epoch` sees them. Takes time with
+    /// the blocks of `bytes`, or with all that is staged, whichever are fewer.
     pub(crate) fn outline(&self, bytes: Bytes<u64>, epoch: u32) -> Vec<(Bytes<u64>, Stretch)> {
         // Taken first and held, as by `resolve`: a removal takes pieces and ranges away as one.
         let ranges = self.ranges.read();

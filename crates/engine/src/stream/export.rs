@@ -14,8 +14,9 @@ use std::sync::Arc;
 /// Bytes of a piece: about this many, at most two records more.
 const PIECE: usize = 1 << 20;
 
-/// Runs looked at, and bytes read, for one piece. One with nothing but zeros says so, though it need not: whoever waits sees
-/// that it goes on, and a transfer that is cut short then need not read them again.
+/// Runs looked at, and bytes read, for one piece. One with nothing but zeros says so, though it
+/// need not: whoever waits sees that it goes on, and a transfer that is cut short then need not
+/// read them again.
 const RUNS_PER_PIECE: usize = 256;
 const READ_PER_PIECE: u64 = 16 << 20;
 
@@ -150,7 +151,8 @@ impl Export {
         Ok(self.ranges.front().cloned())
     }
 
-    /// Sends the start of `range`, the first in the queue, as far as it is of one kind; tells how far that is.
+    /// Sends the start of `range`, the first in the queue, as far as it is of one kind; tells how
+    /// far that is.
     fn put_run(&mut self, range: Range<u64>, out: &mut Vec<u8>) -> Result<Range<u64>> {
         let mut end = range.end;
         if !self.known.0.contains(&range.start) {
@@ -173,7 +175,8 @@ impl Export {
         Ok(range.start..end)
     }
 
-    /// At most [`MAX_DATA`]. What has a place may be zeros all the same, and takes none where the stream goes.
+    /// At most [`MAX_DATA`]. What has a place may be zeros all the same, and takes none where the
+    /// stream goes.
     fn put_data(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         let mut all = vec![0; (range.end - range.start) as usize];
         self.to.read(range.start, &mut all)?;

@@ -307,8 +307,8 @@ fn check_start(name: &str, header: &StreamHeader, position: u64) -> Result<()> {
 }
 
 impl Target {
-    /// Takes data in. Runs of zeros that a chunk may consist of are discarded: they shall take no space here, whatever they took
-    /// where they come from.
+    /// Takes data in. Runs of zeros that a chunk may consist of are discarded: they shall take no
+    /// space here, whatever they took where they come from.
     fn write(&self, offset: u64, data: &Bytes) -> Result<()> {
         let mut ops = Vec::new();
         for (part, zero) in runs(data, offset, least(self.volume.chunk_size())) {

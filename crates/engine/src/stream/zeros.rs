@@ -9,8 +9,8 @@ static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 /// Runs of zeros as long as this are left out where chunks are longer.
 const LONG: u64 = 64 << 10;
 
-/// The least run of zeros that is left out, in bytes: what a chunk may consist of. Shorter ones would save no space, and only
-/// be more records, and more requests.
+/// The least run of zeros that is left out, in bytes: what a chunk may consist of. Shorter ones
+/// would save no space, and only be more records, and more requests.
 pub(super) fn least(chunk_size: u64) -> u64 {
     chunk_size.clamp(BLOCK, LONG)
 }
@@ -19,8 +19,9 @@ fn is_zero(data: &[u8]) -> bool {
     data.chunks(ZEROS.len()).all(|part| *part == ZEROS[..part.len()])
 }
 
-/// Cuts data that begins at byte `offset` of a volume into runs, end to end: (range of `data`, is zeros). Zeros are told in whole
-/// blocks of the volume, if at least `least` bytes are, or all of the data.
+/// Cuts data that begins at byte `offset` of a volume into runs, end to end: (range of `data`, is
+/// zeros). Zeros are told in whole blocks of the volume, if at least `least` bytes are, or all of
+/// the data.
 pub(super) fn runs(data: &[u8], offset: u64, least: u64) -> Vec<(Range<usize>, bool)> {
     let mut found: Vec<(Range<usize>, bool)> = Vec::new();
     let mut at = 0;

@@ -42,11 +42,14 @@ pub struct Difference {
 /// How what lies between two states is found, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// By maps down to the branch that both have in common, and by its records where either state is a moment of it.
+    /// By maps down to the branch that both have in common, and by its records where either state
+    /// is a moment of it.
     Histories,
-    /// By the maps of everything below both: what they have in common counts, too, but not what neither has anything of.
+    /// By the maps of everything below both: what they have in common counts, too, but not what
+    /// neither has anything of.
     Maps,
-    /// By maps down to a moment, and then everything: the history does not even know what the moment showed.
+    /// By maps down to a moment, and then everything: the history does not even know what the
+    /// moment showed.
     Top,
 }
 
@@ -195,7 +198,8 @@ impl Difference {
                 continue;
             }
             match (&step, ways.by.next().filter(|_| Ways::may_go_other_ways(line, &self.to))) {
-                // What lies between moments that they rest on may just have left the history: now that is known.
+                // What lies between moments that they rest on may just have left the history: now
+                // that is known.
                 (Err(error), _) if is_unknown(error) && again => again = false,
                 (Err(error), Some(next)) if is_missing(error) => least = next,
                 _ => return step,
@@ -219,7 +223,8 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Where a state is a moment itself the history has to tell; what only rests on one has another way, that finds more.
+    /// Where a state is a moment itself the history has to tell; what only rests on one has another
+    /// way, that finds more.
     fn may_go_other_ways(line: &Line, to: &Volume) -> bool {
         let states = [line, &to.state.line];
         states.iter().all(|line| line.at.is_none())

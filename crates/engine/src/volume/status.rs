@@ -23,7 +23,8 @@ const STRIDE: u64 = 1 << 20;
 /// Bytes of a volume whose staging is outlined at a time.
 const OUTLINE: u64 = 64 << 20;
 
-/// Looks at moments by one call, each of which may read a few pages and indexes; the answer may be shorter than the question.
+/// Looks at moments by one call, each of which may read a few pages and indexes; the answer may be
+/// shorter than the question.
 const MAX_LOOKS: usize = 1024;
 
 const DATA: (bool, bool) = (true, false);
@@ -57,7 +58,8 @@ impl Seen {
 }
 
 impl Runs {
-    /// What was seen of a moment in `bytes`, end to end from their start on; nothing, if not even that.
+    /// What was seen of a moment in `bytes`, end to end from their start on; nothing, if not even
+    /// that.
     fn seen(&self, at: &At, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
         let seen = self.seen.iter().find(|seen| seen.moment == at.place());
         let parts = seen.map_or(&[][..], |seen| seen.from(bytes.start)).iter();
@@ -108,7 +110,8 @@ impl Volume {
         }
     }
 
-    /// Does anything that it shows rest on a moment? To tell what is there its history is read then.
+    /// Does anything that it shows rest on a moment? To tell what is there its history is read
+    /// then.
     pub(super) fn rests_on_a_moment(&self) -> bool {
         self.state.line.all_levels().any(|line| line.at.is_some())
     }
@@ -175,9 +178,9 @@ impl Walk<'_> {
         }
     }
 
-    /// A range of a moment, by what is in place and recorded. What is looked at grows as nothing is found: who asks for one
-    /// run only gets it without all that follows. It reaches beyond the range: who rests on a moment asks of many that are
-    /// close together.
+    /// A range of a moment, by what is in place and recorded. What is looked at grows as nothing is
+    /// found: who asks for one run only gets it without all that follows. It reaches beyond the
+    /// range: who rests on a moment asks of many that are close together.
     fn moment(&mut self, at: &At, bytes: Range<u64>) -> Result<bool> {
         let page = CHUNKS << self.line.branch.chunk_log2;
         let (mut start, mut window) = (bytes.start, page);
@@ -215,8 +218,9 @@ impl Walk<'_> {
             for (part, stretch) in self.line.branch.staging.outline(start..end, self.line.epoch) {
                 let goes_on = match stretch {
                     Stretch::Below => self.mapped(part)?,
-                    // A discard counts from its acknowledgement; that the slot goes later is nobody's
-                    // business. Of a part of a chunk it may turn out then that the space stays.
+                    // A discard counts from its acknowledgement; that the slot goes later is
+                    // nobody's business. Of a part of a chunk it may turn out then that the space
+                    // stays.
                     Stretch::Zeros(keeps_space) => self.known(part, (keeps_space, true))?,
                     Stretch::Written => self.written(part)?,
                 };

@@ -458,9 +458,9 @@ impl Volume {
         }
     }
 
-    /// Promises a record all slots that it could come to need: a snapshot came in while the lock was let go of, and what
-    /// had a slot of its own may need another. Tells how many more; lets go of the lock in `held` where it has to bring
-    /// space back.
+    /// Promises a record all slots that it could come to need: a snapshot came in while the lock
+    /// was let go of, and what had a slot of its own may need another. Tells how many more; lets go
+    /// of the lock in `held` where it has to bring space back.
     fn reserve_most(&self, held: &mut Option<Sequencing<'_>>, record: &mut Record) -> Result<u64> {
         let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
         if !self.pool.space.try_reserve(self.branch().slot_log2, more.into()) {

@@ -2,8 +2,8 @@
 //!
 //! Where a proxy and this server disagree about that, one client's bytes become another's request.
 //! HTTP leaves to a server to be lenient; hyper ends a line at a bare LF, for one, and takes a
-//! request that has both Content-Length and Transfer-Encoding. So what comes in is followed here, by
-//! the strict reading of RFC 9112, before hyper sees it. The byte that makes a request ambiguous
+//! request that has both Content-Length and Transfer-Encoding. So what comes in is followed here,
+//! by the strict reading of RFC 9112, before hyper sees it. The byte that makes a request ambiguous
 //! becomes NUL, which hyper takes nowhere in a head or between chunks: it answers 400, and closes.
 //! So does a head that goes on and on.
 

@@ -236,7 +236,8 @@ impl Executor {
         Ok(true)
     }
 
-    /// Reads a range of which runs of zeros need not be sent. False if it would have to wait and may not.
+    /// Reads a range of which runs of zeros need not be sent. False if it would have to wait and
+    /// may not.
     fn read_sparse(&self, req: &Request, wait: Wait, out: &mut ReplyBuf) -> hindcast_engine::Result<bool> {
         if wait == Wait::No && self.device.status_may_wait() {
             return Ok(false);

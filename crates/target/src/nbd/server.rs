@@ -400,8 +400,8 @@ struct Watched<'a> {
 struct Lists(Mutex<Option<Weak<[crate::ExportEntry]>>>);
 
 impl Lists {
-    /// The list as it is now: the one in memory, where that says the same. One is made at a time, so
-    /// that no more are in memory than there are different ones.
+    /// The list as it is now: the one in memory, where that says the same. One is made at a time,
+    /// so that no more are in memory than there are different ones.
     fn share(&self, exports: &dyn Exports) -> Arc<[crate::ExportEntry]> {
         let mut last = self.0.lock();
         let list = exports.list();

@@ -1,8 +1,8 @@
 //! How often secrets may be guessed.
 //!
 //! Where there were some failures, further tries are looked at no more than once a second; what
-//! comes in between is refused unseen, be it right or wrong. Otherwise who hangs up on a wrong guess
-//! would not notice that it was slowed down.
+//! comes in between is refused unseen, be it right or wrong. Otherwise who hangs up on a wrong
+//! guess would not notice that it was slowed down.
 //!
 //! Many may share an address, behind a router for example, and one of them must not shut out the
 //! others. So failures count for an address and an account, and for the address as a whole only

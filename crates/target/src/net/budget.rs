@@ -110,8 +110,8 @@ impl BudgetState {
     }
 
     /// Who has waited for too long for a job that is large, or not, of those that have nothing: a
-    /// connection that does not take its answers holds what it has, and what else it wants is its own
-    /// affair.
+    /// connection that does not take its answers holds what it has, and what else it wants is its
+    /// own affair.
     fn overdue(&self, large: bool) -> Option<&Who> {
         let hungry = |who: &Who| match who {
             Who::Flight(flight) => flight.upgrade().is_some_and(|f| f.admitted.load(Ordering::Acquire) == 0),
