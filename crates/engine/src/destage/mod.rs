@@ -2,7 +2,8 @@
 //!
 //! A batch is a range of the journal below `synced_lsn`. Control records that only set something
 //! are carried out by its preserve phase, in their order; no batch has data of a branch from both
-//! sides of a snapshot, and other control records, and long discards, are carried out alone.
+//! sides of a snapshot. Other control records are carried out alone, and so are runs of long
+//! discards.
 //! **Preserve**: chunks without a slot get one and are written there whole; those PVs are synced;
 //! one catalog commit carries the map, the allocator and `preserved_lsn`. **Apply**: chunks that
 //! have a slot are overwritten in place, beside the preserve phase where nobody else needs what is
