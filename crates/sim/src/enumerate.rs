@@ -20,6 +20,14 @@ pub struct Cut {
     pub seed: u64,
 }
 
+fn plan_of(script: &Script) -> Plan {
+    let mut plan = Plan::small(script.atomic_unit);
+    if script.shared_segments {
+        (plan.options.own_histories, plan.options.waiting_runs) = (0, 3);
+    }
+    plan
+}
+
 /// Runs a script with at most one cut, and, for the mutation tests, without the syncs of one purpose.
 pub fn run_script(
     script: &Script,
@@ -27,7 +35,7 @@ pub fn run_script(
     dropped: Option<SyncPurpose>,
     trace: Trace,
 ) -> Outcome<Run> {
-    let mut run = Run::new(cut.map_or(0, |c| c.seed), Plan::small(script.atomic_unit), false, trace);
+    let mut run = Run::new(cut.map_or(0, |c| c.seed), plan_of(script), false, trace);
     if let Some(purpose) = dropped {
         run.dir().drop_syncs(purpose);
     }
@@ -52,7 +60,7 @@ pub fn run_script(
 
 /// All cuts of a script, in order.
 pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
-    let mut begin = Run::new(0, Plan::small(script.atomic_unit), false, None);
+    let mut begin = Run::new(0, plan_of(script), false, None);
     if script.from_creation {
         begin.dir().note_stakes();
     }

@@ -1,5 +1,6 @@
 //! The scripts that are cut everywhere: small histories, each of which leads through one part of the engine.
 
+mod shared;
 mod turns;
 
 use crate::clock::FOR_EVER;
@@ -17,19 +18,28 @@ pub struct Script {
     pub atomic_unit: u32,
     /// The crash may also come while the pool is being created.
     pub from_creation: bool,
+    /// All histories are recorded in shared segments, and soon sorted apart.
+    pub shared_segments: bool,
     /// What happens.
     pub ops: Vec<Op>,
 }
 
 /// All scripts. Volumes are numbered in the order of their creation, from 1, and so are snapshots.
 pub fn scripts() -> Vec<Script> {
-    let script = |name, atomic_unit, ops| Script { name, atomic_unit, from_creation: false, ops };
+    let script = |name, atomic_unit, ops| Script {
+        name,
+        atomic_unit,
+        from_creation: false,
+        shared_segments: false,
+        ops,
+    };
     vec![
         Script { from_creation: true, ..script("create", 4096, create()) },
         // Early, because it is the one that notices a missing sync at open: mutation tests stop at the first.
         script("reopen", 4096, reopen()),
         // The one that notices missing syncs of histories.
         script("history", 4096, history()),
+        Script { shared_segments: true, ..script("shared-history", 4096, shared::history()) },
         script("overwrite", 4096, overwrite(4096, 16 * KIB)),
         script("overwrite-512", 512, overwrite(512, 1024)),
         script("small-chunks", 4096, overwrite(4096, 512)),

@@ -434,6 +434,8 @@ impl Plan {
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
+            own_histories: 4,
+            waiting_runs: 64,
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
@@ -474,6 +476,8 @@ impl Plan {
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
+            own_histories: 4,
+            waiting_runs: 64,
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
@@ -490,6 +494,13 @@ impl Plan {
             64 => (8, 12),
             _ => (64, 256),
         };
+        // Most openings have more histories than segments of their own for them, and sort soon.
+        options.own_histories = match options.map_cache_bytes >> 10 {
+            0 | 4 => 0,
+            64 => 1,
+            _ => 4,
+        };
+        options.waiting_runs = if options.catalog_cache_bytes >> 20 == 0 { 2 } else { 6 };
         options
     }
 

@@ -15,6 +15,9 @@ pub(super) const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDe
 type GroupKey = (u64, u64, u64);
 pub(super) const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> =
     TableDefinition::new("cdp_groups");
+/// (number of the shared segment, byte where the run begins)
+type RunKey = (u64, u64);
+pub(super) const RUNS: TableDefinition<'static, RunKey, Bytes> = TableDefinition::new("cdp_runs");
 /// (volume, LSN)
 pub(super) const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
 /// (branch, LSN)
@@ -29,6 +32,8 @@ pub(crate) struct SegmentRecord {
     pub(crate) sealed: bool,
     /// Was written anew, compressed harder.
     pub(crate) compact: bool,
+    /// Of a run in a shared segment: where it begins. 0 of any other; not stored with it.
+    pub(crate) start: u64,
     /// Bytes that count; what lies behind is nobody's.
     pub(crate) end: u64,
     /// Where the index of all records is, once it is sealed.
@@ -44,22 +49,43 @@ pub(crate) struct SegmentRecord {
     pub(crate) chunks: (u64, u64),
 }
 
-impl Value for SegmentRecord {
-    fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
-            w.u32(self.edition).u8(self.sealed as u8).u8(self.compact as u8).u64(self.end).u64(self.index_at);
-            w.u64(self.records).u64(self.written).u64(self.payload);
-            for (first, last) in [self.lsns, self.times, self.chunks] {
-                w.u64(first).u64(last);
-            }
-        })
+impl SegmentRecord {
+    /// Nothing yet, from a byte of its file on.
+    pub(crate) fn empty(edition: u32, start: u64, end: u64) -> SegmentRecord {
+        SegmentRecord {
+            edition,
+            sealed: false,
+            compact: false,
+            start,
+            end,
+            index_at: 0,
+            records: 0,
+            written: 0,
+            payload: 0,
+            lsns: (u64::MAX, 0),
+            times: (u64::MAX, 0),
+            chunks: (u64::MAX, 0),
+        }
     }
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut r = unseal(bytes, 1)?;
-        let value = SegmentRecord {
-            edition: r.u32()?,
-            sealed: r.u8()? != 0,
-            compact: r.u8()? != 0,
+
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    fn put(&self, w: &mut Writer) {
+        w.u64(self.end).u64(self.index_at).u64(self.records).u64(self.written).u64(self.payload);
+        for (first, last) in [self.lsns, self.times, self.chunks] {
+            w.u64(first).u64(last);
+        }
+    }
+
+    fn take(r: &mut Reader<'_>, (edition, sealed, compact): (u32, bool, bool)) -> Option<Self> {
+        Some(SegmentRecord {
+            edition,
+            sealed,
+            compact,
+            start: 0,
             end: r.u64()?,
             index_at: r.u64()?,
             records: r.u64()?,
@@ -68,7 +94,46 @@ impl Value for SegmentRecord {
             lsns: (r.u64()?, r.u64()?),
             times: (r.u64()?, r.u64()?),
             chunks: (r.u64()?, r.u64()?),
-        };
+        })
+    }
+}
+
+impl Value for SegmentRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u32(self.edition).u8(self.sealed as u8).u8(self.compact as u8);
+            self.put(w);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let manner = (r.u32()?, r.u8()? != 0, r.u8()? != 0);
+        let value = SegmentRecord::take(&mut r, manner)?;
+        r.end(value)
+    }
+}
+
+/// A run in a shared segment: what one batch recorded of one branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunRecord {
+    pub(crate) branch: u64,
+    /// Its place among the branch's segments.
+    pub(crate) seq: u64,
+    /// Sealed. Where it begins is part of the key.
+    pub(crate) record: SegmentRecord,
+}
+
+impl Value for RunRecord {
+    fn encode(&self) -> Vec<u8> {
+        seal(1, |w| {
+            w.u64(self.branch).u64(self.seq);
+            self.record.put(w);
+        })
+    }
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut r = unseal(bytes, 1)?;
+        let (branch, seq) = (r.u64()?, r.u64()?);
+        let value = RunRecord { branch, seq, record: SegmentRecord::take(&mut r, (0, true, false))? };
         r.end(value)
     }
 }
@@ -235,6 +300,12 @@ impl Catalog {
         self.rows(GROUPS, "a group of CDP records")
     }
 
+    pub(crate) fn cdp_runs(&self) -> Result<Vec<(RunKey, RunRecord)>> {
+        let mut rows: Vec<(RunKey, RunRecord)> = self.rows(RUNS, "a run of CDP records")?;
+        rows.iter_mut().for_each(|((_, start), run)| run.record.start = *start);
+        Ok(rows)
+    }
+
     pub(crate) fn cdp_events(&self) -> Result<Vec<((u64, u64), Event)>> {
         self.rows(EVENTS, "an event of a CDP log")
     }
@@ -250,8 +321,9 @@ impl Txn<'_> {
         db!("create the catalog", self.txn.get()?.open_table(GROUPS));
         db!("create the catalog", self.txn.get()?.open_table(LINES));
         db!("create the catalog", self.txn.get()?.open_table(EVENTS));
-        // The last one that an older build lacks.
         db!("create the catalog", self.txn.get()?.open_table(super::flushes::FLUSHES));
+        // The last one that an older build lacks.
+        db!("create the catalog", self.txn.get()?.open_table(RUNS));
         Ok(())
     }
 
@@ -275,6 +347,14 @@ impl Txn<'_> {
 
     pub(crate) fn remove_cdp_group(&mut self, branch: u64, seq: u64, number: u64) -> Result<()> {
         self.remove(GROUPS, (branch, seq, number))
+    }
+
+    pub(crate) fn put_cdp_run(&mut self, key: RunKey, value: &RunRecord) -> Result<()> {
+        self.put(RUNS, key, &value.encode())
+    }
+
+    pub(crate) fn remove_cdp_run(&mut self, key: RunKey) -> Result<()> {
+        self.remove(RUNS, key)
     }
 
     pub(crate) fn put_cdp_event(&mut self, branch: u64, lsn: u64, value: &Event) -> Result<()> {
@@ -326,6 +406,7 @@ mod tests {
             edition: 1,
             sealed: true,
             compact: false,
+            start: 0,
             end: 4096,
             index_at: 512,
             records: 7,
@@ -338,6 +419,10 @@ mod tests {
         golden(
             segment,
             "01010000000100001000000000000000020000000000000700000000000000080000000000000009000000000000000100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000001a2ba0cb",
+        );
+        golden(
+            RunRecord { branch: 10, seq: 11, record: SegmentRecord { edition: 0, ..segment } },
+            "GOLDENRUN",
         );
         golden(
             GroupRecord { start: 4096, index_at: 8192, records: 3 },

@@ -31,7 +31,7 @@ mod values;
 mod versions;
 
 pub(crate) use ballast::Ballast;
-pub(crate) use cdp::{Event, GroupRecord, LineRecord, SegmentRecord};
+pub(crate) use cdp::{Event, GroupRecord, LineRecord, RunRecord, SegmentRecord};
 pub(crate) use clock::{ClockRecord, Stretch};
 pub(crate) use control::Control;
 pub(crate) use damage::{DamageKey, DamageRecord};
@@ -43,7 +43,7 @@ pub(crate) use rows::Row;
 pub(crate) use salvage::LeftIds;
 pub(crate) use scrub::ScrubRecord;
 pub(crate) use stamps::{KnownStamps, StampRecord};
-pub(crate) use superblock::{CATALOG_SUMS, Superblock};
+pub(crate) use superblock::{CATALOG_SUMS, SHARED_SEGMENTS, Superblock};
 pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
@@ -257,7 +257,7 @@ impl Catalog {
             // A build that was interrupted here made the one without the other.
             let snapshots =
                 has(redb::TableHandle::name(&usage::USAGE)) && has(redb::TableHandle::name(&SNAPSHOTS));
-            Ok((snapshots, has(redb::TableHandle::name(&flushes::FLUSHES))))
+            Ok((snapshots, has(redb::TableHandle::name(&cdp::RUNS))))
         })?;
         if !known.1 {
             let mut txn = self.begin()?;

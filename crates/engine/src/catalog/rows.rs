@@ -35,6 +35,7 @@ macro_rules! every_table {
         $each!($crate::catalog::flushes::FLUSHES);
         $each!($crate::catalog::cdp::SEGMENTS);
         $each!($crate::catalog::cdp::GROUPS);
+        $each!($crate::catalog::cdp::RUNS);
         $each!($crate::catalog::cdp::LINES);
         $each!($crate::catalog::cdp::EVENTS);
         $each!($crate::catalog::stamps::STAMPS);

@@ -3,7 +3,7 @@
 use super::store::db;
 use super::{
     BRANCHES, BranchRecord, Bytes, Catalog, DamageKey, DamageRecord, Event, GroupRecord, LineRecord, PVS,
-    PvRecord, SNAPSHOTS, SegmentRecord, SnapshotRecord, VOLUMES, Value, VolumeRecord, cdp, damage, decode,
+    PvRecord, RunRecord, SNAPSHOTS, SegmentRecord, SnapshotRecord, VOLUMES, Value, VolumeRecord, cdp, damage, decode,
 };
 use crate::error::Result;
 use redb::{ReadableTable, TableDefinition, TableError};
@@ -144,6 +144,10 @@ impl Catalog {
 
     pub(crate) fn groups_left(&self) -> Left<(u64, u64, u64), GroupRecord> {
         self.left(cdp::GROUPS)
+    }
+
+    pub(crate) fn runs_left(&self) -> Left<(u64, u64), RunRecord> {
+        self.left(cdp::RUNS)
     }
 
     /// The rows of the damage, and whether these are all.

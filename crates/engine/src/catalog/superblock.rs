@@ -10,8 +10,10 @@ pub(crate) const CATALOG_SUMS: u64 = 32;
 /// The same: volumes and snapshots have new identities, and files beside the catalog may still name
 /// the old ones. It goes when they don't.
 pub(super) const REIDENTIFIED: u64 = 64;
+/// The same: histories may have runs in shared segments. It comes with the first of them.
+pub(crate) const SHARED_SEGMENTS: u64 = 128;
 /// Features that this build can handle.
-const KNOWN: u64 = CATALOG_SUMS | REIDENTIFIED;
+const KNOWN: u64 = CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS;
 
 /// Fixed facts of a pool and counters of ids.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 
 use super::codec::{Packer, crc_after};
 use super::log::{Applying, LogState};
-use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_record};
+use super::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_packed_index, put_record};
 use super::room::index_room;
+use super::runs::SharedLog;
 use super::segment::{Open, Sealed, SegmentDisk, SegmentFile};
 use super::{CdpSettings, Compression, Encoding};
-use crate::catalog::{GroupRecord, SegmentRecord, Txn};
+use crate::catalog::{GroupRecord, RunRecord, SegmentRecord, Txn};
 use crate::codec::crc32c;
 use crate::disk::{Aligned, Dir, Lane, OpenFiles, SyncPurpose};
 use crate::error::{Error, Result};
@@ -17,11 +18,11 @@ use std::sync::Arc;
 /// Segments are closed when they have so many bytes, or as many as a journal segment if that is less.
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
 /// And when they have so many records.
-const MAX_RECORDS: u64 = 64 << 10;
+pub(crate) const MAX_RECORDS: u64 = 64 << 10;
 /// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
 const PIECE: usize = 2 << 20;
 /// Pieces that may wait while another one is written.
-const WAITING: usize = 1;
+pub(crate) const WAITING: usize = 1;
 /// Room in a piece for the record with which it is full, and the index behind it, mostly.
 const PIECE_MARGIN: usize = 256 << 10;
 /// Full segments that wait for their sync, each held open. They are synced in a row in the end:
@@ -75,23 +76,12 @@ pub(crate) struct Draft {
 impl Draft {
     /// A new segment, empty.
     pub(crate) fn new((file, disk): (SegmentFile, SegmentDisk)) -> Draft {
-        let record = SegmentRecord {
-            edition: file.head.edition,
-            sealed: false,
-            compact: false,
-            end: FIRST_GROUP,
-            index_at: 0,
-            records: 0,
-            written: 0,
-            payload: 0,
-            lsns: (u64::MAX, 0),
-            times: (u64::MAX, 0),
-            chunks: (u64::MAX, 0),
-        };
+        let record = SegmentRecord::empty(file.head.edition, 0, FIRST_GROUP);
         Draft::of((file, disk), record, Vec::new())
     }
 
-    fn of(
+    /// One that goes on where `record` ends.
+    pub(crate) fn of(
         (file, disk): (SegmentFile, SegmentDisk),
         record: SegmentRecord,
         groups: Vec<GroupRecord>,
@@ -102,8 +92,44 @@ impl Draft {
         Draft { file, disk, record, groups, known_groups, fresh, entries, written, buffer }
     }
 
-    fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.written + self.buffer.len() as u64
+    }
+
+    /// What comes next in this shared segment is the run of a branch.
+    pub(crate) fn begin_run(&mut self, branch: u64) {
+        self.file = self.file.of_run(branch);
+        self.record = SegmentRecord { sealed: true, ..SegmentRecord::empty(0, self.len(), self.len()) };
+    }
+
+    /// Ends the run with its index. None when there is nothing in it.
+    pub(crate) fn end_run(&mut self, lane: &mut Lane) -> Result<Option<SegmentRecord>> {
+        if self.entries.is_empty() {
+            return Ok(None);
+        }
+        self.record.index_at = self.len();
+        self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
+        put_packed_index(&self.entries, self.salt(), self.buffer.append());
+        self.entries.clear();
+        self.record.end = self.len();
+        if self.buffer.len() >= PIECE {
+            self.write(lane)?;
+        }
+        Ok(Some(self.record))
+    }
+
+    /// Writes what is left of the runs: nothing that comes later shares a block with them.
+    pub(crate) fn end_runs(&mut self, lane: &mut Lane) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        self.buffer.pad();
+        self.write(lane)
+    }
+
+    /// Of the records that come next.
+    fn salt(&self) -> u32 {
+        self.file.salt()
     }
 
     /// Adds a record; its place is found here, and `payload` adds what it holds and tells how that is compressed.
@@ -118,7 +144,7 @@ impl Draft {
             self.buffer = Aligned::with_capacity(PIECE + PIECE_MARGIN);
         }
         entry.at = self.len() as u32;
-        let salt = self.file.head.salt();
+        let salt = self.salt();
         put_record(&mut entry, epoch, salt, self.buffer.append(), payload);
         let record = &mut self.record;
         record.records += 1;
@@ -144,7 +170,7 @@ impl Draft {
         let (start, index_at, records) = (self.record.end, self.len(), self.entries.len() as u64);
         self.groups.push(GroupRecord { start, index_at, records });
         self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
-        put_index(&self.entries, self.file.head.salt(), self.buffer.append());
+        put_index(&self.entries, self.salt(), self.buffer.append());
         self.fresh.append(&mut self.entries);
         self.record.end = self.len();
         self.write(lane)
@@ -177,7 +203,7 @@ impl Draft {
         }
         let mut all: Vec<Entry> = earlier.chain(self.fresh.iter().copied()).collect();
         all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
-        put_index(&all, self.file.head.salt(), self.buffer.append());
+        put_index(&all, self.salt(), self.buffer.append());
         self.record.index_at = self.record.end;
         self.record.end = self.len();
         self.write(lane)
@@ -208,7 +234,59 @@ pub(crate) struct Item {
     pub(crate) end: usize,
 }
 
-/// Adds the records of a batch to the log of one branch.
+/// Takes the records of one branch's part of a batch.
+pub(crate) trait Records {
+    fn encoding(&self) -> Encoding;
+
+    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then. Of a whole chunk
+    /// `redo` does not look at `old`.
+    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()>;
+}
+
+impl Item {
+    /// The record that replaces `old` by `new`, but for its place and payload.
+    pub(crate) fn entry(
+        &self,
+        (branch, encoding): (&Branch, Encoding),
+        old: &[u8],
+        sum: &mut u32,
+        new: &[u8],
+    ) -> Entry {
+        let behind = branch.chunk_size() - self.end as u64;
+        let before = *sum;
+        *sum = match (self.start, behind) {
+            (0, 0) => crc32c(new),
+            _ => crc_after(before, crc32c(old), crc32c(new), behind),
+        };
+        Entry {
+            chunk: self.chunk,
+            lsn: self.lsn,
+            time: self.time,
+            at: 0,
+            stored: 0,
+            first_sector: (self.start as u64 / SECTOR) as u32,
+            sectors: ((self.end - self.start) as u64 / SECTOR) as u32,
+            before,
+            after: *sum,
+            encoding,
+            compression: Compression::None,
+        }
+    }
+}
+
+/// Appends a payload.
+pub(crate) fn put_payload(
+    (encoding, packer): (Encoding, &mut Packer),
+    old: &[u8],
+    new: &[u8],
+    out: &mut Vec<u8>,
+) -> Compression {
+    let from = out.len();
+    encoding.put_payload(old, new, out);
+    packer.pack(out, from)
+}
+
+/// Adds the records of a batch to the log of one branch, in segments of its own.
 pub(crate) struct Appender {
     branch: Arc<Branch>,
     shelf: Shelf,
@@ -221,6 +299,12 @@ pub(crate) struct Appender {
     current: Option<Draft>,
     /// The current one is the log's open segment: its entries are in memory.
     continued: bool,
+    /// It ends with the first record that comes: there are runs behind it.
+    ends: bool,
+    /// The segment that comes next has this number, which was that of a run.
+    seq: Option<u64>,
+    /// Segments are closed when they have so many records.
+    most: u64,
     sealed: Vec<Draft>,
     new_files: bool,
 }
@@ -235,10 +319,15 @@ fn end_of(log: &LogState) -> LogEnd {
 /// What a batch has added to the log of one branch, on disk and durable.
 pub(crate) struct Appended {
     branch: Arc<Branch>,
-    sealed: Vec<Draft>,
-    open: Option<Draft>,
-    continued: bool,
+    added: Added,
     next_seq: u64,
+}
+
+enum Added {
+    /// To segments of its own. `continued`: the open one was the log's.
+    Segments { sealed: Vec<Draft>, open: Option<Draft>, continued: bool },
+    /// As a run, whose number is the one before the next.
+    Run { file: SegmentFile, record: SegmentRecord },
 }
 
 impl Appender {
@@ -254,6 +343,8 @@ impl Appender {
             Ok::<_, Error>(Draft::of((o.file.clone(), o.file.open()?), o.record, o.groups.clone()))
         };
         let current = log.open.as_ref().map(open).transpose()?;
+        let last = log.sealed.last_key_value().map(|(seq, _)| *seq);
+        let ends = log.open.as_ref().is_some_and(|open| last.is_some_and(|last| last > open.file.head.seq));
         Ok(Appender {
             branch: branch.clone(),
             shelf,
@@ -264,13 +355,35 @@ impl Appender {
             from: end_of(&log),
             continued: current.is_some(),
             current,
+            ends,
+            seq: None,
+            most: MAX_RECORDS,
             sealed: Vec::new(),
             new_files: false,
         })
     }
 
-    pub(crate) fn encoding(&self) -> Encoding {
-        self.settings.encoding
+    /// For what is brought out of runs: to a new segment with the number of the first of them, or
+    /// to the end of the open segment. It is closed only when that is asked for.
+    pub(crate) fn for_runs(branch: &Arc<Branch>, shelf: Shelf, seq: Option<u64>) -> Result<Appender> {
+        let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
+        let shelf = Shelf { limit: u64::MAX, ..shelf };
+        let mut appender = Appender::new(branch, shelf, settings, false)?;
+        (appender.ends, appender.most, appender.seq) = (false, u64::MAX, seq);
+        if seq.is_some() {
+            (appender.current, appender.continued) = (None, false);
+        }
+        Ok(appender)
+    }
+
+    /// Are there new files, whose names are not durable yet? It is up to the caller now.
+    pub(crate) fn take_new_names(&mut self) -> bool {
+        std::mem::take(&mut self.new_files)
+    }
+
+    /// Bytes and records of the segment that is being written.
+    pub(crate) fn current(&self) -> (u64, u64) {
+        self.current.as_ref().map_or((0, 0), |draft| (draft.len(), draft.record.records))
     }
 
     /// Does the log still end where this began, and is it kept in the same way?
@@ -286,47 +399,32 @@ impl Appender {
         Ok(written - self.from.1.map_or(0, |(_, _, end)| end))
     }
 
-    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then. Of a whole chunk
-    /// `redo` does not look at `old`.
-    pub(crate) fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
-        let behind = self.branch.chunk_size() - item.end as u64;
-        let after = match (item.start, behind) {
-            (0, 0) => crc32c(new),
-            _ => crc_after(*sum, crc32c(old), crc32c(new), behind),
-        };
-        let entry = Entry {
-            chunk: item.chunk,
-            lsn: item.lsn,
-            time: item.time,
-            at: 0,
-            stored: 0,
-            first_sector: (item.start as u64 / SECTOR) as u32,
-            sectors: ((item.end - item.start) as u64 / SECTOR) as u32,
-            before: *sum,
-            after,
-            encoding: self.settings.encoding,
-            compression: Compression::None,
-        };
+    /// Adds a record. `payload` adds what it holds and tells how that is compressed.
+    pub(crate) fn put(
+        &mut self,
+        entry: Entry,
+        epoch: u32,
+        payload: impl FnOnce(&mut Packer, &mut Vec<u8>) -> Compression,
+    ) -> Result<()> {
+        if std::mem::take(&mut self.ends) {
+            self.seal()?;
+        }
         let draft = match &mut self.current {
             Some(draft) => draft,
             none => {
-                let created = self.shelf.create(self.next_seq, 0)?;
-                (self.next_seq, self.new_files) = (self.next_seq + 1, true);
+                let seq = self.seq.take().unwrap_or(self.next_seq);
+                let created = self.shelf.create(seq, 0)?;
+                (self.next_seq, self.new_files) = (self.next_seq.max(seq + 1), true);
                 none.insert(Draft::new(created))
             }
         };
-        let (encoding, packer) = (self.settings.encoding, &mut self.packer);
-        draft.push(&mut self.lane, entry, item.epoch, |out| {
-            let from = out.len();
-            encoding.put_payload(old, new, out);
-            packer.pack(out, from)
-        })?;
-        let full = draft.len() >= self.shelf.limit || draft.record.records >= MAX_RECORDS;
-        *sum = after;
+        let packer = &mut self.packer;
+        draft.push(&mut self.lane, entry, epoch, |out| payload(packer, out))?;
+        let full = draft.len() >= self.shelf.limit || draft.record.records >= self.most;
         if full { self.seal() } else { Ok(()) }
     }
 
-    fn seal(&mut self) -> Result<()> {
+    pub(crate) fn seal(&mut self) -> Result<()> {
         let Some(mut draft) = self.current.take() else { return Ok(()) };
         draft.end_group(&mut self.lane)?;
         let log = self.branch.cdp.log.read();
@@ -365,32 +463,61 @@ impl Appender {
             let failed = |e| Error::io("sync the data directory", e).lasting();
             self.shelf.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         }
-        Ok(Some(Appended {
-            branch: self.branch,
-            sealed: self.sealed,
-            open: self.current,
-            continued: self.continued,
-            next_seq: self.next_seq,
-        }))
+        // A new segment among the runs leaves the open one as it is.
+        let (sealed, open, continued) = (self.sealed, self.current, self.continued);
+        let added = Added::Segments { sealed, open, continued };
+        Ok(Some(Appended { branch: self.branch, added, next_seq: self.next_seq }))
+    }
+}
+
+impl Records for Appender {
+    fn encoding(&self) -> Encoding {
+        self.settings.encoding
+    }
+
+    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
+        let encoding = self.settings.encoding;
+        let entry = item.entry((&self.branch, encoding), old, sum, new);
+        self.put(entry, item.epoch, |packer, out| put_payload((encoding, packer), old, new, out))
     }
 }
 
 impl Appended {
+    /// A run, which takes the next number among the branch's segments.
+    pub(crate) fn run(branch: Arc<Branch>, file: SegmentFile, record: SegmentRecord) -> Appended {
+        let next_seq = branch.cdp.log.read().next_seq + 1;
+        Appended { branch, added: Added::Run { file, record }, next_seq }
+    }
+
+    pub(crate) fn is_run(&self) -> bool {
+        matches!(self.added, Added::Run { .. })
+    }
+
     /// By how much more, or less, is to be kept for closing the open segment.
     pub(crate) fn closing_room(&self) -> i64 {
-        let before = self.branch.cdp.log.read().closing_room();
-        self.open.as_ref().map_or(0, |draft| index_room(draft.record.records)) as i64 - before as i64
+        let Added::Segments { open, continued, sealed } = &self.added else { return 0 };
+        let log = self.branch.cdp.log.read();
+        let replaced = *continued || sealed.iter().any(|draft| log.is_open(draft.file.head.seq));
+        let before = if replaced { log.closing_room() } else { 0 };
+        open.as_ref().map_or(0, |draft| index_room(draft.record.records)) as i64 - before as i64
     }
 
     /// Makes it count, with everything else of the transaction.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         let branch = self.branch.id;
-        for draft in &self.sealed {
+        let (sealed, open) = match &self.added {
+            Added::Segments { sealed, open, .. } => (sealed, open),
+            Added::Run { file, record } => {
+                let run = RunRecord { branch, seq: self.next_seq - 1, record: *record };
+                return txn.put_cdp_run((file.head.seq, record.start), &run);
+            }
+        };
+        for draft in sealed {
             let seq = draft.file.head.seq;
             txn.put_cdp_segment(branch, seq, &draft.record)?;
             (0..draft.known_groups).try_for_each(|n| txn.remove_cdp_group(branch, seq, n as u64))?;
         }
-        if let Some(draft) = &self.open {
+        if let Some(draft) = open {
             let seq = draft.file.head.seq;
             txn.put_cdp_segment(branch, seq, &draft.record)?;
             for (n, group) in draft.groups.iter().enumerate().skip(draft.known_groups) {
@@ -402,23 +529,40 @@ impl Appended {
 
     /// Shows it to readers, after the commit and before anything of the batch is to be found in the map. `applying` is what
     /// will be written over what is in place.
-    pub(crate) fn publish(self, applying: Applying) {
-        let Appended { branch, sealed, open, continued, next_seq } = self;
+    pub(crate) fn publish(self, shared: &SharedLog, applying: Applying) {
+        if let Added::Run { file, record } = &self.added {
+            shared.added(file, record.end);
+        }
+        let branch = self.branch.clone();
         branch.cdp.change(|log| {
-            let old = log.open.take().filter(|_| continued);
-            for draft in sealed {
-                log.sealed.insert(draft.file.head.seq, Arc::new(Sealed::new(draft.file, draft.record)));
-            }
-            if let Some(draft) = open {
-                let (mut entries, incomplete) =
-                    old.map_or_else(Default::default, |o| (o.entries, o.incomplete));
-                entries.extend(draft.fresh.iter().map(|e| ((e.chunk, e.lsn), *e)));
-                let (file, record, groups) = (draft.file, draft.record, draft.groups);
-                log.open = Some(Open { file, record, groups, entries, incomplete });
-            }
-            log.next_seq = next_seq;
+            self.show(log);
             log.applying = Some(Arc::new(applying));
         });
+    }
+
+    /// Takes it into the log.
+    pub(crate) fn show(self, log: &mut LogState) {
+        log.next_seq = self.next_seq;
+        let (sealed, open, continued) = match self.added {
+            Added::Segments { sealed, open, continued } => (sealed, open, continued),
+            Added::Run { file, record } => {
+                return log.put_sealed(self.next_seq - 1, Arc::new(Sealed::new(file, record)));
+            }
+        };
+        for draft in sealed {
+            let seq = draft.file.head.seq;
+            if log.is_open(seq) {
+                log.open = None;
+            }
+            log.put_sealed(seq, Arc::new(Sealed::new(draft.file, draft.record)));
+        }
+        if let Some(draft) = open {
+            let (mut entries, incomplete) =
+                log.open.take().filter(|_| continued).map_or_else(Default::default, |o| (o.entries, o.incomplete));
+            entries.extend(draft.fresh.iter().map(|e| ((e.chunk, e.lsn), *e)));
+            let (file, record, groups) = (draft.file, draft.record, draft.groups);
+            log.open = Some(Open { file, record, groups, entries, incomplete });
+        }
     }
 
     pub(crate) fn branch(&self) -> &Arc<Branch> {

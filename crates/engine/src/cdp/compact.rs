@@ -112,7 +112,7 @@ impl Pool {
             let log = branch.cdp.log.read();
             let plain = log.last_settings().is_some_and(|s| s.compression == Compression::None);
             let mut segments = log.sealed.range(from..).map(|(_, segment)| segment);
-            let found = segments.find(|segment| !segment.record.compact && !plain)?;
+            let found = segments.find(|s| !s.record.compact && s.run().is_none() && !plain)?;
             m.compacted.insert(branch.id, found.file.head.seq);
             Some((branch.clone(), found.clone()))
         })
@@ -188,7 +188,7 @@ impl Pool {
         txn.put_cdp_segment(branch.id, seq, &new.record)?;
         self.commit_aside(m, txn, &[])?;
         let (before, after) = (old.record, new.record);
-        branch.cdp.change(|log| _ = log.sealed.insert(seq, Arc::new(new)));
+        branch.cdp.change(|log| log.put_sealed(seq, Arc::new(new)));
         if after.edition != before.edition {
             self.positions.compacted.fetch_add(before.end - after.end, Ordering::Relaxed);
             old.file.remove_unused();

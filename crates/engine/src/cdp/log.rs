@@ -1,10 +1,11 @@
 //! The CDP log of one branch in memory, as far as it is committed: segments, events, and how far it goes.
 
 use super::CdpSettings;
-use super::record::SegmentHead;
+use super::record::{SHARED, SegmentHead};
 use super::room::{Stretch, index_room};
+use super::runs::SharedLog;
 use super::segment::{Open, Sealed, SegmentDisk, SegmentFile};
-use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
+use crate::catalog::{Catalog, Event, GroupRecord, SHARED_SEGMENTS, SegmentRecord, Txn};
 use crate::disk::{Dir, OpenFiles, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::map::page::CHUNKS;
@@ -80,9 +81,12 @@ pub(crate) struct LogState {
     anchors: BTreeMap<u64, u64>,
     /// The events that say how it was recorded and how large the volume was: few, among many anchors.
     turns: BTreeMap<u64, Event>,
-    /// By number.
+    /// Segments of its own that are closed, and runs in shared ones, by number: LSNs grow with it.
     pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
+    /// The one that is appended to. There may be runs behind it.
     pub(crate) open: Option<Open>,
+    /// The numbers of runs that wait to be brought to segments of its own.
+    pub(crate) runs: BTreeSet<u64>,
     /// The number of the next segment.
     pub(crate) next_seq: u64,
     /// What is being written over what is in place.
@@ -328,6 +332,23 @@ impl LogState {
         recorded.chain(self.events.keys().next_back().copied()).max().unwrap_or(0)
     }
 
+    /// Is this the segment that is appended to?
+    pub(crate) fn is_open(&self, seq: u64) -> bool {
+        self.open.as_ref().is_some_and(|open| open.file.head.seq == seq)
+    }
+
+    pub(crate) fn put_sealed(&mut self, seq: u64, segment: Arc<Sealed>) {
+        if segment.run().is_some() {
+            self.runs.insert(seq);
+        }
+        self.sealed.insert(seq, segment);
+    }
+
+    pub(crate) fn remove_sealed(&mut self, seq: u64) -> Option<Arc<Sealed>> {
+        self.runs.remove(&seq);
+        self.sealed.remove(&seq)
+    }
+
     /// Bytes that closing the open segment may take.
     pub(crate) fn closing_room(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| index_room(open.record.records))
@@ -335,13 +356,23 @@ impl LogState {
 
     /// Bytes of files.
     pub(crate) fn stored(&self) -> u64 {
-        self.segment_records().map(|record| record.end).sum()
+        self.segment_records().map(SegmentRecord::bytes).sum()
     }
 
-    /// All segments: number, what they are, groups that the catalog knows.
-    pub(crate) fn all_segments(&self) -> Vec<(u64, SegmentRecord, usize)> {
-        let sealed = self.sealed.iter().map(|(seq, s)| (*seq, s.record, 0));
-        let open = self.open.iter().map(|o| (o.file.head.seq, o.record, o.groups.len()));
+    /// All segments and runs, as the catalog knows them.
+    pub(crate) fn all_segments(&self) -> Vec<Listed> {
+        let sealed = self.sealed.iter().map(|(seq, s)| Listed {
+            seq: *seq,
+            record: s.record,
+            groups: 0,
+            run: s.run(),
+        });
+        let open = self.open.iter().map(|o| Listed {
+            seq: o.file.head.seq,
+            record: o.record,
+            groups: o.groups.len(),
+            run: None,
+        });
         sealed.chain(open).collect()
     }
 
@@ -358,13 +389,12 @@ impl LogState {
         self.events.range(1..lsn).map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
     }
 
-    /// Nothing is recorded, and nothing was. The files that were the log's.
-    pub(crate) fn clear(&mut self) -> Vec<SegmentFile> {
+    /// Nothing is recorded, and nothing was. The segments that were the log's, and the file of the open one.
+    pub(crate) fn clear(&mut self) -> (Vec<Arc<Sealed>>, Option<SegmentFile>) {
         let empty =
             LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };
         let old = std::mem::replace(self, empty);
-        let sealed = old.sealed.into_values().map(|segment| segment.file.clone());
-        sealed.chain(old.open.map(|open| open.file)).collect()
+        (old.sealed.into_values().collect(), old.open.map(|open| open.file))
     }
 
     pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
@@ -415,12 +445,33 @@ impl LogState {
     }
 }
 
+/// A segment or a run, as the catalog knows it.
+pub(crate) struct Listed {
+    pub(crate) seq: u64,
+    pub(crate) record: SegmentRecord,
+    /// Of an open segment: its groups.
+    pub(crate) groups: usize,
+    /// Of a run: the shared segment, and where it begins there.
+    pub(crate) run: Option<(u64, u64)>,
+}
+
+impl Listed {
+    /// Takes it out of the catalog.
+    pub(crate) fn remove(&self, txn: &mut Txn<'_>, branch: u64) -> Result<()> {
+        if let Some(key) = self.run {
+            return txn.remove_cdp_run(key);
+        }
+        txn.remove_cdp_segment(branch, self.seq)?;
+        (0..self.groups).try_for_each(|n| txn.remove_cdp_group(branch, self.seq, n as u64))
+    }
+}
+
 /// Takes in the segments that the catalog knows. Those that are appended to are opened, and what
 /// was never committed is cut off; sealed ones are opened when they are read, and damage is found
 /// then. Files that the catalog does not know are removed. Branches that the journal began have
 /// nothing there.
 pub(crate) fn load_segments(
-    (dir, files): (&dyn Dir, &OpenFiles),
+    (dir, files, shared): (&dyn Dir, &OpenFiles, &SharedLog),
     catalog: &Catalog,
     pool: [u8; 16],
     branch_of: impl Fn(u64) -> Option<Arc<crate::pool::line::Branch>>,
@@ -447,6 +498,17 @@ pub(crate) fn load_segments(
             log.open = Some(Open::load(file, &disk, record, groups.remove(&(id, seq)).unwrap_or_default()));
         }
     }
+    for ((number, _), run) in catalog.cdp_runs()? {
+        let Some(branch) = branch_of(run.branch) else { continue };
+        let head = SegmentHead { pool, branch: SHARED, seq: number, edition: 0 };
+        known.insert(head.file_name());
+        let file = shared.known(head, files).of_run(run.branch);
+        shared.added(&file, run.record.end);
+        let mut log = branch.cdp.log.write();
+        log.next_seq = log.next_seq.max(run.seq + 1);
+        log.put_sealed(run.seq, Arc::new(Sealed::new(file, run.record)));
+    }
+    shared.loaded(catalog.superblock()?.features & SHARED_SEGMENTS != 0);
     for name in there.iter().filter(|name| SegmentHead::names(name) && !known.contains(*name)) {
         // A leftover of a crash. If it can't be removed now it will be another time.
         let _ = dir.remove(name);

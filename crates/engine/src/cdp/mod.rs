@@ -20,8 +20,10 @@ pub(crate) mod record;
 pub(crate) mod recorded;
 mod retain;
 pub(crate) mod room;
+pub(crate) mod runs;
 mod sample;
 pub(crate) mod segment;
+mod sort;
 pub(crate) mod thin;
 mod way;
 

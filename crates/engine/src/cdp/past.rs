@@ -234,7 +234,7 @@ fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
         };
         bucket.records += share(record.records);
         bucket.written += share(record.written);
-        bucket.stored += share(record.end);
+        bucket.stored += share(record.bytes());
     }
 }
 

@@ -205,6 +205,19 @@ pub(crate) fn put_index(entries: &[Entry], salt: u32, out: &mut Vec<u8>) {
     }
 }
 
+/// Appends an index as [`put_index`] does, without the zeros at its end.
+pub(crate) fn put_packed_index(entries: &[Entry], salt: u32, out: &mut Vec<u8>) {
+    put_index(entries, salt, out);
+    if let Some(last) = entries.chunks(ENTRIES).last() {
+        out.truncate(out.len() - BLOCK_LEN + packed_len(last.len()));
+    }
+}
+
+/// Bytes of a block of an index with so many entries, without the zeros at its end.
+pub(crate) fn packed_len(entries: usize) -> usize {
+    BLOCK_HEAD + entries.min(ENTRIES) * ENTRY_LEN
+}
+
 /// Decodes a block of an index.
 pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<Entry>> {
     let mut r = Reader::new(bytes.get(..BLOCK_LEN)?);
@@ -225,6 +238,7 @@ pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<Entry>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHead {
     pub(crate) pool: [u8; 16],
+    /// [`SHARED`]: runs of any branches.
     pub(crate) branch: u64,
     /// Its place among the branch's segments.
     pub(crate) seq: u64,
@@ -260,6 +274,11 @@ impl SegmentHead {
         crc32c(&self.encode())
     }
 
+    /// The same for the run of a branch in a shared segment: no other branch's run passes for it.
+    pub(crate) fn run_salt(&self, branch: u64) -> u32 {
+        self.salt() ^ crc32c(&branch.to_le_bytes())
+    }
+
     pub(crate) fn file_name(&self) -> String {
         format!("{FILE_PREFIX}{:x}-{:x}-{:x}", self.branch, self.seq, self.edition)
     }
@@ -274,6 +293,9 @@ impl SegmentHead {
         parts.next().is_none() && three.iter().all(|part| part.is_some_and(digits))
     }
 }
+
+/// In place of a branch: the segment is shared. No branch has this id.
+pub(crate) const SHARED: u64 = 0;
 
 /// How the names of segments begin.
 pub(crate) const FILE_PREFIX: &str = "cdp-";

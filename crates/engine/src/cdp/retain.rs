@@ -3,6 +3,7 @@
 //! What goes is committed first, then the files lose their names. Anchors that nothing needs any more are snapshots like
 //! others: what a user can still see stays, the rest is dissolved.
 
+use super::log::Listed;
 use super::segment::SegmentFile;
 use super::{CdpInfo, Encoding, Retention};
 use crate::catalog::{Control, Event, LineRecord, SegmentRecord};
@@ -240,18 +241,15 @@ impl Pool {
             (log.all_segments(), events, log.anchors().collect::<Vec<u64>>())
         };
         let mut txn = self.catalog.begin()?;
-        for (seq, record, groups) in &segments {
-            txn.remove_cdp_segment(branch.id, *seq)?;
-            (0..*groups).try_for_each(|n| txn.remove_cdp_group(branch.id, *seq, n as u64))?;
-            debug_assert!(record.records > 0);
-        }
+        segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch.id))?;
         events.iter().try_for_each(|lsn| txn.remove_cdp_event(branch.id, *lsn))?;
         self.damage.forget_gaps(branch.id, u64::MAX);
         self.commit_aside(m, txn, &[])?;
         self.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
-        let mut files = Vec::new();
-        branch.cdp.change(|log| files = log.clear());
-        files.iter().for_each(SegmentFile::remove_unused);
+        let mut gone = Default::default();
+        branch.cdp.change(|log| gone = log.clear());
+        self.shared.let_go(&gone.0);
+        gone.1.iter().for_each(SegmentFile::remove_unused);
         m.marks_expire = true;
         self.let_go(m, branch, anchors)
     }
@@ -260,7 +258,7 @@ impl Pool {
     fn raise_floor(&self, m: &mut Maintenance, branch: &Arc<Branch>, lsn: u64, time: u64) -> Result<()> {
         let (segments, events, anchors) = {
             let log = branch.cdp.log.read();
-            let gone = |s: &(u64, SegmentRecord, usize)| s.1.sealed && s.1.lsns.1 <= lsn;
+            let gone = |s: &Listed| s.record.sealed && s.record.lsns.1 <= lsn;
             let segments: Vec<_> = log.all_segments().into_iter().filter(gone).collect();
             let events = log.events_before(lsn);
             let anchors: Vec<u64> = events.iter().filter_map(|at| log.anchor_at(*at)).collect();
@@ -268,18 +266,18 @@ impl Pool {
         };
         let floor = Event::Floor { lsn, time };
         let mut txn = self.catalog.begin()?;
-        segments.iter().try_for_each(|(seq, ..)| txn.remove_cdp_segment(branch.id, *seq))?;
+        segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch.id))?;
         events.iter().try_for_each(|at| txn.remove_cdp_event(branch.id, *at))?;
         txn.put_cdp_event(branch.id, 0, &floor)?;
         self.damage.forget_gaps(branch.id, lsn);
         self.commit_aside(m, txn, &[])?;
         let mut gone = Vec::new();
         branch.cdp.change(|log| {
-            gone.extend(segments.iter().filter_map(|(seq, ..)| log.sealed.remove(seq)));
+            gone.extend(segments.iter().filter_map(|listed| log.remove_sealed(listed.seq)));
             events.iter().for_each(|at| log.remove_event(*at));
             log.put_event(0, floor);
         });
-        gone.iter().for_each(|segment| segment.file.remove_unused());
+        self.shared.let_go(&gone);
         m.marks_expire = true;
         self.let_go(m, branch, anchors)
     }
@@ -325,7 +323,7 @@ impl Pool {
                 info.records += record.records;
                 info.written += record.written;
                 info.payload += record.payload;
-                info.stored += record.end;
+                info.stored += record.bytes();
                 info.segments += 1;
             }
             info.anchors += log.anchors().count() as u64;
@@ -353,7 +351,7 @@ impl super::log::BranchCdp {
         let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
         // One may be sequenced that is yet to be carried out.
         let is_last = self.anchored.load(Ordering::Relaxed) <= time;
-        let since = || log.segment_records().filter(|r| r.lsns.0 > last).map(|r| r.end).sum::<u64>();
+        let since = || log.segment_records().filter(|r| r.lsns.0 > last).map(SegmentRecord::bytes).sum::<u64>();
         let Retention { time: longest, bytes } = settings.retention;
         let is_old = longest.is_some_and(|longest| now.saturating_sub(time) > longest / 2);
         is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))

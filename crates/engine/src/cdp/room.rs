@@ -161,8 +161,9 @@ pub(crate) fn no_room() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::append::{Appender, Item, MAX_SEGMENT, Shelf};
+    use super::super::append::{Appender, Item, MAX_SEGMENT, Records, Shelf};
     use super::super::log::Applying;
+    use super::super::runs::SharedLog;
     use super::super::{CdpSettings, Compression, Encoding};
     use super::*;
     use crate::catalog::BranchRecord;
@@ -221,7 +222,7 @@ mod tests {
             }
             let appended = appender.finish().unwrap().unwrap();
             let closing = appended.closing_room();
-            appended.publish(Applying { parts: Vec::new(), in_place: u64::MAX });
+            appended.publish(&SharedLog::default(), Applying { parts: Vec::new(), in_place: u64::MAX });
             ((self.bytes() - before) as i64 + closing, promised)
         }
     }

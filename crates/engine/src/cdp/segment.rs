@@ -2,11 +2,14 @@
 //!
 //! A segment is a head, then groups: records, zeros up to a multiple of 4 KiB, the group's index. What was synced shares no
 //! block with what comes later. When a segment is full an index of all its records closes it, unless it is one group.
+//!
+//! A *run* is the same in little: the records of one branch and one batch, and their index, in a
+//! segment that all branches share ([`super::runs`]).
 
 use super::codec::{lost, unpack};
 use super::record::{
     BLOCK_LEN, ENTRIES, Entry, HEADER_LEN, SEGMENT_HEAD, SegmentHead, Thing, decode_block, decode_record,
-    thing_at,
+    packed_len, thing_at,
 };
 use crate::catalog::{GroupRecord, SegmentRecord};
 use crate::disk::{Disk, NamedFile};
@@ -21,6 +24,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone)]
 pub(crate) struct SegmentFile {
     pub(crate) head: SegmentHead,
+    /// The branch whose run it is read for; none: all of it is one branch's.
+    run_of: Option<u64>,
     file: Arc<NamedFile>,
 }
 
@@ -29,13 +34,15 @@ pub(crate) struct SegmentFile {
 pub(crate) struct SegmentDisk {
     pub(crate) head: SegmentHead,
     pub(crate) salt: u32,
+    /// Indexes are stored without the zeros at their ends.
+    packed: bool,
     pub(crate) disk: Arc<dyn Disk>,
 }
 
 /// A block of an index, and its number.
 type HeldBlock = (u64, Vec<Entry>);
 
-/// A segment to which nothing is appended any more.
+/// A segment to which nothing is appended any more, or a run.
 pub(crate) struct Sealed {
     pub(crate) file: SegmentFile,
     pub(crate) record: SegmentRecord,
@@ -57,7 +64,17 @@ pub(crate) struct Open {
 
 impl SegmentFile {
     pub(crate) fn new(head: SegmentHead, file: Arc<NamedFile>) -> Self {
-        SegmentFile { head, file }
+        SegmentFile { head, run_of: None, file }
+    }
+
+    /// A shared segment, read for the run of a branch.
+    pub(crate) fn of_run(&self, branch: u64) -> Self {
+        SegmentFile { run_of: Some(branch), ..self.clone() }
+    }
+
+    /// Mixed into the sums of what it is read for.
+    pub(crate) fn salt(&self) -> u32 {
+        self.run_of.map_or_else(|| self.head.salt(), |branch| self.head.run_salt(branch))
     }
 
     /// Opens it, if it is not open. What can't be opened is as lost as what does not verify, unless
@@ -67,7 +84,8 @@ impl SegmentFile {
             let error = Error::io(format!("open {}", self.head.file_name()), e);
             if error.is_shortage() { error } else { lost(error.to_string()) }
         });
-        Ok(SegmentDisk::new(self.head, opened?))
+        let disk = SegmentDisk::new(self.head, opened?);
+        Ok(self.run_of.map_or(disk.clone(), |branch| disk.of_run(branch)))
     }
 
     /// The payload of a record, uncompressed and verified.
@@ -83,42 +101,60 @@ impl SegmentFile {
 
 impl SegmentDisk {
     pub(crate) fn new(head: SegmentHead, disk: Arc<dyn Disk>) -> Self {
-        SegmentDisk { head, salt: head.salt(), disk }
+        SegmentDisk { head, salt: head.salt(), packed: false, disk }
+    }
+
+    /// The same file, read for the run of a branch.
+    pub(crate) fn of_run(self, branch: u64) -> Self {
+        SegmentDisk { salt: self.head.run_salt(branch), packed: true, ..self }
     }
 
     fn name(&self) -> String {
         self.head.file_name()
     }
 
+    fn damaged(&self, entry: &Entry) -> Error {
+        lost(format!(
+            "read the CDP record with LSN {} of chunk {} at byte {} of {}: it is damaged",
+            entry.lsn,
+            entry.chunk,
+            entry.at,
+            self.name()
+        ))
+    }
+
     /// The epoch of a record, and its payload, uncompressed and verified.
     pub(crate) fn record(&self, entry: &Entry) -> Result<(u32, Vec<u8>)> {
         let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
-        let damaged = || {
-            lost(format!(
-                "read the CDP record with LSN {} of chunk {} at byte {} of {}: it is damaged",
-                entry.lsn,
-                entry.chunk,
-                entry.at,
-                self.name()
-            ))
-        };
         // What can't be read is as lost as what does not verify.
-        self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| damaged())?;
-        let decoded = decode_record(&bytes, entry.at, self.salt).filter(|d| d.entry == *entry);
-        let decoded = decoded.ok_or_else(damaged)?;
-        let payload = unpack(entry.compression, decoded.payload, entry.raw_len()).ok_or_else(damaged)?;
-        Ok((decoded.epoch, payload))
+        self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| self.damaged(entry))?;
+        let (epoch, payload) = self.stored(&bytes, entry)?;
+        let payload = unpack(entry.compression, payload, entry.raw_len());
+        Ok((epoch, payload.ok_or_else(|| self.damaged(entry))?))
+    }
+
+    /// The epoch of the record at the start of `bytes`, and its payload as it is stored, verified.
+    pub(crate) fn stored<'a>(&self, bytes: &'a [u8], entry: &Entry) -> Result<(u32, &'a [u8])> {
+        let decoded = decode_record(bytes, entry.at, self.salt).filter(|d| d.entry == *entry);
+        decoded.map(|d| (d.epoch, d.payload)).ok_or_else(|| self.damaged(entry))
     }
 
     /// The entries of an index.
     pub(crate) fn index(&self, at: u64, records: u64) -> Option<Vec<Entry>> {
         let mut entries = Vec::with_capacity(records as usize);
-        let mut block = vec![0; BLOCK_LEN];
         for n in 0..records.div_ceil(ENTRIES as u64) {
-            self.disk.read_at(&mut block, at + n * BLOCK_LEN as u64).ok()?;
-            entries.extend(decode_block(&block, self.salt)?);
+            entries.extend(self.block(at, n, records)?);
         }
         (entries.len() as u64 == records).then_some(entries)
+    }
+
+    /// A block of an index of so many records, by its number.
+    fn block(&self, index_at: u64, number: u64, records: u64) -> Option<Vec<Entry>> {
+        let mut block = vec![0; BLOCK_LEN];
+        let left = records.saturating_sub(number * ENTRIES as u64) as usize;
+        let stored = if self.packed { packed_len(left) } else { BLOCK_LEN };
+        self.disk.read_at(&mut block[..stored], index_at + number * BLOCK_LEN as u64).ok()?;
+        decode_block(&block, self.salt)
     }
 
     /// The entries of all records in a part of the file, by the records themselves; those that are damaged are missing.
@@ -155,14 +191,18 @@ impl Sealed {
         Sealed { file, record, fences: Mutex::default(), rebuilt: OnceLock::new() }
     }
 
+    /// Where it is, if it is a run: the number of the shared segment, and the byte where it begins.
+    pub(crate) fn run(&self) -> Option<(u64, u64)> {
+        self.file.run_of.map(|_| (self.file.head.seq, self.record.start))
+    }
+
     fn blocks(&self) -> u64 {
         self.record.records.div_ceil(ENTRIES as u64)
     }
 
     fn block(&self, file: &SegmentDisk, number: u64) -> Option<Vec<Entry>> {
-        let mut block = vec![0; BLOCK_LEN];
-        file.disk.read_at(&mut block, self.record.index_at + number * BLOCK_LEN as u64).ok()?;
-        decode_block(&block, file.salt).filter(|entries| !entries.is_empty())
+        let entries = file.block(self.record.index_at, number, self.record.records);
+        entries.filter(|entries| !entries.is_empty())
     }
 
     /// The entries of a chunk with LSNs in a range, in order.
@@ -266,7 +306,11 @@ impl Sealed {
             return Ok(entries);
         }
         let rebuilt = self.rebuilt.get_or_init(|| {
-            let entries = file.scan(SEGMENT_HEAD..self.record.end).ok()?;
+            let part = match self.run() {
+                Some((_, start)) => start..self.record.index_at,
+                None => SEGMENT_HEAD..self.record.end,
+            };
+            let entries = file.scan(part).ok()?;
             (entries.len() as u64 == self.record.records).then_some(entries)
         });
         rebuilt.clone().ok_or_else(|| {

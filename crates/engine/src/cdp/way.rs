@@ -155,24 +155,31 @@ impl Records {
         mut look: impl FnMut(&[Entry]),
     ) -> Result<Records> {
         let mut records = Records { chunk, lsns, parts: Vec::new() };
-        let lsns = &records.lsns;
+        let lsns = records.lsns.clone();
         if lsns.is_empty() {
             return Ok(records);
         }
         let touches = |r: &SegmentRecord| {
             r.lsns.0 <= *lsns.end() && r.lsns.1 >= *lsns.start() && (r.chunks.0..=r.chunks.1).contains(&chunk)
         };
-        let (sealed, open) = {
+        let (sealed, mut open) = {
             let log = cdp.log.read();
-            let sealed: Vec<Arc<Sealed>> =
-                log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
+            let sealed: Vec<(u64, Arc<Sealed>)> =
+                log.sealed.iter().filter(|(_, s)| touches(&s.record)).map(|(n, s)| (*n, s.clone())).collect();
             let open = log.open.as_ref().filter(|o| touches(&o.record));
             let open =
                 open.map(|o| Ok::<_, Error>((o.file.clone(), o.find(chunk, lsns.clone())?))).transpose()?;
             (sealed, open)
         };
         let mut kept = 0;
-        for segment in sealed {
+        let mut put_open = |records: &mut Records, look: &mut dyn FnMut(&[Entry]), before: u64| {
+            if let Some((file, entries)) = open.take_if(|(file, _)| file.head.seq < before) {
+                look(&entries);
+                records.parts.push(Part { file, entries: Some(entries), sealed: None });
+            }
+        };
+        for (seq, segment) in sealed {
+            put_open(&mut records, &mut look, seq);
             let entries = segment.find(chunk, lsns.clone())?;
             look(&entries);
             if entries.is_empty() {
@@ -185,10 +192,7 @@ impl Records {
                 sealed: Some(segment),
             });
         }
-        if let Some((file, entries)) = open {
-            look(&entries);
-            records.parts.push(Part { file, entries: Some(entries), sealed: None });
-        }
+        put_open(&mut records, &mut look, u64::MAX);
         Ok(records)
     }
 

@@ -3,7 +3,7 @@
 
 use super::{CheckReport, Tables};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
-use crate::cdp::record::{Entry, HEADER_LEN, SEGMENT_HEAD, SegmentHead, decode_record};
+use crate::cdp::record::{Entry, HEADER_LEN, SEGMENT_HEAD, SHARED, SegmentHead, decode_record};
 use crate::cdp::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
@@ -27,6 +27,7 @@ pub(super) fn check_histories(
         }
         check_segment(dir, &head, &record, &groups, report);
     }
+    check_runs(dir, catalog, tables, report)?;
     for (branch, seq) in groups.keys() {
         report.find(
             "cdp-group",
@@ -65,6 +66,61 @@ fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
     })
 }
 
+/// Runs in shared segments: none overlaps another, and a branch has each number once.
+fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
+    let rows = catalog.cdp_runs()?;
+    let mut numbers: BTreeSet<(u64, u64)> = catalog.cdp_segments()?.into_iter().map(|(key, _)| key).collect();
+    for of_segment in rows.chunk_by(|a, b| a.0.0 == b.0.0) {
+        let seq = of_segment[0].0.0;
+        let head = SegmentHead { pool: tables.superblock.pool, branch: SHARED, seq, edition: 0 };
+        let end = of_segment.iter().map(|(_, run)| run.record.end).max().unwrap_or(0);
+        let file = open_segment(dir, &head, end, report);
+        let mut before = SEGMENT_HEAD;
+        for ((_, start), run) in of_segment {
+            let object = || format!("{} byte {start}", head.file_name());
+            if !tables.branches.contains_key(&run.branch) {
+                report.find("cdp-branch", object(), "its branch does not exist");
+            }
+            if !numbers.insert((run.branch, run.seq)) {
+                let text = format!("branch {} has another segment with number {}", run.branch, run.seq);
+                report.find("cdp-run", object(), text);
+            }
+            if *start < std::mem::replace(&mut before, run.record.end) {
+                report.find("cdp-run", object(), "it overlaps the run before it");
+            }
+            if let Some(file) = &file {
+                let file = file.clone().of_run(run.branch);
+                check_records(&file, &run.record, &[(run.record.index_at, run.record.records)], report);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The file of a segment of which so many bytes count, if it has them.
+fn open_segment(
+    dir: &dyn Dir,
+    head: &SegmentHead,
+    end: u64,
+    report: &mut CheckReport,
+) -> Option<SegmentDisk> {
+    let name = head.file_name();
+    let Ok(disk) = dir.open(&name, OpenMode::ReadOnly) else {
+        report.find("cdp-segment", name, "the file is missing");
+        return None;
+    };
+    if disk.len().is_ok_and(|len| len < end) {
+        report.find("cdp-segment", name, format!("the file ends before byte {end}"));
+        return None;
+    }
+    let mut bytes = vec![0; SEGMENT_HEAD as usize];
+    let read = disk.read_at(&mut bytes, 0);
+    if read.is_err() || SegmentHead::decode(&bytes) != Some(*head) {
+        report.find("cdp-segment", &name, "its head is damaged");
+    }
+    Some(SegmentDisk::new(*head, disk))
+}
+
 fn check_segment(
     dir: &dyn Dir,
     head: &SegmentHead,
@@ -72,30 +128,29 @@ fn check_segment(
     groups: &[GroupRecord],
     report: &mut CheckReport,
 ) {
-    let name = head.file_name();
-    let Ok(disk) = dir.open(&name, OpenMode::ReadOnly) else {
-        return report.find("cdp-segment", name, "the file is missing");
-    };
-    if disk.len().is_ok_and(|len| len < record.end) {
-        return report.find("cdp-segment", name, format!("the file ends before byte {}", record.end));
-    }
-    let mut bytes = vec![0; SEGMENT_HEAD as usize];
-    let read = disk.read_at(&mut bytes, 0);
-    if read.is_err() || SegmentHead::decode(&bytes) != Some(*head) {
-        report.find("cdp-segment", &name, "its head is damaged");
-    }
-    let file = SegmentDisk::new(*head, disk);
+    let Some(file) = open_segment(dir, head, record.end, report) else { return };
     let indexes: Vec<(u64, u64)> = match record.sealed {
         true => vec![(record.index_at, record.records)],
         false => groups.iter().map(|g| (g.index_at, g.records)).collect(),
     };
+    check_records(&file, record, &indexes, report);
+}
+
+/// What the indexes of a segment or run say: (byte, records) of each.
+fn check_records(
+    file: &SegmentDisk,
+    record: &SegmentRecord,
+    indexes: &[(u64, u64)],
+    report: &mut CheckReport,
+) {
+    let name = file.head.file_name();
     let counted: u64 = indexes.iter().map(|(_, records)| records).sum();
     if counted != record.records {
         report.find("cdp-count", &name, format!("{counted} records are indexed, {} counted", record.records));
     }
-    for (at, records) in indexes {
+    for &(at, records) in indexes {
         match file.index(at, records) {
-            Some(entries) => entries.iter().for_each(|entry| check_record(&file, entry, record, report)),
+            Some(entries) => entries.iter().for_each(|entry| check_record(file, entry, record, report)),
             None => report.find("cdp-index", &name, format!("the index at byte {at} is damaged")),
         }
     }
@@ -104,7 +159,8 @@ fn check_segment(
 fn check_record(file: &SegmentDisk, entry: &Entry, record: &SegmentRecord, report: &mut CheckReport) {
     let object = || format!("{} LSN {} chunk {}", file.head.file_name(), entry.lsn, entry.chunk);
     let within = |(first, last): (u64, u64), at: u64| (first..=last).contains(&at);
-    let placed = u64::from(entry.at) + entry.space() <= record.end;
+    let at = u64::from(entry.at);
+    let placed = at >= record.start && at + entry.space() <= record.end;
     if !placed || !within(record.lsns, entry.lsn) || !within(record.chunks, entry.chunk) {
         return report.find("cdp-position", object(), "it is not where its segment says");
     }

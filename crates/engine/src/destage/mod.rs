@@ -28,7 +28,7 @@ mod reclaim;
 mod recording;
 mod relocate;
 
-use crate::catalog::Txn;
+use crate::catalog::{SHARED_SEGMENTS, Txn};
 use crate::cdp::append::Appended;
 use crate::cdp::log::Committing;
 use crate::disk::SyncPurpose;
@@ -207,6 +207,9 @@ impl Pool {
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
         let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
         self.commit(m, txn, preserved, destaged, &released)?;
+        if recorded.iter().any(Appended::is_run) {
+            self.shared.mark();
+        }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             branch
                 .slots
@@ -222,7 +225,7 @@ impl Pool {
         for appended in recorded {
             // Before the map: what is found there from here on is known to be part of the log.
             let applying = self.applying(m, batch, appended.branch());
-            appended.publish(applying);
+            appended.publish(&self.shared, applying);
         }
         drop(committing);
         self.publish(plan.pages);
@@ -246,6 +249,9 @@ impl Pool {
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(plan.versions.iter())?;
         recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
+        if !self.shared.is_marked() && recorded.iter().any(Appended::is_run) {
+            self.put_superblock(&mut txn, |superblock| superblock.features |= SHARED_SEGMENTS)?;
+        }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             if *slots != 0 {
                 self.put_branch_slots(&mut txn, branch, *slots)?;

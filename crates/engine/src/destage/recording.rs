@@ -7,14 +7,17 @@
 use super::collect::{Batch, Item, Source};
 use super::gather::{Gather, Piece};
 use super::plan::Below;
-use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Shelf};
+use crate::cdp::CdpSettings;
+use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Records, Shelf};
 use crate::cdp::log::{Applying, Patch};
+use crate::cdp::record::SHARED;
+use crate::cdp::runs::{RunWriter, Runs};
 use crate::codec::crc32c;
 use crate::error::{Error, Result, corrupt};
 use crate::map::page::MapPage;
 use crate::pool::line::{Branch, Line};
 use crate::pool::{Maintenance, Pool};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,6 +26,10 @@ const MAX_SUMS: usize = 1 << 18;
 
 /// Branches that are recorded ahead, each with a thread and a buffer.
 const MAX_AHEAD: usize = 4;
+
+/// A branch that has runs in shared segments goes on with segments of its own for a batch that
+/// writes so many bytes to it.
+const OWN_BYTES: u64 = 256 << 10;
 
 /// What a chunk holds in the middle of its items.
 #[derive(Default)]
@@ -34,11 +41,11 @@ struct Halfway {
     sum: u32,
 }
 
-/// Makes the records of one branch's part of a batch.
-pub(super) struct Recorder {
+/// Makes the records of one branch's part of a batch, for segments of its own or a run.
+pub(super) struct Recorder<A = Appender> {
     branch: Arc<Branch>,
     epoch: u32,
-    appender: Appender,
+    appender: A,
     /// Of chunks, as of what is recorded. They are the log's, which gets them back when all is recorded: a recorder that is
     /// thrown away takes them with it.
     sums: HashMap<u64, u32>,
@@ -48,11 +55,7 @@ pub(super) struct Recorder {
     bytes: u64,
 }
 
-impl Recorder {
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
+impl<A: Records> Recorder<A> {
     /// Records what is left of the chunks that `now` names.
     fn record(&mut self, pool: &Pool, batch: &Batch, now: impl Fn(u64) -> bool) -> Result<()> {
         let is_now = |items: &Range<usize>| now(batch.items[items.start].chunk);
@@ -67,7 +70,23 @@ impl Recorder {
         Ok(())
     }
 
+}
+
+impl Recorder {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Makes the records durable. None when there are none.
+    fn finish(self) -> Result<Option<Appended>> {
+        let appended = self.appender.finish()?;
+        self.branch.cdp.log.write().sums = self.sums;
+        Ok(appended)
+    }
+}
+
+impl Recorder<RunWriter<'_>> {
+    /// Ends the run. None when there is nothing in it.
     fn finish(self) -> Result<Option<Appended>> {
         let appended = self.appender.finish()?;
         self.branch.cdp.log.write().sums = self.sums;
@@ -77,7 +96,7 @@ impl Recorder {
 
 /// Records a piece of a batch; `after` gets the sums of chunks of which that was all.
 fn record_piece(
-    appender: &mut Appender,
+    appender: &mut impl Records,
     batch: &Batch,
     epoch: u32,
     piece: &mut Piece,
@@ -121,6 +140,35 @@ fn record_piece(
     Ok(())
 }
 
+/// A branch whose part of a batch is to be recorded.
+struct Recordable {
+    branch: Arc<Branch>,
+    /// Among the branches of the batch.
+    index: u32,
+    settings: CdpSettings,
+    /// Bytes that the batch writes to it.
+    bytes: u64,
+}
+
+/// Begins to record a branch's part of a batch.
+fn recorder<A>(batch: &Batch, index: u32, appender: A) -> Recorder<A> {
+    let (branch, items) = (&batch.branches[index as usize], items_of(batch, index));
+    let mut at = items.start;
+    let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
+    let left = chunks.map(|of_chunk| {
+        let start = at;
+        at += of_chunk.len();
+        start..at
+    });
+    let left = left.collect();
+    let mut sums = std::mem::take(&mut branch.cdp.log.write().sums);
+    if sums.len() > MAX_SUMS {
+        sums.clear();
+    }
+    let epoch = batch.epochs[index as usize];
+    Recorder { branch: branch.clone(), epoch, appender, sums, left, bytes: 0 }
+}
+
 /// Where a branch's items of a batch are.
 fn items_of(batch: &Batch, index: u32) -> Range<usize> {
     let start = batch.items.partition_point(|item| item.branch < index);
@@ -141,29 +189,75 @@ impl Pool {
             return Ok(Vec::new());
         }
         let _reading = self.readers.enter();
+        let recorded = self.recordable(batch);
+        let own = self.own_segments(&recorded);
         let mut all = Vec::new();
-        for (branch, index) in batch.branches.iter().zip(0..) {
+        let mut runs = None;
+        for Recordable { branch, index, settings, .. } in recorded {
             let known = begun.iter().position(|recorder| recorder.branch.id == branch.id);
             // Retention may have been at the log meanwhile.
             let known = known.map(|at| begun.swap_remove(at)).filter(|r| r.appender.continues_log());
-            let recorder = known.map_or_else(|| self.recorder(batch, index), |known| Ok(Some(known)))?;
-            if let Some(mut recorder) = recorder {
+            if known.is_some() || own.contains(&index) {
+                let recorder = known.map_or_else(|| self.own_recorder(batch, index, settings), Ok);
+                let mut recorder = recorder?;
                 recorder.record(self, batch, |_| true)?;
                 all.extend(recorder.finish()?);
+                continue;
             }
+            let runs = match &mut runs {
+                Some(runs) => runs,
+                none => none.insert(Runs::new(&self.shared, self.shelf(SHARED), self.writes_beside())?),
+            };
+            let mut recorder = recorder(batch, index, runs.writer(&branch, settings)?);
+            recorder.record(self, batch, |_| true)?;
+            all.extend(recorder.finish()?);
         }
+        runs.map_or(Ok(()), Runs::finish)?;
         Ok(all)
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.options.destage_threads > 1
+    }
+
+    /// The branches of a batch whose histories are kept.
+    fn recordable(&self, batch: &Batch) -> Vec<Recordable> {
+        let of = |(branch, index): (&Arc<Branch>, u32)| {
+            let items = &batch.items[items_of(batch, index)];
+            let settings = branch.cdp.log.read().settings.filter(|_| !items.is_empty())?;
+            let bytes = items.iter().map(|item| u64::from(item.end - item.start)).sum();
+            Some(Recordable { branch: branch.clone(), index, settings, bytes })
+        };
+        batch.branches.iter().zip(0..).filter_map(of).collect()
+    }
+
+    /// Which of them are recorded in segments of their own. Those with the most to record, and
+    /// those of which many runs wait: the others share a segment, and its sync.
+    fn own_segments(&self, recorded: &[Recordable]) -> BTreeSet<u32> {
+        let mut by_size: Vec<&Recordable> = recorded.iter().collect();
+        by_size.sort_by_key(|recordable| std::cmp::Reverse(recordable.bytes));
+        let is_own = |(n, of): &(usize, &Recordable)| {
+            let waiting = of.branch.cdp.log.read().runs.len();
+            let leads = *n < self.options.own_histories && (waiting == 0 || of.bytes >= OWN_BYTES);
+            leads || waiting >= 4 * self.options.waiting_runs
+        };
+        by_size.into_iter().enumerate().filter(is_own).map(|(_, of)| of.index).collect()
     }
 
     /// Records what it can of a batch while `before` is brought to its place: what that does not touch.
     pub(super) fn record_ahead(&self, batch: &Batch, before: &Batch) -> Result<Vec<Recorder>> {
         let _reading = self.readers.enter();
         let mut begun = Vec::new();
-        for (branch, index) in batch.branches.iter().zip(0..) {
+        let recorded = self.recordable(batch);
+        let own = self.own_segments(&recorded);
+        for Recordable { branch, index, settings, .. } in recorded {
+            if !own.contains(&index) {
+                continue;
+            }
             if begun.len() == MAX_AHEAD {
                 break;
             }
-            let Some(mut recorder) = self.recorder(batch, index)? else { continue };
+            let mut recorder = self.own_recorder(batch, index, settings)?;
             let touched = before.branches.iter().position(|b| b.id == branch.id);
             let touched = touched.map_or(0..0, |index| items_of(before, index as u32));
             let touched = &before.items[touched];
@@ -177,34 +271,11 @@ impl Pool {
         Ok(begun)
     }
 
-    /// Begins to record a branch's part of a batch, if its history is kept.
-    fn recorder(&self, batch: &Batch, index: u32) -> Result<Option<Recorder>> {
+    /// Begins to record a branch's part of a batch in segments of its own.
+    fn own_recorder(&self, batch: &Batch, index: u32, settings: CdpSettings) -> Result<Recorder> {
         let branch = &batch.branches[index as usize];
-        let settings = branch.cdp.log.read().settings;
-        let items = items_of(batch, index);
-        let Some(settings) = settings.filter(|_| !items.is_empty()) else { return Ok(None) };
-        let beside = self.options.destage_threads > 1;
-        let appender = Appender::new(branch, self.shelf(branch.id), settings, beside)?;
-        let mut at = items.start;
-        let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
-        let left = chunks.map(|of_chunk| {
-            let start = at;
-            at += of_chunk.len();
-            start..at
-        });
-        let left = left.collect();
-        let mut sums = std::mem::take(&mut branch.cdp.log.write().sums);
-        if sums.len() > MAX_SUMS {
-            sums.clear();
-        }
-        Ok(Some(Recorder {
-            branch: branch.clone(),
-            epoch: batch.epochs[index as usize],
-            appender,
-            sums,
-            left,
-            bytes: 0,
-        }))
+        let appender = Appender::new(branch, self.shelf(branch.id), settings, self.writes_beside())?;
+        Ok(recorder(batch, index, appender))
     }
 
     /// What a chunk holds before the batch, and whether some of it could not be read. What an image

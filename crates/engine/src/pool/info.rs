@@ -52,6 +52,12 @@ pub struct PoolOptions {
     pub flatten_depth: u32,
     /// Old history is compressed harder in the background.
     pub recompress_history: bool,
+    /// Branches of a batch that are recorded in segments of their own, at most: those with the most
+    /// to record. The others share segments.
+    pub own_histories: usize,
+    /// So many runs of a branch may wait in shared segments before they are brought to segments of
+    /// its own; four times as many wait at most.
+    pub waiting_runs: usize,
     /// A volume whose branch has come to this epoch goes on with a new branch, without its clients
     /// noticing.
     pub renew_at_epoch: u32,
@@ -101,6 +107,8 @@ impl Default for PoolOptions {
             low_space_percent: 10,
             flatten_depth: 32,
             recompress_history: true,
+            own_histories: 4,
+            waiting_runs: 64,
             renew_at_epoch: u32::MAX - (1 << 24),
             open_files: 256,
             shortage_waits: 1000,

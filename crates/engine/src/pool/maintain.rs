@@ -85,6 +85,8 @@ pub(crate) struct Maintenance {
     pub(crate) compacted: BTreeMap<u64, u64>,
     /// When that may go on, by the monotonic clock.
     pub(crate) compact_from: u64,
+    /// The last step sorted runs: something else has its turn.
+    sorted: bool,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     /// What was written, and how often work was called for, at the last idle step.
@@ -116,6 +118,7 @@ impl Maintenance {
             filling: BTreeMap::new(),
             compacted: BTreeMap::new(),
             compact_from: 0,
+            sorted: false,
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen: (0, 0),
@@ -162,11 +165,20 @@ impl Pool {
         if may_tidy && passing(self.pay_freeing(m, true), false)? {
             return Ok(Progress::Worked);
         }
+        // Runs come with each batch, and are sorted as fast.
+        let turn = may_tidy && !std::mem::take(&mut m.sorted);
+        if turn && passing(self.sort_runs(m, false), false)? {
+            m.sorted = true;
+            return Ok(Progress::Worked);
+        }
         if self.wants_destage(m) && self.retry_destage(m)? {
             self.owe_freeing(m);
             return Ok(Progress::Worked);
         }
         if may_tidy && passing(self.upkeep(m), false)? {
+            return Ok(Progress::Worked);
+        }
+        if may_tidy && passing(self.sort_runs(m, self.options.recompress_history), false)? {
             return Ok(Progress::Worked);
         }
         m.seen = (self.journal.written(), self.work.kicks.load(Ordering::Relaxed));

@@ -49,6 +49,7 @@ pub(crate) use space::Space;
 
 use crate::catalog::{Catalog, LineRecord};
 use crate::cdp::flushes::Flushes;
+use crate::cdp::runs::SharedLog;
 use crate::clock::PoolClock;
 use crate::disk::{CountingDir, OpenFiles, SyncPurpose};
 
@@ -79,6 +80,8 @@ pub struct Pool {
     pub(crate) dir: Arc<CountingDir>,
     /// Files that are opened when they are used: those of histories.
     pub(crate) files: OpenFiles,
+    /// Segments of histories that branches share.
+    pub(crate) shared: SharedLog,
     pub(crate) world: World,
     pub(crate) clock: Arc<PoolClock>,
     pub(crate) catalog: Arc<Catalog>,

@@ -19,6 +19,7 @@ use crate::catalog::{
 use crate::cdp::flushes::Flushes;
 use crate::cdp::log::load_segments;
 use crate::cdp::room::{self, Place};
+use crate::cdp::runs::SharedLog;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
 use crate::destage::Fill;
@@ -183,7 +184,7 @@ impl Pool {
         let of_journal = journal_config(&superblock, committed.incarnation);
         let journal = Journal::new(of_journal, dir.clone(), clock.clone(), fault.clone(), scanned);
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        let files = load_histories(&dir, options.open_files, &catalog, &superblock, (&names, &space))?;
+        let (files, shared) = load_histories(&dir, options.open_files, &catalog, &superblock, (&names, &space))?;
         withdraw_leaving(&names, &mut allocator, &space);
         let damage = load_damage(&catalog, &mut allocator, &names)?;
         let mut maintenance = Maintenance::new(allocator, cursor, committed);
@@ -194,6 +195,7 @@ impl Pool {
             options,
             dir,
             files,
+            shared,
             world,
             clock,
             catalog,
@@ -236,6 +238,7 @@ pub(crate) struct Parts {
     pub(crate) options: PoolOptions,
     pub(crate) dir: Arc<CountingDir>,
     pub(crate) files: OpenFiles,
+    pub(crate) shared: SharedLog,
     pub(crate) world: World,
     pub(crate) clock: Arc<PoolClock>,
     pub(crate) catalog: Arc<Catalog>,
@@ -269,6 +272,7 @@ impl Parts {
             options: self.options,
             dir: self.dir,
             files: self.files,
+            shared: self.shared,
             world: self.world,
             clock: self.clock,
             catalog: self.catalog,
@@ -458,12 +462,13 @@ fn load_histories(
     catalog: &Catalog,
     superblock: &Superblock,
     (names, space): (&Namespace, &Space),
-) -> Result<OpenFiles> {
-    let files = OpenFiles::new(dir.clone(), open_files);
-    load_segments((&**dir, &files), catalog, superblock.pool, |id| names.branches.get(&id).cloned())?;
+) -> Result<(OpenFiles, SharedLog)> {
+    let (files, shared) = (OpenFiles::new(dir.clone(), open_files), SharedLog::default());
+    let of = |id| names.branches.get(&id).cloned();
+    load_segments((&**dir, &files, &shared), catalog, superblock.pool, of)?;
     let closing: u64 = names.branches.values().map(|b| b.cdp.log.read().closing_room()).sum();
     space.adjust_log(closing as i64);
-    Ok(files)
+    Ok((files, shared))
 }
 
 /// Writes the stamp of this opening to all physical volumes: from here on a catalog that is older

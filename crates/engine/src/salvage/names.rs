@@ -114,8 +114,8 @@ fn load_snapshot(
 /// past records, so one is enough to show none.
 fn load_histories(names: &mut Namespace, catalog: &Catalog, found: &mut Salvage) -> Lines {
     let (events, lines) = (catalog.events_left(), catalog.lines_left());
-    let (segments, groups) = (catalog.segments_left(), catalog.groups_left());
-    if ![events.whole, lines.whole, segments.whole, groups.whole].iter().all(|whole| *whole) {
+    let (segments, groups, runs) = (catalog.segments_left(), catalog.groups_left(), catalog.runs_left());
+    if ![events.whole, lines.whole, segments.whole, groups.whole, runs.whole].iter().all(|whole| *whole) {
         found.find("history", "histories", format!("{ROWS_MISSING}: no moment of the past can be shown"));
         found.distrust_histories(ROWS_MISSING);
     }

@@ -4,7 +4,8 @@ use super::{journal, names, pvs, source};
 use crate::catalog::{Catalog, KnownStamps, Positions, StampRecord, Superblock};
 use crate::cdp::flushes::Flushes;
 use crate::cdp::log::load_segments;
-use crate::cdp::record::SegmentHead;
+use crate::cdp::record::{SHARED, SegmentHead};
+use crate::cdp::runs::SharedLog;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
@@ -114,11 +115,11 @@ impl Opening {
             (known.as_ref(), &table),
             &mut self.found,
         )?;
-        let files = self.histories(&recovered.names);
+        let histories = self.histories(&recovered.names);
         let damage = self.damage();
         let loss = recovered.journal.loss.take();
         let unrecorded = recovered.journal.unrecorded;
-        let parts = self.parts(world, lock, recovered, (table, undated), (files, damage));
+        let parts = self.parts(world, lock, recovered, (table, undated), (histories, damage));
         let pool = Arc::new(parts.assemble()?);
         self.conclude(&pool, loss, unrecorded);
         Ok(pool)
@@ -157,17 +158,29 @@ impl Opening {
     }
 
     /// The segments of histories. One that is missing or damaged fails the moments that need it.
-    fn histories(&mut self, names: &Namespace) -> OpenFiles {
+    fn histories(&mut self, names: &Namespace) -> (OpenFiles, SharedLog) {
         let files = OpenFiles::new(self.dir.clone(), self.options.pool.open_files);
+        let (shared, pool) = (SharedLog::default(), self.superblock.pool);
         let there = self.dir.list().unwrap_or_default();
-        for ((branch, seq), record) in self.catalog.segments_left().rows {
-            let head = SegmentHead { pool: self.superblock.pool, branch, seq, edition: record.edition };
+        let own = self.catalog.segments_left().rows.into_iter().map(|((branch, seq), record)| {
+            (SegmentHead { pool, branch, seq, edition: record.edition }, record.end)
+        });
+        // Of a shared segment the run that ends last says how long it was.
+        let runs = self.catalog.runs_left().rows.into_iter().map(|((seq, _), run)| {
+            (SegmentHead { pool, branch: SHARED, seq, edition: 0 }, run.record.end)
+        });
+        let runs: BTreeMap<String, (SegmentHead, u64)> = runs.fold(BTreeMap::new(), |mut all, (head, end)| {
+            let known = all.entry(head.file_name()).or_insert((head, end));
+            known.1 = known.1.max(end);
+            all
+        });
+        for (head, end) in own.chain(runs.into_values()) {
             let name = head.file_name();
             let why = if !there.contains(&name) {
                 "it is missing".to_owned()
             } else {
                 match self.dir.open(&name, OpenMode::ReadOnly).and_then(|disk| disk.len()) {
-                    Ok(len) if len < record.end => format!("it was cut short: {len} bytes of {}", record.end),
+                    Ok(len) if len < end => format!("it was cut short: {len} bytes of {end}"),
                     Ok(_) => continue,
                     Err(e) => e.to_string(),
                 }
@@ -177,11 +190,11 @@ impl Opening {
             self.found.find("history", name, text);
         }
         let of = |id| names.branches.get(&id).cloned();
-        if let Err(e) = load_segments((&*self.dir, &files), &self.catalog, self.superblock.pool, of) {
+        if let Err(e) = load_segments((&*self.dir, &files, &shared), &self.catalog, pool, of) {
             self.found.find("history", "histories", format!("no moment of the past can be shown: {e}"));
             self.found.distrust_histories(e.to_string());
         }
-        files
+        (files, shared)
     }
 
     fn damage(&mut self) -> Damage {
@@ -202,7 +215,7 @@ impl Opening {
         lock: Box<dyn Send + Sync>,
         recovered: Recovered,
         (pvs, undated): (PvTable, BTreeMap<u32, String>),
-        (files, damage): (OpenFiles, Damage),
+        ((files, shared), damage): ((OpenFiles, SharedLog), Damage),
     ) -> Parts {
         let Recovered { names, lines, journal: journal::Recovered { scanned, .. } } = recovered;
         let (superblock, positions) = (self.superblock.clone(), self.positions);
@@ -228,6 +241,7 @@ impl Opening {
             options,
             dir: self.dir.clone(),
             files,
+            shared,
             world,
             clock,
             catalog,

@@ -1,0 +1,239 @@
+//! Shared segments: what a batch records of many branches, in one file with one sync.
+//!
+//! Each branch's part of a batch is a *run*: its records, sorted by (chunk, LSN), and an index of
+//! them. A run has a number among the branch's segments, and is searched like one. Runs are
+//! brought to segments of the branch's own in the background ([`super::sort`]), as the runs of a
+//! log-structured merge tree are (O'Neil et al., 1996).
+//!
+//! A shared segment loses its name when no run in it counts any more. One is appended to by the
+//! opening of the pool that made it only: whatever was committed of it once stays as it was.
+
+use super::append::{Appended, Draft, Item, Records, Shelf, WAITING, put_payload};
+use super::codec::Packer;
+use super::record::SegmentHead;
+use super::segment::{Sealed, SegmentFile};
+use super::{CdpSettings, Compression, Encoding};
+use crate::catalog::SegmentRecord;
+use crate::codec::align_up;
+use crate::disk::{Lane, OpenFiles, SyncPurpose};
+use crate::error::{Error, Result};
+use crate::pool::line::Branch;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Shared segments that may be there before the oldest is emptied.
+const MAX_SEGMENTS: usize = 32;
+/// Bytes that they may have.
+const MAX_BYTES: u64 = 256 << 20;
+/// Runs that may be there: each takes some 400 bytes of memory.
+const MAX_RUNS: u64 = 128 << 10;
+
+/// The shared segments of a pool.
+#[derive(Default)]
+pub(crate) struct SharedLog {
+    state: Mutex<State>,
+    /// The superblock says that there may be some.
+    marked: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// By number.
+    segments: BTreeMap<u64, Shared>,
+    /// The number of the next one.
+    next: u64,
+    /// The one that is appended to.
+    open: Option<u64>,
+    /// Runs in all of them.
+    runs: u64,
+}
+
+struct Shared {
+    file: SegmentFile,
+    /// Runs in it that count.
+    runs: u64,
+    /// Bytes that count, up to the next block.
+    end: u64,
+}
+
+impl SharedLog {
+    /// At open: the file of a shared segment that the catalog knows.
+    pub(crate) fn known(&self, head: SegmentHead, files: &OpenFiles) -> SegmentFile {
+        match self.state.lock().segments.get(&head.seq) {
+            Some(shared) => shared.file.clone(),
+            None => SegmentFile::new(head, files.named(head.file_name())),
+        }
+    }
+
+    /// At open: all runs are known, and whether the superblock says that there may be some.
+    pub(crate) fn loaded(&self, marked: bool) {
+        self.state.lock().open = None;
+        self.marked.store(marked, Ordering::Relaxed);
+    }
+
+    /// Does the superblock say that there may be shared segments?
+    pub(crate) fn is_marked(&self) -> bool {
+        self.marked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mark(&self) {
+        self.marked.store(true, Ordering::Relaxed);
+    }
+
+    /// A run that ends at byte `end` counts from now on.
+    pub(crate) fn added(&self, file: &SegmentFile, end: u64) {
+        let (number, state) = (file.head.seq, &mut *self.state.lock());
+        let end = align_up(end, super::record::BLOCK_LEN as u64);
+        let shared =
+            state.segments.entry(number).or_insert_with(|| Shared { file: file.clone(), runs: 0, end });
+        (shared.runs, shared.end) = (shared.runs + 1, shared.end.max(end));
+        state.runs += 1;
+        state.next = state.next.max(number + 1);
+        state.open = Some(number);
+    }
+
+    /// These segments of a branch don't count any more: files that hold nothing else lose their
+    /// names when nobody reads them.
+    pub(crate) fn let_go(&self, gone: &[Arc<Sealed>]) {
+        let state = &mut *self.state.lock();
+        for segment in gone {
+            let Some((number, _)) = segment.run() else {
+                segment.file.remove_unused();
+                continue;
+            };
+            let Some(shared) = state.segments.get_mut(&number) else { continue };
+            (shared.runs, state.runs) = (shared.runs.saturating_sub(1), state.runs.saturating_sub(1));
+            if shared.runs == 0 {
+                shared.file.remove_unused();
+                state.segments.remove(&number);
+                state.open = state.open.filter(|open| *open != number);
+            }
+        }
+    }
+
+    /// The shared segment that is to be emptied, if there are too many of them, or of runs.
+    pub(crate) fn crowded(&self) -> Option<u64> {
+        let state = self.state.lock();
+        let bytes: u64 = state.segments.values().map(|shared| shared.end).sum();
+        let is_crowded = state.segments.len() > MAX_SEGMENTS || bytes > MAX_BYTES || state.runs > MAX_RUNS;
+        state.segments.keys().next().copied().filter(|_| is_crowded)
+    }
+
+    /// (segments, runs, bytes)
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        let state = self.state.lock();
+        let bytes = state.segments.values().map(|shared| shared.end).sum();
+        (state.segments.len() as u64, state.runs, bytes)
+    }
+
+    /// The one that is appended to, and where; the number of the next one.
+    fn end(&self) -> (Option<(SegmentFile, u64)>, u64) {
+        let state = self.state.lock();
+        let open = state.open.and_then(|number| state.segments.get(&number));
+        (open.map(|shared| (shared.file.clone(), shared.end)), state.next)
+    }
+}
+
+/// Writes the runs of a batch.
+pub(crate) struct Runs {
+    shelf: Shelf,
+    lane: Lane,
+    packers: Vec<(Compression, Packer)>,
+    current: Option<Draft>,
+    full: Vec<Draft>,
+    next: u64,
+    new_files: bool,
+}
+
+impl Runs {
+    /// `shelf` is that of shared segments; `beside`: writes on a thread of its own.
+    pub(crate) fn new(shared: &SharedLog, shelf: Shelf, beside: bool) -> Result<Runs> {
+        let (open, next) = shared.end();
+        let of = |(file, end): (SegmentFile, u64)| {
+            let disk = file.open()?;
+            Ok::<_, Error>(Draft::of((file, disk), SegmentRecord::empty(0, 0, end), Vec::new()))
+        };
+        let current = open.filter(|(_, end)| *end < shelf.limit).map(of).transpose()?;
+        let lane = Lane::new(beside, WAITING);
+        Ok(Runs { shelf, lane, packers: Vec::new(), current, full: Vec::new(), next, new_files: false })
+    }
+
+    /// Begins the run of a branch.
+    pub(crate) fn writer(&mut self, branch: &Arc<Branch>, settings: CdpSettings) -> Result<RunWriter<'_>> {
+        if let Some(mut full) = self.current.take_if(|draft| draft.len() >= self.shelf.limit) {
+            full.end_runs(&mut self.lane)?;
+            self.full.push(full);
+        }
+        let draft = match &mut self.current {
+            Some(draft) => draft,
+            none => {
+                let created = self.shelf.create(self.next, 0)?;
+                (self.next, self.new_files) = (self.next + 1, true);
+                none.insert(Draft::new(created))
+            }
+        };
+        draft.begin_run(branch.id);
+        let compression = settings.compression;
+        let known = self.packers.iter().position(|(of, _)| *of == compression);
+        let known = match known {
+            Some(known) => known,
+            None => {
+                self.packers.push((compression, Packer::new(compression)?));
+                self.packers.len() - 1
+            }
+        };
+        let packer = &mut self.packers[known].1;
+        Ok(RunWriter { branch: branch.clone(), settings, draft, lane: &mut self.lane, packer })
+    }
+
+    /// Makes all of them durable.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        if let Some(mut last) = self.current.take() {
+            last.end_runs(&mut self.lane)?;
+            self.full.push(last);
+        }
+        for draft in &mut self.full {
+            draft.sync(&mut self.lane)?;
+        }
+        self.lane.join()?;
+        if self.new_files {
+            let failed = |e| Error::io("sync the data directory", e).lasting();
+            self.shelf.dir.sync(SyncPurpose::Dir).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes one run.
+pub(crate) struct RunWriter<'a> {
+    branch: Arc<Branch>,
+    settings: CdpSettings,
+    draft: &'a mut Draft,
+    lane: &'a mut Lane,
+    packer: &'a mut Packer,
+}
+
+impl Records for RunWriter<'_> {
+    fn encoding(&self) -> Encoding {
+        self.settings.encoding
+    }
+
+    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
+        let encoding = self.settings.encoding;
+        let entry = item.entry((&self.branch, encoding), old, sum, new);
+        let packer = &mut *self.packer;
+        self.draft.push(self.lane, entry, item.epoch, |out| put_payload((encoding, packer), old, new, out))
+    }
+}
+
+impl RunWriter<'_> {
+    /// Ends the run, which counts once [`Runs::finish`] has made it durable and a commit says so.
+    /// None when there is nothing in it.
+    pub(crate) fn finish(self) -> Result<Option<Appended>> {
+        let file = self.draft.file.clone();
+        let record = self.draft.end_run(self.lane)?;
+        Ok(record.map(|record| Appended::run(self.branch, file, record)))
+    }
+}
