@@ -201,6 +201,21 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.gauge("hindcast_journal_used_bytes", "Journal bytes in use.", stats.journal_used)?;
     out.gauge("hindcast_journal_capacity_bytes", "Journal bytes that can be used.", stats.journal_capacity)?;
     out.gauge(
+        "hindcast_history_runs",
+        "Parts of histories that wait in shared segments to be sorted apart.",
+        stats.history_runs,
+    )?;
+    out.gauge(
+        "hindcast_shared_segment_bytes",
+        "Bytes of the segments that histories share.",
+        stats.shared_segment_bytes,
+    )?;
+    out.counter(
+        "hindcast_history_runs_sorted",
+        "Parts of histories that were brought from shared segments to their own.",
+        stats.history_runs_sorted,
+    )?;
+    out.gauge(
         "hindcast_journal_turns",
         "Stretches of the journal that wait and can't share a commit.",
         stats.journal_turns,

@@ -331,7 +331,8 @@ mod tests {
         for seed in 1..40 {
             ops.extend([Op::Injure(seed), write(seed % 28 * 8 * KIB, 12 * KIB), Op::Drain]);
         }
-        let script = Script { name: "repair", atomic_unit: 4096, from_creation: false, shared_segments: false, ops };
+        let script =
+            Script { name: "repair", atomic_unit: 4096, from_creation: false, shared_segments: false, ops };
         run_script(&script, None, None, None).map(drop).unwrap();
     }
 }

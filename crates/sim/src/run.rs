@@ -49,6 +49,8 @@ pub struct Summary {
     pub clones: u64,
     /// Moments that were compared with other states.
     pub moments_compared: u64,
+    /// Runs of histories that were sorted apart.
+    pub runs_sorted: u64,
     /// Snapshots deleted by policy.
     pub auto_deleted: u64,
     /// Streams taken in.
@@ -71,6 +73,7 @@ impl Summary {
         self.most_snapshots = self.most_snapshots.max(other.most_snapshots);
         self.clones += other.clones;
         self.moments_compared += other.moments_compared;
+        self.runs_sorted += other.runs_sorted;
         self.auto_deleted += other.auto_deleted;
         self.ran_full += other.ran_full;
         self.imports += other.imports;
@@ -559,6 +562,7 @@ impl Run {
         let watch = self.watch_policies()?;
         let result = survive(|| pool.maintain());
         let after = pool.stats();
+        let sorted = after.history_runs_sorted - before.history_runs_sorted;
         // By itself a pool does nothing but delete by policy, and flatten.
         self.filled |= after.sequenced_lsn != before.sequenced_lsn
             && after.snapshots_auto_deleted == before.snapshots_auto_deleted;
@@ -566,6 +570,7 @@ impl Run {
             self.note_deletion(&watch, result.is_err())?;
         }
         self.oracle.observe(pool.stats().sequenced_lsn);
+        self.summary.runs_sorted += sorted;
         match result {
             Ok(progress) => {
                 // What waits for space says nothing.

@@ -10,6 +10,14 @@ fn random_runs_pass() {
     }
 }
 
+/// The script of shared segments goes where it is meant to go.
+#[test]
+fn the_script_of_shared_segments_sorts() {
+    let script = scripts().into_iter().find(|script| script.name == "shared-history").unwrap();
+    let run = hindcast_sim::run_script(&script, None, None, None).unwrap();
+    assert!(run.summary().runs_sorted >= 6, "{} runs", run.summary().runs_sorted);
+}
+
 /// Seeds that found bugs once. While the workload keeps its draws, each still walks the path that was wrong.
 #[test]
 fn seeds_that_found_bugs() {

@@ -3,7 +3,8 @@
 use super::store::db;
 use super::{
     BRANCHES, BranchRecord, Bytes, Catalog, DamageKey, DamageRecord, Event, GroupRecord, LineRecord, PVS,
-    PvRecord, RunRecord, SNAPSHOTS, SegmentRecord, SnapshotRecord, VOLUMES, Value, VolumeRecord, cdp, damage, decode,
+    PvRecord, RunRecord, SNAPSHOTS, SegmentRecord, SnapshotRecord, VOLUMES, Value, VolumeRecord, cdp, damage,
+    decode,
 };
 use crate::error::Result;
 use redb::{ReadableTable, TableDefinition, TableError};

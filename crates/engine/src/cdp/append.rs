@@ -557,8 +557,11 @@ impl Appended {
             log.put_sealed(seq, Arc::new(Sealed::new(draft.file, draft.record)));
         }
         if let Some(draft) = open {
-            let (mut entries, incomplete) =
-                log.open.take().filter(|_| continued).map_or_else(Default::default, |o| (o.entries, o.incomplete));
+            let (mut entries, incomplete) = log
+                .open
+                .take()
+                .filter(|_| continued)
+                .map_or_else(Default::default, |o| (o.entries, o.incomplete));
             entries.extend(draft.fresh.iter().map(|e| ((e.chunk, e.lsn), *e)));
             let (file, record, groups) = (draft.file, draft.record, draft.groups);
             log.open = Some(Open { file, record, groups, entries, incomplete });

@@ -351,7 +351,8 @@ impl super::log::BranchCdp {
         let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
         // One may be sequenced that is yet to be carried out.
         let is_last = self.anchored.load(Ordering::Relaxed) <= time;
-        let since = || log.segment_records().filter(|r| r.lsns.0 > last).map(SegmentRecord::bytes).sum::<u64>();
+        let since =
+            || log.segment_records().filter(|r| r.lsns.0 > last).map(SegmentRecord::bytes).sum::<u64>();
         let Retention { time: longest, bytes } = settings.retention;
         let is_old = longest.is_some_and(|longest| now.saturating_sub(time) > longest / 2);
         is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))

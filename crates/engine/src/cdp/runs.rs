@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Shared segments that may be there before the oldest is emptied.
-const MAX_SEGMENTS: usize = 32;
+const MAX_SEGMENTS: u64 = 32;
 /// Bytes that they may have.
 const MAX_BYTES: u64 = 256 << 20;
 /// Runs that may be there: each takes some 400 bytes of memory.
@@ -48,6 +48,13 @@ struct State {
     open: Option<u64>,
     /// Runs in all of them.
     runs: u64,
+}
+
+/// What there is of shared segments.
+pub(crate) struct Counts {
+    pub(crate) segments: u64,
+    pub(crate) runs: u64,
+    pub(crate) bytes: u64,
 }
 
 struct Shared {
@@ -115,17 +122,15 @@ impl SharedLog {
 
     /// The shared segment that is to be emptied, if there are too many of them, or of runs.
     pub(crate) fn crowded(&self) -> Option<u64> {
-        let state = self.state.lock();
-        let bytes: u64 = state.segments.values().map(|shared| shared.end).sum();
-        let is_crowded = state.segments.len() > MAX_SEGMENTS || bytes > MAX_BYTES || state.runs > MAX_RUNS;
-        state.segments.keys().next().copied().filter(|_| is_crowded)
+        let Counts { segments, runs, bytes } = self.counts();
+        let is_crowded = segments > MAX_SEGMENTS || bytes > MAX_BYTES || runs > MAX_RUNS;
+        self.state.lock().segments.keys().next().copied().filter(|_| is_crowded)
     }
 
-    /// (segments, runs, bytes)
-    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+    pub(crate) fn counts(&self) -> Counts {
         let state = self.state.lock();
         let bytes = state.segments.values().map(|shared| shared.end).sum();
-        (state.segments.len() as u64, state.runs, bytes)
+        Counts { segments: state.segments.len() as u64, runs: state.runs, bytes }
     }
 
     /// The one that is appended to, and where; the number of the next one.

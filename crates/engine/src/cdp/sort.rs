@@ -18,6 +18,7 @@ use crate::pool::shortage::Task;
 use crate::pool::{Maintenance, Pool};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Branches whose runs are brought over in one step, with one commit.
 const BRANCHES: usize = 32;
@@ -203,6 +204,7 @@ impl Pool {
                 of.runs.iter().for_each(|(seq, _)| drop(log.remove_sealed(*seq)));
                 appended.show(log);
             });
+            self.positions.sorted.fetch_add(of.runs.len() as u64, Ordering::Relaxed);
             let gone: Vec<_> = of.runs.into_iter().map(|(_, run)| run).collect();
             self.shared.let_go(&gone);
         }

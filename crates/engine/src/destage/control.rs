@@ -333,7 +333,11 @@ impl Pool {
         }
     }
 
-    pub(super) fn put_superblock(&self, txn: &mut Txn<'_>, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    pub(super) fn put_superblock(
+        &self,
+        txn: &mut Txn<'_>,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
         let mut superblock = txn.superblock()?;
         change(&mut superblock);
         txn.put_superblock(&superblock)

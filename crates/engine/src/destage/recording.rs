@@ -69,7 +69,6 @@ impl<A: Records> Recorder<A> {
         sums.extend(after);
         Ok(())
     }
-
 }
 
 impl Recorder {

@@ -522,6 +522,14 @@ pub struct PoolStats {
     pub snapshots_auto_deleted: u64,
     /// Bytes that histories have lost by being compressed harder in the background.
     pub history_compacted: u64,
+    /// Segments that histories share.
+    pub shared_segments: u64,
+    /// Their bytes.
+    pub shared_segment_bytes: u64,
+    /// Runs in them: what one batch recorded of one branch.
+    pub history_runs: u64,
+    /// Runs that were brought to segments of their branches' own, since the pool was opened.
+    pub history_runs_sorted: u64,
     /// Catalog commits.
     pub catalog_commits: u64,
     /// The verification of the catalog in the background.

@@ -134,6 +134,8 @@ pub(crate) struct SharedPositions {
     pub(crate) returned: AtomicU64,
     /// Bytes that histories have lost by being compressed harder.
     pub(crate) compacted: AtomicU64,
+    /// Runs that were brought to segments of their branches' own.
+    pub(crate) sorted: AtomicU64,
     /// What preserving has cost.
     pub(crate) preserving: counters::PreserveCounters,
     /// A draining physical volume waits for space elsewhere.
@@ -183,6 +185,7 @@ impl Pool {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (journal_used, journal_capacity) = self.journal.usage();
         let map = self.map.stats();
+        let shared = self.shared.counts();
         PoolStats {
             sequenced_lsn: self.journal.last().0,
             written_lsn: self.journal.written(),
@@ -209,6 +212,10 @@ impl Pool {
             preserving: self.positions.preserving.stats(),
             snapshots_auto_deleted: get(&self.positions.auto_deleted),
             history_compacted: get(&self.positions.compacted),
+            shared_segments: shared.segments,
+            shared_segment_bytes: shared.bytes,
+            history_runs: shared.runs,
+            history_runs_sorted: get(&self.positions.sorted),
             catalog_commits: get(&self.catalog.commits),
             catalog_scrub: self.scrub_progress(),
             syncs: SyncPurpose::ALL.map(|p| self.dir.syncs(p)),

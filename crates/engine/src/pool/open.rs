@@ -184,7 +184,8 @@ impl Pool {
         let of_journal = journal_config(&superblock, committed.incarnation);
         let journal = Journal::new(of_journal, dir.clone(), clock.clone(), fault.clone(), scanned);
         let map = Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone());
-        let (files, shared) = load_histories(&dir, options.open_files, &catalog, &superblock, (&names, &space))?;
+        let (files, shared) =
+            load_histories(&dir, options.open_files, &catalog, &superblock, (&names, &space))?;
         withdraw_leaving(&names, &mut allocator, &space);
         let damage = load_damage(&catalog, &mut allocator, &names)?;
         let mut maintenance = Maintenance::new(allocator, cursor, committed);

@@ -166,14 +166,16 @@ impl Opening {
             (SegmentHead { pool, branch, seq, edition: record.edition }, record.end)
         });
         // Of a shared segment the run that ends last says how long it was.
-        let runs = self.catalog.runs_left().rows.into_iter().map(|((seq, _), run)| {
-            (SegmentHead { pool, branch: SHARED, seq, edition: 0 }, run.record.end)
-        });
-        let runs: BTreeMap<String, (SegmentHead, u64)> = runs.fold(BTreeMap::new(), |mut all, (head, end)| {
-            let known = all.entry(head.file_name()).or_insert((head, end));
-            known.1 = known.1.max(end);
-            all
-        });
+        let runs =
+            self.catalog.runs_left().rows.into_iter().map(|((seq, _), run)| {
+                (SegmentHead { pool, branch: SHARED, seq, edition: 0 }, run.record.end)
+            });
+        let runs: BTreeMap<String, (SegmentHead, u64)> =
+            runs.fold(BTreeMap::new(), |mut all, (head, end)| {
+                let known = all.entry(head.file_name()).or_insert((head, end));
+                known.1 = known.1.max(end);
+                all
+            });
         for (head, end) in own.chain(runs.into_values()) {
             let name = head.file_name();
             let why = if !there.contains(&name) {

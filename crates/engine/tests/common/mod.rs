@@ -5,7 +5,7 @@ pub mod differences;
 
 use bytes::Bytes;
 use hindcast_engine::Volume;
-use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::check::{CheckOptions, Finding, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::MemDir;
 use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
@@ -55,13 +55,19 @@ impl Site {
     }
 
     pub fn reopen_with(self, options: PoolOptions) -> Site {
+        let (site, found) = self.reopen_checked(options);
+        assert!(found.is_empty(), "{found:?}");
+        site
+    }
+
+    /// The same, and what the offline check finds.
+    pub fn reopen_checked(self, options: PoolOptions) -> (Site, Vec<Finding>) {
         let Site { dir, clock, pool, world } = self;
         assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
         drop(pool);
         let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
-        assert!(report.is_clean(), "{:?}", report.findings);
         let pool = Pool::open(dir.clone(), world.clone(), options).unwrap();
-        Site { dir, clock, pool, world }
+        (Site { dir, clock, pool, world }, report.findings)
     }
 
     pub fn volume(&self, name: &str, size: u64, chunk_size: u64) -> Arc<Volume> {
