@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Segments are closed when they have so many bytes, or as many as a journal segment if that is less.
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
-/// And when they have so many records.
+/// And when they have so many records: what the open one has is held in memory.
 pub(crate) const MAX_RECORDS: u64 = 64 << 10;
 /// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
 const PIECE: usize = 2 << 20;
@@ -38,7 +38,10 @@ pub(crate) struct Shelf {
     pub(crate) files: OpenFiles,
     pub(crate) pool: [u8; 16],
     pub(crate) branch: u64,
+    /// Segments are closed when they have so many bytes,
     pub(crate) limit: u64,
+    /// or so many records.
+    pub(crate) most: u64,
 }
 
 impl Shelf {
@@ -303,8 +306,6 @@ pub(crate) struct Appender {
     ends: bool,
     /// The segment that comes next has this number, which was that of a run.
     seq: Option<u64>,
-    /// Segments are closed when they have so many records.
-    most: u64,
     sealed: Vec<Draft>,
     new_files: bool,
 }
@@ -357,7 +358,6 @@ impl Appender {
             current,
             ends,
             seq: None,
-            most: MAX_RECORDS,
             sealed: Vec::new(),
             new_files: false,
         })
@@ -367,9 +367,9 @@ impl Appender {
     /// to the end of the open segment. It is closed only when that is asked for.
     pub(crate) fn for_runs(branch: &Arc<Branch>, shelf: Shelf, seq: Option<u64>) -> Result<Appender> {
         let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
-        let shelf = Shelf { limit: u64::MAX, ..shelf };
+        let shelf = Shelf { limit: u64::MAX, most: u64::MAX, ..shelf };
         let mut appender = Appender::new(branch, shelf, settings, false)?;
-        (appender.ends, appender.most, appender.seq) = (false, u64::MAX, seq);
+        (appender.ends, appender.seq) = (false, seq);
         if seq.is_some() {
             (appender.current, appender.continued) = (None, false);
         }
@@ -420,7 +420,7 @@ impl Appender {
         };
         let packer = &mut self.packer;
         draft.push(&mut self.lane, entry, epoch, |out| payload(packer, out))?;
-        let full = draft.len() >= self.shelf.limit || draft.record.records >= self.most;
+        let full = draft.len() >= self.shelf.limit || draft.record.records >= self.shelf.most;
         if full { self.seal() } else { Ok(()) }
     }
 

@@ -161,7 +161,7 @@ pub(crate) fn no_room() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::append::{Appender, Item, MAX_SEGMENT, Records, Shelf};
+    use super::super::append::{Appender, Item, MAX_RECORDS, MAX_SEGMENT, Records, Shelf};
     use super::super::log::Applying;
     use super::super::runs::SharedLog;
     use super::super::{CdpSettings, Compression, Encoding};
@@ -187,7 +187,7 @@ mod tests {
             let record = BranchRecord::new(chunk_log2, None, Method::Redirect);
             let branch = Arc::new(Branch::new(7, &record, None, 512, Arc::default()));
             let files = OpenFiles::new(Arc::new(dir.clone()), 8);
-            let shelf = Shelf { dir: Arc::new(dir.clone()), files, pool: [1; 16], branch: 7, limit };
+            let shelf = Shelf { dir: Arc::new(dir.clone()), files, pool: [1; 16], branch: 7, limit, most: MAX_RECORDS };
             let settings = CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() };
             Log { dir, shelf, branch, settings, lsn: 0 }
         }

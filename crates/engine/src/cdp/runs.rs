@@ -21,7 +21,7 @@ use crate::pool::line::Branch;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Shared segments that may be there before the oldest is emptied.
 const MAX_SEGMENTS: u64 = 32;
@@ -36,6 +36,8 @@ pub(crate) struct SharedLog {
     state: Mutex<State>,
     /// The superblock says that there may be some.
     marked: AtomicBool,
+    /// Branches that are recorded, as counted last.
+    recorded: AtomicU64,
 }
 
 #[derive(Default)]
@@ -83,6 +85,17 @@ impl SharedLog {
     /// Does the superblock say that there may be shared segments?
     pub(crate) fn is_marked(&self) -> bool {
         self.marked.load(Ordering::Relaxed)
+    }
+
+    /// So many branches are recorded.
+    pub(crate) fn note_recorded(&self, branches: u64) {
+        self.recorded.store(branches, Ordering::Relaxed);
+    }
+
+    /// What one of the branches that are recorded may have of what all of them may hold in memory,
+    /// between `least` and `most`.
+    pub(crate) fn portion(&self, all: u64, least: u64, most: u64) -> u64 {
+        (all / self.recorded.load(Ordering::Relaxed).max(1)).clamp(least, most)
     }
 
     pub(crate) fn mark(&self) {

@@ -6,7 +6,7 @@
 //! A run with a damaged record stays where it is, so that nothing else is lost with it.
 
 use super::append::{Appended, Appender, MAX_RECORDS, Shelf};
-use super::record::{BLOCK_LEN, Entry};
+use super::record::{BLOCK_LEN, Entry, SHARED};
 use super::room::index_room;
 use super::segment::Sealed;
 use crate::catalog::SegmentRecord;
@@ -86,7 +86,7 @@ impl Neighbours {
 
     /// Writes what is in them; not synced yet. None when that is nothing: the first of them is damaged.
     fn write(mut self, shelf: Shelf) -> Result<Option<Sorted>> {
-        let limit = shelf.limit;
+        let (limit, most) = (shelf.limit, shelf.most);
         let mut appender = Appender::for_runs(&self.branch, shelf, self.seq)?;
         for n in 0..self.runs.len() {
             let stored = match stored(&self.runs[n].1) {
@@ -109,7 +109,7 @@ impl Neighbours {
             return Ok(None);
         }
         let (bytes, records) = appender.current();
-        if self.seq.is_some() && self.closes || bytes >= limit || records >= MAX_RECORDS {
+        if self.seq.is_some() && self.closes || bytes >= limit || records >= most {
             appender.seal()?;
         }
         Ok(Some(Sorted { of: self, appender }))
@@ -156,17 +156,19 @@ impl Pool {
     fn to_sort(&self, idle: bool) -> Vec<Neighbours> {
         let least = if idle { IDLE_RUNS.min(self.options.waiting_runs) } else { self.options.waiting_runs };
         let oldest = self.shared.crowded();
+        let mut recorded = 0;
         let is_due = |branch: &&Arc<Branch>| {
             let log = branch.cdp.log.read();
+            recorded += u64::from(log.open.is_some() || !log.runs.is_empty());
             let first = log.runs.first().and_then(|seq| log.sealed.get(seq)?.run());
             first.is_some_and(|(number, _)| {
                 log.runs.len() >= least || oldest.is_some_and(|oldest| number <= oldest)
             })
         };
-        let (names, mut bytes) = (self.names.read(), 0);
-        let due = names.branches.values().filter(is_due).take(BRANCHES);
-        let limit = self.shelf(0).limit;
-        let due = due.filter_map(|branch| Neighbours::of(branch, limit));
+        let due: Vec<_> = self.names.read().branches.values().filter(is_due).cloned().collect();
+        self.shared.note_recorded(recorded);
+        let (limit, mut bytes) = (self.shelf(SHARED).limit, 0);
+        let due = due.iter().take(BRANCHES).filter_map(|branch| Neighbours::of(branch, limit));
         due.take_while(|of| {
             let before = bytes;
             bytes += of.bytes();

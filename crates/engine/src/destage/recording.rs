@@ -8,7 +8,7 @@ use super::collect::{Batch, Item, Source};
 use super::gather::{Gather, Piece};
 use super::plan::Below;
 use crate::cdp::CdpSettings;
-use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_SEGMENT, Records, Shelf};
+use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_RECORDS, MAX_SEGMENT, Records, Shelf};
 use crate::cdp::log::{Applying, Patch};
 use crate::cdp::record::SHARED;
 use crate::cdp::runs::{RunWriter, Runs};
@@ -21,8 +21,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sums of chunks that are kept of a branch, each some 20 bytes.
-const MAX_SUMS: usize = 1 << 18;
+/// Sums of chunks that are kept of a branch, each some 20 bytes; and of all branches, as long as
+/// each has the least.
+const MAX_SUMS: u64 = 1 << 18;
+const ALL_SUMS: u64 = 1 << 22;
+const LEAST_SUMS: u64 = 1 << 10;
+
+/// Records in the open segments of all branches, each held in memory by some 100 bytes, as long as
+/// each has the least.
+const ALL_ENTRIES: u64 = 1 << 20;
+const LEAST_RECORDS: u64 = 512;
 
 /// Branches that are recorded ahead, each with a thread and a buffer.
 const MAX_AHEAD: usize = 4;
@@ -150,7 +158,7 @@ struct Recordable {
 }
 
 /// Begins to record a branch's part of a batch.
-fn recorder<A>(batch: &Batch, index: u32, appender: A) -> Recorder<A> {
+fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<u64, u32>) -> Recorder<A> {
     let (branch, items) = (&batch.branches[index as usize], items_of(batch, index));
     let mut at = items.start;
     let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
@@ -160,10 +168,6 @@ fn recorder<A>(batch: &Batch, index: u32, appender: A) -> Recorder<A> {
         start..at
     });
     let left = left.collect();
-    let mut sums = std::mem::take(&mut branch.cdp.log.write().sums);
-    if sums.len() > MAX_SUMS {
-        sums.clear();
-    }
     let epoch = batch.epochs[index as usize];
     Recorder { branch: branch.clone(), epoch, appender, sums, left, bytes: 0 }
 }
@@ -178,7 +182,8 @@ impl Pool {
     /// Where the segments of a branch's log come from.
     pub(crate) fn shelf(&self, branch: u64) -> Shelf {
         let limit = self.config.segment_size.min(MAX_SEGMENT);
-        Shelf { dir: self.dir.clone(), files: self.files.clone(), pool: self.uuid, branch, limit }
+        let most = self.shared.portion(ALL_ENTRIES, LEAST_RECORDS, MAX_RECORDS);
+        Shelf { dir: self.dir.clone(), files: self.files.clone(), pool: self.uuid, branch, limit, most }
     }
 
     /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun` is what
@@ -207,7 +212,8 @@ impl Pool {
                 Some(runs) => runs,
                 none => none.insert(Runs::new(&self.shared, self.shelf(SHARED), self.writes_beside())?),
             };
-            let mut recorder = recorder(batch, index, runs.writer(&branch, settings)?);
+            let sums = self.sums(&branch);
+            let mut recorder = recorder(batch, index, runs.writer(&branch, settings)?, sums);
             recorder.record(self, batch, |_| true)?;
             all.extend(recorder.finish()?);
         }
@@ -274,7 +280,14 @@ impl Pool {
     fn own_recorder(&self, batch: &Batch, index: u32, settings: CdpSettings) -> Result<Recorder> {
         let branch = &batch.branches[index as usize];
         let appender = Appender::new(branch, self.shelf(branch.id), settings, self.writes_beside())?;
-        Ok(recorder(batch, index, appender))
+        Ok(recorder(batch, index, appender, self.sums(branch)))
+    }
+
+    /// Takes the sums that are known of a branch.
+    fn sums(&self, branch: &Branch) -> HashMap<u64, u32> {
+        let most = self.shared.portion(ALL_SUMS, LEAST_SUMS, MAX_SUMS);
+        let sums = std::mem::take(&mut branch.cdp.log.write().sums);
+        if sums.len() as u64 > most { HashMap::new() } else { sums }
     }
 
     /// What a chunk holds before the batch, and whether some of it could not be read. What an image
