@@ -101,9 +101,9 @@ impl Many {
 fn a_batch_of_many_histories_is_one_sync() {
     let mut many = Many::new(20, options(64));
     many.batch(1);
-    let before = many.syncs(SyncPurpose::Cdp);
+    let before = many.syncs(SyncPurpose::CdpShared);
     many.batch(60);
-    assert_eq!(many.syncs(SyncPurpose::Cdp) - before, 1);
+    assert_eq!(many.syncs(SyncPurpose::CdpShared) - before, 1);
     many.batch(120);
     let stats = many.site.pool.stats();
     assert_eq!((stats.history_runs, stats.shared_segments), (3 * 20, 1));

@@ -11,7 +11,7 @@ use crate::oracle::{SECTOR, held_by};
 use crate::rand::Rand;
 use hindcast_engine::disk::IMAGE_PAGE as PAGE;
 use hindcast_engine::disk::{Backing, Dir, Disk, Image, OpenMode, SyncPurpose};
-use machine::{Change, File, Go, Machine, crashed, eio, emfile, index};
+use machine::{Change, File, Go, Machine, crashed, eio, emfile, index, is_meant};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
@@ -231,7 +231,8 @@ impl SimDir {
         self.0.lock().dropped[index(purpose)] = true;
     }
 
-    /// The next sync of this purpose fails, and no later one makes good for it.
+    /// The next sync of this purpose fails, and no later one makes good for it. `Cdp` stands for all
+    /// that histories write.
     pub fn fail_next_sync(&self, purpose: SyncPurpose) {
         self.0.lock().fail_sync = Some(purpose);
     }
@@ -463,7 +464,7 @@ impl Dir for SimDir {
         let mut machine = self.0.lock();
         let life = machine.life;
         let going_on = machine.begin_whole(life, 0, true)?;
-        if machine.fail_sync == Some(purpose) {
+        if is_meant(machine.fail_sync, purpose) {
             machine.fail_sync = None;
             return Err(eio());
         }
@@ -614,7 +615,7 @@ impl Disk for SimDisk {
         let mut machine = self.machine()?;
         let going_on = machine.begin_whole(self.life, self.id, true)?;
         let fails = machine.is_away(self.id) || machine.fails(self.id).is_some();
-        let failing = machine.fail_sync == Some(purpose) || fails;
+        let failing = is_meant(machine.fail_sync, purpose) || fails;
         let dropped = machine.dropped[index(purpose)];
         if failing {
             machine.fail_sync(self.id);

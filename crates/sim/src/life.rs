@@ -3,6 +3,7 @@
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
+use crate::generate::FAILING;
 use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
 use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run, read_ranges};
@@ -11,7 +12,6 @@ use crate::workload::{Crash, Op, Plan};
 use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Health, Pool, PoolOptions, PvSpec};
 use std::collections::BTreeSet;
 
@@ -126,7 +126,7 @@ impl Run {
         }
         let failing = attempt < 2 && self.rand.percent(3);
         if failing {
-            self.dir.fail_next_sync(self.rand.pick(&SyncPurpose::ALL));
+            self.dir.fail_next_sync(self.rand.pick(&FAILING));
         }
         failing
     }

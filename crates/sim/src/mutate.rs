@@ -2,7 +2,7 @@
 
 use crate::enumerate::{Cut, enumerate};
 use crate::random_run;
-use crate::scripts::scripts;
+use crate::scripts::{Script, scripts};
 use hindcast_engine::disk::SyncPurpose;
 
 /// Who noticed that syncs of one purpose were missing.
@@ -18,7 +18,10 @@ pub enum Caught {
 
 /// Drops the syncs of `purpose` and looks for a failure: in the scripts, then in up to `seeds` random runs.
 pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught {
-    for script in scripts() {
+    let of_shared = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
+    let (first, rest): (Vec<Script>, Vec<Script>) =
+        scripts().into_iter().partition(|script| script.shared_segments == of_shared);
+    for script in first.into_iter().chain(rest) {
         match enumerate(&script, Some(purpose), 1, jobs) {
             Ok(mut done) => {
                 if let Some((cut, why)) = done.failed.pop() {

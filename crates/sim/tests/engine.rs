@@ -18,6 +18,15 @@ fn the_script_of_shared_segments_sorts() {
     assert!(run.summary().runs_sorted >= 6, "{} runs", run.summary().runs_sorted);
 }
 
+/// What is recorded in shared segments is synced, and so is what is sorted apart.
+#[test]
+fn missing_syncs_of_shared_segments_are_noticed() {
+    for purpose in [SyncPurpose::CdpShared, SyncPurpose::CdpSorted] {
+        let caught = mutate(purpose, 0, DEFAULT_OPS, 2);
+        assert!(matches!(caught, Caught::Script("shared-history", ..)), "{purpose:?}: {caught:?}");
+    }
+}
+
 /// Seeds that found bugs once. While the workload keeps its draws, each still walks the path that was wrong.
 #[test]
 fn seeds_that_found_bugs() {

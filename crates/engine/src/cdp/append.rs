@@ -217,11 +217,11 @@ impl Draft {
     }
 
     /// Makes all of it durable. From here on the file may be closed.
-    pub(crate) fn sync(&mut self, lane: &mut Lane) -> Result<()> {
+    pub(crate) fn sync(&mut self, lane: &mut Lane, purpose: SyncPurpose) -> Result<()> {
         let Some(file) = self.disk.take() else { return Ok(()) };
         lane.run(move || {
             let failed = |e| Error::io(format!("sync {}", file.head.file_name()), e).lasting();
-            file.disk.sync(SyncPurpose::Cdp).map_err(failed)
+            file.disk.sync(purpose).map_err(failed)
         })
     }
 }
@@ -308,6 +308,8 @@ pub(crate) struct Appender {
     seq: Option<u64>,
     sealed: Vec<Draft>,
     new_files: bool,
+    /// Of its syncs.
+    purpose: SyncPurpose,
 }
 
 /// Where what is appended to a log goes: the number of the next segment; and the number, edition and length of the open one.
@@ -360,6 +362,7 @@ impl Appender {
             seq: None,
             sealed: Vec::new(),
             new_files: false,
+            purpose: SyncPurpose::Cdp,
         })
     }
 
@@ -369,7 +372,7 @@ impl Appender {
         let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
         let shelf = Shelf { limit: u64::MAX, most: u64::MAX, ..shelf };
         let mut appender = Appender::new(branch, shelf, settings, false)?;
-        (appender.ends, appender.seq) = (false, seq);
+        (appender.ends, appender.seq, appender.purpose) = (false, seq, SyncPurpose::CdpSorted);
         if seq.is_some() {
             (appender.current, appender.continued) = (None, false);
         }
@@ -441,7 +444,7 @@ impl Appender {
         self.sealed.push(draft);
         // Segments may be small, and a batch long.
         match self.sealed.len().checked_sub(MAX_UNSYNCED) {
-            Some(oldest) => self.sealed[oldest].sync(&mut self.lane),
+            Some(oldest) => self.sealed[oldest].sync(&mut self.lane, self.purpose),
             None => Ok(()),
         }
     }
@@ -456,7 +459,7 @@ impl Appender {
             return Ok(None);
         }
         for draft in self.sealed.iter_mut().chain(&mut self.current) {
-            draft.sync(&mut self.lane)?;
+            draft.sync(&mut self.lane, self.purpose)?;
         }
         self.lane.join()?;
         if self.new_files {

@@ -161,7 +161,7 @@ impl Pool {
             return Ok(Outcome::Futile);
         }
         // What this sync failed to make durable is in a file that goes again.
-        draft.sync(lane)?;
+        draft.sync(lane, SyncPurpose::Cdp)?;
         // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
         let failed = |e| self.fault.poison(&Error::io("sync the data directory", e).lasting());
         self.dir.sync(SyncPurpose::Dir).map_err(failed)?;

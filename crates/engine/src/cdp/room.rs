@@ -187,7 +187,14 @@ mod tests {
             let record = BranchRecord::new(chunk_log2, None, Method::Redirect);
             let branch = Arc::new(Branch::new(7, &record, None, 512, Arc::default()));
             let files = OpenFiles::new(Arc::new(dir.clone()), 8);
-            let shelf = Shelf { dir: Arc::new(dir.clone()), files, pool: [1; 16], branch: 7, limit, most: MAX_RECORDS };
+            let shelf = Shelf {
+                dir: Arc::new(dir.clone()),
+                files,
+                pool: [1; 16],
+                branch: 7,
+                limit,
+                most: MAX_RECORDS,
+            };
             let settings = CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() };
             Log { dir, shelf, branch, settings, lsn: 0 }
         }

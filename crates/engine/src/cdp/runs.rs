@@ -213,7 +213,7 @@ impl Runs {
             self.full.push(last);
         }
         for draft in &mut self.full {
-            draft.sync(&mut self.lane)?;
+            draft.sync(&mut self.lane, SyncPurpose::CdpShared)?;
         }
         self.lane.join()?;
         if self.new_files {

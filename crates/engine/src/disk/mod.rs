@@ -57,11 +57,16 @@ pub enum SyncPurpose {
     Stamp,
     /// Names in the data directory.
     Dir,
+    /// CDP records of many branches in one segment, before the commit that makes them count.
+    CdpShared,
+    /// CDP records that are brought from there to segments of their branches, before the commit
+    /// that takes them away there.
+    CdpSorted,
 }
 
 impl SyncPurpose {
     /// All purposes, in declaration order.
-    pub const ALL: [SyncPurpose; 9] = [
+    pub const ALL: [SyncPurpose; 11] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
@@ -71,6 +76,8 @@ impl SyncPurpose {
         SyncPurpose::Label,
         SyncPurpose::Stamp,
         SyncPurpose::Dir,
+        SyncPurpose::CdpShared,
+        SyncPurpose::CdpSorted,
     ];
 
     /// The name used in metrics and by `sim --drop-sync`.
@@ -85,6 +92,8 @@ impl SyncPurpose {
             SyncPurpose::Label => "label",
             SyncPurpose::Stamp => "stamp",
             SyncPurpose::Dir => "dir",
+            SyncPurpose::CdpShared => "cdp-shared",
+            SyncPurpose::CdpSorted => "cdp-sorted",
         }
     }
 }

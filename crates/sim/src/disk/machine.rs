@@ -104,6 +104,13 @@ pub(super) fn index(purpose: SyncPurpose) -> usize {
     SyncPurpose::ALL.iter().position(|p| *p == purpose).unwrap_or(0)
 }
 
+/// Does the sync of this purpose fail where one of `wanted` is to? Random runs know one purpose for
+/// all that histories write.
+pub(super) fn is_meant(wanted: Option<SyncPurpose>, purpose: SyncPurpose) -> bool {
+    let of_histories = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
+    wanted == Some(purpose) || wanted == Some(SyncPurpose::Cdp) && of_histories
+}
+
 /// What becomes of an operation.
 #[derive(PartialEq)]
 pub(super) enum Go {
