@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{KIB, Site, idle, write};
+use common::{KIB, MIB, Site, idle, write};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir, OpenMode, SyncPurpose};
@@ -243,42 +243,234 @@ fn flip(dir: &MemDir, name: &str, at: usize) {
     disk.write_at(&[!byte], at as u64).unwrap();
 }
 
-/// A damaged record, or index, costs the history that it is of no more than it did in a segment of
-/// its own, and no other history anything; sorting leaves it where it is.
+/// Where things with this magic begin in a file.
+fn places(dir: &MemDir, name: &str, magic: &[u8]) -> Vec<usize> {
+    let bytes = content_of(dir, name);
+    (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(magic)).collect()
+}
+
+impl Many {
+    /// As after a kill; the offline check finds just this.
+    fn reopen_damaged(self, options: PoolOptions, codes: &[&str]) -> Many {
+        let (site, found) = self.site.reopen_checked(options);
+        let found: Vec<_> = found.iter().map(|finding| finding.code).collect();
+        assert_eq!(found, codes);
+        Many { site, ..self }
+    }
+
+    /// Which of the moments of a volume are lost.
+    fn lost(&self, n: usize) -> Vec<usize> {
+        let lost = |(_, (lsn, _)): &(usize, &(u64, u8))| {
+            self.at(n, *lsn).is_err_and(|error| error.kind() == ErrorKind::Lost)
+        };
+        self.moments[n].iter().enumerate().filter(lost).map(|(at, _)| at).collect()
+    }
+
+    /// All but `v1`.
+    fn verify_others(&self) {
+        self.verify(self.all().filter(|n| *n != 1));
+    }
+}
+
+/// A damaged record costs the history that it is of what it would have in a segment of its own, and
+/// no other history anything. Sorting leaves the run where it is, and goes on around it.
 #[test]
-fn damage_of_a_shared_segment_stays_with_its_history() {
+fn a_damaged_record_stays_with_its_history() {
+    let mut many = Many::new(6, options(1));
+    many.batch(1);
+    many.batch(60);
+    let name = many.files(true).remove(0);
+    // Two records a run, six runs a batch: that of the first chunk of `v1`, which keeps what was
+    // there before, in the second batch.
+    let place = places(&many.site.dir, &name, b"HCDR")[2 * 6 + 2];
+    flip(&many.site.dir, &name, place + 20);
+    many = many.reopen_damaged(options(1), &["cdp-record"]);
+    many.verify_others();
+    assert_eq!(many.lost(1), [0]);
+    many.batch(90);
+    idle(&many.site.pool);
+    for byte in [120, 150] {
+        many.batch(byte);
+        idle(&many.site.pool);
+        assert_eq!(many.lost(1), [0]);
+        many.verify_others();
+    }
+    // It is the only one that is not sorted, and nothing else waits for it.
+    let stats = many.site.pool.stats();
+    assert_eq!((stats.history_runs, stats.shared_segments), (1, 1));
+    many = many.reopen_damaged(options(1), &["cdp-record"]);
+    idle(&many.site.pool);
+    assert_eq!((many.lost(1), many.site.pool.stats().history_runs), (vec![0], 1));
+    many.verify_others();
+    // It goes with its history.
+    many.site.pool.delete_volume("v1", true).unwrap();
+    many.site.pool.drain().unwrap();
+    idle(&many.site.pool);
+    assert!(many.files(true).is_empty());
+}
+
+/// A damaged index costs nothing: the records tell the same.
+#[test]
+fn a_damaged_index_of_a_run_costs_nothing() {
+    let mut many = Many::new(6, options(2));
+    many.batch(1);
+    let name = many.files(true).remove(0);
+    for place in places(&many.site.dir, &name, b"HCDI") {
+        flip(&many.site.dir, &name, place + 20);
+    }
+    many = many.reopen_damaged(options(2), &["cdp-index"; 6]);
+    many.verify(many.all());
+    many.batch(60);
+    idle(&many.site.pool);
+    assert_eq!(many.site.pool.stats().history_runs, 0);
+    many.verify(many.all());
+    many.reopen(options(2)).verify(0..6);
+}
+
+/// Runs behind an open segment of which a part is damaged go to another one: they would be lost with it.
+#[test]
+fn a_damaged_segment_takes_no_runs_with_it() {
+    let mut many = Many::new(3, PoolOptions { own_histories: 4, ..options(1) });
+    many.batch(1);
+    many.batch(30);
+    // An anchor: what comes behind it does not need what lies before.
+    many.site.snap("v1", "s");
+    many = many.reopen(options(1));
+    many.batch(60);
+    many.batch(90);
+    let mut own = many.files(false);
+    own.sort();
+    // A record and the index of its group.
     for magic in [b"HCDR", b"HCDI"] {
-        let mut many = Many::new(6, options(2));
+        let place = places(&many.site.dir, &own[1], magic)[0];
+        flip(&many.site.dir, &own[1], place + 20);
+    }
+    many = many.reopen_damaged(options(1), &["cdp-index"]);
+    for byte in [120, 150] {
+        assert!(!many.lost(1).iter().any(|at| *at > 1), "{:?}", many.lost(1));
+        idle(&many.site.pool);
+        assert_eq!(many.site.pool.stats().history_runs, 0);
+        many.verify_others();
+        many.batch(byte);
+    }
+    many = many.reopen_damaged(PoolOptions { own_histories: 4, ..options(1) }, &["cdp-index"]);
+    idle(&many.site.pool);
+    many.batch(180);
+    assert!(!many.lost(1).iter().any(|at| *at > 1), "{:?}", many.lost(1));
+    many.verify_others();
+}
+
+/// One that is cut short: what is left of it is found, the rest is lost, nothing else is.
+#[test]
+fn a_shared_segment_is_cut_short_or_gone() {
+    for cut in [true, false] {
+        let mut many = Many::new(3, options(64));
         many.batch(1);
         many.batch(60);
         let name = many.files(true).remove(0);
-        let bytes = content_of(&many.site.dir, &name);
-        let places: Vec<usize> =
-            (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(magic)).collect();
-        // One record of the first chunk of `v1` (undo), or the index of a run.
-        let at = places[if magic == b"HCDR" { 2 } else { 1 }];
-        flip(&many.site.dir, &name, at + 20);
-        let (site, found) = many.site.reopen_checked(options(2));
-        let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
-        assert_eq!(codes, [if magic == b"HCDR" { "cdp-record" } else { "cdp-index" }]);
-        many = Many { site, ..many };
-        many.verify([0, 2, 3, 4, 5].into_iter());
-        let lost = |many: &Many| {
-            let moments = many.moments[1].iter().chain([&(0, 0)]);
-            let lost =
-                moments.filter(|(lsn, _)| many.at(1, *lsn).is_err_and(|e| e.kind() == ErrorKind::Lost));
-            lost.count()
-        };
-        let before = lost(&many);
-        // With an index alone nothing is lost.
-        assert!(magic == b"HCDR" || before == 0, "{before} moments are lost");
+        if cut {
+            let disk = many.site.dir.open(&name, OpenMode::Existing).unwrap();
+            let second = places(&many.site.dir, &name, b"HCDR")[2 * 3];
+            disk.set_len(second as u64).unwrap();
+        } else {
+            many.site.dir.remove(&name).unwrap();
+        }
+        many = many.reopen_damaged(options(64), &["cdp-segment"]);
+        // `undo` needs what replaced a moment; what is in place now is there.
+        assert!(many.lost(1).contains(&0));
+        let now = many.moments[1].len() - 1;
+        assert!(!many.lost(1).contains(&now), "{:?}", many.lost(1));
         many.batch(90);
+        many.batch(120);
         idle(&many.site.pool);
-        assert_eq!(lost(&many), before);
-        let waiting = many.site.pool.stats().history_runs;
-        assert!(waiting <= 1, "{waiting} runs are left");
-        many.verify([0, 2, 3, 4, 5].into_iter());
         let (lsn, byte) = *many.moments[1].last().unwrap();
         assert!(many.at(1, lsn).unwrap().iter().all(|b| *b == byte));
+        // `redo` leads forward only.
+        many.verify_recent(0..2, 2);
     }
+}
+
+impl Many {
+    /// The last moments of some volumes.
+    fn verify_recent(&self, volumes: std::ops::Range<usize>, count: usize) {
+        for n in volumes {
+            let from = self.moments[n].len() - count;
+            for (lsn, byte) in &self.moments[n][from..] {
+                let content = self.at(n, *lsn).unwrap();
+                assert!(content.iter().all(|b| b == byte), "v{n} at LSN {lsn}");
+            }
+        }
+    }
+}
+
+/// A limit in bytes, with runs and segments in any order: what is newest is kept, and most of what
+/// there may be.
+#[test]
+fn a_limit_in_bytes_keeps_what_is_newest() {
+    const LIMIT: u64 = MIB;
+    let mut many = Many::new(2, options(8));
+    for n in 0..2 {
+        // They lead backward, so history can begin anywhere.
+        let encoding = [Encoding::Parity, Encoding::Undo][n];
+        let retention = Retention { time: None, bytes: Some(LIMIT) };
+        let settings = CdpSettings { retention, ..settings(encoding) };
+        many.site.pool.set_cdp(&format!("v{n}"), Some(settings)).unwrap();
+    }
+    let stored = |many: &Many| many.site.pool.cdp("v1").unwrap().stored;
+    for n in 0..400u64 {
+        many.batch((n % 251) as u8);
+        // The segment that is appended to stays open, and runs come behind it.
+        if n % 50 < 9 {
+            idle(&many.site.pool);
+            assert!(stored(&many) < LIMIT + 256 * KIB, "{} bytes after {n}", stored(&many));
+        }
+    }
+    idle(&many.site.pool);
+    let (runs, stored) = (many.site.pool.stats().history_runs_sorted, stored(&many));
+    assert!(runs > 100, "{runs} runs");
+    assert!(stored > LIMIT - 400 * KIB && stored <= LIMIT, "{stored} bytes");
+    // A moment takes less than 6 KiB.
+    many.verify_recent(0..2, ((LIMIT - 400 * KIB) / (6 * KIB)) as usize);
+    many = many.reopen(options(8));
+    many.verify_recent(0..2, 20);
+}
+
+/// Without a history that has many runs the oldest shared segment is emptied when there are too
+/// many bytes of them, also behind one that can't be.
+#[test]
+fn shared_segments_are_bounded() {
+    let small = || PoolOptions { shared_segment_bytes: 256 * KIB, ..options(1000) };
+    let mut many = Many::new(10, small());
+    many.batch(1);
+    let name = many.files(true).remove(0);
+    flip(&many.site.dir, &name, places(&many.site.dir, &name, b"HCDR")[4] + 20);
+    many = many.reopen_damaged(small(), &["cdp-record"]);
+    for n in 0..60 {
+        many.batch(n);
+        idle(&many.site.pool);
+        let stats = many.site.pool.stats();
+        // One that is appended to, and the damaged one, come on top.
+        assert!(stats.shared_segment_bytes < MIB + 128 * KIB, "{} bytes", stats.shared_segment_bytes);
+    }
+    let stats = many.site.pool.stats();
+    assert!(stats.history_runs_sorted > 100, "{} runs", stats.history_runs_sorted);
+    assert!(many.files(true).contains(&name));
+    many.verify(many.all().filter(|n| *n != 2));
+}
+
+/// A history of which too many runs wait goes on with segments of its own.
+#[test]
+fn runs_of_a_history_are_bounded() {
+    let mut many = Many::new(3, options(4));
+    for n in 0..12 {
+        // No background work in between.
+        many.batch(20 * n + 1);
+    }
+    assert_eq!(many.site.pool.stats().history_runs, 3 * 2 * 4);
+    assert_eq!(many.files(false).len(), 3);
+    many.verify(many.all());
+    many = many.reopen(options(4));
+    idle(&many.site.pool);
+    assert_eq!(many.site.pool.stats().history_runs, 0);
+    many.verify(many.all());
 }

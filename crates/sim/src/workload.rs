@@ -436,6 +436,7 @@ impl Plan {
             recompress_history: true,
             own_histories: 4,
             waiting_runs: 64,
+            shared_segment_bytes: 256 << 20,
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
@@ -478,6 +479,7 @@ impl Plan {
             recompress_history: true,
             own_histories: 4,
             waiting_runs: 64,
+            shared_segment_bytes: 256 << 20,
             renew_at_epoch: u32::MAX - (1 << 24),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
@@ -501,6 +503,7 @@ impl Plan {
             _ => 4,
         };
         options.waiting_runs = if options.catalog_cache_bytes >> 20 == 0 { 2 } else { 6 };
+        options.shared_segment_bytes = options.batch_bytes / 2;
         options
     }
 

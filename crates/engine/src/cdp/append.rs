@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// Segments are closed when they have so many bytes, or as many as a journal segment if that is less.
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
+/// Of a history with a limit in bytes: when they have this part of it, but no less than so much.
+const LIMIT_PARTS: u64 = 8;
+const MIN_SEGMENT: u64 = 256 << 10;
 /// And when they have so many records: what the open one has is held in memory.
 pub(crate) const MAX_RECORDS: u64 = 64 << 10;
 /// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
@@ -45,6 +48,15 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
+    /// For a history that is kept in this way. What is forgotten of one with a limit in bytes is
+    /// whole segments, so these are small beside it.
+    pub(crate) fn fit(mut self, settings: &CdpSettings) -> Shelf {
+        if let Some(bytes) = settings.retention.bytes {
+            self.limit = self.limit.min((bytes / LIMIT_PARTS).max(MIN_SEGMENT));
+        }
+        self
+    }
+
     /// A new file. What an earlier life left under its name, never committed, goes.
     pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<(SegmentFile, SegmentDisk)> {
         let head = SegmentHead { pool: self.pool, branch: self.branch, seq, edition };
@@ -302,7 +314,7 @@ pub(crate) struct Appender {
     current: Option<Draft>,
     /// The current one is the log's open segment: its entries are in memory.
     continued: bool,
-    /// It ends with the first record that comes: there are runs behind it.
+    /// The open segment is closed before the first record that comes.
     ends: bool,
     /// The segment that comes next has this number, which was that of a run.
     seq: Option<u64>,
@@ -346,8 +358,8 @@ impl Appender {
             Ok::<_, Error>(Draft::of((o.file.clone(), o.file.open()?), o.record, o.groups.clone()))
         };
         let current = log.open.as_ref().map(open).transpose()?;
-        let last = log.sealed.last_key_value().map(|(seq, _)| *seq);
-        let ends = log.open.as_ref().is_some_and(|open| last.is_some_and(|last| last > open.file.head.seq));
+        // What comes is behind runs, or must not be lost with what is damaged.
+        let ends = log.is_open_behind() || log.open.as_ref().is_some_and(|open| open.incomplete);
         Ok(Appender {
             branch: branch.clone(),
             shelf,

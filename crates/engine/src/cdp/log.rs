@@ -337,6 +337,23 @@ impl LogState {
         self.open.as_ref().is_some_and(|open| open.file.head.seq == seq)
     }
 
+    /// Are there runs, or other segments, behind the one that is appended to?
+    pub(crate) fn is_open_behind(&self) -> bool {
+        let last = self.sealed.last_key_value().map(|(seq, _)| *seq);
+        self.open.as_ref().is_some_and(|open| last.is_some_and(|last| last > open.file.head.seq))
+    }
+
+    /// All segments and runs in their order, so in that of LSNs: number, what they are.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = (u64, &SegmentRecord)> {
+        let open = self.open.as_ref().map(|open| (open.file.head.seq, &open.record));
+        let at = open.map_or(u64::MAX, |(seq, _)| seq);
+        self.sealed
+            .range(..at)
+            .map(|(seq, s)| (*seq, &s.record))
+            .chain(open)
+            .chain(self.sealed.range(at..).map(|(seq, s)| (*seq, &s.record)))
+    }
+
     pub(crate) fn put_sealed(&mut self, seq: u64, segment: Arc<Sealed>) {
         if segment.run().is_some() {
             self.runs.insert(seq);
@@ -499,9 +516,10 @@ pub(crate) fn load_segments(
         }
     }
     for ((number, _), run) in catalog.cdp_runs()? {
-        let Some(branch) = branch_of(run.branch) else { continue };
         let head = SegmentHead { pool, branch: SHARED, seq: number, edition: 0 };
         known.insert(head.file_name());
+        shared.used(number);
+        let Some(branch) = branch_of(run.branch) else { continue };
         let file = shared.known(head, files).of_run(run.branch);
         shared.added(&file, run.record.end);
         let mut log = branch.cdp.log.write();

@@ -15,6 +15,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Histories whose beginnings are forgotten with one commit.
+const RAISES: usize = 64;
+/// What is forgotten for its age, or because there is too much, is this part of what is to be kept
+/// at least: runs are short, and a commit for each would be dear.
+const SPARED: u64 = 64;
+
 /// A volume's past on one branch.
 pub(crate) struct Stretch {
     pub(crate) branch: Arc<Branch>,
@@ -31,8 +37,20 @@ struct Due {
     stretches: Vec<Stretch>,
     /// What is older may go.
     cutoff: Option<u64>,
-    /// There is more than there may be.
-    too_large: bool,
+    /// What is to be kept, in time.
+    time: u64,
+    /// So many bytes are to go: more than there are too many, so that not each batch has to.
+    excess: Option<u64>,
+}
+
+/// What is to be forgotten of a branch: what it recorded before an LSN.
+struct Raise {
+    branch: Arc<Branch>,
+    lsn: u64,
+    time: u64,
+    segments: Vec<Listed>,
+    events: Vec<u64>,
+    anchors: Vec<u64>,
 }
 
 impl Due {
@@ -40,11 +58,27 @@ impl Due {
     fn expired(&self) -> impl Iterator<Item = (&Stretch, u64)> {
         let is_old = |time: u64| self.cutoff.is_some_and(|cutoff| time <= cutoff);
         // The newest one loses its beginning when there is too much, and no more.
-        let in_the_way = self.too_large && self.stretches.len() > 1;
+        let in_the_way = self.excess.is_some() && self.stretches.len() > 1;
         self.stretches.iter().enumerate().filter_map(move |(n, stretch)| {
             let (lsn, time) = stretch.until?;
             (is_old(time) || stretch.outlived || in_the_way && n == 0).then_some((stretch, lsn))
         })
+    }
+}
+
+impl Raise {
+    fn new(branch: &Arc<Branch>, lsn: u64, time: u64) -> Raise {
+        let log = branch.cdp.log.read();
+        let behind = log.is_open_behind();
+        let gone = |s: &Listed| (s.record.sealed || behind) && s.record.lsns.1 <= lsn;
+        let segments = log.all_segments().into_iter().filter(gone).collect();
+        let events = log.events_before(lsn);
+        let anchors = events.iter().filter_map(|at| log.anchor_at(*at)).collect();
+        Raise { branch: branch.clone(), lsn, time, segments, events, anchors }
+    }
+
+    fn floor(&self) -> Event {
+        Event::Floor { lsn: self.lsn, time: self.time }
     }
 }
 
@@ -194,8 +228,9 @@ impl Pool {
         let time = time.filter(|_| !self.clock.is_suspended());
         let cutoff = time.map(|time| self.now().saturating_sub(time));
         let stored = || stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum::<u64>();
-        let too_large = bytes.is_some_and(|most| stored() > most);
-        Due { stretches, cutoff, too_large }
+        let excess = bytes.and_then(|most| Some((stored().checked_sub(most)?, most)));
+        let excess = excess.filter(|(excess, _)| *excess > 0).map(|(excess, most)| excess.max(most / SPARED));
+        Due { stretches, cutoff, time: time.unwrap_or(0), excess }
     }
 
     /// The volumes that have, or had, a history.
@@ -208,29 +243,30 @@ impl Pool {
     /// Moves the beginning of one volume's history, if its retention says so.
     fn enforce_retention(&self, m: &mut Maintenance) -> Result<bool> {
         m.held_up.clear();
+        let mut raises = Vec::new();
         for state in self.with_history() {
             let empty = self.empty_lines(state.id);
+            let due = self.due(state.id);
+            let gone = due.expired().find(|(s, until)| s.branch.cdp.may_forget(*until));
+            if !raises.is_empty() && (!empty.is_empty() || gone.is_some() || raises.len() >= RAISES) {
+                break;
+            }
             if !empty.is_empty() {
                 self.drop_lines(m, state.id, empty)?;
                 return Ok(true);
             }
-            let due = self.due(state.id);
-            if let Some((stretch, _)) = due.expired().find(|(s, until)| s.branch.cdp.may_forget(*until)) {
+            if let Some((stretch, _)) = gone {
                 self.forget_branch(m, &stretch.branch)?;
                 return Ok(true);
             }
             m.held_up.extend(due.expired().map(|(stretch, _)| stretch.branch.id));
             // What something rests on keeps its stretch, and loses no more than its beginning.
-            for branch in due.stretches.iter().map(|s| &s.branch) {
-                if let Some((lsn, time)) = branch.cdp.new_floor(due.cutoff, due.too_large)
-                    && branch.cdp.may_forget(lsn)
-                {
-                    self.raise_floor(m, branch, lsn, time)?;
-                    return Ok(true);
-                }
-            }
+            raises.extend(due.stretches.iter().find_map(|s| {
+                let (lsn, time) = s.branch.cdp.new_floor(&due)?;
+                s.branch.cdp.may_forget(lsn).then(|| Raise::new(&s.branch, lsn, time))
+            }));
         }
-        Ok(false)
+        if raises.is_empty() { Ok(false) } else { self.raise_floors(m, raises).map(|()| true) }
     }
 
     /// Forgets all that a branch has recorded.
@@ -254,32 +290,38 @@ impl Pool {
         self.let_go(m, branch, anchors)
     }
 
-    /// Forgets what a branch has recorded before an LSN.
-    fn raise_floor(&self, m: &mut Maintenance, branch: &Arc<Branch>, lsn: u64, time: u64) -> Result<()> {
-        let (segments, events, anchors) = {
-            let log = branch.cdp.log.read();
-            let gone = |s: &Listed| s.record.sealed && s.record.lsns.1 <= lsn;
-            let segments: Vec<_> = log.all_segments().into_iter().filter(gone).collect();
-            let events = log.events_before(lsn);
-            let anchors: Vec<u64> = events.iter().filter_map(|at| log.anchor_at(*at)).collect();
-            (segments, events, anchors)
-        };
-        let floor = Event::Floor { lsn, time };
+    /// Forgets the beginnings of histories.
+    fn raise_floors(&self, m: &mut Maintenance, raises: Vec<Raise>) -> Result<()> {
         let mut txn = self.catalog.begin()?;
-        segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch.id))?;
-        events.iter().try_for_each(|at| txn.remove_cdp_event(branch.id, *at))?;
-        txn.put_cdp_event(branch.id, 0, &floor)?;
-        self.damage.forget_gaps(branch.id, lsn);
+        for raise in &raises {
+            let branch = raise.branch.id;
+            raise.segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch))?;
+            raise.events.iter().try_for_each(|at| txn.remove_cdp_event(branch, *at))?;
+            txn.put_cdp_event(branch, 0, &raise.floor())?;
+            self.damage.forget_gaps(branch, raise.lsn);
+        }
         self.commit_aside(m, txn, &[])?;
-        let mut gone = Vec::new();
-        branch.cdp.change(|log| {
-            gone.extend(segments.iter().filter_map(|listed| log.remove_sealed(listed.seq)));
-            events.iter().for_each(|at| log.remove_event(*at));
-            log.put_event(0, floor);
-        });
-        self.shared.let_go(&gone);
         m.marks_expire = true;
-        self.let_go(m, branch, anchors)
+        for raise in raises {
+            let Raise { branch, segments, events, .. } = &raise;
+            let (mut gone, mut open, mut closing) = (Vec::new(), None, 0);
+            branch.cdp.change(|log| {
+                for listed in segments {
+                    if log.is_open(listed.seq) {
+                        closing = log.closing_room();
+                        open = log.open.take();
+                    }
+                    gone.extend(log.remove_sealed(listed.seq));
+                }
+                events.iter().for_each(|at| log.remove_event(*at));
+                log.put_event(0, raise.floor());
+            });
+            self.shared.let_go(&gone);
+            self.space.adjust_log(-(closing as i64));
+            open.iter().for_each(|open| open.file.remove_unused());
+            self.let_go(m, &raise.branch, raise.anchors)?;
+        }
+        Ok(())
     }
 
     /// After the commit: anchors that nobody sees are to be dissolved.
@@ -358,9 +400,10 @@ impl super::log::BranchCdp {
         is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))
     }
 
-    /// Where history should begin instead, as (LSN, time): at the newest anchor before `cutoff`, or at the end of a segment
-    /// if records lead backward from there; with `too_large` at the first such place behind the oldest segment.
-    fn new_floor(&self, cutoff: Option<u64>, too_large: bool) -> Option<(u64, u64)> {
+    /// Where history should begin instead, as (LSN, time): at the newest anchor before the cutoff,
+    /// or at the end of a segment if records lead backward from there; where there is too much, at
+    /// the first such place behind as much as is to go.
+    fn new_floor(&self, due: &Due) -> Option<(u64, u64)> {
         let log = self.log.read();
         let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(u64::MAX));
         if pinned <= floor {
@@ -371,18 +414,36 @@ impl super::log::BranchCdp {
             _ => None,
         };
         let backward = |at: u64| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
+        // One that may be appended to ends later.
+        let behind = log.is_open_behind();
+        let closed = || log.in_order().map(|(_, record)| record).filter(|r| r.sealed || behind);
         let ends = || {
-            let ends = log.sealed.values().map(|s| (s.record.lsns.1, s.record.times.1));
+            let ends = closed().map(|record| (record.lsns.1, record.times.1));
             ends.filter(|(at, _)| *at > floor && *at <= pinned && backward(*at))
         };
-        let by_time = cutoff.and_then(|cutoff| {
+        let by_time = due.cutoff.and_then(|cutoff| {
             // Times grow with LSNs.
             let anchors = log.events.range(floor + 1..=pinned).filter_map(anchor);
             let anchor = anchors.take_while(|(_, time)| *time <= cutoff).last();
             ends().filter(|(_, time)| *time <= cutoff).max().max(anchor)
         });
-        let first_end = log.sealed.values().next().map(|s| s.record.lsns.1).filter(|_| too_large);
-        let by_size = first_end.filter(|end| *end <= pinned).and_then(|end| {
+        // Not for each run that comes of age.
+        let worth = |(at, time): &(u64, u64)| {
+            let long = log.begins().is_none_or(|(_, from)| time.saturating_sub(from) >= due.time / SPARED);
+            long || closed().any(|record| record.start == 0 && record.lsns.1 <= *at)
+        };
+        let by_time = by_time.filter(worth);
+        let first_end = due.excess.and_then(|excess| {
+            let mut bytes = 0;
+            let free = closed().take_while(|record| record.lsns.1 <= pinned);
+            let free = free.take_while(|record| {
+                let before = bytes;
+                bytes += record.bytes();
+                before < excess
+            });
+            free.last().map(|record| record.lsns.1)
+        });
+        let by_size = first_end.and_then(|end| {
             let anchor = log.events.range(end.max(floor + 1)..=pinned).find_map(anchor);
             ends().filter(|(at, _)| *at >= end).chain(anchor).min()
         });

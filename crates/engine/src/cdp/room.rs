@@ -163,7 +163,8 @@ pub(crate) fn no_room() -> Error {
 mod tests {
     use super::super::append::{Appender, Item, MAX_RECORDS, MAX_SEGMENT, Records, Shelf};
     use super::super::log::Applying;
-    use super::super::runs::SharedLog;
+    use super::super::record::SHARED;
+    use super::super::runs::{Runs, SharedLog};
     use super::super::{CdpSettings, Compression, Encoding};
     use super::*;
     use crate::catalog::BranchRecord;
@@ -249,6 +250,49 @@ mod tests {
                 let (taken, promised) = log.append(&records, &rng);
                 assert!(taken <= promised as i64, "round {round}, batch {batch}: {taken} of {promised}");
                 assert!(taken > 0);
+            }
+        }
+    }
+
+    /// A run in a shared segment takes no more than a group, and no more once it is sorted apart
+    /// than is promised for that.
+    #[test]
+    fn no_run_takes_more_than_was_promised() {
+        let rng = SplitMix::new(4);
+        let below = |n: u64| rng.next() % n;
+        for round in 0..8u64 {
+            let chunk_log2 = [9, 12, 14, 17][round as usize % 4];
+            let log = Log::new(chunk_log2, 256 << 10, Compression::None);
+            let (shared, mut lsn) = (SharedLog::default(), 0);
+            let shelf = Shelf { branch: SHARED, ..log.shelf.clone() };
+            for batch in 0..60 {
+                let before = log.bytes();
+                let mut runs = Runs::new(&shared, shelf.clone(), false).unwrap();
+                let mut writer = runs.writer(&log.branch, log.settings).unwrap();
+                let mut promised = GROUP_ROOM;
+                for _ in 0..1 + below([1, 60][round as usize / 4]) {
+                    let chunk_sectors = log.branch.chunk_size() / SECTOR;
+                    let (chunk, sectors) = (below(512), 1 + below(chunk_sectors));
+                    let length = sectors * SECTOR;
+                    lsn += 1;
+                    promised +=
+                        record_room(&log.branch, Kind::Write, chunk * log.branch.chunk_size(), length);
+                    let old: Vec<u8> = (0..length).map(|_| rng.next() as u8 | 1).collect();
+                    let item = Item { lsn, time: lsn, chunk, epoch: 1, start: 0, end: length as usize };
+                    writer.push(&item, &old, &mut 0, &old).unwrap();
+                }
+                let appended = writer.finish().unwrap().unwrap();
+                runs.finish().unwrap();
+                assert_eq!(appended.closing_room(), 0);
+                appended.publish(&shared, Applying { parts: Vec::new(), in_place: u64::MAX });
+                let taken = log.bytes() - before;
+                assert!(taken <= promised, "round {round}, batch {batch}: {taken} of {promised}");
+            }
+            while !log.branch.cdp.log.read().runs.is_empty() {
+                let before = log.bytes();
+                let (room, closing) = super::super::sort::sort_one(&log.branch, &log.shelf, &shared);
+                let taken = (log.bytes() - before) as i64 + closing;
+                assert!(taken <= room as i64, "round {round}: {taken} of {room}");
             }
         }
     }

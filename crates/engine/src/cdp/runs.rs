@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Shared segments that may be there before the oldest is emptied.
-const MAX_SEGMENTS: u64 = 32;
-/// Bytes that they may have.
-const MAX_BYTES: u64 = 256 << 20;
-/// Runs that may be there: each takes some 400 bytes of memory.
-const MAX_RUNS: u64 = 128 << 10;
+const MAX_SEGMENTS: usize = 32;
+/// Runs that may wait, as long as each branch may have [`LEAST_RUNS`]: each takes some 400 bytes of
+/// memory.
+const MAX_RUNS: u64 = 256 << 10;
+const LEAST_RUNS: u64 = 8;
 
 /// The shared segments of a pool.
 #[derive(Default)]
@@ -48,8 +48,6 @@ struct State {
     next: u64,
     /// The one that is appended to.
     open: Option<u64>,
-    /// Runs in all of them.
-    runs: u64,
 }
 
 /// What there is of shared segments.
@@ -61,8 +59,10 @@ pub(crate) struct Counts {
 
 struct Shared {
     file: SegmentFile,
-    /// Runs in it that count.
+    /// Runs in it that count,
     runs: u64,
+    /// and of these the ones that can be brought elsewhere.
+    waiting: u64,
     /// Bytes that count, up to the next block.
     end: u64,
 }
@@ -76,7 +76,7 @@ impl SharedLog {
         }
     }
 
-    /// At open: all runs are known, and whether the superblock says that there may be some.
+    /// At open: all runs are known. `marked`: the superblock says that there may be some.
     pub(crate) fn loaded(&self, marked: bool) {
         self.state.lock().open = None;
         self.marked.store(marked, Ordering::Relaxed);
@@ -98,6 +98,11 @@ impl SharedLog {
         (all / self.recorded.load(Ordering::Relaxed).max(1)).clamp(least, most)
     }
 
+    /// Runs of a branch that may wait, `most` if there are few branches.
+    pub(crate) fn portion_of_runs(&self, most: u64) -> u64 {
+        self.portion(MAX_RUNS, LEAST_RUNS.min(most), most)
+    }
+
     pub(crate) fn mark(&self) {
         self.marked.store(true, Ordering::Relaxed);
     }
@@ -106,12 +111,31 @@ impl SharedLog {
     pub(crate) fn added(&self, file: &SegmentFile, end: u64) {
         let (number, state) = (file.head.seq, &mut *self.state.lock());
         let end = align_up(end, super::record::BLOCK_LEN as u64);
-        let shared =
-            state.segments.entry(number).or_insert_with(|| Shared { file: file.clone(), runs: 0, end });
-        (shared.runs, shared.end) = (shared.runs + 1, shared.end.max(end));
-        state.runs += 1;
+        let shared = state.segments.entry(number).or_insert_with(|| Shared {
+            file: file.clone(),
+            runs: 0,
+            waiting: 0,
+            end,
+        });
+        (shared.runs, shared.waiting) = (shared.runs + 1, shared.waiting + 1);
+        shared.end = shared.end.max(end);
         state.next = state.next.max(number + 1);
         state.open = Some(number);
+    }
+
+    /// A number that was used once, whatever became of it.
+    pub(crate) fn used(&self, number: u64) {
+        let state = &mut *self.state.lock();
+        state.next = state.next.max(number + 1);
+    }
+
+    /// A run is damaged, and stays where it is.
+    pub(crate) fn stays(&self, run: &Sealed) {
+        if let Some((number, _)) = run.run().filter(|_| run.stay())
+            && let Some(shared) = self.state.lock().segments.get_mut(&number)
+        {
+            shared.waiting = shared.waiting.saturating_sub(1);
+        }
     }
 
     /// These segments of a branch don't count any more: files that hold nothing else lose their
@@ -124,7 +148,8 @@ impl SharedLog {
                 continue;
             };
             let Some(shared) = state.segments.get_mut(&number) else { continue };
-            (shared.runs, state.runs) = (shared.runs.saturating_sub(1), state.runs.saturating_sub(1));
+            shared.runs = shared.runs.saturating_sub(1);
+            shared.waiting = shared.waiting.saturating_sub(u64::from(!segment.stays()));
             if shared.runs == 0 {
                 shared.file.remove_unused();
                 state.segments.remove(&number);
@@ -133,17 +158,22 @@ impl SharedLog {
         }
     }
 
-    /// The shared segment that is to be emptied, if there are too many of them, or of runs.
-    pub(crate) fn crowded(&self) -> Option<u64> {
-        let Counts { segments, runs, bytes } = self.counts();
-        let is_crowded = segments > MAX_SEGMENTS || bytes > MAX_BYTES || runs > MAX_RUNS;
-        self.state.lock().segments.keys().next().copied().filter(|_| is_crowded)
+    /// The shared segment that is to be emptied, if there are too many of them, or more than
+    /// `most` bytes.
+    pub(crate) fn crowded(&self, most: u64) -> Option<u64> {
+        let state = self.state.lock();
+        // What is damaged is not brought elsewhere, and the rest need not suffer for it.
+        let waiting = || state.segments.iter().filter(|(_, shared)| shared.waiting > 0);
+        let bytes: u64 = waiting().map(|(_, shared)| shared.end).sum();
+        let is_crowded = waiting().count() > MAX_SEGMENTS || bytes > most;
+        waiting().map(|(number, _)| *number).next().filter(|_| is_crowded)
     }
 
     pub(crate) fn counts(&self) -> Counts {
         let state = self.state.lock();
         let bytes = state.segments.values().map(|shared| shared.end).sum();
-        Counts { segments: state.segments.len() as u64, runs: state.runs, bytes }
+        let runs = state.segments.values().map(|shared| shared.runs).sum();
+        Counts { segments: state.segments.len() as u64, runs, bytes }
     }
 
     /// The one that is appended to, and where; the number of the next one.

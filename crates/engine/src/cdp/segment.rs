@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A file of a log, which may be closed. It can be read for as long as somebody holds this: its
@@ -50,6 +51,8 @@ pub(crate) struct Sealed {
     fences: Mutex<HashMap<u64, (u64, u64)>>,
     /// All entries, made of the records because the index is damaged; `None`: they don't suffice.
     rebuilt: OnceLock<Option<Vec<Entry>>>,
+    /// A run that is damaged: it stays where it is.
+    stays: AtomicBool,
 }
 
 /// The segment that is appended to.
@@ -188,12 +191,28 @@ impl SegmentDisk {
 
 impl Sealed {
     pub(crate) fn new(file: SegmentFile, record: SegmentRecord) -> Self {
-        Sealed { file, record, fences: Mutex::default(), rebuilt: OnceLock::new() }
+        Sealed {
+            file,
+            record,
+            fences: Mutex::default(),
+            rebuilt: OnceLock::new(),
+            stays: AtomicBool::new(false),
+        }
     }
 
     /// Where it is, if it is a run: the number of the shared segment, and the byte where it begins.
     pub(crate) fn run(&self) -> Option<(u64, u64)> {
         self.file.run_of.map(|_| (self.file.head.seq, self.record.start))
+    }
+
+    /// It is damaged, and stays where it is. False when that was known.
+    pub(crate) fn stay(&self) -> bool {
+        !self.stays.swap(true, Ordering::Relaxed)
+    }
+
+    /// Does it stay where it is?
+    pub(crate) fn stays(&self) -> bool {
+        self.stays.load(Ordering::Relaxed)
     }
 
     fn blocks(&self) -> u64 {

@@ -2,16 +2,18 @@
 //!
 //! What is brought over is written and synced first; one commit makes it count and takes the runs
 //! away. A crash before it leaves what nobody knows, behind the end of a segment or in a file that
-//! goes at the next opening. Who reads a run goes on: the shared segment keeps its name until then.
-//! A run with a damaged record stays where it is, so that nothing else is lost with it.
+//! goes at the next opening. Who reads a run goes on: a shared segment keeps its name until its
+//! last reader lets go. A run with a damaged record stays where it is, so that nothing else is
+//! lost with it.
 
-use super::append::{Appended, Appender, MAX_RECORDS, Shelf};
-use super::record::{BLOCK_LEN, Entry, SHARED};
+use super::append::{Appended, Appender, Shelf};
+use super::record::{BLOCK_LEN, Entry, SegmentHead};
 use super::room::index_room;
+use super::runs::SharedLog;
 use super::segment::Sealed;
 use crate::catalog::SegmentRecord;
 use crate::disk::{Dir, SyncPurpose};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault::died;
 use crate::pool::line::Branch;
 use crate::pool::shortage::Task;
@@ -20,10 +22,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Branches whose runs are brought over in one step, with one commit.
+/// Branches whose runs are brought over in one step, with one commit: so many, or this part of
+/// those that wait. Where more come with each batch more wait, and so more go.
 const BRANCHES: usize = 32;
+const BRANCH_PART: usize = 8;
 /// Bytes of runs after which a step takes no further branch.
-const BYTES: u64 = 32 << 20;
+const BYTES: u64 = 16 << 20;
+/// Runs after which it takes none: their rows lie all over their table.
+const ROWS: usize = 8192;
 /// Threads that sync their segments side by side: a file system does that for the price of few.
 const THREADS: usize = 8;
 /// When nothing else is to be done, branches with so many runs are sorted, too.
@@ -32,10 +38,11 @@ const IDLE_RUNS: usize = 8;
 /// Runs of one branch that lie next to each other in its log.
 struct Neighbours {
     branch: Arc<Branch>,
+    shelf: Shelf,
     runs: Vec<(u64, Arc<Sealed>)>,
     /// They go to a new segment with this number; none: to the end of the open one.
     seq: Option<u64>,
-    /// The new segment is followed by another one that is open.
+    /// The new segment is closed, since another one is open.
     closes: bool,
 }
 
@@ -50,23 +57,33 @@ type Stored = (Entry, u32, Vec<u8>);
 
 impl Neighbours {
     /// The first runs of a branch that wait.
-    fn of(branch: &Arc<Branch>, limit: u64) -> Option<Neighbours> {
+    fn of(branch: &Arc<Branch>, shelf: Shelf) -> Option<Neighbours> {
         let log = branch.cdp.log.read();
+        let shelf = log.last_settings().map_or(shelf.clone(), |settings| shelf.fit(&settings));
+        let Shelf { limit, most, .. } = shelf;
         let first = *log.runs.first()?;
         let open = log.open.as_ref().map(|open| open.file.head.seq);
         let (mut runs, mut bytes, mut records) = (Vec::new(), 0, 0);
         for (seq, run) in log.sealed.range(first..) {
             let parted = open.is_some_and(|open| (first..*seq).contains(&open));
             (bytes, records) = (bytes + run.record.bytes(), records + run.record.records);
-            let full = !runs.is_empty() && (bytes > limit || records > MAX_RECORDS);
+            let full = !runs.is_empty() && (bytes > limit || records > most);
             if parted || full || !log.runs.contains(seq) {
                 break;
             }
             runs.push((*seq, run.clone()));
         }
-        let follow = |open: u64| open < first && log.sealed.range(open..first).next().is_none();
+        // What would be lost with a damaged segment goes to another one.
+        let whole = log.open.as_ref().is_some_and(|open| !open.incomplete);
+        let follow = |open: u64| whole && open < first && log.sealed.range(open..first).next().is_none();
         let seq = if open.is_some_and(follow) { None } else { Some(first) };
-        Some(Neighbours { branch: branch.clone(), runs, seq, closes: open.is_some() })
+        Some(Neighbours { branch: branch.clone(), shelf, runs, seq, closes: open.is_some() })
+    }
+
+    /// The file that is made for them, if one is.
+    fn new_name(&self) -> Option<String> {
+        let (pool, branch) = ([0; 16], self.branch.id);
+        self.seq.map(|seq| SegmentHead { pool, branch, seq, edition: 0 }.file_name())
     }
 
     fn records(&self) -> impl Iterator<Item = &SegmentRecord> {
@@ -85,14 +102,16 @@ impl Neighbours {
     }
 
     /// Writes what is in them; not synced yet. None when that is nothing: the first of them is damaged.
-    fn write(mut self, shelf: Shelf) -> Result<Option<Sorted>> {
-        let (limit, most) = (shelf.limit, shelf.most);
-        let mut appender = Appender::for_runs(&self.branch, shelf, self.seq)?;
+    fn write(mut self, shared: &SharedLog) -> Result<Option<Sorted>> {
+        let Shelf { limit, most, .. } = self.shelf;
+        let mut appender = Appender::for_runs(&self.branch, self.shelf.clone(), self.seq)?;
         for n in 0..self.runs.len() {
             let stored = match stored(&self.runs[n].1) {
                 Ok(stored) => stored,
                 Err(error) if error.kind() == ErrorKind::Lost => {
-                    self.branch.cdp.log.write().runs.remove(&self.runs[n].0);
+                    let (seq, run) = &self.runs[n];
+                    self.branch.cdp.log.write().runs.remove(seq);
+                    shared.stays(run);
                     self.runs.truncate(n);
                     break;
                 }
@@ -122,8 +141,11 @@ fn stored(run: &Sealed) -> Result<Vec<Stored>> {
     entries.sort_unstable_by_key(|entry| entry.at);
     let (file, start) = (run.file.open()?, run.record.start);
     let mut bytes = vec![0; run.record.index_at.saturating_sub(start) as usize];
-    let failed = |e| super::codec::lost(format!("read {}: {e}", run.file.head.file_name()));
-    file.disk.read_at(&mut bytes, start).map_err(failed)?;
+    file.disk.read_at(&mut bytes, start).map_err(|e| {
+        let context = format!("read {}", run.file.head.file_name());
+        let passes = is_shortage(&e);
+        if passes { Error::io(context, e) } else { super::codec::lost(format!("{context}: {e}")) }
+    })?;
     let record = |entry: Entry| {
         let at = u64::from(entry.at).checked_sub(start).and_then(|at| usize::try_from(at).ok());
         let bytes = at.and_then(|at| bytes.get(at..)).unwrap_or_default();
@@ -138,51 +160,79 @@ impl Pool {
     /// those in the oldest shared segment when there are too many of these; with `idle` also of
     /// those that have some. False when there are none.
     pub(crate) fn sort_runs(&self, m: &mut Maintenance, idle: bool) -> Result<bool> {
-        let chosen = self.to_sort(idle);
+        let chosen = self.to_sort(m, idle);
         if chosen.is_empty() {
             return Ok(false);
         }
         self.check_usable()?;
-        let room: u64 = chosen.iter().map(Neighbours::room).sum();
-        // They are read where they are until there is room.
-        if !self.space.try_reserve_log(room) {
+        // Those for which there is no room are read where they are until there is.
+        let mut room = 0;
+        let fits = |of: &Neighbours| {
+            let fits = self.space.try_reserve_log(of.room());
+            room += if fits { of.room() } else { 0 };
+            fits
+        };
+        let chosen: Vec<_> = chosen.into_iter().filter(fits).collect();
+        if chosen.is_empty() {
             return Ok(false);
         }
-        let sorted = self.write_sorted(m, chosen);
+        let made: Vec<_> = chosen.iter().filter_map(Neighbours::new_name).collect();
+        let written = self.write_sorted(chosen);
+        if written.is_err() {
+            // No commit knows of them.
+            made.iter().for_each(|name| _ = self.dir.remove(name));
+        }
+        let sorted = written.and_then(|sorted| self.commit_sorted(m, sorted));
         self.space.adjust_log(-(room as i64));
-        sorted.map(|()| true).map_err(|e| self.failed(m, Task::Upkeep, e))
+        match sorted {
+            Ok(()) => self.shortages.over(Task::Sort),
+            Err(error) => return Err(self.failed(m, Task::Sort, error)),
+        }
+        Ok(true)
     }
 
-    fn to_sort(&self, idle: bool) -> Vec<Neighbours> {
-        let least = if idle { IDLE_RUNS.min(self.options.waiting_runs) } else { self.options.waiting_runs };
-        let oldest = self.shared.crowded();
-        let mut recorded = 0;
-        let is_due = |branch: &&Arc<Branch>| {
+    /// Runs of a branch that may wait before they are brought to segments of its own.
+    pub(crate) fn waiting_runs(&self) -> usize {
+        self.shared.portion_of_runs(self.options.waiting_runs as u64) as usize
+    }
+
+    fn to_sort(&self, m: &Maintenance, idle: bool) -> Vec<Neighbours> {
+        let most = self.waiting_runs();
+        let least = if idle { IDLE_RUNS.min(most) } else { most };
+        let oldest = self.shared.crowded(self.options.shared_segment_bytes);
+        let (mut recorded, mut due) = (0, Vec::new());
+        for branch in self.names.read().branches.values() {
             let log = branch.cdp.log.read();
             recorded += u64::from(log.open.is_some() || !log.runs.is_empty());
             let first = log.runs.first().and_then(|seq| log.sealed.get(seq)?.run());
-            first.is_some_and(|(number, _)| {
-                log.runs.len() >= least || oldest.is_some_and(|oldest| number <= oldest)
-            })
-        };
-        let due: Vec<_> = self.names.read().branches.values().filter(is_due).cloned().collect();
+            let Some((number, _)) = first else { continue };
+            let is_due = log.runs.len() >= least || oldest.is_some_and(|oldest| number <= oldest);
+            // What it has written behind the log's end would be written over.
+            if is_due && !m.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
+                due.push((std::cmp::Reverse(log.runs.len()), branch.id, branch.clone()));
+            }
+        }
         self.shared.note_recorded(recorded);
-        let (limit, mut bytes) = (self.shelf(SHARED).limit, 0);
-        let due = due.iter().take(BRANCHES).filter_map(|branch| Neighbours::of(branch, limit));
+        due.sort_unstable_by_key(|(runs, id, _)| (*runs, *id));
+        let branches = BRANCHES.max(due.len() / BRANCH_PART);
+        let due = due.iter().take(branches);
+        let due = due.filter_map(|(_, _, branch)| Neighbours::of(branch, self.shelf(branch.id)));
+        let most_rows = self.catalog_room.versions(ROWS);
+        let (mut bytes, mut rows) = (0, 0);
         due.take_while(|of| {
-            let before = bytes;
-            bytes += of.bytes();
-            before < BYTES
+            let fits = bytes < BYTES && rows < most_rows;
+            (bytes, rows) = (bytes + of.bytes(), rows + of.runs.len());
+            fits
         })
         .collect()
     }
 
-    fn write_sorted(&self, m: &mut Maintenance, chosen: Vec<Neighbours>) -> Result<()> {
+    /// Writes what is in runs to its place, durably. It counts with the commit that follows.
+    fn write_sorted(&self, chosen: Vec<Neighbours>) -> Result<Vec<(Neighbours, Appended)>> {
         let _reading = self.readers.enter();
         let mut sorted = Vec::new();
         for of in chosen {
-            let shelf = self.shelf(of.branch.id);
-            sorted.extend(of.write(shelf)?);
+            sorted.extend(of.write(&self.shared)?);
         }
         let mut new_names = false;
         sorted.iter_mut().for_each(|s| new_names |= s.appender.take_new_names());
@@ -190,6 +240,13 @@ impl Pool {
         if new_names {
             let failed = |e| Error::io("sync the data directory", e).lasting();
             self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
+        }
+        Ok(done)
+    }
+
+    fn commit_sorted(&self, m: &mut Maintenance, done: Vec<(Neighbours, Appended)>) -> Result<()> {
+        if done.is_empty() {
+            return Ok(());
         }
         let mut txn = self.catalog.begin()?;
         for (of, appended) in &done {
@@ -236,4 +293,21 @@ impl Pool {
             done
         })
     }
+}
+
+/// Sorts the first runs of a branch, without a pool; what is promised for that, and by how much more
+/// closing the open segment takes.
+#[cfg(test)]
+pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &Shelf, shared: &SharedLog) -> (u64, i64) {
+    let of = Neighbours::of(branch, shelf.clone()).unwrap();
+    let room = of.room();
+    let Sorted { of, appender } = of.write(shared).unwrap().unwrap();
+    let appended = appender.finish().unwrap().unwrap();
+    let closing = appended.closing_room();
+    branch.cdp.change(|log| {
+        of.runs.iter().for_each(|(seq, _)| drop(log.remove_sealed(*seq)));
+        appended.show(log);
+    });
+    // The names of shared segments stay, so that only what is added is seen.
+    (room, closing)
 }

@@ -157,6 +157,11 @@ impl Ahead {
         !self.batch.recorded.is_empty()
     }
 
+    /// Does the log of this branch?
+    pub(crate) fn records(&self, branch: u64) -> bool {
+        self.batch.recorded.iter().any(|recorder| recorder.branch_id() == branch)
+    }
+
     /// Bytes of logs that no commit knows of.
     pub(crate) fn recorded_bytes(&self) -> u64 {
         self.batch.recorded.iter().map(Recorder::bytes).sum()

@@ -35,9 +35,9 @@ const LEAST_RECORDS: u64 = 512;
 /// Branches that are recorded ahead, each with a thread and a buffer.
 const MAX_AHEAD: usize = 4;
 
-/// A branch that has runs in shared segments goes on with segments of its own for a batch that
-/// writes so many bytes to it.
-const OWN_BYTES: u64 = 256 << 10;
+/// A branch to which a batch writes this part of a segment is recorded in segments of its own: a
+/// sync is cheap beside writing that twice.
+const OWN_PART: u64 = 8;
 
 /// What a chunk holds in the middle of its items.
 #[derive(Default)]
@@ -82,6 +82,10 @@ impl<A: Records> Recorder<A> {
 impl Recorder {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(super) fn branch_id(&self) -> u64 {
+        self.branch.id
     }
 
     /// Makes the records durable. None when there are none.
@@ -199,9 +203,11 @@ impl Pool {
         let mut runs = None;
         for Recordable { branch, index, settings, .. } in recorded {
             let known = begun.iter().position(|recorder| recorder.branch.id == branch.id);
+            // Whoever was recorded ahead goes on there: it may have made files.
+            let is_own = known.is_some() || own.contains(&index);
             // Retention may have been at the log meanwhile.
             let known = known.map(|at| begun.swap_remove(at)).filter(|r| r.appender.continues_log());
-            if known.is_some() || own.contains(&index) {
+            if is_own {
                 let recorder = known.map_or_else(|| self.own_recorder(batch, index, settings), Ok);
                 let mut recorder = recorder?;
                 recorder.record(self, batch, |_| true)?;
@@ -236,15 +242,18 @@ impl Pool {
         batch.branches.iter().zip(0..).filter_map(of).collect()
     }
 
-    /// Which of them are recorded in segments of their own. Those with the most to record, and
-    /// those of which many runs wait: the others share a segment, and its sync.
+    /// Which of them are recorded in segments of their own. Those with the most to record, those
+    /// with much to record, and those of which many runs wait: the others share a segment, and its
+    /// sync.
     fn own_segments(&self, recorded: &[Recordable]) -> BTreeSet<u32> {
         let mut by_size: Vec<&Recordable> = recorded.iter().collect();
         by_size.sort_by_key(|recordable| std::cmp::Reverse(recordable.bytes));
+        let much = self.shelf(SHARED).limit / OWN_PART;
+        let most = 2 * self.waiting_runs();
         let is_own = |(n, of): &(usize, &Recordable)| {
             let waiting = of.branch.cdp.log.read().runs.len();
-            let leads = *n < self.options.own_histories && (waiting == 0 || of.bytes >= OWN_BYTES);
-            leads || waiting >= 4 * self.options.waiting_runs
+            let leads = *n < self.options.own_histories && waiting == 0;
+            leads || of.bytes >= much || waiting >= most
         };
         by_size.into_iter().enumerate().filter(is_own).map(|(_, of)| of.index).collect()
     }
@@ -279,7 +288,8 @@ impl Pool {
     /// Begins to record a branch's part of a batch in segments of its own.
     fn own_recorder(&self, batch: &Batch, index: u32, settings: CdpSettings) -> Result<Recorder> {
         let branch = &batch.branches[index as usize];
-        let appender = Appender::new(branch, self.shelf(branch.id), settings, self.writes_beside())?;
+        let shelf = self.shelf(branch.id).fit(&settings);
+        let appender = Appender::new(branch, shelf, settings, self.writes_beside())?;
         Ok(recorder(batch, index, appender, self.sums(branch)))
     }
 

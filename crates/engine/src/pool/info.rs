@@ -56,8 +56,10 @@ pub struct PoolOptions {
     /// to record. The others share segments.
     pub own_histories: usize,
     /// So many runs of a branch may wait in shared segments before they are brought to segments of
-    /// its own; four times as many wait at most.
+    /// its own, and twice as many wait at most; fewer where there are very many branches.
     pub waiting_runs: usize,
+    /// Bytes of shared segments from which on the oldest of them is emptied.
+    pub shared_segment_bytes: u64,
     /// A volume whose branch has come to this epoch goes on with a new branch, without its clients
     /// noticing.
     pub renew_at_epoch: u32,
@@ -109,6 +111,7 @@ impl Default for PoolOptions {
             recompress_history: true,
             own_histories: 4,
             waiting_runs: 64,
+            shared_segment_bytes: 256 << 20,
             renew_at_epoch: u32::MAX - (1 << 24),
             open_files: 256,
             shortage_waits: 1000,

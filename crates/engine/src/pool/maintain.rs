@@ -166,7 +166,8 @@ impl Pool {
             return Ok(Progress::Worked);
         }
         // Runs come with each batch, and are sorted as fast.
-        let turn = may_tidy && !std::mem::take(&mut m.sorted);
+        let may_sort = self.shortages.may_try(Task::Sort, self.world.clock.monotonic());
+        let turn = may_sort && !std::mem::take(&mut m.sorted);
         if turn && passing(self.sort_runs(m, false), false)? {
             m.sorted = true;
             return Ok(Progress::Worked);
@@ -178,7 +179,8 @@ impl Pool {
         if may_tidy && passing(self.upkeep(m), false)? {
             return Ok(Progress::Worked);
         }
-        if may_tidy && passing(self.sort_runs(m, self.options.recompress_history), false)? {
+        let idle = may_sort && self.options.recompress_history;
+        if idle && passing(self.sort_runs(m, true), false)? {
             return Ok(Progress::Worked);
         }
         m.seen = (self.journal.written(), self.work.kicks.load(Ordering::Relaxed));

@@ -22,11 +22,13 @@ pub(crate) enum Task {
     Destage,
     /// Freeing, moving, forgetting.
     Upkeep,
+    /// Bringing runs of histories to segments of their own.
+    Sort,
 }
 
 /// What waits, and why.
 #[derive(Default)]
-pub(crate) struct Shortages(Mutex<[Option<Waiting>; 2]>);
+pub(crate) struct Shortages(Mutex<[Option<Waiting>; 3]>);
 
 #[derive(Clone)]
 struct Waiting {
