@@ -317,6 +317,8 @@ impl Pool {
 impl Branch {
     /// The last record or event of the branch up to a moment: (LSN, time).
     fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
+        // Segments that lie before the moment as a whole need not be read, nor those that can't have anything later.
+        let whole = |r: &SegmentRecord| by.reaches(r.lsns.1, r.times.1);
         let (mut best, sealed, open) = {
             let log = self.cdp.log.read();
             // The first moment that there is may have neither a record nor another event any more.
@@ -328,13 +330,13 @@ impl Branch {
             let straddles = |r: &SegmentRecord| by.reaches(r.lsns.0, r.times.0);
             let sealed: Vec<_> = log.sealed.values().filter(|s| straddles(&s.record)).cloned().collect();
             let open = log.open.as_ref().filter(|open| straddles(&open.record));
-            let open =
-                open.map(|open| open.check().map(|()| latest(open.entries.values(), by))).transpose()?;
-            (event, sealed, open.flatten())
+            let open = open.map(|open| match whole(&open.record) {
+                true => Ok(Some((open.record.lsns.1, open.record.times.1))),
+                false => open.check().map(|()| latest(open.entries.values(), by)),
+            });
+            (event, sealed, open.transpose()?.flatten())
         };
         best = best.max(open);
-        // Segments that lie before the moment as a whole need not be read, nor those that can't have anything later.
-        let whole = |r: &SegmentRecord| by.reaches(r.lsns.1, r.times.1);
         let ends = sealed.iter().filter(|s| whole(&s.record)).map(|s| (s.record.lsns.1, s.record.times.1));
         best = best.max(ends.max());
         for segment in sealed.iter().filter(|s| !whole(&s.record)) {
