@@ -74,7 +74,7 @@ fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut Ch
         let seq = of_segment[0].0.0;
         let head = SegmentHead { pool: tables.superblock.pool, branch: SHARED, seq, edition: 0 };
         let end = of_segment.iter().map(|(_, run)| run.record.end).max().unwrap_or(0);
-        let file = open_segment(dir, &head, end, report);
+        let opened = open_segment(dir, &head, end, report);
         let mut before = SEGMENT_HEAD;
         for ((_, start), run) in of_segment {
             let object = || format!("{} byte {start}", head.file_name());
@@ -88,37 +88,39 @@ fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut Ch
             if *start < std::mem::replace(&mut before, run.record.end) {
                 report.find("cdp-run", object(), "it overlaps the run before it");
             }
-            if let Some(file) = &file {
-                let file = file.clone().of_run(run.branch);
-                check_records(&file, &run.record, &[(run.record.index_at, run.record.records)], report);
+            // Of one that was cut short the runs that are there are checked.
+            if let Some((file, _)) = opened.as_ref().filter(|(_, len)| run.record.end <= *len) {
+                let name = format!("branch {} in {}", run.branch, head.file_name());
+                let indexes = [(run.record.index_at, run.record.records)];
+                check_records(&name, &file.clone().of_run(run.branch), &run.record, &indexes, report);
             }
         }
     }
     Ok(())
 }
 
-/// The file of a segment of which so many bytes count, if it has them.
+/// The file of a segment of which so many bytes should count, and how many there are.
 fn open_segment(
     dir: &dyn Dir,
     head: &SegmentHead,
     end: u64,
     report: &mut CheckReport,
-) -> Option<SegmentDisk> {
+) -> Option<(SegmentDisk, u64)> {
     let name = head.file_name();
     let Ok(disk) = dir.open(&name, OpenMode::ReadOnly) else {
         report.find("cdp-segment", name, "the file is missing");
         return None;
     };
-    if disk.len().is_ok_and(|len| len < end) {
-        report.find("cdp-segment", name, format!("the file ends before byte {end}"));
-        return None;
+    let len = disk.len().unwrap_or(end);
+    if len < end {
+        report.find("cdp-segment", &name, format!("the file ends before byte {end}"));
     }
     let mut bytes = vec![0; SEGMENT_HEAD as usize];
     let read = disk.read_at(&mut bytes, 0);
     if read.is_err() || SegmentHead::decode(&bytes) != Some(*head) {
         report.find("cdp-segment", &name, "its head is damaged");
     }
-    Some(SegmentDisk::new(*head, disk))
+    Some((SegmentDisk::new(*head, disk), len))
 }
 
 fn check_segment(
@@ -128,36 +130,44 @@ fn check_segment(
     groups: &[GroupRecord],
     report: &mut CheckReport,
 ) {
-    let Some(file) = open_segment(dir, head, record.end, report) else { return };
+    let opened = open_segment(dir, head, record.end, report);
+    let Some((file, _)) = opened.filter(|(_, len)| record.end <= *len) else { return };
     let indexes: Vec<(u64, u64)> = match record.sealed {
         true => vec![(record.index_at, record.records)],
         false => groups.iter().map(|g| (g.index_at, g.records)).collect(),
     };
-    check_records(&file, record, &indexes, report);
+    check_records(&head.file_name(), &file, record, &indexes, report);
 }
 
 /// What the indexes of a segment or run say: (byte, records) of each.
 fn check_records(
+    name: &str,
     file: &SegmentDisk,
     record: &SegmentRecord,
     indexes: &[(u64, u64)],
     report: &mut CheckReport,
 ) {
-    let name = file.head.file_name();
     let counted: u64 = indexes.iter().map(|(_, records)| records).sum();
     if counted != record.records {
-        report.find("cdp-count", &name, format!("{counted} records are indexed, {} counted", record.records));
+        report.find("cdp-count", name, format!("{counted} records are indexed, {} counted", record.records));
     }
     for &(at, records) in indexes {
         match file.index(at, records) {
-            Some(entries) => entries.iter().for_each(|entry| check_record(file, entry, record, report)),
-            None => report.find("cdp-index", &name, format!("the index at byte {at} is damaged")),
+            Some(entries) => {
+                entries.iter().for_each(|entry| check_record(name, (file, entry), record, report))
+            }
+            None => report.find("cdp-index", name, format!("the index at byte {at} is damaged")),
         }
     }
 }
 
-fn check_record(file: &SegmentDisk, entry: &Entry, record: &SegmentRecord, report: &mut CheckReport) {
-    let object = || format!("{} LSN {} chunk {}", file.head.file_name(), entry.lsn, entry.chunk);
+fn check_record(
+    name: &str,
+    (file, entry): (&SegmentDisk, &Entry),
+    record: &SegmentRecord,
+    report: &mut CheckReport,
+) {
+    let object = || format!("{name} LSN {} chunk {}", entry.lsn, entry.chunk);
     let within = |(first, last): (u64, u64), at: u64| (first..=last).contains(&at);
     let at = u64::from(entry.at);
     let placed = at >= record.start && at + entry.space() <= record.end;
