@@ -231,8 +231,7 @@ impl SimDir {
         self.0.lock().dropped[index(purpose)] = true;
     }
 
-    /// The next sync of this purpose fails, and no later one makes good for it. `Cdp` stands for all
-    /// that histories write.
+    /// The next sync of this purpose (`Cdp`: of all of histories) fails for good.
     pub fn fail_next_sync(&self, purpose: SyncPurpose) {
         self.0.lock().fail_sync = Some(purpose);
     }

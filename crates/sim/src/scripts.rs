@@ -1,13 +1,13 @@
 //! The scripts that are cut everywhere: small histories, each of which leads through one part of the engine.
 
-mod shared;
+mod histories;
 mod turns;
 
 use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, VolId, VolumeModel};
 use crate::workload::{ClockMove, Crash, Op};
-use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Retention};
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Retention};
 use hindcast_engine::pool::{Method, Placement};
 
 /// A short history with a name.
@@ -38,8 +38,8 @@ pub fn scripts() -> Vec<Script> {
         // Early, because it is the one that notices a missing sync at open: mutation tests stop at the first.
         script("reopen", 4096, reopen()),
         // The one that notices missing syncs of histories.
-        script("history", 4096, history()),
-        Script { shared_segments: true, ..script("shared-history", 4096, shared::history()) },
+        script("history", 4096, histories::one()),
+        Script { shared_segments: true, ..script("shared-history", 4096, histories::shared()) },
         script("overwrite", 4096, overwrite(4096, 16 * KIB)),
         script("overwrite-512", 512, overwrite(512, 1024)),
         script("small-chunks", 4096, overwrite(4096, 512)),
@@ -62,7 +62,7 @@ pub fn scripts() -> Vec<Script> {
         script("policy", 4096, policy()),
         script("streams", 4096, streams()),
         script("stale-imports", 4096, stale_imports()),
-        script("history-of-a-group", 512, history_of_group()),
+        script("history-of-a-group", 512, histories::group()),
         script("clock", 4096, clock()),
         script("bad-sectors", 512, bad_sectors()),
         script("failed-pv", 512, failed_pv()),
@@ -89,33 +89,6 @@ fn create() -> Vec<Op> {
     vec![volume("a", 64 * KIB, 4 * KIB, 512), write(0, 4 * KIB, true)]
 }
 
-/// Every write is kept: recorded, over what was recorded before, with anchors between, past a rollback.
-fn history() -> Vec<Op> {
-    let cdp = |encoding| {
-        Op::Cdp(1, Some(CdpSettings { encoding, anchors: AnchorPolicy::Every(3), ..CdpSettings::default() }))
-    };
-    vec![
-        volume("a", 64 * KIB, 4 * KIB, 512),
-        write(0, 8 * KIB, false),
-        cdp(Encoding::Parity),
-        write(1024, 6 * KIB, true),
-        Op::Drain,
-        write(512, 1024, false),
-        write(6 * KIB, 4 * KIB, false),
-        Op::Drain,
-        cdp(Encoding::Undo),
-        discard(2 * KIB, 4 * KIB),
-        write(0, 2 * KIB, true),
-        Op::Maintain(3),
-        Op::ReadMoment(1, 1),
-        Op::RollBackTo { vols: vec![(1, "u".into())], pick: 2, force: true },
-        write(3 * KIB, 2 * KIB, false),
-        Op::Drain,
-        write(0, 4 * KIB, true),
-        Op::Settle,
-    ]
-}
-
 /// The clock is a year ahead for a while, then a year behind, then right.
 fn clock() -> Vec<Op> {
     const YEAR: i64 = 365 * 24 * 3600 * 1_000_000_000;
@@ -131,33 +104,6 @@ fn clock() -> Vec<Op> {
     }
     ops.extend([Op::Clock(ClockMove::Confirm), Op::Drain, Op::ReadMoment(1, 0), Op::ReadMoment(1, 2)]);
     ops
-}
-
-/// Two volumes with histories go back to one moment, twice.
-fn history_of_group() -> Vec<Op> {
-    let on = |vol, encoding| Op::Cdp(vol, Some(CdpSettings { encoding, ..CdpSettings::default() }));
-    let back = |undo: &str, pick| Op::RollBackTo {
-        vols: vec![(2, undo.into()), (1, undo.into())],
-        pick,
-        force: true,
-    };
-    vec![
-        volume("a", 64 * KIB, 4 * KIB, 512),
-        volume("b", 64 * KIB, 16 * KIB, 512),
-        on(1, Encoding::Parity),
-        on(2, Encoding::Undo),
-        write(1024, 6 * KIB, false),
-        write_to(2, 0, 16 * KIB),
-        write(4 * KIB, 4 * KIB, false),
-        back("u", 2),
-        write(0, 4 * KIB, false),
-        write_to(2, 8 * KIB, 4 * KIB),
-        back("v", 2),
-        Op::Maintain(2),
-        Op::Read { vol: 1, offset: 0, len: 64 * KIB, try_first: false },
-        Op::Read { vol: 2, offset: 0, len: 64 * KIB, try_first: false },
-        Op::Settle,
-    ]
 }
 
 /// Writes to new chunks, then in place.

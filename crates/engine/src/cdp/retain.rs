@@ -39,8 +39,10 @@ struct Due {
     cutoff: Option<u64>,
     /// What is to be kept, in time.
     time: u64,
-    /// So many bytes are to go: more than there are too many, so that not each batch has to.
-    excess: Option<u64>,
+    /// There are so many bytes too many,
+    excess: u64,
+    /// and so many may be kept.
+    most: u64,
 }
 
 /// What is to be forgotten of a branch: what it recorded before an LSN.
@@ -58,10 +60,23 @@ impl Due {
     fn expired(&self) -> impl Iterator<Item = (&Stretch, u64)> {
         let is_old = |time: u64| self.cutoff.is_some_and(|cutoff| time <= cutoff);
         // The newest one loses its beginning when there is too much, and no more.
-        let in_the_way = self.excess.is_some() && self.stretches.len() > 1;
+        let in_the_way = self.excess > 0 && self.stretches.len() > 1;
         self.stretches.iter().enumerate().filter_map(move |(n, stretch)| {
             let (lsn, time) = stretch.until?;
             (is_old(time) || stretch.outlived || in_the_way && n == 0).then_some((stretch, lsn))
+        })
+    }
+
+    /// Where the stretches begin from now on that something rests on, or that are younger.
+    fn raises(&self) -> Option<Raise> {
+        // What is wanted no more, and stays for a while, does not cost what is younger.
+        let held: u64 = self.expired().map(|(s, _)| s.branch.cdp.log.read().stored()).sum();
+        self.stretches.iter().enumerate().find_map(|(n, stretch)| {
+            let excess = if n == 0 { self.excess } else { self.excess.saturating_sub(held) };
+            // More than there are too many, so that not each batch has to.
+            let excess = (excess > 0).then(|| excess.max(self.most / SPARED));
+            let (lsn, time) = stretch.branch.cdp.new_floor(self, excess)?;
+            stretch.branch.cdp.may_forget(lsn).then(|| Raise::new(&stretch.branch, lsn, time))
         })
     }
 }
@@ -228,9 +243,8 @@ impl Pool {
         let time = time.filter(|_| !self.clock.is_suspended());
         let cutoff = time.map(|time| self.now().saturating_sub(time));
         let stored = || stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum::<u64>();
-        let excess = bytes.and_then(|most| Some((stored().checked_sub(most)?, most)));
-        let excess = excess.filter(|(excess, _)| *excess > 0).map(|(excess, most)| excess.max(most / SPARED));
-        Due { stretches, cutoff, time: time.unwrap_or(0), excess }
+        let excess = bytes.map_or(0, |most| stored().saturating_sub(most));
+        Due { stretches, cutoff, time: time.unwrap_or(0), excess, most: bytes.unwrap_or(0) }
     }
 
     /// The volumes that have, or had, a history.
@@ -261,10 +275,7 @@ impl Pool {
             }
             m.held_up.extend(due.expired().map(|(stretch, _)| stretch.branch.id));
             // What something rests on keeps its stretch, and loses no more than its beginning.
-            raises.extend(due.stretches.iter().find_map(|s| {
-                let (lsn, time) = s.branch.cdp.new_floor(&due)?;
-                s.branch.cdp.may_forget(lsn).then(|| Raise::new(&s.branch, lsn, time))
-            }));
+            raises.extend(due.raises());
         }
         if raises.is_empty() { Ok(false) } else { self.raise_floors(m, raises).map(|()| true) }
     }
@@ -401,9 +412,9 @@ impl super::log::BranchCdp {
     }
 
     /// Where history should begin instead, as (LSN, time): at the newest anchor before the cutoff,
-    /// or at the end of a segment if records lead backward from there; where there is too much, at
-    /// the first such place behind as much as is to go.
-    fn new_floor(&self, due: &Due) -> Option<(u64, u64)> {
+    /// or at the end of a segment if records lead backward from there; where there is an excess of
+    /// bytes, at the first such place behind it.
+    fn new_floor(&self, due: &Due, excess: Option<u64>) -> Option<(u64, u64)> {
         let log = self.log.read();
         let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(u64::MAX));
         if pinned <= floor {
@@ -433,7 +444,7 @@ impl super::log::BranchCdp {
             long || closed().any(|record| record.start == 0 && record.lsns.1 <= *at)
         };
         let by_time = by_time.filter(worth);
-        let first_end = due.excess.and_then(|excess| {
+        let first_end = excess.and_then(|excess| {
             let mut bytes = 0;
             let free = closed().take_while(|record| record.lsns.1 <= pinned);
             let free = free.take_while(|record| {

@@ -1,0 +1,99 @@
+//! Histories: one, those of a group, and some that share segments.
+
+use super::{KIB, discard, volume, write, write_to};
+use crate::workload::Op;
+use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Retention};
+
+/// Every write is kept: recorded, over what was recorded before, with anchors between, past a rollback.
+pub(super) fn one() -> Vec<Op> {
+    let cdp = |encoding| {
+        Op::Cdp(1, Some(CdpSettings { encoding, anchors: AnchorPolicy::Every(3), ..CdpSettings::default() }))
+    };
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        write(0, 8 * KIB, false),
+        cdp(Encoding::Parity),
+        write(1024, 6 * KIB, true),
+        Op::Drain,
+        write(512, 1024, false),
+        write(6 * KIB, 4 * KIB, false),
+        Op::Drain,
+        cdp(Encoding::Undo),
+        discard(2 * KIB, 4 * KIB),
+        write(0, 2 * KIB, true),
+        Op::Maintain(3),
+        Op::ReadMoment(1, 1),
+        Op::RollBackTo { vols: vec![(1, "u".into())], pick: 2, force: true },
+        write(3 * KIB, 2 * KIB, false),
+        Op::Drain,
+        write(0, 4 * KIB, true),
+        Op::Settle,
+    ]
+}
+
+/// Two volumes with histories go back to one moment, twice.
+pub(super) fn group() -> Vec<Op> {
+    let on = |vol, encoding| Op::Cdp(vol, Some(CdpSettings { encoding, ..CdpSettings::default() }));
+    let back = |undo: &str, pick| Op::RollBackTo {
+        vols: vec![(2, undo.into()), (1, undo.into())],
+        pick,
+        force: true,
+    };
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        volume("b", 64 * KIB, 16 * KIB, 512),
+        on(1, Encoding::Parity),
+        on(2, Encoding::Undo),
+        write(1024, 6 * KIB, false),
+        write_to(2, 0, 16 * KIB),
+        write(4 * KIB, 4 * KIB, false),
+        back("u", 2),
+        write(0, 4 * KIB, false),
+        write_to(2, 8 * KIB, 4 * KIB),
+        back("v", 2),
+        Op::Maintain(2),
+        Op::Read { vol: 1, offset: 0, len: 64 * KIB, try_first: false },
+        Op::Read { vol: 2, offset: 0, len: 64 * KIB, try_first: false },
+        Op::Settle,
+    ]
+}
+
+/// Two volumes with histories; their runs are brought to segments of their own, behind others and
+/// between others, one keeps little, the other goes back, and the segments that they share go.
+pub(super) fn shared() -> Vec<Op> {
+    let on = |vol, encoding, bytes| {
+        let retention = Retention { time: None, bytes };
+        let anchors = AnchorPolicy::Every(6);
+        Op::Cdp(vol, Some(CdpSettings { encoding, anchors, retention, ..CdpSettings::default() }))
+    };
+    let mut ops = vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        volume("b", 64 * KIB, 16 * KIB, 512),
+        on(1, Encoding::Parity, None),
+        on(2, Encoding::Undo, Some(16 * KIB)),
+        write_to(1, 0, 8 * KIB),
+        write_to(2, 0, 16 * KIB),
+        Op::Drain,
+    ];
+    for round in 0..4 {
+        ops.extend([
+            write_to(1, round * 512, 5 * KIB),
+            write_to(2, round * 4 * KIB, 6 * KIB),
+            Op::Drain,
+            Op::Maintain(2),
+        ]);
+    }
+    ops.extend([
+        Op::ReadMoment(1, 2),
+        Op::ReadMoment(2, 1),
+        Op::RollBackTo { vols: vec![(1, "u".into())], pick: 2, force: true },
+        write_to(1, 512, 4 * KIB),
+        write_to(2, 0, 3 * KIB),
+        Op::Drain,
+        Op::Cdp(2, None),
+        Op::Maintain(4),
+        write_to(1, 3 * KIB, 2 * KIB),
+        Op::Settle,
+    ]);
+    ops
+}
