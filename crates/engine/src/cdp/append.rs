@@ -340,7 +340,7 @@ pub(crate) struct Appended {
 
 enum Added {
     /// To segments of its own. `continued`: the open one was the log's.
-    Segments { sealed: Vec<Draft>, open: Option<Draft>, continued: bool },
+    Segments { sealed: Vec<Draft>, open: Option<Box<Draft>>, continued: bool },
     /// As a run, whose number is the one before the next.
     Run { file: SegmentFile, record: SegmentRecord },
 }
@@ -479,7 +479,7 @@ impl Appender {
             self.shelf.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         }
         // A new segment among the runs leaves the open one as it is.
-        let (sealed, open, continued) = (self.sealed, self.current, self.continued);
+        let (sealed, open, continued) = (self.sealed, self.current.map(Box::new), self.continued);
         let added = Added::Segments { sealed, open, continued };
         Ok(Some(Appended { branch: self.branch, added, next_seq: self.next_seq }))
     }
