@@ -272,7 +272,7 @@ impl Pass {
             let carried_out = self.destage()? - empty;
             if batch > 0 {
                 batches.push(carried_out);
-            } else if self.kind != Kind::Schedules {
+            } else {
                 self.add(results, cost::BATCH_FIRST, carried_out);
             }
             writes.push(wrote);

@@ -51,8 +51,8 @@ costs! {
     CREATE_LAST: "create", "creating a volume: median of the last hundred", "ms";
     SCHEDULES: "create", "creating the schedules, one for ten volumes", "s";
     WRITES: "batch", "a write of 4 KiB to each volume: opened, written, closed, on 8 connections", "ms";
-    BATCH_FIRST: "batch", "carrying out the first write to each volume", "ms";
-    BATCH: "batch", "carrying out a later write to each volume, median of 2", "ms";
+    BATCH_FIRST: "batch", "carrying out a write to each volume: the first one, or the first after snapshots", "ms";
+    BATCH: "batch", "carrying out a write to each volume: later ones, median of 2", "ms";
     EMPTY: "batch", "carrying out nothing: subtracted above", "ms";
     SNAPSHOT: "snapshot", "a snapshot of all volumes, 200 a request", "ms";
     SNAPSHOT_BATCH: "snapshot", "carrying it out", "ms";
