@@ -32,6 +32,8 @@ const SCHEDULED: usize = 10;
 const EVERY: u64 = 31 * 24 * 3600;
 /// Creations that one figure is made of.
 const LAST: usize = 100;
+/// A server that looks at its schedules does so every five seconds at least.
+const REST: Duration = Duration::from_millis(5500);
 /// Short measurements that one figure is made of.
 const REPEATS: usize = 3;
 
@@ -224,7 +226,7 @@ impl Pass {
     /// Everything that is measured of each kind.
     fn work(&mut self, watch: Watch, results: &mut Results) -> Result<()> {
         let done = self.batches(results).and_then(|()| self.snapshots(results));
-        let done = done.and_then(|()| self.lists(results));
+        let done = done.and_then(|()| self.rest(results)).and_then(|()| self.lists(results));
         let files = watch.end();
         done?;
         self.add(results, cost::FILES, files as f64);
@@ -305,6 +307,16 @@ impl Pass {
         let carried_out = self.destage()? - empty;
         self.add(results, cost::SNAPSHOT_BATCH, carried_out);
         Ok(())
+    }
+
+    /// What the server does while nobody asks for anything.
+    fn rest(&self, results: &mut Results) -> Result<()> {
+        let before = process::cpu_time(self.server.pid())?;
+        let start = Instant::now();
+        std::thread::sleep(REST);
+        let used = process::cpu_time(self.server.pid())?.saturating_sub(before);
+        self.add(results, cost::REST, used.as_secs_f64() * 100.0 / start.elapsed().as_secs_f64());
+        self.deadline.check()
     }
 
     fn lists(&self, results: &mut Results) -> Result<()> {

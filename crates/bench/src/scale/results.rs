@@ -34,44 +34,48 @@ impl Kind {
 pub(super) struct Cost {
     /// Section of the report, and the name of its picture.
     group: &'static str,
+    /// Short enough for a small diagram.
     title: &'static str,
+    /// How it was measured.
+    detail: &'static str,
     unit: &'static str,
 }
 
 macro_rules! costs {
-    ($($name:ident: $group:literal, $title:literal, $unit:literal;)*) => {
-        $(pub(super) const $name: Cost = Cost { group: $group, title: $title, unit: $unit };)*
+    ($($name:ident: $group:literal, $title:literal, $detail:literal, $unit:literal;)*) => {
+        $(pub(super) const $name: Cost = Cost { group: $group, title: $title, detail: $detail, unit: $unit };)*
         /// In the order of the report.
         pub(super) const COSTS: &[Cost] = &[$($name),*];
     };
 }
 
 costs! {
-    CREATE_ALL: "create", "creating all volumes, one request after another", "s";
-    CREATE_LAST: "create", "creating a volume: median of the last hundred", "ms";
-    SCHEDULES: "create", "creating the schedules, one for ten volumes", "s";
-    WRITES: "batch", "a write of 4 KiB to each volume: opened, written, closed, on 8 connections", "ms";
-    BATCH_FIRST: "batch", "carrying out a write to each volume: the first one, or the first after snapshots", "ms";
-    BATCH: "batch", "carrying out a write to each volume: later ones, median of 2", "ms";
-    EMPTY: "batch", "carrying out nothing: subtracted above", "ms";
-    SNAPSHOT: "snapshot", "a snapshot of all volumes, 200 a request", "ms";
-    SNAPSHOT_BATCH: "snapshot", "carrying it out", "ms";
-    STOP: "open", "stopping in order, nothing waiting, median of 3", "ms";
-    OPEN: "open", "start until NBD answers after a stop in order, median of 3", "ms";
-    OPEN_KILLED: "open", "start until NBD answers after SIGKILL, a write to each volume in the journal", "ms";
-    RESIDENT_BATCH: "memory", "resident after the batches", "MiB";
-    PEAK: "memory", "peak resident until then", "MiB";
-    RESIDENT_OPEN: "memory", "resident right after opening", "MiB";
-    PEAK_OPEN: "memory", "peak resident while opening", "MiB";
-    FILES: "files", "open files, at most", "files";
-    FILES_OPEN: "files", "open files right after opening", "files";
-    VOLUMES_API: "lists", "GET /volumes, median of 3", "ms";
-    VOLUMES_CLI: "lists", "hindcast volume list, median of 3", "ms";
-    SNAPSHOTS_API: "lists", "GET /snapshots, median of 3", "ms";
-    SNAPSHOTS_CLI: "lists", "hindcast snapshot list, median of 3", "ms";
-    SCHEDULES_API: "lists", "GET /schedules, median of 3", "ms";
-    SCHEDULES_CLI: "lists", "hindcast schedule list, median of 3", "ms";
-    STATUS_CLI: "lists", "hindcast status, median of 3", "ms";
+    CREATE_ALL: "create", "creating all volumes", "one request after another", "s";
+    CREATE_LAST: "create", "creating one more volume", "median of the last hundred", "ms";
+    SCHEDULES: "create", "creating the schedules", "one for ten volumes, one after another", "s";
+    WRITES: "batch", "writing 4 KiB to each volume", "each opened, written to and closed, on 8 connections", "ms";
+    BATCH_FIRST: "batch", "a batch of first writes", "the first to each volume, or the first after snapshots", "ms";
+    BATCH: "batch", "a batch of later writes", "one to each volume, where one was before; median of 2", "ms";
+    EMPTY: "batch", "an empty batch", "subtracted from the others; median of 5", "ms";
+    SNAPSHOT: "snapshot", "a snapshot of all volumes", "200 volumes a request", "ms";
+    SNAPSHOT_BATCH: "snapshot", "carrying it out", "less an empty batch", "ms";
+    STOP: "open", "stopping in order", "nothing waits; median of 3", "ms";
+    OPEN: "open", "start until NBD answers", "after a stop in order; median of 3", "ms";
+    OPEN_KILLED: "open", "start after SIGKILL", "a write to each volume in the journal", "ms";
+    RESIDENT_BATCH: "memory", "resident after the batches", "now", "MiB";
+    PEAK: "memory", "peak until then", "resident, at most", "MiB";
+    RESIDENT_OPEN: "memory", "resident after opening", "right after it", "MiB";
+    PEAK_OPEN: "memory", "peak while opening", "resident, at most", "MiB";
+    FILES: "files", "open files, at most", "until the batches, snapshots and lists were done", "files";
+    FILES_OPEN: "files", "open files after opening", "right after it", "files";
+    REST: "rest", "CPU at rest", "of one core, over 5.5 s in which nobody asks for anything", "%";
+    VOLUMES_API: "lists", "GET /volumes", "median of 3", "ms";
+    VOLUMES_CLI: "lists", "hindcast volume list", "median of 3", "ms";
+    SNAPSHOTS_API: "lists", "GET /snapshots", "median of 3", "ms";
+    SNAPSHOTS_CLI: "lists", "hindcast snapshot list", "median of 3", "ms";
+    SCHEDULES_API: "lists", "GET /schedules", "median of 3", "ms";
+    SCHEDULES_CLI: "lists", "hindcast schedule list", "median of 3", "ms";
+    STATUS_CLI: "lists", "hindcast status", "median of 3", "ms";
 }
 
 /// One figure.
@@ -144,7 +148,7 @@ impl Results {
 
     fn table(&self, cost: Cost, counts: &[usize]) -> String {
         let kinds = self.kinds(cost);
-        let mut text = format!("**{}**, {}\n\n| volumes |", cost.title, cost.unit);
+        let mut text = format!("**{}**, {} ({})\n\n| volumes |", cost.title, cost.unit, cost.detail);
         kinds.iter().for_each(|kind| text.push_str(&format!(" {} |", kind.name())));
         text.push_str("\n|--:|");
         text.push_str(&"--:|".repeat(kinds.len()));
@@ -166,7 +170,7 @@ impl Results {
             json!({ "kind": kind.name(), "volumes_and_cost": points, "slope": slope, "growth": growth })
         };
         let series: Vec<Value> = self.kinds(cost).iter().map(of_kind).collect();
-        json!({ "group": cost.group, "cost": cost.title, "unit": cost.unit, "series": series })
+        json!({ "group": cost.group, "cost": cost.title, "detail": cost.detail, "unit": cost.unit, "series": series })
     }
 
     /// The growth of every cost, in one table.
@@ -247,6 +251,18 @@ mod tests {
         let series = &results().data(BATCH)["series"];
         assert_eq!(series[0]["growth"], "more than linear");
         assert_eq!(series[1]["volumes_and_cost"], json!([[100.0, 12.34], [1000.0, 12.34]]));
+    }
+
+    #[test]
+    fn titles_fit_their_diagrams() {
+        for (n, cost) in COSTS.iter().enumerate() {
+            assert!(cost.title.len() + cost.unit.len() < 45, "{}", cost.title);
+            assert!(
+                !COSTS[..n].iter().any(|other| other.title == cost.title),
+                "{} is there twice",
+                cost.title
+            );
+        }
     }
 
     #[test]
