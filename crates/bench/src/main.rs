@@ -15,6 +15,7 @@ mod iscsi;
 mod memory;
 mod nbd;
 mod plot;
+mod probe;
 mod process;
 mod recovery;
 mod report;

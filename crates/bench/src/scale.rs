@@ -164,7 +164,8 @@ fn remarks(args: &Args) -> String {
         "Volumes are thin, of 1 GiB and chunks of 16 KiB; histories are `parity`; a schedule has ten volumes, and none is due \
          during the run. Many snapshots are {} more of each volume. What a batch costs is the time that `hindcast pool drain PV --cancel` \
          takes, which first carries out all that waits, less the median of what it takes when nothing waits. A batch takes at most 8,192 \
-         map pages, so that with one of each volume 10,000 volumes are two batches. A request takes snapshots of at most 200 volumes at \
+         map pages, so that with one of each volume 10,000 volumes are two batches. How long the disk takes for a sync swings on a \
+         shared machine, and what waits for syncs with it: compare `a sync of the disk itself` before comparing sizes. A request takes snapshots of at most 200 volumes at \
          one instant: that of more volumes is several requests, one after another. Growth is the slope of the logarithm of the cost \
          against that of the number, between the last two numbers: below 0.15 flat, below 0.8 less than linear, up to 1.2 linear. \
          No limit of the server had to be raised: clients connect 8 at a time, and schedules and requests are as large as it \

@@ -3,6 +3,7 @@
 use super::results::{self as cost, Cost, Kind, Results};
 use super::{Args, Deadline};
 use crate::database::Random;
+use crate::probe::Probe;
 use crate::process;
 use crate::samples::median;
 use crate::scratch::Scratch;
@@ -34,6 +35,8 @@ const EVERY: u64 = 31 * 24 * 3600;
 const LAST: usize = 100;
 /// A server that looks at its schedules does so every five seconds at least.
 const REST: Duration = Duration::from_millis(5500);
+/// Syncs before each batch: how long the disk takes for them swings, and batches with them.
+const SYNCS: usize = 30;
 /// Short measurements that one figure is made of.
 const REPEATS: usize = 3;
 
@@ -268,8 +271,12 @@ impl Pass {
         self.destage()?;
         let empty = self.empty()?;
         self.add(results, cost::EMPTY, empty);
-        let (mut writes, mut batches) = (Vec::new(), Vec::new());
-        for batch in 0..3 {
+        let probe = Probe::new(&self.dir)?;
+        let (mut writes, mut batches, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
+        for batch in 0..=REPEATS {
+            for _ in 0..SYNCS {
+                syncs.push(milliseconds(probe.sync()?));
+            }
             let wrote = self.write()?;
             let carried_out = self.destage()? - empty;
             if batch > 0 {
@@ -279,6 +286,7 @@ impl Pass {
             }
             writes.push(wrote);
         }
+        self.add(results, cost::DISK, median(syncs));
         self.add(results, cost::WRITES, median(writes));
         self.add(results, cost::BATCH, median(batches));
         let memory = process::memory(self.server.pid())?;

@@ -55,8 +55,9 @@ costs! {
     SCHEDULES: "create", "creating the schedules", "one for ten volumes, one after another", "s";
     WRITES: "batch", "writing 4 KiB to each volume", "each opened, written to and closed, on 8 connections", "ms";
     BATCH_FIRST: "batch", "a batch of first writes", "the first to each volume, or the first after snapshots", "ms";
-    BATCH: "batch", "a batch of later writes", "one to each volume, where one was before; median of 2", "ms";
+    BATCH: "batch", "a batch of later writes", "one to each volume, where one was before; median of 3", "ms";
     EMPTY: "batch", "an empty batch", "subtracted from the others; median of 5", "ms";
+    DISK: "batch", "a sync of the disk itself", "4 KiB to a file of the same file system, median of 30 beside each batch", "ms";
     SNAPSHOT: "snapshot", "a snapshot of all volumes", "200 volumes a request", "ms";
     SNAPSHOT_BATCH: "snapshot", "carrying it out", "less an empty batch", "ms";
     STOP: "open", "stopping in order", "nothing waits; median of 3", "ms";
