@@ -33,8 +33,9 @@ const SCHEDULED: usize = 10;
 const EVERY: u64 = 31 * 24 * 3600;
 /// Creations that one figure is made of.
 const LAST: usize = 100;
-/// A server that looks at its schedules does so every five seconds at least.
-const REST: Duration = Duration::from_millis(5500);
+const REST: Duration = Duration::from_secs(3);
+/// Schedules are looked at every five seconds at least, and where that takes long it begins five seconds after the last one ended.
+const REST_WITH_SCHEDULES: Duration = Duration::from_secs(11);
 /// Syncs before each batch: how long the disk takes for them swings, and batches with them.
 const SYNCS: usize = 30;
 /// Short measurements that one figure is made of.
@@ -84,7 +85,7 @@ fn write_all(hindcast: &Hindcast, volumes: usize, round: u64) -> Result<Duration
 /// Watches how many files a process has open.
 struct Watch {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<usize>,
+    thread: Option<JoinHandle<usize>>,
 }
 
 impl Watch {
@@ -100,12 +101,19 @@ impl Watch {
             }
             most
         });
-        Watch { stop, thread }
+        Watch { stop, thread: Some(thread) }
     }
 
-    fn end(self) -> usize {
+    /// Ends it; the most that there were. 0 once it has ended.
+    fn end(&mut self) -> usize {
         self.stop.store(true, Ordering::Release);
-        self.thread.join().unwrap_or(0)
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -227,7 +235,7 @@ impl Pass {
     }
 
     /// Everything that is measured of each kind.
-    fn work(&mut self, watch: Watch, results: &mut Results) -> Result<()> {
+    fn work(&mut self, mut watch: Watch, results: &mut Results) -> Result<()> {
         let done = self.batches(results).and_then(|()| self.snapshots(results));
         let done = done.and_then(|()| self.rest(results)).and_then(|()| self.lists(results));
         let files = watch.end();
@@ -321,7 +329,7 @@ impl Pass {
     fn rest(&self, results: &mut Results) -> Result<()> {
         let before = process::cpu_time(self.server.pid())?;
         let start = Instant::now();
-        std::thread::sleep(REST);
+        std::thread::sleep(if self.kind == Kind::Schedules { REST_WITH_SCHEDULES } else { REST });
         let used = process::cpu_time(self.server.pid())?.saturating_sub(before);
         self.add(results, cost::REST, used.as_secs_f64() * 100.0 / start.elapsed().as_secs_f64());
         self.deadline.check()
@@ -391,4 +399,18 @@ impl Pass {
 
 pub(super) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_sees_files_and_ends() {
+        let mut watch = Watch::start(std::process::id());
+        std::thread::sleep(Duration::from_millis(120));
+        assert!(watch.end() > 0);
+        assert_eq!(watch.end(), 0);
+        drop(Watch::start(std::process::id()));
+    }
 }

@@ -69,7 +69,7 @@ costs! {
     PEAK_OPEN: "memory", "peak while opening", "resident, at most", "MiB";
     FILES: "files", "open files, at most", "until the batches, snapshots and lists were done", "files";
     FILES_OPEN: "files", "open files after opening", "right after it", "files";
-    REST: "rest", "CPU at rest", "of one core, over 5.5 s in which nobody asks for anything", "%";
+    REST: "rest", "CPU at rest", "of a core, over 3 s in which nobody asks for anything, or 11 s with schedules", "%";
     VOLUMES_API: "lists", "GET /volumes", "median of 3", "ms";
     VOLUMES_CLI: "lists", "hindcast volume list", "median of 3", "ms";
     SNAPSHOTS_API: "lists", "GET /snapshots", "median of 3", "ms";
@@ -78,6 +78,9 @@ costs! {
     SCHEDULES_CLI: "lists", "hindcast schedule list", "median of 3", "ms";
     STATUS_CLI: "lists", "hindcast status", "median of 3", "ms";
 }
+
+/// From so many times as long on, syncs of the disk make other costs of theirs hard to compare.
+const SWING: f64 = 2.0;
 
 /// One figure.
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +138,20 @@ impl Results {
         if counts.last().is_some_and(|largest| *largest as f64 != last) {
             let _ = write!(text, ", up to {last}");
         }
+        if self.swung(cost, kind) {
+            text.push_str(" ‡");
+        }
         text
+    }
+
+    /// Did the disk's own syncs take several times as long with one of the last two numbers as with the other, and does the cost
+    /// have syncs in it?
+    fn swung(&self, cost: Cost, kind: Kind) -> bool {
+        let (points, disk) = (self.points(cost, kind), self.points(DISK, kind));
+        let [.., from, to] = points.as_slice() else { return false };
+        let syncs = |volumes: f64| disk.iter().find(|p| p.0 == volumes).map(|p| p.1);
+        let (Some(before), Some(after)) = (syncs(from.0), syncs(to.0)) else { return false };
+        ["create", "batch", "snapshot"].contains(&cost.group) && before.max(after) > SWING * before.min(after)
     }
 
     fn cell(&self, cost: Cost, kind: Kind, volumes: usize) -> String {
@@ -206,7 +222,12 @@ impl Results {
         }
         if let [.., from, to] = counts {
             let head = format!("From {from} to {to} volumes, and by which power of the number:\n\n");
-            figures.table("growth", head + &self.overview(&costs, counts), json!(counts));
+            let foot = format!(
+                "\n‡ The disk's own syncs took more than {SWING} times as long with one of the two numbers as with the other: \
+                 this says little.\n"
+            );
+            let text = head + &self.overview(&costs, counts) + &foot;
+            figures.table("growth", text, json!(counts));
         }
         for group in costs.chunk_by(|a, b| a.group == b.group) {
             for cost in group {
@@ -243,6 +264,20 @@ mod tests {
         assert!(table.contains("| 1000 | 10.0 | 12.3 |\n"), "{table}");
         assert!(table.contains("| 10000 | 1000 | **left out** |\n"), "{table}");
         assert!(table.contains("| **more than linear** (2.00) | flat (0.00), up to 1000 |\n"), "{table}");
+    }
+
+    #[test]
+    fn a_disk_that_swings_is_told() {
+        let mut results = results();
+        results.add(DISK, Kind::Plain, 1000, 1.0);
+        results.add(DISK, Kind::Plain, 10_000, 1.9);
+        assert!(!results.swung(BATCH, Kind::Plain));
+        results.add(DISK, Kind::Histories, 100, 4.0);
+        results.add(DISK, Kind::Histories, 1000, 1.9);
+        assert!(results.growth(BATCH, Kind::Histories, &[100, 1000]).ends_with(" ‡"));
+        results.add(PEAK, Kind::Histories, 100, 1.0);
+        results.add(PEAK, Kind::Histories, 1000, 1.0);
+        assert!(!results.swung(PEAK, Kind::Histories), "memory has no syncs in it");
     }
 
     #[test]
