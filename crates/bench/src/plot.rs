@@ -206,7 +206,8 @@ fn log_diagram(
     for power in xs.0..=xs.1 {
         let value = 10f64.powi(power);
         stroke(body, &[(x(value), floor), (x(value), floor + 5.0)], "#444444", 1.0);
-        text(body, x(value) - 8.0, floor + 16.0, "normal", &figure(value));
+        let label = figure(value);
+        text(body, x(value) - 3.2 * label.len() as f64, floor + 16.0, "normal", &label);
     }
     for (n, line) in diagram.lines.iter().enumerate() {
         let colour = COLOURS[(n + 2) % COLOURS.len()];
