@@ -26,7 +26,7 @@ pub(crate) struct Args {
     volumes: Vec<usize>,
     /// Seconds for a number of volumes without histories, or with them. What is not measured by then is left out, and the
     /// report says so.
-    #[arg(long, default_value_t = 540)]
+    #[arg(long, default_value_t = 420)]
     limit: u64,
     /// Snapshots of each volume, where there are many.
     #[arg(long, default_value_t = 10)]
