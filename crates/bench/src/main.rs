@@ -2,7 +2,8 @@
 //!
 //! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine, interleaved, because an absolute
 //! figure from a shared machine says little; `snapshots` what snapshots cost it
-//! and its peers; `cdp` what keeping every write costs and gives; `memory` and `recovery` measure Hindcast against its own bounds. Every command exits with an
+//! and its peers; `cdp` what keeping every write costs and gives; `memory` and `recovery` measure Hindcast against its own bounds;
+//! `scale` tells how costs grow with the number of volumes. Every command exits with an
 //! error when a bound is missed, so that a script can rely on it.
 #![forbid(unsafe_code)]
 
@@ -14,11 +15,13 @@ mod iscsi;
 mod memory;
 mod nbd;
 mod plot;
+mod probe;
 mod process;
 mod recovery;
 mod report;
 mod rig;
 mod samples;
+mod scale;
 mod scratch;
 mod server;
 mod snapshots;
@@ -68,6 +71,8 @@ enum Command {
     Memory(memory::Args),
     /// Time from a start after SIGKILL until NBD answers, per GiB of journal in use.
     Recovery(recovery::Args),
+    /// What many volumes cost: creating, batches, snapshots, opening, memory, files, lists; and large empty pools.
+    Scale(scale::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -79,5 +84,6 @@ fn main() -> anyhow::Result<()> {
         Command::Cdp(args) => cdp::run(&cli.common, &args),
         Command::Memory(args) => memory::run(&cli.common, &args),
         Command::Recovery(args) => recovery::run(&cli.common, &args),
+        Command::Scale(args) => scale::run(&cli.common, &args),
     }
 }

@@ -144,6 +144,90 @@ fn figure(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Lines over one pair of logarithmic axes.
+pub(crate) struct Diagram {
+    /// What y is.
+    pub(crate) heading: String,
+    /// One for each series; of a series without points only the colour is taken.
+    pub(crate) lines: Vec<Line>,
+}
+
+/// Draws diagrams with logarithmic axes, two in a row, under a legend of the series. What is not positive has no place on such
+/// axes and is left out.
+pub(crate) fn logarithmic(title: &str, x_label: &str, diagrams: &[Diagram]) -> String {
+    const HEIGHT: f64 = 250.0;
+    const TOP: f64 = 64.0;
+    let mut body = String::new();
+    text(&mut body, LEFT, 24.0, "bold", title);
+    let mut legend = LEFT;
+    for (n, line) in diagrams.first().map_or(&[][..], |first| &first.lines).iter().enumerate() {
+        let colour = COLOURS[(n + 2) % COLOURS.len()];
+        rect(&mut body, legend, 37.0, 12.0, 12.0, colour);
+        text(&mut body, legend + 18.0, 48.0, "normal", &line.name);
+        legend += 40.0 + 8.0 * line.name.len() as f64;
+    }
+    for (n, diagram) in diagrams.iter().enumerate() {
+        let (left, top) = (LEFT + (n % 2) as f64 * WIDTH / 2.0, TOP + (n / 2) as f64 * HEIGHT);
+        log_diagram(&mut body, diagram, x_label, (left, top), (WIDTH / 2.0 - 2.0 * LEFT, HEIGHT));
+    }
+    let height = TOP + diagrams.len().div_ceil(2) as f64 * HEIGHT;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{body}</svg>\n"
+    )
+}
+
+fn log_diagram(
+    body: &mut String,
+    diagram: &Diagram,
+    x_label: &str,
+    (left, top): (f64, f64),
+    (width, height): (f64, f64),
+) {
+    const AXIS: f64 = 46.0;
+    let positive = |p: &&(f64, f64)| [p.0, p.1].iter().all(|v| v.is_finite() && *v > 0.0);
+    let all = || diagram.lines.iter().flat_map(|line| line.points.iter().filter(positive));
+    let (Some(xs), Some(ys)) = (decades(all().map(|p| p.0)), decades(all().map(|p| p.1))) else {
+        return;
+    };
+    let (begin, end) = (left + AXIS, left + width);
+    let (ceiling, floor) = (top + 24.0, top + height - 40.0);
+    let share = |value: f64, (from, to): (i32, i32)| (value.log10() - f64::from(from)) / f64::from(to - from);
+    let x = |value: f64| begin + share(value, xs) * (end - begin);
+    let y = |value: f64| floor - share(value, ys) * (floor - ceiling);
+    text(body, left, top + 12.0, "bold", &diagram.heading);
+    text(body, end - 6.0 * x_label.len() as f64, floor + 30.0, "normal", x_label);
+    for power in ys.0..=ys.1 {
+        let value = 10f64.powi(power);
+        stroke(body, &[(begin, y(value)), (end, y(value))], "#cccccc", 1.0);
+        text(body, left, y(value) + 4.0, "normal", &figure(value));
+    }
+    for power in xs.0..=xs.1 {
+        let value = 10f64.powi(power);
+        stroke(body, &[(x(value), floor), (x(value), floor + 5.0)], "#444444", 1.0);
+        let label = figure(value);
+        text(body, x(value) - 3.2 * label.len() as f64, floor + 16.0, "normal", &label);
+    }
+    for (n, line) in diagram.lines.iter().enumerate() {
+        let colour = COLOURS[(n + 2) % COLOURS.len()];
+        let points: Vec<(f64, f64)> = line.points.iter().filter(positive).map(|p| (x(p.0), y(p.1))).collect();
+        for (x, y) in &points {
+            rect(body, x - 2.5, y - 2.5, 5.0, 5.0, colour);
+        }
+        if points.len() > 1 {
+            stroke(body, &points, colour, 2.0);
+        }
+    }
+}
+
+/// The powers of ten around some positive values; None without any.
+fn decades(values: impl Iterator<Item = f64>) -> Option<(i32, i32)> {
+    let (least, most) = values.fold((f64::INFINITY, 0.0), |(least, most), v| (v.min(least), v.max(most)));
+    let (from, to) = (least.log10().floor(), most.log10().ceil());
+    (least <= most).then(|| (from as i32, (to as i32).max(from as i32 + 1)))
+}
+
 fn stroke(body: &mut String, points: &[(f64, f64)], colour: &str, width: f64) {
     let list: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(
@@ -182,6 +266,20 @@ mod tests {
         assert!(svg.contains("a &lt; b") && svg.contains("x &amp; y"));
         // Background, three legend boxes, one bar.
         assert_eq!(svg.matches("<rect").count(), 5);
+    }
+
+    #[test]
+    fn logarithmic_axes_have_decades() {
+        assert_eq!(decades([3.0, 700.0].into_iter()), Some((0, 3)));
+        assert_eq!(decades([10.0].into_iter()), Some((1, 2)));
+        assert_eq!(decades(std::iter::empty()), None);
+        let line = |points: &[(f64, f64)]| Line { name: "one".into(), points: points.to_vec() };
+        let lines = vec![line(&[(1.0, 0.2), (100.0, 5.0)]), line(&[(1.0, 0.0)])];
+        let empty = Diagram { heading: "nothing".into(), lines: vec![line(&[])] };
+        let svg = logarithmic("t", "x", &[Diagram { heading: "a & b".into(), lines }, empty]);
+        // 3 grid lines, 3 ticks, the line; background, two in the legend, two points.
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("<rect").count()), (7, 5), "{svg}");
+        assert!(svg.contains("a &amp; b"), "{svg}");
     }
 
     #[test]

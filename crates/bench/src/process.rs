@@ -43,6 +43,8 @@ fn parse_cpu_ticks(stat: &str) -> Option<u64> {
 pub(crate) struct Memory {
     /// Peak resident set, mapped files included (VmHWM).
     pub(crate) peak: u64,
+    /// Resident set now, mapped files included (VmRSS).
+    pub(crate) resident: u64,
     /// Resident anonymous memory now (RssAnon).
     pub(crate) anonymous: u64,
 }
@@ -54,7 +56,13 @@ pub(crate) fn memory(pid: u32) -> Result<Memory> {
     let field = |name: &str| {
         parse_kib(&status, name).with_context(|| format!("/proc/{pid}/status has no usable {name}"))
     };
-    Ok(Memory { peak: field("VmHWM:")?, anonymous: field("RssAnon:")? })
+    Ok(Memory { peak: field("VmHWM:")?, resident: field("VmRSS:")?, anonymous: field("RssAnon:")? })
+}
+
+/// How many files a process has open.
+pub(crate) fn open_files(pid: u32) -> Result<usize> {
+    let path = format!("/proc/{pid}/fd");
+    Ok(std::fs::read_dir(&path).with_context(|| format!("list {path}: has it died?"))?.count())
 }
 
 fn parse_kib(status: &str, name: &str) -> Option<u64> {
@@ -123,7 +131,9 @@ mod tests {
 
     #[test]
     fn own_process() {
-        assert!(memory(std::process::id()).unwrap().peak > 0);
+        let own = memory(std::process::id()).unwrap();
+        assert!(own.peak > 0 && own.resident >= own.anonymous);
+        assert!(open_files(std::process::id()).unwrap() > 0);
         cpu_time(std::process::id()).unwrap();
     }
 }

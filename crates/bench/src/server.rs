@@ -65,6 +65,23 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Waits until an export can be opened, without a process in between: for what takes milliseconds.
+    pub(crate) fn wait_for(&mut self, hindcast: &Hindcast, export: &str) -> Result<()> {
+        let start = Instant::now();
+        while let Err(error) = hindcast.connect(export) {
+            if let Some(status) = self.child.try_wait().context("look after the server")? {
+                bail!("{} ended at once: {status}; its log is in {}", self.name, hindcast.log().display());
+            }
+            if start.elapsed() > START_LIMIT {
+                return Err(error.context("hindcast does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -299,6 +316,15 @@ impl Hindcast {
         command.args(args).args(["-o", "json"]).env("HINDCAST_SOCKET", &socket);
         serde_json::from_slice(&execute(&mut command)?)
             .with_context(|| format!("parse the output of {args:?}"))
+    }
+
+    /// How long a command takes, its start included, which writes its table for people.
+    pub(crate) fn time_command(&self, args: &[&str]) -> Result<Duration> {
+        let mut command = Command::new(&self.binary);
+        command.args(args).env("HINDCAST_SOCKET", self.data.join("hindcast.sock"));
+        let start = Instant::now();
+        execute(&mut command)?;
+        Ok(start.elapsed())
     }
 
     /// `hindcast status`.

@@ -5,14 +5,13 @@
 
 mod many;
 mod peers;
-mod probe;
 
 use crate::figures::{Figures, Goal};
 use crate::fio::{self, Job};
 use crate::samples::{Outcome, median};
 use crate::scratch::Scratch;
 use crate::server::Hindcast;
-use crate::{Common, process, rig, units};
+use crate::{Common, probe, process, rig, units};
 use anyhow::Result;
 use serde_json::json;
 use std::path::Path;

@@ -12,13 +12,13 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 256;
 
 /// A file that is there already, as a journal's segment is: a sync of it has no metadata to wait for.
-pub(super) struct Probe {
+pub(crate) struct Probe {
     file: File,
     next: Cell<u64>,
 }
 
 impl Probe {
-    pub(super) fn new(dir: &Path) -> Result<Probe> {
+    pub(crate) fn new(dir: &Path) -> Result<Probe> {
         let path = dir.join("probe");
         let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         file.write_all_at(&vec![1; (BLOCK * BLOCKS) as usize], 0).context("write the probe")?;
@@ -27,7 +27,7 @@ impl Probe {
     }
 
     /// Writes a block and waits until it is durable; tells how long that took.
-    pub(super) fn sync(&self) -> Result<Duration> {
+    pub(crate) fn sync(&self) -> Result<Duration> {
         let started = Instant::now();
         let at = self.next.replace(self.next.get() + 1) % BLOCKS * BLOCK;
         self.file.write_all_at(&[2; BLOCK as usize], at).context("write the probe")?;
