@@ -1,10 +1,11 @@
 //! Benchmarks of Hindcast beside its peers.
 //!
-//! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine, interleaved, because an absolute
-//! figure from a shared machine says little; `snapshots` what snapshots cost it
-//! and its peers; `cdp` what keeping every write costs and gives; `memory` and `recovery` measure Hindcast against its own bounds;
-//! `scale` tells how costs grow with the number of volumes. Every command exits with an
-//! error when a bound is missed, so that a script can rely on it.
+//! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine,
+//! interleaved, because an absolute figure from a shared machine says little; `snapshots` what
+//! snapshots cost it and its peers; `cdp` what keeping every write costs and gives; `memory` and
+//! `recovery` measure Hindcast against its own bounds; `scale` tells how costs grow with the number
+//! of volumes. Every command exits with an error when a bound is missed, so that a script can rely
+//! on it.
 #![forbid(unsafe_code)]
 
 mod cdp;
@@ -71,7 +72,8 @@ enum Command {
     Memory(memory::Args),
     /// Time from a start after SIGKILL until NBD answers, per GiB of journal in use.
     Recovery(recovery::Args),
-    /// What many volumes cost: creating, batches, snapshots, opening, memory, files, lists; and large empty pools.
+    /// What many volumes cost: creating, batches, snapshots, opening, memory, files, lists; and
+    /// large empty pools.
     Scale(scale::Args),
 }
 

@@ -152,8 +152,8 @@ pub(crate) struct Diagram {
     pub(crate) lines: Vec<Line>,
 }
 
-/// Draws diagrams with logarithmic axes, two in a row, under a legend of the series. What is not positive has no place on such
-/// axes and is left out.
+/// Draws diagrams with logarithmic axes, two in a row, under a legend of the series. What is not
+/// positive has no place on such axes and is left out.
 pub(crate) fn logarithmic(title: &str, x_label: &str, diagrams: &[Diagram]) -> String {
     const HEIGHT: f64 = 250.0;
     const TOP: f64 = 64.0;

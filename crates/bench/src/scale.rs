@@ -1,6 +1,7 @@
-//! What many volumes cost, and how each cost grows with their number: creating them, a batch in which each got one small
-//! write, a snapshot of all of them, opening the pool, memory, open files, lists. Without histories and with them, with
-//! schedules, and with many snapshots. Then large empty pools: opening and memory.
+//! What many volumes cost, and how each cost grows with their number: creating them, a batch in
+//! which each got one small write, a snapshot of all of them, opening the pool, memory, open files,
+//! lists. Without histories and with them, with schedules, and with many snapshots. Then large
+//! empty pools: opening and memory.
 
 mod growth;
 mod pass;
@@ -24,8 +25,8 @@ pub(crate) struct Args {
     /// Numbers of volumes, separated by commas.
     #[arg(long, value_delimiter = ',')]
     volumes: Vec<usize>,
-    /// Seconds for a number of volumes without histories, or with them. What is not measured by then is left out, and the
-    /// report says so.
+    /// Seconds for a number of volumes without histories, or with them. What is not measured by
+    /// then is left out, and the report says so.
     #[arg(long, default_value_t = 420)]
     limit: u64,
     /// Snapshots of each volume, where there are many.
@@ -37,7 +38,8 @@ pub(crate) struct Args {
     /// Journal of Hindcast.
     #[arg(long, default_value = "1G", value_parser = units::parse_size)]
     journal: u64,
-    /// Only parts whose name contains this: without, histories, pools. Schedules and many snapshots are parts of `without`.
+    /// Only parts whose name contains this: without, histories, pools. Schedules and many snapshots
+    /// are parts of `without`.
     #[arg(long)]
     only: Option<String>,
 }

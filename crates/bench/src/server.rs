@@ -66,7 +66,8 @@ impl Server {
 }
 
 impl Server {
-    /// Waits until an export can be opened, without a process in between: for what takes milliseconds.
+    /// Waits until an export can be opened, without a process in between: for what takes
+    /// milliseconds.
     pub(crate) fn wait_for(&mut self, hindcast: &Hindcast, export: &str) -> Result<()> {
         let start = Instant::now();
         while let Err(error) = hindcast.connect(export) {

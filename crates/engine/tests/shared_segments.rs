@@ -8,7 +8,7 @@ use common::{KIB, MIB, Site, idle, write};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir, OpenMode, SyncPurpose};
-use hindcast_engine::pool::PoolOptions;
+use hindcast_engine::pool::{PoolOptions, Progress};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
 
@@ -162,7 +162,8 @@ fn runs_are_sorted_apart_when_there_are_many() {
     many.reopen(options(4)).verify(0..7);
 }
 
-/// Segments of its own, runs, segments of its own, runs: LSNs are in order, also once they are sorted.
+/// Segments of its own, runs, segments of its own, runs: LSNs are in order, also once they are
+/// sorted.
 #[test]
 fn a_history_goes_back_and_forth() {
     let own = || PoolOptions { own_histories: 4, ..options(3) };
@@ -228,6 +229,55 @@ fn some_are_forgotten_while_others_stay() {
     idle(&many.site.pool);
     assert_eq!(many.site.pool.stats().history_runs, 1);
     many.verify(1..2);
+}
+
+/// What was written in a short while comes of age when nothing follows it, too; many histories lose
+/// their beginnings with one commit.
+#[test]
+fn quiet_histories_lose_their_beginnings() {
+    const SECOND: u64 = 1_000_000_000;
+    const KEPT: u64 = 6400 * SECOND;
+    let mut many = Many::new(30, options(64));
+    for n in 0..30 {
+        let encoding = [Encoding::Parity, Encoding::Undo, Encoding::Redo][n % 3];
+        let retention = Retention { time: Some(KEPT), bytes: None };
+        let settings = CdpSettings { retention, anchors: AnchorPolicy::Every(4), ..settings(encoding) };
+        many.site.pool.set_cdp(&format!("v{n}"), Some(settings)).unwrap();
+    }
+    for byte in 1..8 {
+        many.batch(byte * 20);
+        many.site.clock.advance(SECOND);
+    }
+    idle(&many.site.pool);
+    many.verify(many.all());
+    many.site.clock.advance(KEPT);
+    idle(&many.site.pool);
+    many.verify(many.all());
+    let before = many.site.pool.stats().catalog_commits;
+    many.site.clock.advance(KEPT / 64);
+    idle(&many.site.pool);
+    let commits = many.site.pool.stats().catalog_commits - before;
+    assert!(commits < 30, "{commits} commits");
+    for n in many.all() {
+        assert_eq!(many.at(n, many.moments[n][0].0).unwrap_err().kind(), ErrorKind::NotFound, "v{n}");
+        let (lsn, byte) = *many.moments[n].last().unwrap();
+        assert!(many.at(n, lsn).unwrap().iter().all(|b| *b == byte), "v{n}");
+    }
+    drop(many.reopen(options(64)));
+}
+
+/// Steps that sort take turns with others, and none is left out when there is nothing else.
+#[test]
+fn background_work_ends_when_all_is_sorted() {
+    let mut many = Many::new(100, options(2));
+    many.batch(1);
+    many.batch(60);
+    let mut worked = 0;
+    while many.site.pool.maintain().unwrap() == Progress::Worked {
+        worked += 1;
+    }
+    assert!(worked >= 4, "{worked} steps");
+    assert_eq!(many.site.pool.stats().history_runs, 0);
 }
 
 fn content_of(dir: &MemDir, name: &str) -> Vec<u8> {
@@ -327,7 +377,8 @@ fn a_damaged_index_of_a_run_costs_nothing() {
     many.reopen(options(2)).verify(0..6);
 }
 
-/// Runs behind an open segment of which a part is damaged go to another one: they would be lost with it.
+/// Runs behind an open segment of which a part is damaged go to another one: they would be lost
+/// with it.
 #[test]
 fn a_damaged_segment_takes_no_runs_with_it() {
     let mut many = Many::new(3, PoolOptions { own_histories: 4, ..options(1) });

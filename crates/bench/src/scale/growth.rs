@@ -1,4 +1,5 @@
-//! How a cost grows with the number of volumes: the slope of its logarithm against that of the number, by name.
+//! How a cost grows with the number of volumes: the slope of its logarithm against that of the
+//! number, by name.
 
 /// By which power of the number a cost grows, named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +31,8 @@ impl Growth {
     }
 }
 
-/// The slope between two points (number, cost) on logarithmic axes. None where there is none: a cost that came out as
-/// nothing, or twice the same number.
+/// The slope between two points (number, cost) on logarithmic axes. None where there is none: a
+/// cost that came out as nothing, or twice the same number.
 pub(super) fn slope(from: (f64, f64), to: (f64, f64)) -> Option<f64> {
     let positive = [from.0, from.1, to.0, to.1].iter().all(|v| v.is_finite() && *v > 0.0);
     (positive && from.0 != to.0).then(|| (to.1 / from.1).ln() / (to.0 / from.0).ln())

@@ -34,7 +34,8 @@ const EVERY: u64 = 31 * 24 * 3600;
 /// Creations that one figure is made of.
 const LAST: usize = 100;
 const REST: Duration = Duration::from_secs(3);
-/// Schedules are looked at every five seconds at least, and where that takes long it begins five seconds after the last one ended.
+/// Schedules are looked at every five seconds at least, and where that takes long it begins five
+/// seconds after the last one ended.
 const REST_WITH_SCHEDULES: Duration = Duration::from_secs(11);
 /// Syncs before each batch: how long the disk takes for them swings, and batches with them.
 const SYNCS: usize = 30;

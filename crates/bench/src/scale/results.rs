@@ -144,8 +144,8 @@ impl Results {
         text
     }
 
-    /// Did the disk's own syncs take several times as long with one of the last two numbers as with the other, and does the cost
-    /// have syncs in it?
+    /// Did the disk's own syncs take several times as long with one of the last two numbers as with
+    /// the other, and does the cost have syncs in it?
     fn swung(&self, cost: Cost, kind: Kind) -> bool {
         let (points, disk) = (self.points(cost, kind), self.points(DISK, kind));
         let [.., from, to] = points.as_slice() else { return false };

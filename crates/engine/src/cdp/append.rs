@@ -22,6 +22,8 @@ const LIMIT_PARTS: u64 = 8;
 const MIN_SEGMENT: u64 = 256 << 10;
 /// And when they have so many records: what the open one has is held in memory.
 pub(crate) const MAX_RECORDS: u64 = 64 << 10;
+/// Where very many branches are recorded: when they have so many.
+pub(crate) const LEAST_RECORDS: u64 = 512;
 /// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
 const PIECE: usize = 2 << 20;
 /// Pieces that may wait while another one is written.
@@ -253,8 +255,8 @@ pub(crate) struct Item {
 pub(crate) trait Records {
     fn encoding(&self) -> Encoding;
 
-    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the sum after it then. Of a whole chunk
-    /// `redo` does not look at `old`.
+    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the
+    /// sum after it then. Of a whole chunk `redo` does not look at `old`.
     fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()>;
 }
 
@@ -379,13 +381,16 @@ impl Appender {
     }
 
     /// For what is brought out of runs: to a new segment with the number of the first of them, or
-    /// to the end of the open segment. It is closed only when that is asked for.
+    /// to the end of the open segment. It is closed only when that is asked for. An open segment
+    /// that lies before a new one is closed.
     pub(crate) fn for_runs(branch: &Arc<Branch>, shelf: Shelf, seq: Option<u64>) -> Result<Appender> {
         let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
         let shelf = Shelf { limit: u64::MAX, most: u64::MAX, ..shelf };
         let mut appender = Appender::new(branch, shelf, settings, false)?;
-        (appender.ends, appender.seq, appender.purpose) = (false, seq, SyncPurpose::CdpSorted);
-        if seq.is_some() {
+        let open = appender.current.as_ref().map(|draft| draft.file.head.seq);
+        (appender.seq, appender.purpose) = (seq, SyncPurpose::CdpSorted);
+        appender.ends = seq.is_some_and(|seq| open.is_some_and(|open| open < seq));
+        if seq.is_some() && !appender.ends {
             (appender.current, appender.continued) = (None, false);
         }
         Ok(appender)

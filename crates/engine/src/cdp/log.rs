@@ -83,7 +83,7 @@ pub(crate) struct LogState {
     turns: BTreeMap<u64, Event>,
     /// Segments of its own that are closed, and runs in shared ones, by number: LSNs grow with it.
     pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
-    /// The one that is appended to. There may be runs behind it.
+    /// The one that is appended to. There may be runs, and closed segments, behind it.
     pub(crate) open: Option<Open>,
     /// The numbers of runs that wait to be brought to segments of its own.
     pub(crate) runs: BTreeSet<u64>,
@@ -406,7 +406,8 @@ impl LogState {
         self.events.range(1..lsn).map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
     }
 
-    /// Nothing is recorded, and nothing was. The segments that were the log's, and the file of the open one.
+    /// Nothing is recorded, and nothing was. The segments that were the log's, and the file of the
+    /// open one.
     pub(crate) fn clear(&mut self) -> (Vec<Arc<Sealed>>, Option<SegmentFile>) {
         let empty =
             LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };

@@ -317,7 +317,8 @@ impl Pool {
 impl Branch {
     /// The last record or event of the branch up to a moment: (LSN, time).
     fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
-        // Segments that lie before the moment as a whole need not be read, nor those that can't have anything later.
+        // Segments that lie before the moment as a whole need not be read, nor those that can't
+        // have anything later.
         let whole = |r: &SegmentRecord| by.reaches(r.lsns.1, r.times.1);
         let (mut best, sealed, open) = {
             let log = self.cdp.log.read();

@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 
 /// Histories whose beginnings are forgotten with one commit.
 const RAISES: usize = 64;
-/// What is forgotten for its age, or because there is too much, is this part of what is to be kept
-/// at least: runs are short, and a commit for each would be dear.
+/// What is forgotten at once, for its age or because there is too much, is at least this part of
+/// what is to be kept: runs are short, and a commit for each would be dear.
 const SPARED: u64 = 64;
 
 /// A volume's past on one branch.
@@ -37,7 +37,7 @@ struct Due {
     stretches: Vec<Stretch>,
     /// What is older may go.
     cutoff: Option<u64>,
-    /// What is to be kept, in time.
+    /// How long history is to be kept.
     time: u64,
     /// There are so many bytes too many,
     excess: u64,
@@ -67,7 +67,7 @@ impl Due {
         })
     }
 
-    /// Where the stretches begin from now on that something rests on, or that are younger.
+    /// What the first stretch loses that can lose its beginning; others come with later steps.
     fn raises(&self) -> Option<Raise> {
         // What is wanted no more, and stays for a while, does not cost what is younger.
         let held: u64 = self.expired().map(|(s, _)| s.branch.cdp.log.read().stored()).sum();
@@ -84,8 +84,7 @@ impl Due {
 impl Raise {
     fn new(branch: &Arc<Branch>, lsn: u64, time: u64) -> Raise {
         let log = branch.cdp.log.read();
-        let behind = log.is_open_behind();
-        let gone = |s: &Listed| (s.record.sealed || behind) && s.record.lsns.1 <= lsn;
+        let gone = |s: &Listed| s.record.lsns.1 <= lsn;
         let segments = log.all_segments().into_iter().filter(gone).collect();
         let events = log.events_before(lsn);
         let anchors = events.iter().filter_map(|at| log.anchor_at(*at)).collect();
@@ -254,22 +253,27 @@ impl Pool {
         names.by_name.values().filter(|v| lines.contains_key(&v.id)).cloned().collect()
     }
 
-    /// Moves the beginning of one volume's history, if its retention says so.
+    /// Moves the beginnings of histories where their retention says so, of up to [`RAISES`] with
+    /// one commit.
     fn enforce_retention(&self, m: &mut Maintenance) -> Result<bool> {
         m.held_up.clear();
         let mut raises = Vec::new();
-        for state in self.with_history() {
+        let mut volumes = self.with_history();
+        // Where more comes of age than steps can take all of them have their turn.
+        volumes.sort_unstable_by_key(|state| (state.id <= m.forgot_of, state.id));
+        for state in volumes {
             let empty = self.empty_lines(state.id);
             let due = self.due(state.id);
-            let gone = due.expired().find(|(s, until)| s.branch.cdp.may_forget(*until));
-            if !raises.is_empty() && (!empty.is_empty() || gone.is_some() || raises.len() >= RAISES) {
+            let alone = !empty.is_empty() || due.expired().next().is_some();
+            if !raises.is_empty() && (alone || raises.len() >= RAISES) {
                 break;
             }
+            m.forgot_of = state.id;
             if !empty.is_empty() {
                 self.drop_lines(m, state.id, empty)?;
                 return Ok(true);
             }
-            if let Some((stretch, _)) = gone {
+            if let Some((stretch, _)) = due.expired().find(|(s, until)| s.branch.cdp.may_forget(*until)) {
                 self.forget_branch(m, &stretch.branch)?;
                 return Ok(true);
             }
@@ -309,12 +313,12 @@ impl Pool {
             raise.segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch))?;
             raise.events.iter().try_for_each(|at| txn.remove_cdp_event(branch, *at))?;
             txn.put_cdp_event(branch, 0, &raise.floor())?;
-            self.damage.forget_gaps(branch, raise.lsn);
         }
+        raises.iter().for_each(|raise| self.damage.forget_gaps(raise.branch.id, raise.lsn));
         self.commit_aside(m, txn, &[])?;
         m.marks_expire = true;
-        for raise in raises {
-            let Raise { branch, segments, events, .. } = &raise;
+        for raise in &raises {
+            let Raise { branch, segments, events, .. } = raise;
             let (mut gone, mut open, mut closing) = (Vec::new(), None, 0);
             branch.cdp.change(|log| {
                 for listed in segments {
@@ -330,9 +334,8 @@ impl Pool {
             self.shared.let_go(&gone);
             self.space.adjust_log(-(closing as i64));
             open.iter().for_each(|open| open.file.remove_unused());
-            self.let_go(m, &raise.branch, raise.anchors)?;
         }
-        Ok(())
+        raises.into_iter().try_for_each(|raise| self.let_go(m, &raise.branch, raise.anchors))
     }
 
     /// After the commit: anchors that nobody sees are to be dissolved.
@@ -439,9 +442,10 @@ impl super::log::BranchCdp {
             ends().filter(|(_, time)| *time <= cutoff).max().max(anchor)
         });
         // Not for each run that comes of age.
-        let worth = |(at, time): &(u64, u64)| {
-            let long = log.begins().is_none_or(|(_, from)| time.saturating_sub(from) >= due.time / SPARED);
-            long || closed().any(|record| record.start == 0 && record.lsns.1 <= *at)
+        let worth = |(at, _): &(u64, u64)| {
+            let of_age = |(_, from): (u64, u64)| due.cutoff.map_or(0, |cutoff| cutoff.saturating_sub(from));
+            log.begins().is_none_or(|begins| of_age(begins) >= due.time / SPARED)
+                || closed().any(|record| record.start == 0 && record.lsns.1 <= *at)
         };
         let by_time = by_time.filter(worth);
         let first_end = excess.and_then(|excess| {

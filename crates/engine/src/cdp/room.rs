@@ -26,7 +26,8 @@ const GROUP_ROOM: u64 = 8 * BLOCK_LEN as u64;
 const STRETCH_ROOM: u64 = 2 * GROUP_ROOM;
 /// A record's header, its share of a block of its group's index, and of one of its segment's.
 const RECORD_ROOM: u64 = HEADER_LEN as u64 + 2 * (BLOCK_LEN as u64).div_ceil(ENTRIES as u64);
-/// Of what records take, one part in so many covers the segments in their middle: four blocks each, which has 256 KiB at least.
+/// Of what records take, one part in so many covers the segments in their middle, four blocks each:
+/// a segment is closed by 256 KiB at least, or by 512 records, for which as much was promised.
 const SEGMENT_PARTS: u64 = 8;
 
 /// The most bytes that a record of the journal adds to the log of its branch, but for [`STRETCH_ROOM`].
@@ -161,7 +162,7 @@ pub(crate) fn no_room() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::append::{Appender, Item, MAX_RECORDS, MAX_SEGMENT, Records, Shelf};
+    use super::super::append::{Appender, Item, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, Records, Shelf};
     use super::super::log::Applying;
     use super::super::record::SHARED;
     use super::super::runs::{Runs, SharedLog};
@@ -242,6 +243,7 @@ mod tests {
         for round in 0..12u64 {
             let chunk_log2 = [9, 12, 14, 17][round as usize % 4];
             let mut log = Log::new(chunk_log2, 256 << 10, Compression::None);
+            log.shelf.most = [MAX_RECORDS, LEAST_RECORDS][round as usize % 2];
             // Where nearly all of it is: in single records, in groups of a few, in whole segments.
             let most = [1, 6, 60][round as usize / 4];
             for batch in 0..80 {
@@ -299,8 +301,14 @@ mod tests {
 
     #[test]
     fn nor_do_very_many_records_that_hardly_take_anything() {
+        many_records(MAX_RECORDS);
+        many_records(LEAST_RECORDS);
+    }
+
+    fn many_records(most: u64) {
         let rng = SplitMix::new(3);
         let mut log = Log::new(9, MAX_SEGMENT, Compression::ZeroRun);
+        log.shelf.most = most;
         let records: Vec<(u64, u64)> = (0..9000).map(|n| (n * 8, 8)).collect();
         // The index that closes the segment is of all of them, and comes with the last.
         let mut closed = 0;

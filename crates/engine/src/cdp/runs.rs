@@ -158,15 +158,13 @@ impl SharedLog {
         }
     }
 
-    /// The shared segment that is to be emptied, if there are too many of them, or more than
-    /// `most` bytes.
-    pub(crate) fn crowded(&self, most: u64) -> Option<u64> {
+    /// Are there too many of them, or more than `most` bytes?
+    pub(crate) fn is_crowded(&self, most: u64) -> bool {
         let state = self.state.lock();
         // What is damaged is not brought elsewhere, and the rest need not suffer for it.
         let waiting = || state.segments.iter().filter(|(_, shared)| shared.waiting > 0);
         let bytes: u64 = waiting().map(|(_, shared)| shared.end).sum();
-        let is_crowded = waiting().count() > MAX_SEGMENTS || bytes > most;
-        waiting().map(|(number, _)| *number).next().filter(|_| is_crowded)
+        waiting().count() > MAX_SEGMENTS || bytes > most
     }
 
     pub(crate) fn counts(&self) -> Counts {

@@ -42,7 +42,7 @@ struct Neighbours {
     runs: Vec<(u64, Arc<Sealed>)>,
     /// They go to a new segment with this number; none: to the end of the open one.
     seq: Option<u64>,
-    /// The new segment is closed, since another one is open.
+    /// The new segment is closed, since the open one lies behind it.
     closes: bool,
 }
 
@@ -77,7 +77,13 @@ impl Neighbours {
         let whole = log.open.as_ref().is_some_and(|open| !open.incomplete);
         let follow = |open: u64| whole && open < first && log.sealed.range(open..first).next().is_none();
         let seq = if open.is_some_and(follow) { None } else { Some(first) };
-        Some(Neighbours { branch: branch.clone(), shelf, runs, seq, closes: open.is_some() })
+        Some(Neighbours {
+            branch: branch.clone(),
+            shelf,
+            runs,
+            seq,
+            closes: open.is_some_and(|open| open > first),
+        })
     }
 
     /// The file that is made for them, if one is.
@@ -101,7 +107,8 @@ impl Neighbours {
         self.bytes() + 2 * index_room(records) + known + 4 * BLOCK_LEN as u64
     }
 
-    /// Writes what is in them; not synced yet. None when that is nothing: the first of them is damaged.
+    /// Writes what is in them; not synced yet. None when that is nothing: the first of them is
+    /// damaged.
     fn write(mut self, shared: &SharedLog) -> Result<Option<Sorted>> {
         let Shelf { limit, most, .. } = self.shelf;
         let mut appender = Appender::for_runs(&self.branch, self.shelf.clone(), self.seq)?;
@@ -162,6 +169,7 @@ impl Pool {
     pub(crate) fn sort_runs(&self, m: &mut Maintenance, idle: bool) -> Result<bool> {
         let chosen = self.to_sort(m, idle);
         if chosen.is_empty() {
+            self.shortages.over(Task::Sort);
             return Ok(false);
         }
         self.check_usable()?;
@@ -199,24 +207,28 @@ impl Pool {
     fn to_sort(&self, m: &Maintenance, idle: bool) -> Vec<Neighbours> {
         let most = self.waiting_runs();
         let least = if idle { IDLE_RUNS.min(most) } else { most };
-        let oldest = self.shared.crowded(self.options.shared_segment_bytes);
-        let (mut recorded, mut due) = (0, Vec::new());
+        let crowded = self.shared.is_crowded(self.options.shared_segment_bytes);
+        let (mut recorded, mut oldest, mut due) = (0, u64::MAX, Vec::new());
         for branch in self.names.read().branches.values() {
             let log = branch.cdp.log.read();
             recorded += u64::from(log.open.is_some() || !log.runs.is_empty());
             let first = log.runs.first().and_then(|seq| log.sealed.get(seq)?.run());
             let Some((number, _)) = first else { continue };
-            let is_due = log.runs.len() >= least || oldest.is_some_and(|oldest| number <= oldest);
-            // What it has written behind the log's end would be written over.
-            if is_due && !m.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
-                due.push((std::cmp::Reverse(log.runs.len()), branch.id, branch.clone()));
+            // What is recorded ahead is behind the log's end already.
+            if m.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
+                continue;
+            }
+            oldest = oldest.min(number);
+            if crowded || log.runs.len() >= least {
+                due.push((std::cmp::Reverse(log.runs.len()), branch.id, number, branch.clone()));
             }
         }
         self.shared.note_recorded(recorded);
-        due.sort_unstable_by_key(|(runs, id, _)| (*runs, *id));
+        due.retain(|(runs, _, number, _)| runs.0 >= least || *number == oldest);
+        due.sort_unstable_by_key(|(runs, id, ..)| (*runs, *id));
         let branches = BRANCHES.max(due.len() / BRANCH_PART);
         let due = due.iter().take(branches);
-        let due = due.filter_map(|(_, _, branch)| Neighbours::of(branch, self.shelf(branch.id)));
+        let due = due.filter_map(|(.., branch)| Neighbours::of(branch, self.shelf(branch.id)));
         let most_rows = self.catalog_room.versions(ROWS);
         let (mut bytes, mut rows) = (0, 0);
         due.take_while(|of| {
@@ -230,13 +242,15 @@ impl Pool {
     /// Writes what is in runs to its place, durably. It counts with the commit that follows.
     fn write_sorted(&self, chosen: Vec<Neighbours>) -> Result<Vec<(Neighbours, Appended)>> {
         let _reading = self.readers.enter();
-        let mut sorted = Vec::new();
-        for of in chosen {
-            sorted.extend(of.write(&self.shared)?);
+        let (mut done, mut new_names) = (Vec::new(), false);
+        let mut chosen = chosen.into_iter();
+        while chosen.len() > 0 {
+            // Each has a file open until it is synced.
+            let written = chosen.by_ref().take(BRANCHES).map(|of| of.write(&self.shared));
+            let mut sorted: Vec<Sorted> = written.filter_map(Result::transpose).collect::<Result<_>>()?;
+            sorted.iter_mut().for_each(|s| new_names |= s.appender.take_new_names());
+            done.extend(self.sync_sorted(sorted)?);
         }
-        let mut new_names = false;
-        sorted.iter_mut().for_each(|s| new_names |= s.appender.take_new_names());
-        let done = self.sync_sorted(sorted)?;
         if new_names {
             let failed = |e| Error::io("sync the data directory", e).lasting();
             self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
@@ -295,8 +309,8 @@ impl Pool {
     }
 }
 
-/// Sorts the first runs of a branch, without a pool; what is promised for that, and by how much more
-/// closing the open segment takes.
+/// Sorts the first runs of a branch, without a pool; what is promised for that, and by how much
+/// more closing the open segment takes.
 #[cfg(test)]
 pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &Shelf, shared: &SharedLog) -> (u64, i64) {
     let of = Neighbours::of(branch, shelf.clone()).unwrap();

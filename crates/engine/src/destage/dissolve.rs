@@ -1,16 +1,37 @@
 //! Deleting snapshots: what only a deleted snapshot needs is freed, what an older one sees too is handed to it. Metadata
 //! only, in steps that can be cut short and repeated.
 
-use crate::catalog::{Frozen, Version};
+use crate::catalog::{Frozen, Version, VersionKey};
 use crate::error::Result;
 use crate::map::page::Slot;
 use crate::pool::line::Branch;
 use crate::pool::{Maintenance, Pool};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Versions that one commit moves or frees.
+/// Versions that one commit moves or frees; more in a large catalog.
 const VERSIONS_PER_STEP: usize = 4096;
+/// Snapshots that one commit dissolves.
+const SNAPSHOTS_PER_STEP: usize = 64;
+
+/// A deleted snapshot that nothing rests on.
+struct Deleted {
+    id: u64,
+    branch: Arc<Branch>,
+    of: Frozen,
+}
+
+/// What one commit changes.
+#[derive(Default)]
+struct Step {
+    gone: Vec<VersionKey>,
+    kept: Vec<Version>,
+    /// By branch: slots that are free.
+    freed: BTreeMap<u64, (Arc<Branch>, i64)>,
+    /// Snapshots of which nothing is left.
+    forgotten: Vec<Deleted>,
+}
 
 impl Pool {
     /// Takes note of every snapshot that the catalog calls deleted.
@@ -22,63 +43,90 @@ impl Pool {
         Ok(())
     }
 
-    /// Dissolves a part of a deleted snapshot that nothing rests on. False when there is none.
+    /// Dissolves a part of what deleted snapshots have that nothing rests on: several of them, if
+    /// they have little. False when there is none.
     pub(super) fn dissolve(&self, m: &mut Maintenance) -> Result<bool> {
+        let chosen = self.to_dissolve(m);
+        if chosen.is_empty() {
+            return Ok(false);
+        }
+        // From here on nothing more is preserved for them, nobody can open them any more, and none
+        // is handed what another one has.
+        for Deleted { branch, of, .. } in &chosen {
+            branch.frozen.write().remove(&of.epoch);
+            self.map.end_view(of.branch, of.epoch);
+        }
+        let mut left = self.catalog_room.versions(self.catalog.rows_per_commit(VERSIONS_PER_STEP));
+        let mut step = Step::default();
+        for deleted in chosen {
+            let versions = self.catalog.versions_by_last(deleted.of.branch, deleted.of.epoch, left)?;
+            let whole = versions.len() < left;
+            left -= versions.len();
+            step.hand_down(m, &deleted.branch, versions)?;
+            if !whole {
+                break;
+            }
+            step.forgotten.push(deleted);
+        }
+        self.commit_dissolved(m, step)?;
+        Ok(true)
+    }
+
+    /// Deleted snapshots that nothing rests on, in the order of their making.
+    fn to_dissolve(&self, m: &Maintenance) -> Vec<Deleted> {
+        let names = self.names.read();
         let free = |id: &u64| {
-            let names = self.names.read();
             let snapshot = names.snapshots.get(id)?;
             let line = &snapshot.state.line;
             let used =
                 snapshot.state.handles.load(Ordering::Acquire) > 0 || names.has_children(line.frozen());
-            (!used).then(|| (*id, line.branch.clone(), line.frozen()))
+            (!used).then(|| Deleted { id: *id, branch: line.branch.clone(), of: line.frozen() })
         };
-        let Some((id, branch, of)) = m.deleted.iter().find_map(free) else { return Ok(false) };
-        // From here on nothing more is preserved for it, and nobody can open it any more.
-        branch.frozen.write().remove(&of.epoch);
-        self.map.end_view(of.branch, of.epoch);
-        let most = self.catalog_room.versions(VERSIONS_PER_STEP);
-        let versions = self.catalog.versions_by_last(of.branch, of.epoch, most)?;
-        if versions.is_empty() {
-            self.forget_snapshot(m, id, of)?;
-        } else {
-            self.hand_down(m, &branch, versions)?;
-        }
-        Ok(true)
+        m.deleted.iter().filter_map(free).take(SNAPSHOTS_PER_STEP).collect()
     }
 
+    fn commit_dissolved(&self, m: &mut Maintenance, step: Step) -> Result<()> {
+        let mut txn = self.catalog.begin()?;
+        txn.remove_versions(step.gone.iter().copied())?;
+        txn.put_versions(step.kept.iter())?;
+        for (branch, freed) in step.freed.values() {
+            self.put_branch_slots(&mut txn, branch, -freed)?;
+        }
+        step.forgotten.iter().try_for_each(|deleted| txn.remove_snapshot(deleted.id))?;
+        self.commit_aside(m, txn, &[])?;
+        for (branch, freed) in step.freed.values() {
+            let slots = branch.slots.load(Ordering::Relaxed);
+            branch.slots.fetch_sub((*freed as u64).min(slots), Ordering::Relaxed);
+        }
+        for Deleted { id, of, .. } in &step.forgotten {
+            m.deleted.remove(id);
+            self.names.write().snapshots.remove(id);
+            // On a branch without a writer the current map was what its newest snapshot saw.
+            if self.catalog.branch(of.branch)?.is_some_and(|b| b.dead) {
+                m.dead.insert(of.branch, 0);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Step {
     /// Gives versions to the next older snapshot that sees them, or frees their slots.
-    fn hand_down(&self, m: &mut Maintenance, branch: &Arc<Branch>, versions: Vec<Version>) -> Result<()> {
-        let mut kept = Vec::new();
-        let mut freed = 0i64;
-        for version in &versions {
+    fn hand_down(&mut self, m: &mut Maintenance, branch: &Arc<Branch>, versions: Vec<Version>) -> Result<()> {
+        let (_, freed) = self.freed.entry(branch.id).or_insert_with(|| (branch.clone(), 0));
+        for version in versions {
             let (branch_id, chunk, last) = version.key;
+            self.gone.push(version.key);
             match branch.keeper(version.entry.born, last) {
-                Some(older) => kept.push(Version { key: (branch_id, chunk, older), entry: version.entry }),
+                Some(older) => {
+                    self.kept.push(Version { key: (branch_id, chunk, older), entry: version.entry });
+                }
                 None if version.entry.slot != Slot::HOLE => {
                     m.allocator.free(version.entry.slot, branch.slot_log2)?;
-                    freed += 1;
+                    *freed += 1;
                 }
                 None => {}
             }
-        }
-        let mut txn = self.catalog.begin()?;
-        txn.remove_versions(versions.iter().map(|v| v.key))?;
-        txn.put_versions(kept.iter())?;
-        self.put_branch_slots(&mut txn, branch, -freed)?;
-        self.commit_aside(m, txn, &[])?;
-        branch.slots.fetch_sub((freed as u64).min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn forget_snapshot(&self, m: &mut Maintenance, id: u64, of: Frozen) -> Result<()> {
-        let mut txn = self.catalog.begin()?;
-        txn.remove_snapshot(id)?;
-        self.commit_aside(m, txn, &[])?;
-        m.deleted.remove(&id);
-        self.names.write().snapshots.remove(&id);
-        // On a branch without a writer the current map was what its newest snapshot saw.
-        if self.catalog.branch(of.branch)?.is_some_and(|b| b.dead) {
-            m.dead.insert(of.branch, 0);
         }
         Ok(())
     }

@@ -8,7 +8,9 @@ use super::collect::{Batch, Item, Source};
 use super::gather::{Gather, Piece};
 use super::plan::Below;
 use crate::cdp::CdpSettings;
-use crate::cdp::append::{Appended, Appender, Item as CdpItem, MAX_RECORDS, MAX_SEGMENT, Records, Shelf};
+use crate::cdp::append::{
+    Appended, Appender, Item as CdpItem, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, Records, Shelf,
+};
 use crate::cdp::log::{Applying, Patch};
 use crate::cdp::record::SHARED;
 use crate::cdp::runs::{RunWriter, Runs};
@@ -30,7 +32,6 @@ const LEAST_SUMS: u64 = 1 << 10;
 /// Records in the open segments of all branches, each held in memory by some 100 bytes, as long as
 /// each has the least.
 const ALL_ENTRIES: u64 = 1 << 20;
-const LEAST_RECORDS: u64 = 512;
 
 /// Branches that are recorded ahead, each with a thread and a buffer.
 const MAX_AHEAD: usize = 4;

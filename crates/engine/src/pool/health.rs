@@ -223,6 +223,7 @@ impl Pool {
         for (task, what) in [
             (Task::Destage, "what was acknowledged stays in the journal"),
             (Task::Upkeep, "space is not freed"),
+            (Task::Sort, "histories stay in shared segments"),
         ] {
             let Some(cause) = self.shortages.cause(task) else { continue };
             let (code, until) = match cause.kind() {

@@ -50,7 +50,8 @@ pub struct PoolOptions {
     pub low_space_percent: u8,
     /// Volumes that rest on more levels than this are made independent of them in the background (0: never).
     pub flatten_depth: u32,
-    /// Old history is compressed harder in the background.
+    /// When nothing else is to be done old history is compressed harder, and what histories have in
+    /// shared segments is sorted apart though it is little.
     pub recompress_history: bool,
     /// Branches of a batch that are recorded in segments of their own, at most: those with the most
     /// to record. The others share segments.

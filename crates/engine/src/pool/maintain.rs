@@ -87,6 +87,8 @@ pub(crate) struct Maintenance {
     pub(crate) compact_from: u64,
     /// The last step sorted runs: something else has its turn.
     sorted: bool,
+    /// The last volume whose retention was enforced.
+    pub(crate) forgot_of: u64,
     retired_slots: Retired<FreedSlot>,
     retired_files: Retired<Arc<SegmentFile>>,
     /// What was written, and how often work was called for, at the last idle step.
@@ -119,6 +121,7 @@ impl Maintenance {
             compacted: BTreeMap::new(),
             compact_from: 0,
             sorted: false,
+            forgot_of: 0,
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen: (0, 0),
@@ -179,8 +182,8 @@ impl Pool {
         if may_tidy && passing(self.upkeep(m), false)? {
             return Ok(Progress::Worked);
         }
-        let idle = may_sort && self.options.recompress_history;
-        if idle && passing(self.sort_runs(m, true), false)? {
+        let idle = self.options.recompress_history;
+        if may_sort && (idle || !turn) && passing(self.sort_runs(m, idle), false)? {
             return Ok(Progress::Worked);
         }
         m.seen = (self.journal.written(), self.work.kicks.load(Ordering::Relaxed));
@@ -285,7 +288,8 @@ impl Pool {
 
     /// Have flush points waited long enough for a commit to take them along?
     fn flushes_wait(&self, m: &Maintenance) -> bool {
-        let waited = |since| self.is_quiet(m) || self.clock.now().saturating_sub(since) >= FLUSHES_WAIT;
+        let wait = self.catalog.time_per_commit(FLUSHES_WAIT);
+        let waited = |since| self.is_quiet(m) || self.clock.now().saturating_sub(since) >= wait;
         self.flushes.oldest_waiting().is_some_and(waited)
     }
 

@@ -4,7 +4,8 @@ use super::{KIB, discard, volume, write, write_to};
 use crate::workload::Op;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Retention};
 
-/// Every write is kept: recorded, over what was recorded before, with anchors between, past a rollback.
+/// Every write is kept: recorded, over what was recorded before, with anchors between, past a
+/// rollback.
 pub(super) fn one() -> Vec<Op> {
     let cdp = |encoding| {
         Op::Cdp(1, Some(CdpSettings { encoding, anchors: AnchorPolicy::Every(3), ..CdpSettings::default() }))
