@@ -16,6 +16,7 @@ mod flushes;
 mod holes;
 mod identities;
 mod journal;
+mod pace;
 mod raw;
 mod reading;
 mod rows;
@@ -69,10 +70,6 @@ const NEW_FILE: &str = "catalog.redb.new";
 const DRAFT_FILE: &str = "catalog.redb.draft";
 /// The least space that a commit is begun with.
 const LEAST_ROOM: u64 = 512 << 10;
-/// Bytes of the catalog for each row that one step may change, and for each
-/// [`Catalog::time_per_commit`].
-const BYTES_PER_ROW: u64 = 1 << 20;
-const BYTES_PER_TIME: u64 = 4 << 30;
 /// Name of a catalog that is being restored.
 const RESTORED_FILE: &str = "catalog.redb.restored";
 /// Bytes of page cache while a pool is created.
@@ -332,21 +329,6 @@ impl Catalog {
             let value = value.ok_or_else(|| corrupt(format!("find the {key} in the catalog")))?;
             decode(key, value.value())
         })
-    }
-
-    /// Rows that a step of background work changes with one commit, `least` in a small catalog.
-    /// Each commit writes the store's own account of free pages, a byte for some 5 KiB of catalog:
-    /// steps grow with that, so that it is no more than what they change.
-    pub(crate) fn rows_per_commit(&self, least: usize) -> usize {
-        let bytes = self.store.below().bytes().unwrap_or(0);
-        usize::try_from(bytes / BYTES_PER_ROW).unwrap_or(usize::MAX).clamp(least, 8 * least)
-    }
-
-    /// Nanoseconds that may go by until what no more than a commit is needed for is committed:
-    /// `least` in a small catalog.
-    pub(crate) fn time_per_commit(&self, least: u64) -> u64 {
-        let bytes = self.store.below().bytes().unwrap_or(0);
-        least.saturating_mul((bytes / BYTES_PER_TIME).clamp(1, 10))
     }
 
     /// Bytes that the file system under the catalog could still provide; `None` where that has no meaning.
