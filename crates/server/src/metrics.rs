@@ -350,17 +350,17 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
         "Snapshots deleted by the policy of their volume.",
         app.pool.stats().snapshots_auto_deleted,
     )?;
-    let schedules = app.list_schedules().unwrap_or_default();
-    let last = schedules.iter().map(|s| {
-        let at = s.last_run.map_or(0, |at| u64::try_from(at.as_second()).unwrap_or(0));
-        ([("schedule", s.name.clone())], at)
+    let schedules = app.schedule_runs();
+    let last = schedules.iter().map(|(name, last, _)| {
+        let at = last.map_or(0, |at| u64::try_from(at.as_second()).unwrap_or(0));
+        ([("schedule", name.clone())], at)
     });
     out.gauges(
         "hindcast_schedule_last_run_time_seconds",
         "When a schedule last took snapshots, Unix time; 0 if it did not since the start.",
         last,
     )?;
-    let failed = schedules.iter().map(|s| ([("schedule", s.name.clone())], u64::from(s.error.is_some())));
+    let failed = schedules.iter().map(|(name, _, failed)| ([("schedule", name.clone())], u64::from(*failed)));
     out.gauges("hindcast_schedule_failed", "1 when the last run of a schedule failed.", failed)
 }
 

@@ -22,7 +22,23 @@ pub(crate) const CLONE: &str = "hindcast.clone";
 /// The clone that stands behind a snapshot's address.
 pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
     let id = snapshot.labels.get(CLONE)?;
+    if let Some(clone) = clone_by_default_name(pool, snapshot) {
+        return Some(clone);
+    }
     pool.volumes().into_iter().find(|volume| uuid_text(&volume.uuid) == *id)
+}
+
+/// The same where the clone has the name that it gets when nobody chooses one: found at once, however
+/// many volumes there are.
+pub(crate) fn clone_by_default_name(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
+    let id = snapshot.labels.get(CLONE)?;
+    let found = pool.volume(&default_name(&snapshot.volume, &snapshot.name)).ok()?;
+    (uuid_text(&found.uuid) == *id).then_some(found)
+}
+
+/// What a clone that was made to stand behind a snapshot's address is called.
+fn default_name(volume: &str, snapshot: &str) -> String {
+    format!("{volume}.{snapshot}")
 }
 
 /// Opens it for a client, if there is one.
@@ -116,7 +132,7 @@ impl App {
         wanted: Option<&str>,
     ) -> Result<(VolumeInfo, bool, Option<Inherited>)> {
         let SnapshotInfo { volume, name, .. } = snapshot;
-        let clone = wanted.map_or_else(|| format!("{volume}.{name}"), str::to_owned);
+        let clone = wanted.map_or_else(|| default_name(volume, name), str::to_owned);
         match (self.pool.volume(&clone), wanted) {
             (Err(error), _) if error.kind() == ErrorKind::NotFound => {
                 let making = [Making { name: &clone, of: Some(volume) }];

@@ -1,7 +1,8 @@
 //! The routes of continuous data protection: history, moments, marks, recovery.
 
-use super::convert::{self, Lineage};
+use super::convert;
 use super::error::{ApiError, Json, Path, Query};
+use super::lineage::Lineage;
 use super::routes::Shared;
 use super::{App, blocking};
 use crate::{cost, moments};
@@ -158,8 +159,9 @@ async fn recover(
 ) -> Result<(StatusCode, Json<Vec<Recovered>>), ApiError> {
     blocking(&app, move |app| {
         let made = app.recover(&what)?;
+        let lineage = Lineage::new(&app.pool);
         let made = made.into_iter().map(|made| Recovered {
-            volume: Volume { inherited: made.inherited, ..app.shown(&made.volume) },
+            volume: Volume { inherited: made.inherited, ..app.shown_by(&lineage, &made.volume) },
             moment: made.point.map(|p| convert::position((p.lsn, p.time))),
         });
         Ok((StatusCode::CREATED, Json(made.collect())))
@@ -176,9 +178,10 @@ async fn recover_in_place(
     blocking(&app, move |app| {
         let done = app.recover_in_place(&what)?;
         let lineage = Lineage::new(&app.pool);
-        let done = done
-            .iter()
-            .map(|(volume, undo)| RolledBack { volume: app.shown(volume), undo: lineage.snapshot(undo) });
+        let done = done.iter().map(|(volume, undo)| RolledBack {
+            volume: app.shown_by(&lineage, volume),
+            undo: lineage.snapshot(undo),
+        });
         Ok(Json(done.collect()))
     })
     .await

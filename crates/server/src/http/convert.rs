@@ -1,17 +1,15 @@
 //! The engine's plain data as the API's.
 
-use crate::writable;
 use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::pool::{
     self, CachePolicy, Health, IndexSize, Method, Order, Placement, Pool, PoolInfo, PoolStats, PreserveStats,
-    PvInfo, SnapshotInfo, SnapshotSpace, VolumeInfo, code,
+    PvInfo, SnapshotSpace, VolumeInfo, code,
 };
 use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 pub(crate) fn health(health: &Health) -> api::Health {
     let problem = |code: &str, message: &str| api::Problem { code: code.into(), message: message.into() };
@@ -160,82 +158,6 @@ pub(super) fn order(order: api::Order) -> Order {
     }
 }
 
-/// What rests on what, to tell where volumes and snapshots come from.
-pub(crate) struct Lineage<'a> {
-    /// Asked for snapshots: there can be very many, and mostly few are wanted.
-    pool: &'a Pool,
-    /// What branches rest on.
-    bases: BTreeMap<u64, (u64, u32)>,
-    /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and the LSN.
-    moments: BTreeMap<u64, (Option<String>, u64)>,
-    /// Volumes by what they rest on.
-    clones: BTreeMap<(u64, u32), Vec<String>>,
-}
-
-impl Lineage<'_> {
-    pub(crate) fn new(pool: &Pool) -> Lineage<'_> {
-        let bases = pool.branch_bases();
-        let mut clones: BTreeMap<_, Vec<String>> = BTreeMap::new();
-        for volume in pool.volumes() {
-            if let Some(of) = bases.get(&volume.branch) {
-                clones.entry(*of).or_default().push(volume.name);
-            }
-        }
-        Lineage { pool, bases, moments: pool.moment_bases(), clones }
-    }
-
-    /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
-    fn before(&self, branch: u64, epoch: u32) -> Option<String> {
-        let (mut branch, mut end) = (branch, epoch);
-        loop {
-            if let Some(found) = self.newest(branch, 0..end) {
-                return Some(found);
-            }
-            let base = self.bases.get(&branch)?;
-            (branch, end) = (base.0, base.1.checked_add(1)?);
-        }
-    }
-
-    /// Where a volume's current line of history begins.
-    fn origin(&self, branch: u64) -> Option<String> {
-        if let Some((volume, lsn)) = self.moments.get(&branch) {
-            return volume.as_ref().map(|volume| format!("{volume}@lsn:{lsn}"));
-        }
-        let (branch, epoch) = *self.bases.get(&branch)?;
-        self.newest(branch, epoch..epoch.checked_add(1)?)
-    }
-
-    fn newest(&self, branch: u64, epochs: Range<u32>) -> Option<String> {
-        self.pool.newest_snapshot(branch, epochs).map(|(volume, snapshot)| format!("{volume}@{snapshot}"))
-    }
-
-    pub(crate) fn snapshot(&self, info: &SnapshotInfo) -> api::Snapshot {
-        api::Snapshot {
-            volume: info.volume.clone(),
-            name: info.name.clone(),
-            uuid: uuid_text(&info.uuid),
-            size: info.size,
-            created: time(info.created),
-            labels: writable::labels(info),
-            writable: writable::clone_behind(self.pool, info).map(|clone| clone.name),
-            inherited: None,
-            expires: info.expires.map(time),
-            protected: info.protected,
-            parent: self.before(info.of.0, info.of.1),
-            clones: self.clones.get(&info.of).cloned().unwrap_or_default(),
-            handles: info.handles,
-            unique: None,
-            shared: None,
-        }
-    }
-
-    pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
-        let parent = self.before(info.branch, u32::MAX);
-        let origin = self.origin(info.branch).or_else(|| info.image.clone());
-        api::Volume { origin, parent, ..volume(info) }
-    }
-}
-
 /// Adds what snapshots of one volume take.
 pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapshot]) {
     let usage = match pool.space_usage(volume) {
@@ -250,7 +172,8 @@ pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapsho
     }
 }
 
-fn volume(info: &VolumeInfo) -> api::Volume {
+/// A volume, but for what it rests on and what other parts of the server know.
+pub(super) fn volume(info: &VolumeInfo) -> api::Volume {
     api::Volume {
         name: info.name.clone(),
         uuid: uuid_text(&info.uuid),

@@ -10,6 +10,7 @@ mod framing;
 #[cfg(test)]
 mod framing_hyper;
 mod guests;
+mod lineage;
 mod patience;
 mod probe;
 mod relocation;
@@ -35,6 +36,7 @@ use error::ApiError;
 use hindcast_api::{Limits, Listeners, Status};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
+use lineage::Lineage;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -82,8 +84,13 @@ fn host_path(path: &str, purpose: Purpose) -> impl FnOnce(&App) -> Result<Checke
 impl App {
     /// A volume as the API shows it.
     pub(crate) fn shown(&self, info: &VolumeInfo) -> hindcast_api::Volume {
+        self.shown_by(&Lineage::new(&self.pool), info)
+    }
+
+    /// The same where one answer tells of several.
+    fn shown_by(&self, lineage: &Lineage<'_>, info: &VolumeInfo) -> hindcast_api::Volume {
         let nbd = self.iscsi.nbd_rules().serves(info);
-        hindcast_api::Volume { nbd, ..convert::Lineage::new(&self.pool).volume(info) }
+        hindcast_api::Volume { nbd, ..lineage.volume(info) }
     }
 
     fn status(&self) -> Status {

@@ -1,8 +1,8 @@
 //! The routes of `/api/v1`, with their OpenAPI descriptions, and `/healthz` and `/metrics`.
 
-use super::convert::Lineage;
 use super::error::{ApiError, Json, Path, Query};
 use super::guests::{Guest, through};
+use super::lineage::Lineage;
 use super::probe::Probe;
 use super::{
     App, backups, blocking, cdp, clock, convert, flatten, host_path, relocation, schedules, snapshots,
@@ -302,7 +302,7 @@ async fn create_volume(
                 let _ = app.pool.delete_volume(&info.name, false);
             })?;
         }
-        Ok((StatusCode::CREATED, Json(app.shown(&info))))
+        Ok((StatusCode::CREATED, Json(app.shown_by(&Lineage::of_new(&app.pool), &info))))
     })
     .await
 }

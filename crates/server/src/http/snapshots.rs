@@ -1,7 +1,8 @@
 //! The routes of snapshots, clones and rollback.
 
-use super::convert::{self, Lineage};
+use super::convert;
 use super::error::{ApiError, Json, Path};
+use super::lineage::Lineage;
 use super::routes::Shared;
 use super::{App, blocking, urgent};
 use crate::iscsi::Making;
@@ -153,7 +154,7 @@ async fn roll_back(
     blocking(&app, move |app| {
         let (volume, undo) = app.roll_back(&volume, &snapshot, &how)?;
         let lineage = Lineage::new(&app.pool);
-        Ok(Json(RolledBack { volume: app.shown(&volume), undo: lineage.snapshot(&undo) }))
+        Ok(Json(RolledBack { volume: app.shown_by(&lineage, &volume), undo: lineage.snapshot(&undo) }))
     })
     .await
 }

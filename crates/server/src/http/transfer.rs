@@ -2,7 +2,7 @@
 
 use super::error::{ApiError, Json, Path, Query};
 use super::routes::Shared;
-use super::{App, MAX_TRANSFERS, blocking, convert::Lineage};
+use super::{App, MAX_TRANSFERS, blocking, lineage::Lineage};
 use crate::{moments, priority};
 use axum::body::{Body, Bytes};
 use axum::extract::State;

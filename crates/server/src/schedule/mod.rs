@@ -4,6 +4,7 @@
 //! prefix that no other schedule has, and the time. So nothing has to be written when one runs, and after a crash the next run is due when it would
 //! have been anyway.
 
+mod names;
 mod stored;
 mod when;
 
@@ -37,9 +38,10 @@ use crate::http::App;
 use crate::snapshots::{MAX_AT_ONCE, taken, time_name};
 use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Retention, Schedule};
 use hindcast_engine::disk::Dir;
-use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
+use hindcast_engine::pool::SnapshotInfo;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{SignedDuration, Timestamp};
+use names::Names;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -193,6 +195,46 @@ impl Schedules {
     fn names(&self) -> Vec<String> {
         self.state.lock().plans.keys().cloned().collect()
     }
+
+    /// The schedules that a round has to look at closely, and how long until another one is due.
+    ///
+    /// A schedule that is not due by its slot needs no look, nor does one whose slot follows from
+    /// when it was created or resumed: there can be many, and a look costs as much as its snapshots.
+    fn to_look_at(&self, now: Timestamp) -> (Vec<(String, Plan)>, Duration) {
+        let mut nap = LONGEST_NAP;
+        let mut found = Vec::new();
+        let State { plans, runs, .. } = &mut *self.state.lock();
+        for (name, plan) in plans.iter().filter(|(_, plan)| !plan.paused) {
+            let kept = runs.get(name).and_then(|run| run.slot);
+            let slot = match kept {
+                Some(_) => when::due(kept, std::iter::empty(), plan.every, now),
+                None => match when::first(plan.since, plan.every, now) {
+                    Some(slot) => slot,
+                    None => {
+                        found.push((name.clone(), plan.clone()));
+                        continue;
+                    }
+                },
+            };
+            if slot <= now {
+                found.push((name.clone(), plan.clone()));
+                continue;
+            }
+            if kept != Some(slot) {
+                runs.entry(name.clone()).or_default().slot = Some(slot);
+            }
+            nap = nap.min(until(slot, now));
+        }
+        (found, nap)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.state.lock().stopping
+    }
+}
+
+fn until(slot: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(slot.duration_since(now)).unwrap_or(LONGEST_NAP)
 }
 
 fn not_found(name: &str) -> Error {
@@ -203,7 +245,23 @@ impl App {
     /// All schedules, by name.
     pub(crate) fn list_schedules(&self) -> Result<Vec<Schedule>> {
         self.schedules.check_readable()?;
-        Ok(self.schedules.names().iter().filter_map(|name| self.schedule(name).ok()).collect())
+        let plans = self.schedules.names();
+        let plans = plans.into_iter().filter_map(|name| Some((self.schedules.get(&name).ok()?, name)));
+        let plans: Vec<((Plan, Run), String)> = plans.collect();
+        // After the plans: a volume that is not found was deleted.
+        let mut names = Names::new(|| self.pool.volumes());
+        Ok(plans.into_iter().map(|(of, name)| self.shown_schedule(&name, of, &mut names)).collect())
+    }
+
+    /// When each schedule ran last since the server was started, if it did, and whether the last run
+    /// failed; by name.
+    pub(crate) fn schedule_runs(&self) -> Vec<(String, Option<Timestamp>, bool)> {
+        let state = self.schedules.state.lock();
+        let run = |name: &String| {
+            let run = state.runs.get(name);
+            (name.clone(), run.and_then(|r| r.done), run.is_some_and(|r| r.error.is_some()))
+        };
+        state.plans.keys().map(run).collect()
     }
 
     /// The schedules whose last run failed since the server was started, and why.
@@ -215,14 +273,18 @@ impl App {
 
     /// One schedule.
     pub(crate) fn schedule(&self, name: &str) -> Result<Schedule> {
-        let (plan, run) = self.schedules.get(name)?;
-        let volumes = self.volumes_of(&plan);
+        let of = self.schedules.get(name)?;
+        Ok(self.shown_schedule(name, of, &mut Names::new(|| self.pool.volumes())))
+    }
+
+    fn shown_schedule(&self, name: &str, (plan, run): (Plan, Run), names: &mut Names<'_>) -> Schedule {
+        let volumes = names.of(&self.pool, &plan.volumes);
         let snapshots = self.snapshots_of(&plan, &volumes);
         let next = when::due(run.slot, ran(&plan, &snapshots), plan.every, Timestamp::now());
-        Ok(Schedule {
+        Schedule {
             name: name.to_owned(),
-            prefix: plan.prefix.clone(),
-            volumes: volumes.into_iter().map(|v| v.name).collect(),
+            prefix: plan.prefix,
+            volumes,
             every: plan.every,
             keep: plan.keep,
             paused: plan.paused,
@@ -231,19 +293,12 @@ impl App {
             last_run: run.done,
             error: run.error,
             snapshots: snapshots.len() as u64,
-        })
-    }
-
-    /// The volumes that are still there.
-    fn volumes_of(&self, plan: &Plan) -> Vec<VolumeInfo> {
-        let mut all: BTreeMap<Uuid, VolumeInfo> =
-            self.pool.volumes().into_iter().map(|v| (v.uuid, v)).collect();
-        plan.volumes.iter().filter_map(|id| all.remove(id)).collect()
+        }
     }
 
     /// A schedule's snapshots of volumes.
-    fn snapshots_of(&self, plan: &Plan, volumes: &[VolumeInfo]) -> Vec<SnapshotInfo> {
-        let of = |v: &VolumeInfo| self.pool.snapshots(&v.name).unwrap_or_default();
+    fn snapshots_of(&self, plan: &Plan, volumes: &[String]) -> Vec<SnapshotInfo> {
+        let of = |v: &String| self.pool.snapshots(v).unwrap_or_default();
         volumes.iter().flat_map(of).filter(|s| is_of(&plan.prefix, &s.name)).collect()
     }
 
@@ -267,6 +322,8 @@ impl App {
             }
             volumes.push(id);
         }
+        let mut names = Names::new(|| self.pool.volumes());
+        names.learn(volumes.iter().copied().zip(new.volumes.iter().cloned()));
         self.schedules.update(|plans| {
             if plans.contains_key(&new.name) {
                 let text = format!("create schedule {}: the name is taken", new.name);
@@ -288,7 +345,8 @@ impl App {
             plans.insert(new.name.clone(), plan);
             Ok(())
         })?;
-        self.schedule(&new.name)
+        let of = self.schedules.get(&new.name)?;
+        Ok(self.shown_schedule(&new.name, of, &mut names))
     }
 
     /// Changes a schedule.
@@ -314,19 +372,28 @@ impl App {
 
     /// Runs what is due. Tells how long until something else is.
     fn run_due(&self) -> Duration {
-        let mut nap = LONGEST_NAP;
-        for name in self.schedules.names() {
-            let Ok((plan, run)) = self.schedules.get(&name) else { continue };
-            if plan.paused {
+        let (plans, mut nap) = self.schedules.to_look_at(Timestamp::now());
+        // After the plans: a volume that is not found was deleted.
+        let mut names = Names::new(|| self.pool.volumes());
+        for (name, plan) in plans {
+            if self.schedules.is_stopping() {
+                break;
+            }
+            let Ok((now_planned, run)) = self.schedules.get(&name) else { continue };
+            if now_planned != plan {
+                // It was changed since this round began: it is the next one's.
+                nap = Duration::ZERO;
                 continue;
             }
-            let volumes = self.volumes_of(&plan);
+            let volumes = names.of(&self.pool, &plan.volumes);
             let now = Timestamp::now();
-            let slot = when::due(run.slot, ran(&plan, &self.snapshots_of(&plan, &volumes)), plan.every, now);
+            let slot = match run.slot {
+                Some(_) => when::due(run.slot, std::iter::empty(), plan.every, now),
+                None => when::due(None, ran(&plan, &self.snapshots_of(&plan, &volumes)), plan.every, now),
+            };
             if slot > now {
                 self.schedules.state.lock().runs.entry(name).or_default().slot = Some(slot);
-                let left = Duration::try_from(slot.duration_since(now)).unwrap_or(LONGEST_NAP);
-                nap = nap.min(left);
+                nap = nap.min(until(slot, now));
                 continue;
             }
             nap = Duration::ZERO;
@@ -344,25 +411,24 @@ impl App {
         nap
     }
 
-    fn run_schedule(&self, plan: &Plan, volumes: &[VolumeInfo], now: Timestamp) -> Result<()> {
+    fn run_schedule(&self, plan: &Plan, volumes: &[String], now: Timestamp) -> Result<()> {
         if volumes.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "take snapshots: its volumes were deleted"));
         }
         let snapshot = self.free_name(plan, volumes, now);
-        let new = |v: &VolumeInfo| NewSnapshot { volume: v.name.clone(), name: Some(snapshot.clone()) };
+        let new = |v: &String| NewSnapshot { volume: v.clone(), name: Some(snapshot.clone()) };
         let snapshots = volumes.iter().map(new).collect();
         self.create_snapshots(&CreateSnapshots { snapshots, ..CreateSnapshots::default() })?;
         for volume in volumes {
-            self.prune(plan, &volume.name)?;
+            self.prune(plan, volume)?;
         }
         Ok(())
     }
 
     /// A name that is free in all volumes: the time now, or the next free second where the clock was put back and that time is
     /// used up.
-    fn free_name(&self, plan: &Plan, volumes: &[VolumeInfo], now: Timestamp) -> String {
-        let is_taken =
-            |name: &str| volumes.iter().any(|v| self.pool.is_taken(&v.name, name).unwrap_or(false));
+    fn free_name(&self, plan: &Plan, volumes: &[String], now: Timestamp) -> String {
+        let is_taken = |name: &str| volumes.iter().any(|v| self.pool.is_taken(v, name).unwrap_or(false));
         let later = |seconds| now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
         let names = (0..NAMES_TRIED).map(|n| format!("{}-{}", plan.prefix, time_name(later(n))));
         let mut names = names.skip_while(|name| is_taken(name));
@@ -438,6 +504,52 @@ fn run(app: &App) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hindcast_engine::disk::FileDir;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn plan(prefix: &str, since: &str) -> Plan {
+        let (prefix, since) = (prefix.to_owned(), at(since));
+        Plan { prefix, volumes: vec![[1; 16]], every: 3600, keep: Retention::default(), paused: false, since }
+    }
+
+    #[test]
+    fn a_round_looks_at_what_is_due_or_unknown_only() {
+        let place = tempfile::tempdir().unwrap();
+        let schedules = Schedules::open(Arc::new(FileDir::new(place.path())));
+        let plans = [
+            ("due", plan("due", "2026-11-20T00:00:00Z")),
+            ("later", plan("later", "2026-11-20T00:00:00Z")),
+            ("new", plan("new", "2026-11-22T09:10:00Z")),
+            ("old", plan("old", "2026-11-20T00:00:00Z")),
+            ("paused", Plan { paused: true, ..plan("paused", "2026-11-20T00:00:00Z") }),
+        ];
+        let all = plans.map(|(name, plan)| (name.to_owned(), plan));
+        schedules
+            .update(|plans| {
+                plans.extend(all);
+                Ok(())
+            })
+            .unwrap();
+        let slot = |name: &str, slot: &str| {
+            schedules.state.lock().runs.entry(name.into()).or_default().slot = Some(at(slot));
+        };
+        slot("due", "2026-11-22T09:00:00Z");
+        slot("later", "2026-11-22T10:00:00Z");
+        let looked_at = |now: &str| -> (Vec<String>, Duration) {
+            let (found, nap) = schedules.to_look_at(at(now));
+            (found.into_iter().map(|(name, _)| name).collect(), nap)
+        };
+        // Of the old one nobody knows before its snapshots are looked at.
+        assert_eq!(looked_at("2026-11-22T09:30:00Z"), (vec!["due".into(), "old".into()], LONGEST_NAP));
+        slot("due", "2026-11-22T10:00:00Z");
+        slot("old", "2026-11-22T10:00:00Z");
+        assert_eq!(looked_at("2026-11-22T09:59:58Z"), (vec![], Duration::from_secs(2)));
+        let all = ["due", "later", "new", "old"].map(str::to_owned).to_vec();
+        assert_eq!(looked_at("2026-11-22T10:00:00Z").0, all);
+    }
 
     #[test]
     fn snapshots_are_told_by_their_names() {

@@ -40,6 +40,12 @@ pub(super) fn due(
     }
 }
 
+/// The same where nobody knows of earlier runs, if it follows from when the schedule was created or
+/// resumed alone: no run since then can matter where that and now lie in the same interval.
+pub(super) fn first(since: Timestamp, every: u64, now: Timestamp) -> Option<Timestamp> {
+    (since <= now).then(|| next(since, every)).filter(|slot| *slot > now)
+}
+
 /// Which of the snapshots taken at `times`, in the order in which they were taken, are kept no more.
 ///
 /// The order decides which snapshot is newer, because the clock may have been set between two of them. So the newest one always

@@ -1,0 +1,132 @@
+//! Where volumes and snapshots come from, as answers tell it.
+
+use super::convert;
+use crate::writable;
+use hindcast_api as api;
+use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
+use hindcast_engine::world::uuid_text;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What rests on what, for one answer. Each part is asked for when the answer needs it, and once:
+/// most answers about one volume need none of them, and each costs as much as the pool has volumes.
+pub(crate) struct Lineage<'a> {
+    /// Asked for snapshots: there can be very many, and mostly few are wanted.
+    pool: &'a Pool,
+    /// What branches rest on.
+    bases: OnceCell<BTreeMap<u64, (u64, u32)>>,
+    /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and the LSN.
+    moments: OnceCell<BTreeMap<u64, (Option<String>, u64)>>,
+    /// Volumes by what they rest on.
+    clones: OnceCell<BTreeMap<(u64, u32), Vec<String>>>,
+    /// Names of volumes by identity, as labels have it.
+    names: OnceCell<BTreeMap<String, String>>,
+}
+
+impl Lineage<'_> {
+    pub(crate) fn new(pool: &Pool) -> Lineage<'_> {
+        Lineage {
+            pool,
+            bases: OnceCell::new(),
+            moments: OnceCell::new(),
+            clones: OnceCell::new(),
+            names: OnceCell::new(),
+        }
+    }
+
+    /// For the answer about a volume that was just created, and not of another one: it rests on no
+    /// branch, so nobody has to look.
+    pub(crate) fn of_new(pool: &Pool) -> Lineage<'_> {
+        Lineage { bases: OnceCell::from(BTreeMap::new()), ..Lineage::new(pool) }
+    }
+
+    fn base(&self, branch: u64) -> Option<(u64, u32)> {
+        self.bases.get_or_init(|| self.pool.branch_bases()).get(&branch).copied()
+    }
+
+    /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
+    fn before(&self, branch: u64, epoch: u32) -> Option<String> {
+        let (mut branch, mut end) = (branch, epoch);
+        loop {
+            if let Some(found) = self.newest(branch, 0..end) {
+                return Some(found);
+            }
+            let base = self.base(branch)?;
+            (branch, end) = (base.0, base.1.checked_add(1)?);
+        }
+    }
+
+    /// Where a volume's current line of history begins.
+    fn origin(&self, branch: u64) -> Option<String> {
+        // Who rests on a moment rests on its branch.
+        let (base, epoch) = self.base(branch)?;
+        let moments = self.moments.get_or_init(|| self.pool.moment_bases());
+        if let Some((volume, lsn)) = moments.get(&branch) {
+            return volume.as_ref().map(|volume| format!("{volume}@lsn:{lsn}"));
+        }
+        self.newest(base, epoch..epoch.checked_add(1)?)
+    }
+
+    fn newest(&self, branch: u64, epochs: Range<u32>) -> Option<String> {
+        self.pool.newest_snapshot(branch, epochs).map(|(volume, snapshot)| format!("{volume}@{snapshot}"))
+    }
+
+    /// The volumes that rest on a snapshot, by name.
+    fn clones(&self, info: &SnapshotInfo) -> Vec<String> {
+        if !info.pinned {
+            return Vec::new();
+        }
+        let all = self.clones.get_or_init(|| {
+            let bases = self.bases.get_or_init(|| self.pool.branch_bases());
+            let mut clones: BTreeMap<_, Vec<String>> = BTreeMap::new();
+            let volumes = if bases.is_empty() { Vec::new() } else { self.pool.volumes() };
+            for volume in volumes {
+                if let Some(of) = bases.get(&volume.branch) {
+                    clones.entry(*of).or_default().push(volume.name);
+                }
+            }
+            clones
+        });
+        all.get(&info.of).cloned().unwrap_or_default()
+    }
+
+    /// The clone that stands behind a snapshot's address.
+    fn writable(&self, info: &SnapshotInfo) -> Option<String> {
+        let id = info.labels.get(writable::CLONE)?;
+        if let Some(clone) = writable::clone_by_default_name(self.pool, info) {
+            return Some(clone.name);
+        }
+        let all = || self.pool.volumes().into_iter().map(|v| (uuid_text(&v.uuid), v.name)).collect();
+        self.names.get_or_init(all).get(id).cloned()
+    }
+
+    pub(crate) fn snapshot(&self, info: &SnapshotInfo) -> api::Snapshot {
+        api::Snapshot {
+            volume: info.volume.clone(),
+            name: info.name.clone(),
+            uuid: uuid_text(&info.uuid),
+            size: info.size,
+            created: convert::time(info.created),
+            labels: writable::labels(info),
+            writable: self.writable(info),
+            inherited: None,
+            expires: info.expires.map(convert::time),
+            protected: info.protected,
+            parent: self.before(info.of.0, info.of.1),
+            clones: self.clones(info),
+            handles: info.handles,
+            unique: None,
+            shared: None,
+        }
+    }
+
+    pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
+        let parent = self.before(info.branch, u32::MAX);
+        let origin = self.origin(info.branch).or_else(|| info.image.clone());
+        api::Volume { origin, parent, ..convert::volume(info) }
+    }
+}
+
+#[cfg(test)]
+mod tests;
