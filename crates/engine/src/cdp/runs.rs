@@ -158,6 +158,11 @@ impl SharedLog {
         }
     }
 
+    /// Are there runs that can be brought elsewhere?
+    pub(crate) fn any_wait(&self) -> bool {
+        self.state.lock().segments.values().any(|shared| shared.waiting > 0)
+    }
+
     /// Are there too many of them, or more than `most` bytes?
     pub(crate) fn is_crowded(&self, most: u64) -> bool {
         let state = self.state.lock();

@@ -205,6 +205,9 @@ impl Pool {
     }
 
     fn to_sort(&self, m: &Maintenance, idle: bool) -> Vec<Neighbours> {
+        if !self.shared.any_wait() {
+            return Vec::new();
+        }
         let most = self.waiting_runs();
         let least = if idle { IDLE_RUNS.min(most) } else { most };
         let crowded = self.shared.is_crowded(self.options.shared_segment_bytes);

@@ -150,6 +150,8 @@ struct Work {
     wanted: Mutex<bool>,
     /// Calls so far.
     kicks: AtomicU64,
+    /// When policies are looked at again, by the monotonic clock.
+    policies_after: AtomicU64,
     signal: Condvar,
     closed: AtomicBool,
     /// Closing has ended, and went well.
