@@ -28,8 +28,8 @@ pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<Volum
     pool.volumes().into_iter().find(|volume| uuid_text(&volume.uuid) == *id)
 }
 
-/// The same where the clone has the name that it gets when nobody chooses one: found at once, however
-/// many volumes there are.
+/// The same where the clone has the name that it gets when nobody chooses one: found at once,
+/// however many volumes there are.
 pub(crate) fn clone_by_default_name(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
     let id = snapshot.labels.get(CLONE)?;
     let found = pool.volume(&default_name(&snapshot.volume, &snapshot.name)).ok()?;

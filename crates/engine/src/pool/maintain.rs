@@ -237,8 +237,8 @@ impl Pool {
         Ok(self.forget_history(m)? || self.reclaim(m)?)
     }
 
-    /// One control operation that a policy asks for. With very many volumes looking at all of them is
-    /// not for each step: it takes a twentieth of the time.
+    /// One control operation that a policy asks for. With very many volumes looking at all of them
+    /// is not for each step: it takes a twentieth of the time.
     fn look_at_policies(&self) -> Result<bool> {
         let began = self.world.clock.monotonic();
         if began < self.work.policies_after.load(Ordering::Relaxed) {

@@ -16,7 +16,8 @@ pub(crate) struct Lineage<'a> {
     pool: &'a Pool,
     /// What branches rest on.
     bases: OnceCell<BTreeMap<u64, (u64, u32)>>,
-    /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and the LSN.
+    /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and
+    /// the LSN.
     moments: OnceCell<BTreeMap<u64, (Option<String>, u64)>>,
     /// Volumes by what they rest on.
     clones: OnceCell<BTreeMap<(u64, u32), Vec<String>>>,

@@ -199,7 +199,8 @@ impl Schedules {
     /// The schedules that a round has to look at closely, and how long until another one is due.
     ///
     /// A schedule that is not due by its slot needs no look, nor does one whose slot follows from
-    /// when it was created or resumed: there can be many, and a look costs as much as its snapshots.
+    /// when it was created or resumed: there can be many, and a look costs as much as its
+    /// snapshots.
     fn to_look_at(&self, now: Timestamp) -> (Vec<(String, Plan)>, Duration) {
         let mut nap = LONGEST_NAP;
         let mut found = Vec::new();
@@ -253,8 +254,8 @@ impl App {
         Ok(plans.into_iter().map(|(of, name)| self.shown_schedule(&name, of, &mut names)).collect())
     }
 
-    /// When each schedule ran last since the server was started, if it did, and whether the last run
-    /// failed; by name.
+    /// When each schedule ran last since the server was started, if it did, and whether the last
+    /// run failed; by name.
     pub(crate) fn schedule_runs(&self) -> Vec<(String, Option<Timestamp>, bool)> {
         let state = self.schedules.state.lock();
         let run = |name: &String| {

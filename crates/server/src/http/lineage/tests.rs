@@ -1,5 +1,5 @@
-//! Answers about one volume or snapshot are what looking at everything comes to, and look at no more
-//! than they need.
+//! Answers about one volume or snapshot are what looking at everything comes to, and look at no
+//! more than they need.
 
 use super::*;
 use crate::world;
