@@ -418,8 +418,11 @@ impl Oracle {
         tail.append(&mut self.in_flight);
         let least = if promise == Promise::Acknowledged { acknowledged } else { 0 };
         let mut replay = Replay::new(self.base.clone(), found);
-        // Where sectors can't be read several prefixes explain what was found: then the LSN tells.
+        // Where sectors can't be read several prefixes explain what was found: then the LSN tells. Of
+        // what was cut short each record took one at least.
         let told = lsns.partition_point(|at| *at <= lsn);
+        let last = lsns.last().copied().unwrap_or(self.last_lsn);
+        let most = acknowledged + lsn.saturating_sub(last) as usize;
         let mut fitting: Option<(usize, State)> = None;
         let mut shortest = None;
         let mut best = (i64::MAX, 0, String::new());
@@ -435,7 +438,11 @@ impl Oracle {
                 let other = fitting.as_ref().is_some_and(|(_, state)| state.lines != replay.state.lines);
                 self.space_doubtful |= other;
                 shortest.get_or_insert(length);
-                if told == acknowledged || fitting.as_ref().is_none_or(|(length, _)| *length != told) {
+                let better = fitting.as_ref().is_none_or(|(known, _)| match told == acknowledged {
+                    true => length <= most,
+                    false => *known != told,
+                });
+                if better {
                     fitting = Some((length, replay.state.clone()));
                 }
             } else if wrong <= best.0 {

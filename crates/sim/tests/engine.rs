@@ -66,6 +66,10 @@ fn seeds_of_whole_runs_that_found_bugs() {
             2055591,
             "the model knew no catalog that finds its file system full, and goes on where there is space",
         ),
+        (
+            14474,
+            "the model took a discard that was cut short for done: its sector could not be read, and the LSN said otherwise",
+        ),
         (2112705, "extents took what a file system keeps for the catalog, though a device had others"),
         (
             3050784,
