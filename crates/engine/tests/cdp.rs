@@ -4,11 +4,11 @@
 mod common;
 
 use bytes::Bytes;
-use common::{KIB, MIB, Site};
+use common::{KIB, MIB, Site, content_of, flip};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Dir, MemDir, OpenMode};
+use hindcast_engine::disk::{Dir, MemDir};
 use hindcast_engine::pool::{Placement, Pool, PoolConfig, PoolOptions, Progress};
 use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
@@ -302,20 +302,6 @@ fn records(dir: &MemDir) -> Vec<(String, u64)> {
         starts.into_iter().map(move |at| (name.clone(), at as u64))
     };
     names.flat_map(of_file).collect()
-}
-
-fn content_of(dir: &MemDir, name: &str) -> Vec<u8> {
-    let disk = dir.open(name, OpenMode::Existing).unwrap();
-    let mut bytes = vec![0; disk.len().unwrap() as usize];
-    disk.read_at(&mut bytes, 0).unwrap();
-    bytes
-}
-
-fn flip(dir: &MemDir, name: &str, at: u64) {
-    let disk = dir.open(name, OpenMode::Existing).unwrap();
-    let mut byte = [0];
-    disk.read_at(&mut byte, at).unwrap();
-    disk.write_at(&[!byte[0]], at).unwrap();
 }
 
 /// `undo` leads from the anchor after a moment, `redo` from the one before it: a record that is damaged can cost the moments on

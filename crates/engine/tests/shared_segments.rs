@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{KIB, MIB, Site, idle, write};
+use common::{KIB, MIB, Site, content_of, flip, idle, write};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir, OpenMode, SyncPurpose};
@@ -280,23 +280,10 @@ fn background_work_ends_when_all_is_sorted() {
     assert_eq!(many.site.pool.stats().history_runs, 0);
 }
 
-fn content_of(dir: &MemDir, name: &str) -> Vec<u8> {
-    let disk = dir.open(name, OpenMode::Existing).unwrap();
-    let mut bytes = vec![0; disk.len().unwrap() as usize];
-    disk.read_at(&mut bytes, 0).unwrap();
-    bytes
-}
-
-fn flip(dir: &MemDir, name: &str, at: usize) {
-    let disk = dir.open(name, OpenMode::Existing).unwrap();
-    let byte = content_of(dir, name)[at];
-    disk.write_at(&[!byte], at as u64).unwrap();
-}
-
 /// Where things with this magic begin in a file.
-fn places(dir: &MemDir, name: &str, magic: &[u8]) -> Vec<usize> {
+fn places(dir: &MemDir, name: &str, magic: &[u8]) -> Vec<u64> {
     let bytes = content_of(dir, name);
-    (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(magic)).collect()
+    (0..bytes.len() as u64).step_by(8).filter(|at| bytes[*at as usize..].starts_with(magic)).collect()
 }
 
 impl Many {
@@ -422,7 +409,7 @@ fn a_shared_segment_is_cut_short_or_gone() {
         if cut {
             let disk = many.site.dir.open(&name, OpenMode::Existing).unwrap();
             let second = places(&many.site.dir, &name, b"HCDR")[2 * 3];
-            disk.set_len(second as u64).unwrap();
+            disk.set_len(second).unwrap();
         } else {
             many.site.dir.remove(&name).unwrap();
         }

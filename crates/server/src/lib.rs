@@ -31,6 +31,8 @@ mod schedule;
 mod settings;
 mod snapshots;
 mod storage;
+#[cfg(test)]
+mod testing;
 mod world;
 mod writable;
 

@@ -328,3 +328,70 @@ pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &Shelf, shared: &SharedLog) 
     // The names of shared segments stay, so that only what is added is seen.
     (room, closing)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cdp::{AnchorPolicy, CdpSettings, Compression, Moment};
+    use crate::device::{BlockDevice, WriteOp};
+    use crate::pool::{Pool, PoolOptions, Progress};
+    use crate::testing::Inside;
+    use bytes::Bytes;
+
+    /// The recorder of the next batch and a sort would write behind the same end of the log.
+    #[test]
+    fn a_branch_that_is_recorded_ahead_is_not_sorted() {
+        const SIZE: u64 = 1 << 20;
+        let Inside { dir, world, pool } = Inside::new(SIZE);
+        drop(pool);
+        let options = PoolOptions {
+            own_histories: 0,
+            waiting_runs: 1,
+            destage_threads: 1,
+            destage_start_percent: 0,
+            batch_bytes: 256 << 10,
+            recompress_history: false,
+            ..PoolOptions::default()
+        };
+        let pool = Pool::open(dir, world, options).unwrap();
+        let (compression, anchors) = (Compression::None, AnchorPolicy::Never);
+        pool.set_cdp("v", Some(CdpSettings { compression, anchors, ..CdpSettings::default() })).unwrap();
+        let volume = pool.open_volume("v", false).unwrap();
+        let mut moments = Vec::new();
+        let mut fill = |byte: u8, len: u64| {
+            for at in (0..len).step_by(64 << 10) {
+                let content = Bytes::from(vec![byte; len.min(64 << 10) as usize]);
+                let mut op = [WriteOp::new(at, content)];
+                volume.write(&mut op, true);
+                op[0].result.clone().unwrap();
+            }
+            moments.push((pool.stats().sequenced_lsn, byte));
+        };
+        fill(1, SIZE);
+        pool.drain().unwrap();
+        while pool.maintain().unwrap() != Progress::Idle {}
+        // A run, and then batches that are recorded in a segment of the branch's own.
+        fill(2, 4096);
+        pool.drain().unwrap();
+        fill(3, SIZE);
+        assert_eq!(pool.destage_step().unwrap(), Progress::Worked);
+        let branch = pool.names.read().volume("v").unwrap().line.branch.clone();
+        let waiting = || branch.cdp.log.read().runs.len();
+        {
+            let m = &mut *pool.maintenance.lock();
+            let is_ahead = m.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id));
+            assert!(is_ahead, "nothing is recorded ahead");
+            assert_eq!(waiting(), 1);
+            assert!(!pool.sort_runs(m, false).unwrap() && waiting() == 1);
+            // Without the recorder nothing stands in the way.
+            m.ahead = None;
+            assert!(pool.sort_runs(m, false).unwrap() && waiting() == 0);
+        }
+        pool.drain().unwrap();
+        for (lsn, byte) in moments {
+            let view = pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
+            let mut found = [0; 4096];
+            view.read(0, &mut found).unwrap();
+            assert!(found.iter().all(|b| *b == byte), "at LSN {lsn}: {}", found[0]);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hindcast_engine::Volume;
 use hindcast_engine::check::{CheckOptions, Finding, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::MemDir;
+use hindcast_engine::disk::{Dir, MemDir, OpenMode};
 use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec};
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use std::sync::Arc;
@@ -99,6 +99,22 @@ pub fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
     volume.write(&mut ops, false);
     let [op] = ops;
     op.result.unwrap();
+}
+
+/// All of a file.
+pub fn content_of(dir: &MemDir, name: &str) -> Vec<u8> {
+    let disk = dir.open(name, OpenMode::Existing).unwrap();
+    let mut bytes = vec![0; disk.len().unwrap() as usize];
+    disk.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// Inverts a byte of a file.
+pub fn flip(dir: &MemDir, name: &str, at: u64) {
+    let disk = dir.open(name, OpenMode::Existing).unwrap();
+    let mut byte = [0];
+    disk.read_at(&mut byte, at).unwrap();
+    disk.write_at(&[!byte[0]], at).unwrap();
 }
 
 /// All of a volume.

@@ -41,34 +41,14 @@ impl<'a> Names<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world;
-    use hindcast_engine::disk::{Dir, FileDir};
-    use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+    use crate::testing::{create, pool};
     use std::cell::Cell;
-    use std::sync::Arc;
-
-    const M: u64 = 1 << 20;
-
-    fn pool() -> (tempfile::TempDir, Arc<Pool>) {
-        let place = tempfile::tempdir().unwrap();
-        let dir: Arc<dyn Dir> = Arc::new(FileDir::new(place.path()));
-        let config = PoolConfig { journal_size: 16 * M, segment_size: 4 * M, ..PoolConfig::default() };
-        let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 * M), force: false };
-        Pool::create(dir.clone(), &world::real(), &config, Placement::Anywhere, &[pv]).unwrap();
-        (place, Pool::open(dir, world::real(), PoolOptions::default()).unwrap())
-    }
-
-    fn create(pool: &Pool, name: &str) -> Uuid {
-        let new =
-            NewVolume { name: name.into(), size: M, chunk_size: 16 << 10, block_size: 512, read_only: false };
-        pool.create_volume(&new).unwrap().uuid
-    }
 
     #[test]
     fn volumes_are_looked_at_once_for_many_schedules() {
         let (_place, pool) = pool();
-        let ids: Vec<Uuid> = ["a", "b", "c"].map(|name| create(&pool, name)).to_vec();
-        let gone = create(&pool, "gone");
+        let ids: Vec<Uuid> = ["a", "b", "c"].map(|name| create(&pool, name).uuid).to_vec();
+        let gone = create(&pool, "gone").uuid;
         pool.delete_volume("gone", false).unwrap();
         let looks = Cell::new(0);
         let mut names = Names::new(|| {
@@ -85,7 +65,7 @@ mod tests {
     #[test]
     fn who_was_renamed_meanwhile_is_found() {
         let (_place, pool) = pool();
-        let (a, b) = (create(&pool, "a"), create(&pool, "b"));
+        let (a, b) = (create(&pool, "a").uuid, create(&pool, "b").uuid);
         let mut names = Names::new(|| pool.volumes());
         assert_eq!(names.of(&pool, &[a, b]), ["a", "b"]);
         pool.rename_volume("a", "was-a").unwrap();
@@ -98,7 +78,7 @@ mod tests {
     #[test]
     fn names_that_are_known_need_no_look() {
         let (_place, pool) = pool();
-        let (a, b) = (create(&pool, "a"), create(&pool, "b"));
+        let (a, b) = (create(&pool, "a").uuid, create(&pool, "b").uuid);
         let looks = Cell::new(0);
         let mut names = Names::new(|| {
             looks.set(looks.get() + 1);

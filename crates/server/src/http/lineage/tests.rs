@@ -2,28 +2,8 @@
 //! more than they need.
 
 use super::*;
-use crate::world;
+use crate::testing::{create, pool};
 use hindcast_engine::cdp::{CdpSettings, Moment};
-use hindcast_engine::disk::{Dir, FileDir};
-use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
-use std::sync::Arc;
-
-const M: u64 = 1 << 20;
-
-fn pool() -> (tempfile::TempDir, Arc<Pool>) {
-    let place = tempfile::tempdir().unwrap();
-    let dir: Arc<dyn Dir> = Arc::new(FileDir::new(place.path()));
-    let config = PoolConfig { journal_size: 16 * M, segment_size: 4 * M, ..PoolConfig::default() };
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 * M), force: false };
-    Pool::create(dir.clone(), &world::real(), &config, Placement::Anywhere, &[pv]).unwrap();
-    (place, Pool::open(dir, world::real(), PoolOptions::default()).unwrap())
-}
-
-fn create(pool: &Pool, name: &str) -> VolumeInfo {
-    let new =
-        NewVolume { name: name.into(), size: M, chunk_size: 16 << 10, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap()
-}
 
 fn snap(pool: &Pool, volume: &str, name: &str) -> SnapshotInfo {
     pool.create_snapshots(&[(volume, name)]).unwrap().remove(0)
