@@ -16,8 +16,8 @@ impl Catalog {
         usize::try_from(bytes / BYTES_PER_ROW).unwrap_or(usize::MAX).clamp(least, 8 * least)
     }
 
-    /// Nanoseconds that may go by until what no more than a commit is needed for is committed:
-    /// `least` in a small catalog.
+    /// Nanoseconds that changes without a batch may wait for a commit of their own: `least` in a
+    /// small catalog.
     pub(crate) fn time_per_commit(&self, least: u64) -> u64 {
         let bytes = self.store.below().bytes().unwrap_or(0);
         least.saturating_mul((bytes / BYTES_PER_TIME).clamp(1, 10))

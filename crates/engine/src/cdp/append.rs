@@ -17,12 +17,13 @@ use std::sync::Arc;
 
 /// Segments are closed when they have so many bytes, or as many as a journal segment if that is less.
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
-/// Of a history with a limit in bytes: when they have this part of it, but no less than so much.
+/// A segment of a history with a limit in bytes is closed at this part of the limit, but never
+/// below [`MIN_SEGMENT`].
 const LIMIT_PARTS: u64 = 8;
 const MIN_SEGMENT: u64 = 256 << 10;
-/// And when they have so many records: what the open one has is held in memory.
+/// A segment is closed when it has so many records: the index of the open one is in memory.
 pub(crate) const MAX_RECORDS: u64 = 64 << 10;
-/// Where very many branches are recorded: when they have so many.
+/// The least that [`MAX_RECORDS`] shrinks to, where very many branches are recorded.
 pub(crate) const LEAST_RECORDS: u64 = 512;
 /// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
 const PIECE: usize = 2 << 20;
@@ -43,15 +44,15 @@ pub(crate) struct Shelf {
     pub(crate) files: OpenFiles,
     pub(crate) pool: [u8; 16],
     pub(crate) branch: u64,
-    /// Segments are closed when they have so many bytes,
+    /// Segments are closed when they have so many bytes.
     pub(crate) limit: u64,
-    /// or so many records.
+    /// Segments are closed when they have so many records.
     pub(crate) most: u64,
 }
 
 impl Shelf {
-    /// For a history that is kept in this way. What is forgotten of one with a limit in bytes is
-    /// whole segments, so these are small beside it.
+    /// The same for a history with these settings. Retention forgets whole segments, so the
+    /// segments of a history with a limit in bytes are small beside the limit.
     pub(crate) fn fit(mut self, settings: &CdpSettings) -> Shelf {
         if let Some(bytes) = settings.retention.bytes {
             self.limit = self.limit.min((bytes / LIMIT_PARTS).max(MIN_SEGMENT));
@@ -97,7 +98,7 @@ impl Draft {
         Draft::of((file, disk), record, Vec::new())
     }
 
-    /// One that goes on where `record` ends.
+    /// A draft that goes on where `record` ends.
     pub(crate) fn of(
         (file, disk): (SegmentFile, SegmentDisk),
         record: SegmentRecord,
@@ -113,13 +114,13 @@ impl Draft {
         self.written + self.buffer.len() as u64
     }
 
-    /// What comes next in this shared segment is the run of a branch.
+    /// Begins the run of a branch in this shared segment.
     pub(crate) fn begin_run(&mut self, branch: u64) {
         self.file = self.file.of_run(branch);
         self.record = SegmentRecord { sealed: true, ..SegmentRecord::empty(0, self.len(), self.len()) };
     }
 
-    /// Ends the run with its index. None when there is nothing in it.
+    /// Ends the run with its index. None when the run is empty.
     pub(crate) fn end_run(&mut self, lane: &mut Lane) -> Result<Option<SegmentRecord>> {
         if self.entries.is_empty() {
             return Ok(None);
@@ -135,7 +136,7 @@ impl Draft {
         Ok(Some(self.record))
     }
 
-    /// Writes what is left of the runs: nothing that comes later shares a block with them.
+    /// Writes the rest of the runs up to the end of a block. No later run shares a block with them.
     pub(crate) fn end_runs(&mut self, lane: &mut Lane) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -144,7 +145,7 @@ impl Draft {
         self.write(lane)
     }
 
-    /// Of the records that come next.
+    /// The salt of the records that come next.
     fn salt(&self) -> u32 {
         self.file.salt()
     }
@@ -291,7 +292,7 @@ impl Item {
     }
 }
 
-/// Appends a payload.
+/// Appends the payload of a record that replaces `old` by `new`; how it is compressed.
 pub(crate) fn put_payload(
     (encoding, packer): (Encoding, &mut Packer),
     old: &[u8],
@@ -318,11 +319,11 @@ pub(crate) struct Appender {
     continued: bool,
     /// The open segment is closed before the first record that comes.
     ends: bool,
-    /// The segment that comes next has this number, which was that of a run.
+    /// The number of the next segment, taken over from a run.
     seq: Option<u64>,
     sealed: Vec<Draft>,
     new_files: bool,
-    /// Of its syncs.
+    /// Why its syncs are made.
     purpose: SyncPurpose,
 }
 
@@ -341,9 +342,9 @@ pub(crate) struct Appended {
 }
 
 enum Added {
-    /// To segments of its own. `continued`: the open one was the log's.
+    /// Segments of the branch's own. `continued`: `open` goes on with the log's open segment.
     Segments { sealed: Vec<Draft>, open: Option<Box<Draft>>, continued: bool },
-    /// As a run, whose number is the one before the next.
+    /// A run. Its number among the branch's segments is `next_seq` - 1.
     Run { file: SegmentFile, record: SegmentRecord },
 }
 
@@ -360,7 +361,8 @@ impl Appender {
             Ok::<_, Error>(Draft::of((o.file.clone(), o.file.open()?), o.record, o.groups.clone()))
         };
         let current = log.open.as_ref().map(open).transpose()?;
-        // What comes is behind runs, or must not be lost with what is damaged.
+        // Numbers grow with LSNs, so nothing is appended before runs. Nothing is appended to a
+        // damaged segment either: it would be lost with it.
         let ends = log.is_open_behind() || log.open.as_ref().is_some_and(|open| open.incomplete);
         Ok(Appender {
             branch: branch.clone(),
@@ -380,9 +382,9 @@ impl Appender {
         })
     }
 
-    /// For what is brought out of runs: to a new segment with the number of the first of them, or
-    /// to the end of the open segment. It is closed only when that is asked for. An open segment
-    /// that lies before a new one is closed.
+    /// For sorting runs apart. `seq` is the number of the new segment that the records go to;
+    /// without it they go to the end of the open segment. Only [`Appender::seal`] closes that
+    /// segment. A new segment behind the open one closes the open one first.
     pub(crate) fn for_runs(branch: &Arc<Branch>, shelf: Shelf, seq: Option<u64>) -> Result<Appender> {
         let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
         let shelf = Shelf { limit: u64::MAX, most: u64::MAX, ..shelf };
@@ -396,7 +398,7 @@ impl Appender {
         Ok(appender)
     }
 
-    /// Are there new files, whose names are not durable yet? It is up to the caller now.
+    /// Were files made? The caller makes their names durable.
     pub(crate) fn take_new_names(&mut self) -> bool {
         std::mem::take(&mut self.new_files)
     }

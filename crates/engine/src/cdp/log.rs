@@ -81,11 +81,12 @@ pub(crate) struct LogState {
     anchors: BTreeMap<u64, u64>,
     /// The events that say how it was recorded and how large the volume was: few, among many anchors.
     turns: BTreeMap<u64, Event>,
-    /// Segments of its own that are closed, and runs in shared ones, by number: LSNs grow with it.
+    /// By number: closed segments of the branch's own, and runs in shared segments. LSNs grow with
+    /// the number.
     pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
-    /// The one that is appended to. There may be runs, and closed segments, behind it.
+    /// The segment that is appended to. Runs and closed segments may lie behind it.
     pub(crate) open: Option<Open>,
-    /// The numbers of runs that wait to be brought to segments of its own.
+    /// The numbers of runs that wait to be sorted apart.
     pub(crate) runs: BTreeSet<u64>,
     /// The number of the next segment.
     pub(crate) next_seq: u64,
@@ -343,7 +344,7 @@ impl LogState {
         self.open.as_ref().is_some_and(|open| last.is_some_and(|last| last > open.file.head.seq))
     }
 
-    /// All segments and runs in their order, so in that of LSNs: number, what they are.
+    /// All segments and runs with their numbers, in the order of LSNs.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (u64, &SegmentRecord)> {
         let open = self.open.as_ref().map(|open| (open.file.head.seq, &open.record));
         let at = open.map_or(u64::MAX, |(seq, _)| seq);
@@ -406,8 +407,7 @@ impl LogState {
         self.events.range(1..lsn).map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
     }
 
-    /// Nothing is recorded, and nothing was. The segments that were the log's, and the file of the
-    /// open one.
+    /// Empties the log. Returns its closed segments and runs, and the file of its open segment.
     pub(crate) fn clear(&mut self) -> (Vec<Arc<Sealed>>, Option<SegmentFile>) {
         let empty =
             LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };

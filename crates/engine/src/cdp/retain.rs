@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 
 /// Histories whose beginnings are forgotten with one commit.
 const RAISES: usize = 64;
-/// What is forgotten at once, for its age or because there is too much, is at least this part of
-/// what is to be kept: runs are short, and a commit for each would be dear.
+/// Retention forgets at least this part of what a history keeps at once. Runs are short, and a
+/// commit for each run would be dear.
 const SPARED: u64 = 64;
 
 /// A volume's past on one branch.
@@ -39,9 +39,9 @@ struct Due {
     cutoff: Option<u64>,
     /// How long history is to be kept.
     time: u64,
-    /// There are so many bytes too many,
+    /// Bytes that the history has above its limit.
     excess: u64,
-    /// and so many may be kept.
+    /// The limit in bytes; 0: there is none.
     most: u64,
 }
 
@@ -67,13 +67,15 @@ impl Due {
         })
     }
 
-    /// What the first stretch loses that can lose its beginning; others come with later steps.
+    /// The new beginning of the first stretch that can lose a part. Other stretches come with later
+    /// steps.
     fn raises(&self) -> Option<Raise> {
-        // What is wanted no more, and stays for a while, does not cost what is younger.
+        // Expired stretches that something rests on stay for a while. Their bytes do not make
+        // younger stretches lose theirs.
         let held: u64 = self.expired().map(|(s, _)| s.branch.cdp.log.read().stored()).sum();
         self.stretches.iter().enumerate().find_map(|(n, stretch)| {
             let excess = if n == 0 { self.excess } else { self.excess.saturating_sub(held) };
-            // More than there are too many, so that not each batch has to.
+            // More than the excess goes, so that not each batch needs a commit.
             let excess = (excess > 0).then(|| excess.max(self.most / SPARED));
             let (lsn, time) = stretch.branch.cdp.new_floor(self, excess)?;
             stretch.branch.cdp.may_forget(lsn).then(|| Raise::new(&stretch.branch, lsn, time))
@@ -259,7 +261,8 @@ impl Pool {
         m.held_up.clear();
         let mut raises = Vec::new();
         let mut volumes = self.with_history();
-        // Where more comes of age than steps can take all of them have their turn.
+        // The volumes behind the last one come first. So each has its turn where more comes of age
+        // than steps can take.
         volumes.sort_unstable_by_key(|state| (state.id <= m.forgot_of, state.id));
         for state in volumes {
             let empty = self.empty_lines(state.id);
@@ -428,7 +431,7 @@ impl super::log::BranchCdp {
             _ => None,
         };
         let backward = |at: u64| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
-        // One that may be appended to ends later.
+        // The last segment, if it is open, has no end yet.
         let behind = log.is_open_behind();
         let closed = || log.in_order().map(|(_, record)| record).filter(|r| r.sealed || behind);
         let ends = || {
@@ -441,7 +444,7 @@ impl super::log::BranchCdp {
             let anchor = anchors.take_while(|(_, time)| *time <= cutoff).last();
             ends().filter(|(_, time)| *time <= cutoff).max().max(anchor)
         });
-        // Not for each run that comes of age.
+        // A single run that comes of age is not worth a commit.
         let worth = |(at, _): &(u64, u64)| {
             let of_age = |(_, from): (u64, u64)| due.cutoff.map_or(0, |cutoff| cutoff.saturating_sub(from));
             log.begins().is_none_or(|begins| of_age(begins) >= due.time / SPARED)

@@ -5,8 +5,8 @@
 //! brought to segments of the branch's own in the background ([`super::sort`]), as the runs of a
 //! log-structured merge tree are (O'Neil et al., 1996).
 //!
-//! A shared segment loses its name when no run in it counts any more. One is appended to by the
-//! opening of the pool that made it only: whatever was committed of it once stays as it was.
+//! A shared segment loses its name when no run in it counts any more. Only the opening of the pool
+//! that made a shared segment appends to it, so nothing that was committed is ever overwritten.
 
 use super::append::{Appended, Draft, Item, Records, Shelf, WAITING, put_payload};
 use super::codec::Packer;

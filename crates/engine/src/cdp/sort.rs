@@ -1,10 +1,9 @@
 //! Sorting apart: runs of shared segments are brought to segments of their branches' own.
 //!
-//! What is brought over is written and synced first; one commit makes it count and takes the runs
-//! away. A crash before it leaves what nobody knows, behind the end of a segment or in a file that
-//! goes at the next opening. Who reads a run goes on: a shared segment keeps its name until its
-//! last reader lets go. A run with a damaged record stays where it is, so that nothing else is
-//! lost with it.
+//! The copy of the runs is written and synced first. One commit then makes the copy count and takes
+//! the runs away. A crash before that commit leaves bytes behind the end of a segment, or a file
+//! that the next opening removes. A shared segment keeps its name until its last reader lets go. A
+//! run with a damaged record stays where it is, so that the segment of its branch stays whole.
 
 use super::append::{Appended, Appender, Shelf};
 use super::record::{BLOCK_LEN, Entry, SegmentHead};
@@ -22,17 +21,18 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Branches whose runs are brought over in one step, with one commit: so many, or this part of
-/// those that wait. Where more come with each batch more wait, and so more go.
+/// One step, and one commit, sorts the runs of so many branches, or of this part of the branches
+/// that wait. Where more branches come with each batch more of them wait, and so a step takes more.
 const BRANCHES: usize = 32;
 const BRANCH_PART: usize = 8;
-/// Bytes of runs after which a step takes no further branch.
+/// A step with so many bytes of runs takes no further branch.
 const BYTES: u64 = 16 << 20;
-/// Runs after which it takes none: their rows lie all over their table.
+/// A step with so many runs takes no further branch: the rows of runs lie all over their table, and
+/// each may change a page of the catalog.
 const ROWS: usize = 8192;
 /// Threads that sync their segments side by side: a file system does that for the price of few.
 const THREADS: usize = 8;
-/// When nothing else is to be done, branches with so many runs are sorted, too.
+/// Branches with so many runs are sorted when nothing else is to be done.
 const IDLE_RUNS: usize = 8;
 
 /// Runs of one branch that lie next to each other in its log.
@@ -40,13 +40,14 @@ struct Neighbours {
     branch: Arc<Branch>,
     shelf: Shelf,
     runs: Vec<(u64, Arc<Sealed>)>,
-    /// They go to a new segment with this number; none: to the end of the open one.
+    /// The number of the new segment that the runs go to; none: the runs go to the end of the open
+    /// segment.
     seq: Option<u64>,
     /// The new segment is closed, since the open one lies behind it.
     closes: bool,
 }
 
-/// The same, when what is in them is on its way to its place.
+/// Neighbours whose records are written to their new place, and not synced yet.
 struct Sorted {
     of: Neighbours,
     appender: Appender,
@@ -73,7 +74,7 @@ impl Neighbours {
             }
             runs.push((*seq, run.clone()));
         }
-        // What would be lost with a damaged segment goes to another one.
+        // Runs behind a damaged open segment would be lost with it: they go to a new one.
         let whole = log.open.as_ref().is_some_and(|open| !open.incomplete);
         let follow = |open: u64| whole && open < first && log.sealed.range(open..first).next().is_none();
         let seq = if open.is_some_and(follow) { None } else { Some(first) };
@@ -100,15 +101,14 @@ impl Neighbours {
         self.records().map(SegmentRecord::bytes).sum()
     }
 
-    /// The most bytes that they take in their new place, with what closing it takes.
+    /// The most bytes that the runs take in their new place, and that closing the segment takes.
     fn room(&self) -> u64 {
         let records: u64 = self.records().map(|record| record.records).sum();
         let known = self.branch.cdp.log.read().closing_room();
         self.bytes() + 2 * index_room(records) + known + 4 * BLOCK_LEN as u64
     }
 
-    /// Writes what is in them; not synced yet. None when that is nothing: the first of them is
-    /// damaged.
+    /// Writes the records of the runs, without a sync. None when the first run is damaged.
     fn write(mut self, shared: &SharedLog) -> Result<Option<Sorted>> {
         let Shelf { limit, most, .. } = self.shelf;
         let mut appender = Appender::for_runs(&self.branch, self.shelf.clone(), self.seq)?;
@@ -163,9 +163,9 @@ fn stored(run: &Sealed) -> Result<Vec<Stored>> {
 }
 
 impl Pool {
-    /// Brings the runs of some branches to segments of their own: of those that have many, and of
-    /// those in the oldest shared segment when there are too many of these; with `idle` also of
-    /// those that have some. False when there are none.
+    /// Sorts the runs of some branches apart. Branches with many runs come first. Branches in the
+    /// oldest shared segment are sorted when there are too many shared segments, and with `idle`
+    /// those with a few runs. False when no branch is to be sorted.
     pub(crate) fn sort_runs(&self, m: &mut Maintenance, idle: bool) -> Result<bool> {
         let chosen = self.to_sort(m, idle);
         if chosen.is_empty() {
@@ -173,7 +173,7 @@ impl Pool {
             return Ok(false);
         }
         self.check_usable()?;
-        // Those for which there is no room are read where they are until there is.
+        // Runs without room for their copy stay where they are until there is room.
         let mut room = 0;
         let fits = |of: &Neighbours| {
             let fits = self.space.try_reserve_log(of.room());
@@ -217,7 +217,8 @@ impl Pool {
             recorded += u64::from(log.open.is_some() || !log.runs.is_empty());
             let first = log.runs.first().and_then(|seq| log.sealed.get(seq)?.run());
             let Some((number, _)) = first else { continue };
-            // What is recorded ahead is behind the log's end already.
+            // The recorder ahead has written behind the end of this log: a copy would overwrite
+            // that.
             if m.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
                 continue;
             }
@@ -274,7 +275,7 @@ impl Pool {
         self.space.adjust_log(done.iter().map(|(_, appended)| appended.closing_room()).sum());
         self.commit_aside(m, txn, &[])?;
         for (of, appended) in done {
-            // There is something to be compressed among what was tried before.
+            // The new segment may have a number below those that compaction has tried.
             m.compacted.retain(|branch, tried| *branch != of.branch.id || *tried < of.runs[0].0);
             of.branch.cdp.change(|log| {
                 of.runs.iter().for_each(|(seq, _)| drop(log.remove_sealed(*seq)));
@@ -287,7 +288,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes them durable, side by side where destage may borrow threads.
+    /// Syncs the segments, side by side where destage may borrow threads.
     fn sync_sorted(&self, sorted: Vec<Sorted>) -> Result<Vec<(Neighbours, Appended)>> {
         let threads = if self.options.destage_threads > 1 { THREADS.min(sorted.len()) } else { 1 };
         let queue = Mutex::new(sorted);

@@ -43,15 +43,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Dissolves a part of what deleted snapshots have that nothing rests on: several of them, if
-    /// they have little. False when there is none.
+    /// Dissolves several deleted snapshots that nothing rests on, or a part of a large one. False
+    /// when there is no such snapshot.
     pub(super) fn dissolve(&self, m: &mut Maintenance) -> Result<bool> {
         let chosen = self.to_dissolve(m);
         if chosen.is_empty() {
             return Ok(false);
         }
-        // From here on nothing more is preserved for them, nobody can open them any more, and none
-        // is handed what another one has.
+        // From here on destage preserves nothing for these snapshots, and nobody can open them. No
+        // version of one is handed down to another.
         for Deleted { branch, of, .. } in &chosen {
             branch.frozen.write().remove(&of.epoch);
             self.map.end_view(of.branch, of.epoch);

@@ -23,21 +23,21 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sums of chunks that are kept of a branch, each some 20 bytes; and of all branches, as long as
-/// each has the least.
+/// Sums of chunks that are kept of a branch, and of all branches together, each some 20 bytes. A
+/// branch may always keep [`LEAST_SUMS`].
 const MAX_SUMS: u64 = 1 << 18;
 const ALL_SUMS: u64 = 1 << 22;
 const LEAST_SUMS: u64 = 1 << 10;
 
-/// Records in the open segments of all branches, each held in memory by some 100 bytes, as long as
-/// each has the least.
+/// Records in the open segments of all branches together, each some 100 bytes of memory. The open
+/// segment of a branch may always have [`LEAST_RECORDS`].
 const ALL_ENTRIES: u64 = 1 << 20;
 
 /// Branches that are recorded ahead, each with a thread and a buffer.
 const MAX_AHEAD: usize = 4;
 
-/// A branch to which a batch writes this part of a segment is recorded in segments of its own: a
-/// sync is cheap beside writing that twice.
+/// A branch to which a batch writes this part of a segment is recorded in segments of its own. One
+/// more sync is cheap beside writing so much twice.
 const OWN_PART: u64 = 8;
 
 /// What a chunk holds in the middle of its items.
@@ -98,7 +98,7 @@ impl Recorder {
 }
 
 impl Recorder<RunWriter<'_>> {
-    /// Ends the run. None when there is nothing in it.
+    /// Ends the run. None when the run is empty.
     fn finish(self) -> Result<Option<Appended>> {
         let appended = self.appender.finish()?;
         self.branch.cdp.log.write().sums = self.sums;
@@ -155,7 +155,7 @@ fn record_piece(
 /// A branch whose part of a batch is to be recorded.
 struct Recordable {
     branch: Arc<Branch>,
-    /// Among the branches of the batch.
+    /// Its place among the branches of the batch.
     index: u32,
     settings: CdpSettings,
     /// Bytes that the batch writes to it.
@@ -204,7 +204,8 @@ impl Pool {
         let mut runs = None;
         for Recordable { branch, index, settings, .. } in recorded {
             let known = begun.iter().position(|recorder| recorder.branch.id == branch.id);
-            // Whoever was recorded ahead goes on there: it may have made files.
+            // A branch that was recorded ahead goes on in segments of its own: it may have made
+            // files.
             let is_own = known.is_some() || own.contains(&index);
             // Retention may have been at the log meanwhile.
             let known = known.map(|at| begun.swap_remove(at)).filter(|r| r.appender.continues_log());
@@ -243,8 +244,8 @@ impl Pool {
         batch.branches.iter().zip(0..).filter_map(of).collect()
     }
 
-    /// Which of them are recorded in segments of their own. Those with the most to record, those
-    /// with much to record, and those of which many runs wait: the others share a segment, and its
+    /// The branches that are recorded in segments of their own: the few with the most to record,
+    /// all with much to record, and all of which many runs wait. The others share a segment and its
     /// sync.
     fn own_segments(&self, recorded: &[Recordable]) -> BTreeSet<u32> {
         let mut by_size: Vec<&Recordable> = recorded.iter().collect();
