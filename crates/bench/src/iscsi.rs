@@ -4,26 +4,27 @@
 
 use crate::process;
 use crate::report::{self, Layout, Verdict};
-use crate::samples::{Outcome, Row, Sample, Series};
+use crate::samples::{self, Outcome, Row, Sample, Series};
 use crate::scratch::Scratch;
-use crate::server::{self, Hindcast, Server};
+use crate::server::{self, BEFORE, HINDCAST, Hindcast, Server};
 use crate::{Common, units};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 const TGT: &str = "tgt";
 const TGT_NULL: &str = "tgt null";
-const HINDCAST: &str = "hindcast";
 const LAYOUT: Layout = Layout {
     subject: "server",
     baseline: TGT,
     client_bound: "The client used more than 90 % of a core: it is the limit.",
     note: " The null store of tgt has no medium: it reads nothing and writes nowhere.",
 };
+/// The report with `--before`.
+const LAYOUT_OF_TWO: Layout = Layout { baseline: BEFORE, note: "", ..LAYOUT };
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// A prime number of blocks: repeated steps of it visit every block of a volume of 2^n blocks once, in an order that no
@@ -51,6 +52,9 @@ pub(crate) struct Args {
     /// Only the peers.
     #[arg(long)]
     skip_hindcast: bool,
+    /// Another build of the server's binary to compare with, instead of the peers.
+    #[arg(long, value_name = "BINARY", conflicts_with = "skip_hindcast")]
+    before: Option<PathBuf>,
     /// Only workloads whose name contains this.
     #[arg(long)]
     only: Option<String>,
@@ -157,6 +161,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     }
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
     let (writes, reads): (Vec<_>, Vec<_>) = workloads(args).into_iter().partition(Workload::writes);
+    let layout = if args.before.is_some() { LAYOUT_OF_TWO } else { LAYOUT };
     let mut rows = Vec::new();
     let mut verdicts = Vec::new();
     for (group, size) in [(reads, args.hot_size), (writes, args.size)] {
@@ -170,7 +175,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         scratch.forget_cached()?;
         for workload in group {
             let row = measure(&workload, &servers, rounds, size, &dir)?;
-            eprint!("{}", report::progress(&LAYOUT, &row));
+            eprint!("{}", report::progress(&layout, &row));
             verdicts.extend(judge(&workload, &row));
             rows.push(row);
         }
@@ -184,7 +189,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         units::mib(args.size),
         units::mib(args.journal)
     );
-    report::write(common.out.as_deref(), &LAYOUT, &title, &rows, &verdicts)?;
+    report::write(common.out.as_deref(), &layout, &title, &rows, &verdicts)?;
     let missed = verdicts.iter().filter(|v| !v.met).count();
     if missed > 0 && !args.quick {
         bail!("{missed} of {} goals are missed", verdicts.len());
@@ -193,15 +198,14 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
 }
 
 fn start_all(common: &Common, args: &Args, dir: &Path, size: u64) -> Result<Vec<Server>> {
-    let mut servers = vec![server::tgt(TGT, dir, Some(size))?, server::tgt(TGT_NULL, dir, None)?];
+    // Twice the volume: room for what is freed only after a commit.
+    let hindcast = Hindcast::with_iscsi(common, dir, size * 2, args.journal)?;
+    let mut servers = match &args.before {
+        Some(binary) => vec![hindcast.another(binary)?.start_with_volume(size)?],
+        None => vec![server::tgt(TGT, dir, Some(size))?, server::tgt(TGT_NULL, dir, None)?],
+    };
     if !args.skip_hindcast {
-        // Twice the volume: room for what is freed only after a commit.
-        let hindcast = Hindcast::with_iscsi(common, dir, size * 2, args.journal)?;
-        let mut server = hindcast.start("bench")?;
-        hindcast.create_volume("bench", size, 16 << 10)?;
-        server.uri = hindcast.iscsi_url("bench").context("Hindcast has no iSCSI portal")?;
-        server.wait_ready()?;
-        servers.push(server);
+        servers.push(hindcast.start_with_volume(size)?);
     }
     Ok(servers)
 }
@@ -225,15 +229,16 @@ fn measure(workload: &Workload, servers: &[Server], rounds: usize, size: u64, di
         servers.iter().filter(|s| !(workload.medium_only && s.name == TGT_NULL)).collect();
     let mut series: Vec<Series> =
         contestants.iter().map(|s| Series { server: s.name, samples: Vec::new() }).collect();
-    for _ in 0..rounds {
-        for (server, series) in contestants.iter().zip(&mut series) {
+    for round in 0..rounds {
+        for turn in samples::turns(contestants.len(), round) {
+            let server = contestants[turn];
             if !workload.writes() && server.name != TGT_NULL {
                 ask(pass(false, size), server, dir)
                     .with_context(|| format!("read the volume of {}", server.name))?;
             }
             let sample = process::sample(server.pid(), SETTLE_LIMIT, || ask(workload.client, server, dir))
                 .with_context(|| format!("{} on {}", workload.name, server.name))?;
-            series.samples.push(sample);
+            series[turn].samples.push(sample);
         }
     }
     Ok(Row { workload: workload.name, series })

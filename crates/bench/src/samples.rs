@@ -46,6 +46,12 @@ pub(crate) struct Row {
     pub(crate) series: Vec<Series>,
 }
 
+/// The order in which servers have their turns in a round: another one begins each time, because
+/// the first finds what a pause has left of caches.
+pub(crate) fn turns(servers: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..servers).map(move |turn| (round + turn) % servers)
+}
+
 /// The median; the mean of the middle two of an even number.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -87,5 +93,11 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn everyone_begins_once() {
+        let orders: Vec<Vec<usize>> = (0..3).map(|round| turns(3, round).collect()).collect();
+        assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
     }
 }

@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The server under test, in reports.
+pub(crate) const HINDCAST: &str = "hindcast";
+/// Another build of it, in reports.
+pub(crate) const BEFORE: &str = "before";
 /// How long a server may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
@@ -225,6 +229,8 @@ pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
 
 /// How to run Hindcast: the binary, its data directory, and its settings.
 pub(crate) struct Hindcast {
+    /// Name in reports, and of its directory.
+    name: &'static str,
     binary: PathBuf,
     data: PathBuf,
     args: Vec<String>,
@@ -244,7 +250,32 @@ impl Hindcast {
         }
         let mut args = vec![format!("--pool-size={pool}"), format!("--journal-size={journal}")];
         args.extend(common.serve_args.iter().cloned());
-        Ok(Hindcast { binary, data: dir.join("hindcast"), args, iscsi: None })
+        Ok(Hindcast { name: HINDCAST, binary, data: dir.join(HINDCAST), args, iscsi: None })
+    }
+
+    /// The same settings for another build beside it, with a data directory and a portal of its own.
+    pub(crate) fn another(&self, binary: &Path) -> Result<Hindcast> {
+        ensure!(binary.exists(), "{} does not exist", binary.display());
+        Ok(Hindcast {
+            name: BEFORE,
+            binary: binary.to_owned(),
+            data: self.data.with_file_name(BEFORE),
+            args: self.args.clone(),
+            iscsi: self.iscsi.map(|_| free_port()).transpose()?,
+        })
+    }
+
+    /// Starts it, with one volume, `bench`, that NBD exports, or an initiator finds where there is
+    /// a portal.
+    pub(crate) fn start_with_volume(&self, size: u64) -> Result<Server> {
+        const VOLUME: &str = "bench";
+        let mut server = self.start(VOLUME)?;
+        self.create_volume(VOLUME, size, 16 << 10)?;
+        if let Some(url) = self.iscsi_url(VOLUME) {
+            server.uri = url;
+        }
+        server.wait_ready()?;
+        Ok(server)
     }
 
     /// The same with an iSCSI portal.
@@ -270,10 +301,10 @@ impl Hindcast {
         let start = Instant::now();
         while let Err(error) = self.status() {
             if let Some(status) = server.child.try_wait().context("look after the server")? {
-                bail!("hindcast ended at once: {status}; its log is in {}", self.log().display());
+                bail!("{} ended at once: {status}; its log is in {}", self.name, self.log().display());
             }
             if start.elapsed() > START_LIMIT {
-                return Err(error.context("hindcast does not answer"));
+                return Err(error.context(format!("{} does not answer", self.name)));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -303,7 +334,7 @@ impl Hindcast {
             .env("HINDCAST_ISCSI", "none")
             .stdout(log.try_clone().context("share the log")?)
             .stderr(log);
-        Server::start("hindcast", &mut command, uri(&socket, export))
+        Server::start(self.name, &mut command, uri(&socket, export))
     }
 
     fn log(&self) -> PathBuf {

@@ -4,24 +4,28 @@
 use crate::fio::{self, Amount, Flush, Job};
 use crate::process;
 use crate::report;
-use crate::samples::{Row, Sample, Series};
+use crate::samples::{self, Row, Sample, Series};
 use crate::scratch::Scratch;
-use crate::server::{self, Hindcast, Server};
+use crate::server::{self, BEFORE, HINDCAST, Hindcast, Server};
 use crate::{Common, units};
 use anyhow::{Context, Result, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long background work may go on after a run.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 /// The server that the others are compared with.
 const BASELINE: &str = "nbdkit file";
-const LAYOUT: report::Layout = report::Layout {
-    subject: "server",
-    baseline: BASELINE,
-    client_bound: "fio used more than 90 % of a core: the client is the limit.",
-    note: " Where every write has a flush, p99 is the flush's.",
-};
+
+/// A report of servers that are compared with `baseline`.
+const fn layout(baseline: &'static str) -> report::Layout {
+    report::Layout {
+        subject: "server",
+        baseline,
+        client_bound: "fio used more than 90 % of a core: the client is the limit.",
+        note: " Where every write has a flush, p99 is the flush's.",
+    }
+}
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -40,6 +44,9 @@ pub(crate) struct Args {
     /// Only the peers.
     #[arg(long)]
     skip_hindcast: bool,
+    /// Another build of the server's binary to compare with, instead of the peers.
+    #[arg(long, value_name = "BINARY", conflicts_with = "skip_hindcast")]
+    before: Option<PathBuf>,
     /// Only workloads whose name contains this.
     #[arg(long)]
     only: Option<String>,
@@ -107,11 +114,12 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let dir = scratch.join("");
     let servers = start_all(common, args, &dir)?;
     prepare(&servers, args.size, &scratch)?;
+    let layout = layout(if args.before.is_some() { BEFORE } else { BASELINE });
     let mut rows = Vec::new();
     for workload in workloads(args) {
         rows.push(measure(workload, &servers, rounds, &dir)?);
         if let Some(row) = rows.last() {
-            eprint!("{}", report::progress(&LAYOUT, row));
+            eprint!("{}", report::progress(&layout, row));
         }
     }
     if rows.is_empty() {
@@ -119,22 +127,22 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     }
     let title =
         format!("{} volume, journal {}, rounds: {rounds}", units::mib(args.size), units::mib(args.journal));
-    report::write(common.out.as_deref(), &LAYOUT, &title, &rows, &[])
+    report::write(common.out.as_deref(), &layout, &title, &rows, &[])
 }
 
 fn start_all(common: &Common, args: &Args, dir: &Path) -> Result<Vec<Server>> {
-    let mut servers = vec![
-        server::nbdkit(dir, args.size)?,
-        server::qemu_nbd(dir, args.size, "raw")?,
-        server::qemu_nbd(dir, args.size, "qcow2")?,
-    ];
+    // Twice the volume: room for what is freed only after a commit.
+    let hindcast = Hindcast::new(common, dir, args.size * 2, args.journal)?;
+    let mut servers = match &args.before {
+        Some(binary) => vec![hindcast.another(binary)?.start_with_volume(args.size)?],
+        None => vec![
+            server::nbdkit(dir, args.size)?,
+            server::qemu_nbd(dir, args.size, "raw")?,
+            server::qemu_nbd(dir, args.size, "qcow2")?,
+        ],
+    };
     if !args.skip_hindcast {
-        // Twice the volume: room for what is freed only after a commit.
-        let hindcast = Hindcast::new(common, dir, args.size * 2, args.journal)?;
-        let mut server = hindcast.start("bench")?;
-        hindcast.create_volume("bench", args.size, 16 << 10)?;
-        server.wait_ready()?;
-        servers.push(server);
+        servers.push(hindcast.start_with_volume(args.size)?);
     }
     Ok(servers)
 }
@@ -155,16 +163,17 @@ fn prepare(servers: &[Server], size: u64, scratch: &Scratch) -> Result<()> {
 }
 
 fn measure(workload: Workload, servers: &[Server], rounds: usize, dir: &Path) -> Result<Row> {
-    let takes_part = |s: &&Server| !workload.pair_only || s.name == BASELINE || s.name == "hindcast";
+    let takes_part = |s: &&Server| !workload.pair_only || [BASELINE, BEFORE, HINDCAST].contains(&s.name);
     let contestants: Vec<&Server> = servers.iter().filter(takes_part).collect();
     let mut series: Vec<Series> =
         contestants.iter().map(|s| Series { server: s.name, samples: Vec::new() }).collect();
     for round in 0..rounds {
         let job = Job { seed: round as u64 + 17, ..workload.job.clone() };
-        for (server, series) in contestants.iter().zip(&mut series) {
+        for turn in samples::turns(contestants.len(), round) {
+            let server = contestants[turn];
             let sample = measure_one(&job, server, dir)
                 .with_context(|| format!("{} on {}", workload.name, server.name))?;
-            series.samples.push(sample);
+            series[turn].samples.push(sample);
         }
     }
     Ok(Row { workload: workload.name, series })
