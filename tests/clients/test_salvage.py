@@ -102,6 +102,13 @@ def a_physical_volume_is_missing(t):
         assert "large" in table and "LOST OF" in table, table
 
         salvage(server, "--all", "--to", t.dir / "out", code=FAILED)
+        # A volume that can't be copied keeps no other one from being copied.
+        (t.dir / "some").mkdir()
+        (t.dir / "some" / "large.img").touch()
+        report = salvage(server, "--all", "--to", t.dir / "some", code=FAILED)
+        assert [f["volume"] for f in report["failed"]] == ["large"] and "it exists" in report["failed"][0]["error"]
+        assert [c["volume"] for c in report["copies"]] == ["small"], report
+        assert compare(t.dir / "some" / "small.img", content["small"]) == 0
         salvage(server, "small@then", "--to", t.dir / "then.img", code=DONE)
         salvage(server, "small@then", "--to", t.dir / "then.img", code=CONFLICT)
         salvage(server, "none", "--to", t.dir / "none.img", code=NOT_FOUND)

@@ -48,6 +48,14 @@ struct Report {
     #[serde(flatten)]
     head: Head,
     copies: Vec<Copied>,
+    failed: Vec<NotCopied>,
+}
+
+/// A volume of which there is no copy, or a part of one.
+#[derive(Debug, Serialize)]
+struct NotCopied {
+    volume: String,
+    error: String,
 }
 
 fn local(verb: &str, path: &Path, error: io::Error) -> Failure {
@@ -56,23 +64,36 @@ fn local(verb: &str, path: &Path, error: io::Error) -> Failure {
 
 pub(super) fn one(pool: &Arc<Pool>, device: &Device, to: &Path, output: Output) -> Result<(), Failure> {
     let copied = copy(pool, device, to)?;
-    finish(pool, vec![copied], false, output)
+    finish(pool, (vec![copied], Vec::new()), false, output)
 }
 
 pub(super) fn all(pool: &Arc<Pool>, to: &Path, output: Output) -> Result<(), Failure> {
     std::fs::create_dir_all(to).map_err(|e| local("create", to, e))?;
     let volumes = pool.devices().into_iter().filter(|(_, snapshot)| snapshot.is_none());
-    let copies = volumes.map(|(volume, _)| {
+    let (mut copies, mut failed) = (Vec::new(), Vec::new());
+    for (volume, _) in volumes {
         let file = to.join(format!("{volume}.img"));
-        copy(pool, &Device { volume, snapshot: None }, &file)
-    });
-    let copies = copies.collect::<Result<Vec<Copied>, Failure>>()?;
-    finish(pool, copies, true, output)
+        // What keeps one volume from being copied may not keep the next one.
+        match copy(pool, &Device { volume: volume.clone(), snapshot: None }, &file) {
+            Ok(copied) => copies.push(copied),
+            Err(error) => failed.push(NotCopied { volume, error: error.to_string() }),
+        }
+    }
+    finish(pool, (copies, failed), true, output)
 }
 
-fn finish(pool: &Pool, copies: Vec<Copied>, all: bool, output: Output) -> Result<(), Failure> {
-    let report = Report { head: Head::of(pool), copies };
+fn finish(
+    pool: &Pool,
+    (copies, failed): (Vec<Copied>, Vec<NotCopied>),
+    all: bool,
+    output: Output,
+) -> Result<(), Failure> {
+    let report = Report { head: Head::of(pool), copies, failed };
     output.show(&report, table)?;
+    if !report.failed.is_empty() {
+        let (n, of) = (report.failed.len(), report.failed.len() + report.copies.len());
+        return Err(Failure::Failed(format!("{n} of {of} volumes could not be copied")));
+    }
     let damaged = report.copies.iter().filter(|copied| copied.lost > 0).count();
     match (report.head.doubts.is_empty(), damaged, report.head.lacks(all)) {
         (true, 0, false) => Ok(()),
@@ -92,7 +113,11 @@ fn table(report: &Report) -> String {
     let copies = list(&["NAME", "SIZE", "RESCUED", "LOST", "FILE"], &[1, 2, 3], rows);
     let lost = report.copies.iter().flat_map(|c| lines(&name(c), &c.ranges, c.lost_ranges));
     let lost: Vec<Vec<String>> = lost.collect();
-    let text = format!("{}\n\n{copies}", report.head.text());
+    let mut text = format!("{}\n\n{copies}", report.head.text());
+    if !report.failed.is_empty() {
+        let rows = report.failed.iter().map(|f| vec![f.volume.clone(), f.error.clone()]);
+        text += &format!("\n\n{}", list(&["NOT COPIED", "WHY"], &[], rows));
+    }
     if lost.is_empty() {
         return text;
     }

@@ -58,6 +58,7 @@ impl Pool {
             catalog: Arc::new(source.catalog),
             superblock: source.superblock,
             positions: source.positions,
+            journal: source.journal,
             options,
             found,
         };
@@ -86,6 +87,8 @@ struct Opening {
     catalog: Arc<Catalog>,
     superblock: Superblock,
     positions: Positions,
+    /// See [`source::Source::journal`].
+    journal: bool,
     options: SalvageOptions,
     found: Salvage,
 }
@@ -115,6 +118,7 @@ impl Opening {
             (known.as_ref(), &table),
             &mut self.found,
         )?;
+        self.doubt_backup(recovered.names.pvs.keys().any(|pv| self.is_dated(*pv, &undated)));
         let histories = self.histories(&recovered.names);
         let damage = self.damage();
         let loss = recovered.journal.loss.take();
@@ -155,6 +159,27 @@ impl Opening {
     fn stamps(&mut self) -> Option<KnownStamps> {
         let stamps = self.catalog.stamps();
         stamps.inspect_err(|e| self.found.find("catalog-row", "stamps", e.to_string())).ok()
+    }
+
+    /// Does a physical volume's stamp tell when it was written last?
+    fn is_dated(&self, pv: u32, undated: &BTreeMap<u32, String>) -> bool {
+        !undated.contains_key(&pv) && self.found.limits.get(&pv).is_none_or(|(len, _)| *len > 0)
+    }
+
+    /// A backup of an orderly stop is the catalog itself if the pool was not opened after it was
+    /// made. The journal and the physical volumes tell that; where neither is there to be asked, it
+    /// is unknown.
+    fn doubt_backup(&mut self, dated: bool) {
+        let CatalogSource::Backup { exact, sequence, .. } = &mut self.found.source else { return };
+        if !*exact || self.journal || dated {
+            return;
+        }
+        *exact = false;
+        let text = format!(
+            "backup {sequence} was made at an orderly stop, but neither the journal nor the stamp of a physical volume \
+             can be read: whether the pool was opened after that, and its volumes changed, is unknown"
+        );
+        self.found.doubts.push(text);
     }
 
     /// The segments of histories. One that is missing or damaged fails the moments that need it.

@@ -13,6 +13,8 @@ pub(super) struct Source {
     pub(super) catalog: Catalog,
     pub(super) superblock: Superblock,
     pub(super) positions: Positions,
+    /// The journal has a segment of this pool: it would tell of an opening after a backup.
+    pub(super) journal: bool,
 }
 
 fn open_own(dir: &dyn Dir, cache_bytes: usize) -> Result<Source> {
@@ -23,7 +25,8 @@ fn open_own(dir: &dyn Dir, cache_bytes: usize) -> Result<Source> {
     let superblock = catalog.superblock()?;
     check_config(&superblock.config()).map_err(|e| corrupt(format!("read the superblock: {e}")))?;
     let positions = catalog.positions()?;
-    Ok(Source { catalog, superblock, positions })
+    let journal = newest_incarnation(dir, superblock.pool)? > 0;
+    Ok(Source { catalog, superblock, positions, journal })
 }
 
 /// The pool's own catalog, or where that does not open, or another one was asked for, one out of

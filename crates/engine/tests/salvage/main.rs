@@ -380,3 +380,23 @@ fn what_lies_below_a_volume_is_named_where_it_is_gone() {
     assert!(then.iter().all(|(at, len, _)| at + len <= 128 * KIB || *at >= 144 * KIB), "{then:?}");
     assert!(seen.lost > MIB - 96 * KIB, "{seen:?}");
 }
+
+#[test]
+fn a_backup_is_exact_only_while_something_tells_that_the_pool_was_not_opened_since() {
+    let exact = |pool: &Pool| {
+        let found = pool.salvage().unwrap();
+        let CatalogSource::Backup { exact, .. } = found.source else { panic!("{found:?}") };
+        exact
+    };
+    let (dir, _) = Fixture::mixed(&[8]).stop();
+    dir.remove(CATALOG).unwrap();
+    for name in dir.list().unwrap().iter().filter(|name| name.starts_with("journal-")) {
+        dir.remove(name).unwrap();
+    }
+    assert!(exact(&salvage(&dir).unwrap()), "the physical volume's stamp tells");
+    dir.open("pv-0.img", OpenMode::Existing).unwrap().write_at(&[0x55; 8192], 4096).unwrap();
+    let pool = salvage(&dir).unwrap();
+    assert!(!exact(&pool));
+    let doubts = &pool.salvage().unwrap().doubts;
+    assert!(doubts.iter().any(|doubt| doubt.contains("was opened after that")), "{doubts:?}");
+}
