@@ -10,7 +10,6 @@
 //! A clock that is set by more than [`JUMP`] suspends forgetting by time until it agrees again, or
 //! an operator confirms it.
 
-use crate::catalog::{ClockRecord, Stretch};
 use crate::world::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -388,6 +387,34 @@ impl State {
             }
         }
     }
+}
+
+/// The clocks at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClockRecord {
+    /// Pool time, in nanoseconds.
+    pub(crate) time: u64,
+    /// The monotonic clock's reading then, in nanoseconds.
+    pub(crate) monotonic: u64,
+    /// The boot that it counts from; zeros: unknown.
+    pub(crate) boot: [u8; 16],
+    /// How far the wall clock is ahead of pool time where it is trusted, in nanoseconds.
+    pub(crate) agreed: i64,
+    /// So many nanoseconds more it may be ahead, once.
+    pub(crate) slack: u64,
+    /// Nothing is forgotten by time before the monotonic clock of this boot reads this.
+    pub(crate) settled_at: u64,
+}
+
+/// A stretch of pool time in which nobody set the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// The pool time at which it begins, in nanoseconds.
+    pub(crate) from: u64,
+    /// The last record before it.
+    pub(crate) lsn: u64,
+    /// How far the wall clock is ahead of pool time in it, in nanoseconds.
+    pub(crate) offset: i64,
 }
 
 #[cfg(test)]

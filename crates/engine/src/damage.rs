@@ -15,22 +15,16 @@
 //!   reconstruction goes through it.
 
 use crate::catalog::{Catalog, DamageKey, DamageRecord, Txn};
-use crate::disk::is_unreadable;
-use crate::error::{Error, ErrorKind, Result};
-use crate::map::page::{CHUNKS, MapPage, Slot};
-use crate::pool::Pool;
-use crate::pool::line::Line;
-use crate::pool::pv::Pv;
+use crate::error::Result;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is read apart to find out which parts of a range can be read, in bytes: first these, then
 /// sectors.
-const BLOCK: u64 = 4096;
-const SECTOR: u64 = 512;
+pub(crate) const BLOCK: u64 = 4096;
+pub(crate) const SECTOR: u64 = 512;
 
 /// The damage of a pool.
 #[derive(Default)]
@@ -225,129 +219,6 @@ impl Damage {
             changed.into_iter().map(|key| (key, row(key).map(|end| DamageRecord { end: *end }))).collect()
         };
         rows.into_iter().try_for_each(|(key, record)| txn.put_damage(key, record))
-    }
-}
-
-impl Pool {
-    /// The ranges of a volume that can't be read any more, as (byte offset, length). What is staged
-    /// over them does not count. Looks through the volume's map where the pool has any damage.
-    pub fn damaged_ranges(&self, volume: &str) -> Result<Vec<(u64, u64)>> {
-        let mut found = Vec::new();
-        if !self.damage.any() {
-            return Ok(found);
-        }
-        let state = self.names.read().volume(volume)?.clone();
-        let _reading = self.readers.enter();
-        let levels: Vec<Line> = state.line.levels().collect();
-        let size = state.line.branch.chunk_size();
-        let pages = state.size.load(Ordering::Acquire).div_ceil(CHUNKS * size);
-        for (depth, level) in levels.iter().enumerate() {
-            let mut from = 0;
-            while from < pages
-                && let Some(number) = self.map.next_page(level, from, pages - 1)?
-            {
-                from = number + 1;
-                let above = levels[..depth].iter().map(|upper| self.map.load(upper, number));
-                let above: Vec<Arc<MapPage>> = above.collect::<Result<_>>()?;
-                for (at, entry) in self.map.load(level, number)?.iter() {
-                    if entry.slot == Slot::HOLE || above.iter().any(|page| page.get(at).is_some()) {
-                        continue;
-                    }
-                    let start = entry.slot.offset();
-                    let chunk = (number * CHUNKS + at as u64) * size;
-                    let parts = self.damage.overlaps(entry.slot.pv(), start..start + size);
-                    found.extend(parts.iter().map(|p| (chunk + p.start - start, p.end - p.start)));
-                }
-            }
-        }
-        found.sort_unstable();
-        Ok(found)
-    }
-
-    /// Bytes and places of the pool that can't be read any more.
-    pub fn damaged(&self) -> (u64, u64) {
-        self.damage.totals()
-    }
-
-    /// Fails where a part of a range of a physical volume is damaged.
-    #[inline]
-    pub(crate) fn check_place(&self, pv: &Pv, at: u64, len: usize) -> Result<()> {
-        if !self.damage.any() {
-            return Ok(());
-        }
-        match self.damage.overlaps(pv.id, at..at + len as u64).first() {
-            None => Ok(()),
-            Some(part) => Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "read from {} at byte {}: {} bytes there could not be read and are lost until they are written again",
-                    pv.path,
-                    part.start,
-                    part.end - part.start
-                ),
-            )),
-        }
-    }
-
-    /// Reads what can be read of a range of a physical volume, and zeros for the rest: its parts,
-    /// in `out`. What can't be read is damage from then on. A physical volume that does not answer
-    /// at all is not damaged but away: that is an error, and what it holds is not given up.
-    pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
-        let range = at..at + out.len() as u64;
-        if let Err(error) = pv.disk.read_at(out, at) {
-            let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
-            pv.count_read_error(at, &error);
-            if !is_unreadable(&error) {
-                return Err(failed(error));
-            }
-            let away = failed(error).of_absent_pv();
-            let answers = || pv.disk.answers().map_err(|_| away.clone());
-            answers()?;
-            let unreadable = self.read_in_pieces(pv, out, at)?;
-            // It may have gone away meanwhile.
-            answers()?;
-            unreadable.into_iter().for_each(|place| self.damage.add(pv.id, place));
-        }
-        let lost = self.damage.overlaps(pv.id, range);
-        let lost: Vec<Range<usize>> =
-            lost.into_iter().map(|part| (part.start - at) as usize..(part.end - at) as usize).collect();
-        lost.iter().for_each(|part| out[part.clone()].fill(0));
-        Ok(lost)
-    }
-
-    /// Reads blocks, and of those that fail sectors; the sectors that fail.
-    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
-        let mut unreadable = Vec::new();
-        let end = at + out.len() as u64;
-        let mut from = at;
-        while from < end {
-            let to = (from / BLOCK * BLOCK + BLOCK).min(end);
-            let block = &mut out[(from - at) as usize..(to - at) as usize];
-            match pv.disk.read_at(block, from) {
-                Ok(()) => {}
-                Err(error) if is_unreadable(&error) => {
-                    for (sector, place) in
-                        block.chunks_mut(SECTOR as usize).zip((from..).step_by(SECTOR as usize))
-                    {
-                        match pv.disk.read_at(sector, place) {
-                            Ok(()) => {}
-                            Err(error) if is_unreadable(&error) => {
-                                unreadable.push(place..place + sector.len() as u64);
-                            }
-                            Err(error) => {
-                                return Err(Error::io(
-                                    format!("read from {} at byte {place}", pv.path),
-                                    error,
-                                ));
-                            }
-                        }
-                    }
-                }
-                Err(error) => return Err(Error::io(format!("read from {} at byte {from}", pv.path), error)),
-            }
-            from = to;
-        }
-        Ok(unreadable)
     }
 }
 

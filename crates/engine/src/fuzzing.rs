@@ -1,13 +1,13 @@
 //! Entry points for the fuzz targets: decoders of everything that is read from disks. Behind the feature `fuzzing`.
 
+use crate::catalog::page::MapPage;
 use crate::catalog::{
     BitmapPage, BranchRecord, Control, ExtentRecord, Positions, PvRecord, SnapshotRecord, Superblock, Value,
     VolumeRecord,
 };
 use crate::journal::record::{HEADER_LEN, Header, PieceCrcs};
 use crate::journal::{SegmentHeader, SegmentReader};
-use crate::map::page::MapPage;
-use crate::pool::label::{Found, Label};
+use crate::space::label::{Found, Label};
 use crate::stream::{Decoder, Item};
 
 /// A record header and its data, and a segment read as the scan reads it.
@@ -39,8 +39,8 @@ pub fn journal(data: &[u8]) {
 /// A CDP record, a block of an index, the head of a segment, and payloads of every compression. Sums are corrected, so that
 /// the fuzzer gets behind them.
 pub fn cdp(data: &[u8]) {
-    use crate::cdp::Compression;
-    use crate::cdp::record::{SegmentHead, decode_block, decode_record, put_index, thing_at};
+    use crate::cdp::log::record::{SegmentHead, decode_block, decode_record, put_index, thing_at};
+    use crate::settings::Compression;
     let mut fixed = data.to_vec();
     if fixed.len() >= 64 {
         let stored = u32::from_le_bytes([fixed[52], fixed[53], fixed[54], fixed[55]]) as usize;
@@ -52,7 +52,7 @@ pub fn cdp(data: &[u8]) {
         let _ = thing_at(bytes);
         if let Some(decoded) = decode_record(bytes, 0, 0) {
             let entry = decoded.entry;
-            let raw = crate::cdp::unpack(entry.compression, decoded.payload, entry.raw_len());
+            let raw = crate::cdp::log::codec::unpack(entry.compression, decoded.payload, entry.raw_len());
             assert!(raw.is_none_or(|raw| raw.len() == entry.raw_len()));
         }
         let _ = SegmentHead::decode(bytes);
@@ -68,7 +68,7 @@ pub fn cdp(data: &[u8]) {
         assert_eq!(out, block);
     }
     for compression in [Compression::None, Compression::ZeroRun, Compression::Lz4, Compression::Zstd] {
-        let raw = crate::cdp::unpack(compression, data, 4096);
+        let raw = crate::cdp::log::codec::unpack(compression, data, 4096);
         assert!(raw.is_none_or(|raw| raw.len() == 4096));
     }
 }
@@ -89,7 +89,7 @@ pub fn map_page(data: &[u8]) {
 /// A label of a physical volume.
 pub fn label(data: &[u8]) {
     let mut block = data.to_vec();
-    block.resize(crate::pool::label::LABEL_LEN, 0);
+    block.resize(crate::space::label::LABEL_LEN, 0);
     let _ = Label::decode(data);
     if block.len() >= 12 {
         block[..8].copy_from_slice(b"HINDCAST");

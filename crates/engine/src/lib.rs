@@ -1,11 +1,65 @@
 //! Hindcast's storage engine.
 //!
-//! Synchronous, `Send + Sync`, without sockets, runtime, or a clock of its own (I1). Everything that makes progress in
-//! the background is a function that can be called by hand (I2), which is how the simulator runs this very code.
+//! The engine is synchronous and `Send + Sync`. It has no sockets, no runtime, and no clock of its
+//! own (I1). Everything that makes progress in the background is a function that can be called by
+//! hand (I2): the simulator runs this very code.
 //!
-//! The modules are the data path: a write comes in at [`device`] (implemented in `volume`), is ordered and kept by
-//! `journal`, found again by `staging`, and moved to its place by `destage`, which asks `pool` for slots and records
-//! them in `map`, all committed by `catalog`; `disk` and `world` are the seams at the bottom.
+//! The folders lie in layers, and each imports only those below it. At the bottom are the seams
+//! [`disk`] and [`world`]. Above them are the parts of a pool: `journal`, `catalog`, `branch`,
+//! `space`, `map`. `core` has them all; `destage` and `upkeep` work on them in the background. At
+//! the top, [`Volume`] and [`pool::Pool`] are what users have. docs/ARCHITECTURE.md has the picture.
+//!
+//! # Example
+//!
+//! A pool in memory, a volume, a snapshot, and a view of a moment between two writes:
+//!
+//! ```
+//! use bytes::Bytes;
+//! use hindcast_engine::cdp::{CdpSettings, Moment};
+//! use hindcast_engine::device::{BlockDevice, WriteOp};
+//! use hindcast_engine::disk::MemDir;
+//! use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+//! use hindcast_engine::world::{ManualClock, SplitMix, World};
+//! use std::sync::Arc;
+//!
+//! # fn main() -> hindcast_engine::Result<()> {
+//! let dir = Arc::new(MemDir::new());
+//! let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
+//! let pv = PvSpec { path: "pv.img".into(), size: Some(64 << 20), force: false };
+//! let config = PoolConfig { journal_size: 4 << 20, segment_size: 256 << 10, ..PoolConfig::default() };
+//! Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv])?;
+//! let pool = Pool::open(dir, world, PoolOptions::default())?;
+//!
+//! pool.create_volume(&NewVolume {
+//!     name: "db".into(),
+//!     size: 16 << 20,
+//!     chunk_size: 16 << 10,
+//!     block_size: 512,
+//!     read_only: false,
+//! })?;
+//! pool.set_cdp("db", Some(CdpSettings::default()))?;
+//! let volume = pool.open_volume("db", false)?;
+//! let write = |byte: u8| {
+//!     let mut ops = [WriteOp::new(0, Bytes::from(vec![byte; 4096]))];
+//!     volume.write(&mut ops, true); // durable when it returns
+//!     ops[0].result.clone()
+//! };
+//! write(1)?;
+//! pool.create_snapshots(&[("db", "monday")])?;
+//! write(2)?;
+//! let between = pool.stats().sequenced_lsn;
+//! write(3)?;
+//!
+//! let first_byte = |device: &dyn BlockDevice| {
+//!     let mut block = [0; 4096];
+//!     device.read(0, &mut block).map(|()| block[0])
+//! };
+//! assert_eq!(first_byte(&*volume)?, 3);
+//! assert_eq!(first_byte(&*pool.open_snapshot("db", "monday")?)?, 1);
+//! assert_eq!(first_byte(&*pool.open_moment("db", &Moment::Lsn(between))?)?, 2);
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -16,11 +70,13 @@ extern crate self as hindcast_engine;
 mod forward;
 
 pub mod backup;
+mod branch;
 mod catalog;
 pub mod cdp;
 pub mod check;
 mod clock;
 mod codec;
+mod core;
 mod damage;
 mod destage;
 pub mod device;
@@ -31,14 +87,25 @@ mod fault;
 pub mod fuzzing;
 mod generation;
 mod grace;
+mod hash;
+mod health;
+mod info;
 mod journal;
 mod map;
+mod placed;
+mod policies;
 pub mod pool;
 pub mod salvage;
+mod sequence;
+mod settings;
+mod shortage;
+mod space;
 mod staging;
 pub mod stream;
 #[cfg(test)]
 mod testing;
+mod units;
+mod upkeep;
 mod volume;
 pub mod world;
 

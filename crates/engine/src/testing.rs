@@ -2,7 +2,8 @@
 
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::MemDir;
-use crate::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use crate::pool::Pool;
+use crate::settings::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
 use crate::world::{ManualClock, SplitMix, World};
 use bytes::Bytes;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 //! A rule is a function from a text to its findings, with a test of its own that shows what it catches; the files in
 //! `tests/` apply the rules to every file that git knows. A finding reads `path:line: what`.
 
+pub mod layers;
 pub mod rules;
 pub mod rust;
 

@@ -42,7 +42,7 @@ fn every_health_code_is_explained_to_the_operator() {
     };
     let page = text("docs/OPERATIONS.md");
     let mut codes = 0;
-    for path in ["crates/engine/src/pool/health.rs", "crates/server/src/health.rs"] {
+    for path in ["crates/engine/src/health.rs", "crates/server/src/health.rs"] {
         let text = text(path);
         for line in text.lines().filter(|l| l.contains("const ") && l.contains(": &str = \"")) {
             let code = line.split('"').nth(1).unwrap_or_default();

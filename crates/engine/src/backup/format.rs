@@ -21,10 +21,9 @@ use crate::catalog::Row;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
+use crate::space::label::HEADER_LEN;
 use std::io::{self, Read, Write};
 
-/// Bytes of the header.
-pub(super) const HEADER_LEN: usize = 4096;
 const MAGIC: &[u8; 8] = b"HINDMETA";
 const VERSION: u32 = 1;
 /// Bytes of one write of the body.

@@ -10,7 +10,6 @@ mod restore;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use places::wipe;
 pub use places::{BackupInfo, Found, find};
 pub(crate) use restore::draft;
 pub use restore::{Restored, restore};
@@ -18,7 +17,8 @@ pub use restore::{Restored, restore};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
-use format::{BodyWriter, HEADER_LEN, Header};
+use crate::space::label::HEADER_LEN;
+use format::{BodyWriter, Header};
 use places::{file_name, sequence_of};
 use std::sync::Arc;
 
@@ -32,13 +32,13 @@ impl Pool {
     ///
     /// Commits go on meanwhile. When this returns the backup survives power loss.
     pub fn backup_metadata(&self, target: &dyn Dir, keep: usize) -> Result<BackupInfo> {
-        if self.is_only_shown() {
+        if self.core.is_only_shown() {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
                 "back the metadata up: the pool was opened to be read only, whatever its parts are",
             ));
         }
-        let _one_at_a_time = self.pv_operations.lock();
+        let _one_at_a_time = self.core.pv_operations.lock();
         let fail = |e| Error::io("write a backup of the metadata", e);
         match target.remove(NEW_FILE) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
@@ -46,12 +46,12 @@ impl Pool {
         }
         let names = target.list().map_err(fail)?;
         let pvs: Vec<_> = {
-            let known = self.names.read();
-            known.pvs.keys().filter_map(|id| self.pvs.held(*id)).collect()
+            let known = self.core.names.read();
+            known.pvs.keys().filter_map(|id| self.core.pvs.held(*id)).collect()
         };
         let in_files = names.iter().filter_map(|name| sequence_of(name));
         let on_pvs =
-            pvs.iter().flat_map(|pv| places::headers_on(&*pv.disk, self.uuid)).map(|(_, h)| h.sequence);
+            pvs.iter().flat_map(|pv| places::headers_on(&*pv.disk, self.core.uuid)).map(|(_, h)| h.sequence);
         let sequence = in_files.chain(on_pvs).max().unwrap_or(0) + 1;
 
         let disk = target.open(NEW_FILE, OpenMode::CreateNew).map_err(fail)?;
@@ -68,7 +68,7 @@ impl Pool {
             disk.read_at(&mut all, 0).map_err(fail)?;
             // A sync that fails makes the system forget what else is dirty there: nothing of a
             // batch may be, for nobody would be told.
-            let _between_batches = self.maintenance.lock();
+            let _between_batches = self.destager.state.lock();
             let takes = pvs.iter().filter(|pv| pv.failure().is_none());
             let written = takes.filter(|pv| places::write_on(&pv.disk, sequence, &all).is_ok());
             info.pvs = written.count() as u32;
@@ -84,17 +84,17 @@ impl Pool {
 
     fn write_rows(&self, disk: &dyn Disk, sequence: u64) -> Result<Header> {
         // Before the rows are read: a commit in between makes the backup one of an open pool.
-        let closed = self.is_closed();
+        let closed = self.core.is_closed();
         let mut body = BodyWriter::new(disk)?;
         let mut incarnation = 0;
-        self.catalog.visit_rows(&mut |row| {
+        self.core.catalog.visit_rows(&mut |row| {
             if let Some(positions) = crate::catalog::positions_in(&row) {
                 incarnation = positions.incarnation;
             }
             body.put(row)
         })?;
         let (body_sum, body_len, rows) = body.finish()?;
-        let (pool, time) = (self.uuid, self.world.clock.now());
+        let (pool, time) = (self.core.uuid, self.core.world.clock.now());
         Ok(Header { pool, sequence, time, incarnation, closed, body_sum, body_len, rows })
     }
 }

@@ -2,15 +2,13 @@
 //! its label and its data. The slots are used in turn, so one whole backup is left when the writing
 //! of the other is interrupted.
 
-use super::format::{HEADER_LEN, Header, Section, sum};
+use super::format::{Header, Section, sum};
 use crate::disk::{Dir, Disk, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
-use crate::pool::label::DATA_START;
+use crate::space::label::{DATA_START, HEADER_LEN, SLOTS_START};
 use std::io;
 use std::sync::Arc;
 
-/// Byte of a physical volume at which the first slot begins.
-pub(crate) const SLOTS_START: u64 = 64 << 10;
 /// Bytes of a slot: header and body.
 pub(super) const SLOT_LEN: u64 = (DATA_START - SLOTS_START) / 2;
 const PREFIX: &str = "metadata-";
@@ -102,20 +100,6 @@ fn header_at(disk: &dyn Disk, at: u64) -> Option<Header> {
 pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io::Result<()> {
     disk.write_at(bytes, slot(sequence))?;
     disk.sync(SyncPurpose::Label)
-}
-
-/// Clears the slots of a physical volume that leaves its pool. Only what holds something is
-/// written: a sparse file on a full file system has room for that, and for no more.
-pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
-    let mut block = vec![0; HEADER_LEN];
-    for at in (SLOTS_START..DATA_START).step_by(HEADER_LEN) {
-        disk.read_at(&mut block, at)?;
-        if block.iter().any(|byte| *byte != 0) {
-            block.fill(0);
-            disk.write_at(&block, at)?;
-        }
-    }
-    Ok(())
 }
 
 /// The newest backup that verifies in `path`, which is a file of a backup or a physical volume. An

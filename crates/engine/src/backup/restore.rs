@@ -31,7 +31,7 @@ pub struct Restored {
 /// The old catalog is kept under another name. A crash leaves the old one or the new one in its
 /// place.
 pub fn restore(dir: &dyn Dir, from: &Found) -> Result<Restored> {
-    let _lock = crate::pool::locked(dir.lock(crate::pool::LOCK_FILE))?;
+    let _lock = crate::space::lock::locked(dir.lock(crate::space::lock::LOCK_FILE))?;
     if !from.header.closed {
         return Err(conflict(
             "restore the catalog: the backup was made while the pool was open, and what was committed after it is \

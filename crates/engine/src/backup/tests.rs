@@ -5,7 +5,7 @@ use crate::check::{CheckOptions, check};
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::MemDir;
 use crate::error::ErrorKind;
-use crate::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+use crate::settings::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
 use crate::testing::{new_volume, world};
 use bytes::Bytes;
 
@@ -120,8 +120,8 @@ fn old_files_go_and_a_torn_copy_leaves_the_one_before() {
     disk.read_at(&mut byte, at).unwrap();
     disk.write_at(&[byte[0] ^ 1], at).unwrap();
     assert_eq!(find(&*dir, "pv-1.img").unwrap().info.sequence, 5);
-    disk.write_at(&[0; 1], places::SLOTS_START + places::SLOT_LEN + 8).unwrap();
-    disk.write_at(&[0; 1], places::SLOTS_START + 8).unwrap();
+    disk.write_at(&[0; 1], crate::space::label::SLOTS_START + places::SLOT_LEN + 8).unwrap();
+    disk.write_at(&[0; 1], crate::space::label::SLOTS_START + 8).unwrap();
     assert!(find(&*dir, "pv-1.img").is_err_and(|e| e.kind() == ErrorKind::Corrupt));
     let other = find(&*dir, "pv-0.img").unwrap();
     assert_eq!(other.info.sequence, 6, "the other physical volume has it");
@@ -201,7 +201,7 @@ fn physical_volumes_get_their_copy_between_batches() {
         let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
         places::headers_on(&*disk, pool.info().uuid).len()
     };
-    let amid_a_batch = pool.maintenance.lock();
+    let amid_a_batch = pool.destager.state.lock();
     std::thread::scope(|scope| {
         let backup = scope.spawn(|| pool.backup_metadata(&*dir, 3).unwrap());
         while backups(&dir).is_empty() {

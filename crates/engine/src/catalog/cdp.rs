@@ -4,9 +4,9 @@
 use super::store::db;
 use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn};
-use crate::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
+use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
 /// (branch, number)

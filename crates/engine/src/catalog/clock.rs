@@ -3,40 +3,13 @@
 use super::store::db;
 use super::values::{Value, seal, unseal};
 use super::{Catalog, META, Txn};
+use crate::clock::{ClockRecord, Stretch};
 use crate::error::Result;
 
 const CLOCK: &str = "clock";
 const STRETCHES: &str = "clock_stretches";
 /// Stretches of one row at most, by its format.
 const MAX_STRETCHES: usize = 4096;
-
-/// The clocks at one instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClockRecord {
-    /// Pool time, in nanoseconds.
-    pub(crate) time: u64,
-    /// The monotonic clock's reading then, in nanoseconds.
-    pub(crate) monotonic: u64,
-    /// The boot that it counts from; zeros: unknown.
-    pub(crate) boot: [u8; 16],
-    /// How far the wall clock is ahead of pool time where it is trusted, in nanoseconds.
-    pub(crate) agreed: i64,
-    /// So many nanoseconds more it may be ahead, once.
-    pub(crate) slack: u64,
-    /// Nothing is forgotten by time before the monotonic clock of this boot reads this.
-    pub(crate) settled_at: u64,
-}
-
-/// A stretch of pool time in which nobody set the clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stretch {
-    /// The pool time at which it begins, in nanoseconds.
-    pub(crate) from: u64,
-    /// The last record before it.
-    pub(crate) lsn: u64,
-    /// How far the wall clock is ahead of pool time in it, in nanoseconds.
-    pub(crate) offset: i64,
-}
 
 /// Oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use super::values::{
     decode_labels, decode_method, decode_order, decode_placement, encode_import, encode_labels,
     encode_method, encode_order, encode_placement,
 };
-use crate::cdp::CdpSettings;
 use crate::codec::{Reader, Writer, align_up};
+use crate::error::{Error, ErrorKind, Result};
 use crate::journal::record::RECORD_ALIGN;
-use crate::pool::{Method, Order, Placement, SnapshotPolicy};
+use crate::settings::{CdpSettings, Method, Order, Placement, SnapshotPolicy};
 
 /// A catalog value inside a control record, behind its length.
 trait Nested {
@@ -455,6 +455,15 @@ fn is_padding(r: &mut Reader<'_>) -> bool {
         }
     }
     left < RECORD_ALIGN
+}
+
+pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
+    Control::decode(data).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("decode the control record with LSN {lsn}: it is of a version unknown here"),
+        )
+    })
 }
 
 #[cfg(test)]

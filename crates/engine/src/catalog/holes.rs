@@ -4,11 +4,11 @@
 //! A page is stored, or lies in a hole, or neither (then its chunks have their content in the base): never both. Whoever
 //! stores a page takes it out of its hole.
 
+use super::page::{MapPage, PageKey};
 use super::store::{db, guarded};
 use super::values::{seal, unseal};
 use super::{Bytes, Catalog, MAP, Txn, Value, decode};
 use crate::error::Result;
-use crate::map::page::{MapPage, PageKey};
 use redb::{ReadableTable, Table, TableDefinition};
 use std::ops::Range;
 
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::catalog::Superblock;
     use crate::disk::MemDir;
-    use crate::pool::Placement;
+    use crate::settings::Placement;
     use crate::world::{Rng, SplitMix};
 
     fn catalog() -> Catalog {

@@ -6,25 +6,16 @@
 
 use super::store::{db, guarded};
 use super::values::{seal, unseal};
-use super::{Catalog, META, Txn, Value, decode};
+use super::{Catalog, META, Positions, Superblock, Txn, Value, decode};
 use crate::error::Result;
 use crate::journal::Cursor;
+use crate::journal::cursor::JournalRecord;
+use crate::journal::scan::ScanStart;
+use crate::journal::tail::Owner;
 use redb::ReadableTable;
 
 /// The key of the row in `meta`.
 const JOURNAL: &str = "journal";
-
-/// The journal's files and the start of the scan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct JournalRecord {
-    /// The files with indexes below this one exist, at their full length. A file is counted before
-    /// it is first used.
-    pub(crate) files: u32,
-    /// The positions' `destaged_lsn` for which `start` was written.
-    pub(crate) destaged_lsn: u64,
-    /// No record before this place is needed: the scan begins here.
-    pub(crate) start: Cursor,
-}
 
 impl Value for JournalRecord {
     fn encode(&self) -> Vec<u8> {
@@ -78,6 +69,27 @@ impl Txn<'_> {
         let Some(mut row) = old else { return Ok(()) };
         change(&mut row);
         if Some(row) != old { self.put_journal(&row) } else { Ok(()) }
+    }
+}
+
+impl ScanStart {
+    /// As the catalog has it.
+    pub(crate) fn new(
+        superblock: &Superblock,
+        positions: &Positions,
+        record: Option<JournalRecord>,
+        accept_loss: bool,
+    ) -> Self {
+        ScanStart {
+            owner: Owner { pool: superblock.pool, incarnation: positions.incarnation },
+            seq: positions.journal_seq,
+            incarnation: positions.journal_incarnation,
+            destaged_lsn: positions.destaged_lsn,
+            synced_lsn: positions.synced_lsn,
+            record,
+            segment_size: superblock.segment_size,
+            accept_loss,
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Rows as no pool writes them: how tests and the simulator damage a catalog.
 
+use super::page::PageKey;
 use super::{BITMAP_WORDS, BITMAPS, BitmapPage, EXTENTS, ExtentRecord, MAP, Txn, Value};
 use crate::error::Result;
-use crate::map::page::PageKey;
 
 /// Bytes that no value of the catalog has.
 const NO_VALUE: [u8; 20] = [0x5A; 20];

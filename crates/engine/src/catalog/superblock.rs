@@ -2,7 +2,7 @@
 
 use super::values::{Value, decode_placement, encode_placement, seal, unseal};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::{Placement, PoolConfig};
+use crate::settings::{Placement, PoolConfig};
 
 /// A bit of [`Superblock::features`]: the catalog's blocks have sums. The bits 1 (references), 2
 /// (sums of data), 4 (layouts), 8 (kept) and 16 (regions) are reserved.

@@ -2,10 +2,10 @@
 //! block.
 
 use super::blocks::{BLOCK, offset_of};
+use super::page::{Entry, Slot};
 use super::*;
 use crate::disk::MemDir;
-use crate::map::page::{Entry, Slot};
-use crate::pool::Placement;
+use crate::settings::Placement;
 use crate::world::{Rng, SplitMix};
 use std::collections::BTreeMap;
 

@@ -3,10 +3,10 @@
 //!
 //! Kept by the transaction that changes pages and versions, so they can't disagree with them.
 
+use super::page::{Entry, MapPage, Slot};
 use super::store::{db, guarded};
 use super::{Catalog, Txn};
 use crate::error::{Result, corrupt};
-use crate::map::page::{Entry, MapPage, Slot};
 use redb::{ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! The catalog's values: small records with a version byte in front and a CRC32C behind.
 
+use super::page::{Entry, Slot};
 use crate::codec::{Reader, Writer, crc32c};
-use crate::map::page::{Entry, Slot};
-use crate::pool::{Method, Order, Placement, SnapshotPolicy};
+use crate::settings::{Method, Order, Placement, SnapshotPolicy};
 use std::collections::BTreeMap;
 
 /// Encodes a value: version, fields, sum.

@@ -1,10 +1,10 @@
 //! Versions: contents that were overwritten, each valid for the snapshots from the epoch it was born in to the last one
 //! that needs it; and an index by that last epoch, so that deleting a snapshot visits only what it owns.
 
+use super::page::Entry;
 use super::store::{db, guarded};
 use super::{Catalog, Txn, Value, decode};
 use crate::error::Result;
-use crate::map::page::Entry;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
 /// (branch, chunk, last epoch)
@@ -214,7 +214,7 @@ impl Txn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::page::Slot;
+    use crate::catalog::page::Slot;
 
     #[test]
     fn a_version_takes_what_is_said() {

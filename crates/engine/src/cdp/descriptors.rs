@@ -1,12 +1,15 @@
 //! Tests: a history needs few descriptors, however long it is.
 
-use super::record::SegmentHead;
-use super::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use crate::ErrorKind;
 use crate::catalog::{Catalog, SegmentRecord};
+use crate::cdp::log::record::SegmentHead;
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{Dir, MemDir, OpenMode, ScarceDir};
-use crate::pool::{Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use crate::info::Moment;
+use crate::pool::Pool;
+use crate::settings::{
+    AnchorPolicy, CdpSettings, Compression, Encoding, Placement, PoolConfig, PoolOptions, PvSpec, Retention,
+};
 use crate::testing::{new_volume, world};
 use crate::world::World;
 use bytes::Bytes;
@@ -107,7 +110,7 @@ fn readers_keep_what_expires() {
     let (first, _) = (site.fill(1), site.fill(2));
     (3..12).for_each(|byte| _ = site.fill(byte));
     site.pool.drain().unwrap();
-    let branch = site.pool.names.read().volume("v").unwrap().line.branch.clone();
+    let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
     let held: Vec<_> = branch.cdp.log.read().sealed.values().cloned().collect();
     let named = || site.files.list().unwrap().iter().filter(|name| name.starts_with("cdp-")).count() as u64;
     let before = named();
@@ -123,7 +126,7 @@ fn readers_keep_what_expires() {
             }),
         )
         .unwrap();
-    while site.pool.maintain().unwrap() != crate::pool::Progress::Idle {}
+    while site.pool.maintain().unwrap() != crate::info::Progress::Idle {}
     assert!(site.pool.open_moment("v", &Moment::Lsn(first)).is_err());
     // The one that was appended to has no reader.
     assert!(site.segments() < before / 2 && named() == before - 1, "{} of {before}", site.segments());
@@ -143,7 +146,7 @@ fn without_descriptors_a_moment_is_busy() {
     let moments: Vec<(u64, u8)> = (1..=40).map(|byte| (site.fill(byte), byte)).collect();
     site.pool.drain().unwrap();
     let view = site.pool.open_moment("v", &Moment::Lsn(moments[3].0)).unwrap();
-    site.pool.files.close_all();
+    site.pool.core.files.close_all();
     site.dir.set_limit(site.dir.open_now());
     let mut content = vec![0; SIZE as usize];
     let refused = view.read(0, &mut content).unwrap_err();
@@ -162,7 +165,7 @@ fn opening_touches_no_sealed_segment() {
     let mut site = Site::new(256);
     let (first, second) = (site.fill(1), site.fill(2));
     site.pool.drain().unwrap();
-    let branch = site.pool.names.read().volume("v").unwrap().line.branch.id;
+    let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.id;
     site.pool.close().unwrap();
     let Site { files, dir, world, pool } = site;
     drop(pool);

@@ -3,8 +3,8 @@
 
 use super::{CheckReport, Tables};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
-use crate::cdp::record::{Entry, HEADER_LEN, SEGMENT_HEAD, SHARED, SegmentHead, decode_record};
-use crate::cdp::segment::SegmentDisk;
+use crate::cdp::log::record::{Entry, HEADER_LEN, SEGMENT_HEAD, SHARED, SegmentHead, decode_record};
+use crate::cdp::log::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,10 +8,10 @@ use super::{CheckOptions, CheckReport, Tables};
 use crate::catalog::{KnownStamps, PvRecord};
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, Result};
-use crate::pool::label::{Found, Label, extents_on};
-use crate::pool::pv::open_known;
-use crate::pool::stamp::{Age, Bearer, Stamped};
-use crate::pool::stamping::age_of;
+use crate::space::label::{Found, Label, extents_on};
+use crate::space::pv::open_known;
+use crate::space::stamp::{Age, Bearer, Stamped};
+use crate::space::stamping::age_of;
 use std::sync::Arc;
 
 /// What a label has to say.

@@ -1,9 +1,9 @@
 //! Maps against allocation: the core of the check.
 
 use super::{CheckReport, Marks, Tables, marks, versions};
+use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::catalog::{BranchRecord, CURRENT, Catalog, UsageKey};
 use crate::error::Result;
-use crate::map::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use std::collections::BTreeMap;
 
 /// Map pages read by one look at the catalog.

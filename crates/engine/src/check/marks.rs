@@ -2,10 +2,10 @@
 //! of the two.
 
 use super::{CheckReport, Marks, Tables};
+use crate::catalog::page::Entry;
 use crate::catalog::{BITMAP_WORDS, BitmapPage, BranchRecord, Catalog, ExtentRecord};
 use crate::error::Result;
-use crate::map::page::Entry;
-use crate::pool::label::DATA_START;
+use crate::space::label::DATA_START;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The slots of one extent in use.

@@ -20,15 +20,15 @@ mod repair;
 mod tests;
 mod versions;
 
+use crate::branch::image::Image;
+use crate::branch::namespace::check_name;
 use crate::catalog::{
-    BaseRecord, BranchRecord, Catalog, JournalRecord, Positions, PvRecord, SnapshotRecord, Superblock,
-    VolumeRecord,
+    BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
 };
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
+use crate::journal::cursor::JournalRecord;
 use crate::journal::{ScanStart, scan};
-use crate::pool::image::Image;
-use crate::pool::namespace::check_name;
 use marks::SlotUse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -224,10 +224,10 @@ pub fn check(
 /// Locks the pool, as far as that is possible without writing.
 fn lock(dir: &dyn Dir, repair: bool, report: &mut CheckReport) -> Result<Option<Box<dyn Send + Sync>>> {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, WouldBlock};
-    let name = crate::pool::LOCK_FILE;
+    let name = crate::space::lock::LOCK_FILE;
     let denied = match dir.lock(name) {
         Err(e) if matches!(e.kind(), ReadOnlyFilesystem | PermissionDenied) => e,
-        result => return crate::pool::locked(result).map(Some),
+        result => return crate::space::lock::locked(result).map(Some),
     };
     if repair {
         return Err(Error::with_source(
@@ -238,7 +238,7 @@ fn lock(dir: &dyn Dir, repair: bool, report: &mut CheckReport) -> Result<Option<
     }
     match dir.lock_existing(name) {
         Ok(lock) => Ok(Some(lock)),
-        Err(e) if e.kind() == WouldBlock => crate::pool::locked(Err(e)).map(Some),
+        Err(e) if e.kind() == WouldBlock => crate::space::lock::locked(Err(e)).map(Some),
         Err(e) => {
             report.unlocked = Some(format!("lock the pool: {e}"));
             Ok(None)
@@ -328,7 +328,8 @@ fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
     let scanned = scan(dir, start, false, &mut |located, data| {
         records += 1;
         if located.header.kind == crate::journal::record::Kind::Control {
-            undecoded = crate::pool::decode_control(located.header.lsn, data).err().or(undecoded.take());
+            undecoded =
+                crate::catalog::control::decode_control(located.header.lsn, data).err().or(undecoded.take());
         }
         Ok(())
     });

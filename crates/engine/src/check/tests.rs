@@ -1,12 +1,13 @@
 //! Every kind of damage is found and named; what is repairable is repaired.
 
 use super::*;
+use crate::catalog::page::{Entry, Slot};
 use crate::catalog::{ExtentRecord, Txn};
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{MemDir, OpenMode};
-use crate::map::page::{Entry, Slot};
-use crate::pool::label::Label;
-use crate::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use crate::pool::Pool;
+use crate::settings::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+use crate::space::label::Label;
 use crate::testing::{new_volume, world};
 use bytes::Bytes;
 
@@ -161,7 +162,7 @@ fn a_repair_that_doubts_only_adds_marks() {
         assert!(shown.iter().all(nothing_of_b), "{fatal:?} {other:?}: {shown:?}");
         let disk = dir.open("pv-0.img", OpenMode::ReadOnly).unwrap();
         let mut bytes = vec![0; 10 * CHUNK as usize];
-        disk.read_at(&mut bytes, crate::pool::label::DATA_START).unwrap();
+        disk.read_at(&mut bytes, crate::space::label::DATA_START).unwrap();
         assert!(bytes.iter().all(|b| matches!(b, 1 | 2)), "{fatal:?} {other:?}: the slots were given away");
     }
 }
@@ -266,14 +267,14 @@ fn a_pool_on_a_read_only_file_system_is_checked_and_not_repaired() {
     let mounted = || Arc::new(Mounted((*dir).clone()));
     let report = check(mounted(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
     assert!(report.is_clean() && report.unlocked.is_none(), "{report:?}");
-    let held = dir.lock(crate::pool::LOCK_FILE).unwrap();
+    let held = dir.lock(crate::space::lock::LOCK_FILE).unwrap();
     let busy = check(mounted(), &CheckOptions::default(), &mut |_, _| {}).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy);
     drop(held);
     let options = CheckOptions { repair: true, ..CheckOptions::default() };
     let refused = check(mounted(), &options, &mut |_, _| {}).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
-    dir.remove(crate::pool::LOCK_FILE).unwrap();
+    dir.remove(crate::space::lock::LOCK_FILE).unwrap();
     let report = check(mounted(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
     assert!(report.is_clean() && report.unlocked.is_some_and(|why| why.starts_with("lock the pool")));
 }
@@ -339,7 +340,7 @@ fn a_damaged_page_is_named_never_served_and_keeps_its_space() {
     let error = volume.read(CHUNK, &mut [0; 512]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains(&format!("map page 0 of branch {branch}")), "{error}");
-    assert!(matches!(pool.health(), crate::pool::Health::Warning(w) if w[0].text.contains("map page 0")));
+    assert!(matches!(pool.health(), crate::health::Health::Warning(w) if w[0].text.contains("map page 0")));
     volume.read(2 << 20, &mut [0; 512]).expect("an undamaged part is served");
     assert_eq!(pool.drain().unwrap_err().kind(), ErrorKind::Poisoned, "it must not be overwritten");
 }

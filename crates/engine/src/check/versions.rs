@@ -2,9 +2,9 @@
 
 use super::maps::Used;
 use super::{CheckReport, Tables};
+use crate::catalog::page::PageKey;
 use crate::catalog::{Catalog, Frozen, HoleRecord, Version, VersionKey};
 use crate::error::Result;
-use crate::map::page::PageKey;
 use std::collections::BTreeSet;
 
 /// Versions read by one look at the catalog.

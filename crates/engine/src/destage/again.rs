@@ -6,20 +6,21 @@
 //! more gets another one: whole, durable, and then in the map, as in the preserve phase.
 
 use super::Collected;
-use super::collect::Batch;
+use super::batch::Batch;
+use super::state::Maintenance;
+use crate::destage::Destager;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
-use crate::pool::shortage::Task;
-use crate::pool::{Maintenance, Pool};
+use crate::shortage::Task;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Pool {
+impl Destager {
     /// At open: applies again what may have been half applied. The catalog already has its preserve
     /// phase. Where that has to wait the pool is opened with it half done: staging answers for it.
     pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
-        let m = &mut *self.maintenance.lock();
+        let m = &mut *self.state.lock();
         while let Err(error) = self.apply_again(m) {
             let error = self.failed(m, Task::Destage, error);
             // Each physical volume fails once.
@@ -32,8 +33,8 @@ impl Pool {
             }
             return Err(error);
         }
-        self.positions.preserved.store(m.committed.preserved_lsn, Ordering::Relaxed);
-        self.positions.destaged.store(m.destaged, Ordering::Relaxed);
+        self.core.positions.preserved.store(m.committed.preserved_lsn, Ordering::Relaxed);
+        self.core.positions.destaged.store(m.destaged, Ordering::Relaxed);
         self.checkpoint(m)?;
         // Nothing is promised before it is known what there is.
         self.measure_backing(m);
@@ -46,10 +47,10 @@ impl Pool {
         let mut cursor = m.cursor;
         let mut time = None;
         while cursor.lsn <= preserved {
-            match self.collect(&mut cursor, preserved, u64::MAX)? {
+            match self.core.collect(&mut cursor, preserved, u64::MAX)? {
                 Collected::Records(batch) => {
                     self.apply_batch_again(m, &batch)?;
-                    self.in_place(&batch);
+                    self.core.in_place(&batch);
                     time = Some(batch.last_time);
                 }
                 Collected::Nothing => break,
@@ -71,7 +72,7 @@ impl Pool {
     fn show_half_done(&self, m: &Maintenance) -> Result<()> {
         let mut cursor = m.cursor;
         while cursor.lsn <= m.committed.preserved_lsn {
-            match self.collect(&mut cursor, m.committed.preserved_lsn, u64::MAX)? {
+            match self.core.collect(&mut cursor, m.committed.preserved_lsn, u64::MAX)? {
                 Collected::Records(batch) => {
                     for branch in &batch.branches {
                         let applying = Arc::new(self.applying(m, &batch, branch));
@@ -87,17 +88,17 @@ impl Pool {
 
     fn apply_batch_again(&self, m: &mut Maintenance, batch: &Batch) -> Result<()> {
         let plan = self.plan(m, batch, true)?;
-        self.write_placed(&plan.at_once, SyncPurpose::Apply)?;
+        self.core.write_placed(&plan.at_once, SyncPurpose::Apply)?;
         if plan.pages.is_empty() {
             return Ok(());
         }
-        self.write_placed(&plan.fresh, SyncPurpose::Preserve)?;
-        let mut txn = self.catalog.begin()?;
+        self.core.write_placed(&plan.fresh, SyncPurpose::Preserve)?;
+        let mut txn = self.core.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         self.commit_aside(m, txn, &plan.reserved)?;
         let branches: BTreeSet<u64> = plan.pages.iter().map(|(key, _)| key.0).collect();
-        self.publish(plan.pages);
-        branches.into_iter().for_each(|branch| self.map.forget_frozen(branch));
+        self.core.publish(plan.pages);
+        branches.into_iter().for_each(|branch| self.core.map.forget_frozen(branch));
         Ok(())
     }
 }

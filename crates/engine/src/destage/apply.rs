@@ -1,15 +1,14 @@
 //! Writing to physical volumes: sorted, merged, in parallel.
 
+use super::batch::{Fill, Placed, joined};
+use crate::catalog::page::Slot;
+use crate::core::Core;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
-use crate::fault::died;
-use crate::map::page::Slot;
-use crate::pool::Pool;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
-use std::thread::ScopedJoinHandle;
 
 /// The buffer of each thread, and the largest single write past the page cache.
 const MAX_WRITE: usize = 1 << 20;
@@ -24,37 +23,6 @@ pub(super) const READ_AHEAD: usize = 128;
 const SYNC_AFTER: usize = 8 << 20;
 /// Fewer writes than this are not worth a second thread.
 pub(super) const MIN_PER_THREAD: usize = 64;
-
-/// Content for a range of a PV.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Placed {
-    /// PV and byte offset, as a slot address.
-    pub(super) address: Slot,
-    pub(super) len: u32,
-    pub(super) fill: Fill,
-}
-
-/// Where content comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fill {
-    Zeros,
-    /// (journal file, byte position)
-    Journal(u32, u32),
-    /// What lies at this place now.
-    Slot(Slot),
-}
-
-impl Placed {
-    /// Bytes `start..end` of the slot.
-    pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Fill) -> Placed {
-        Placed { address: Slot::new(slot.pv(), slot.offset() + start as u64), len: end - start, fill }
-    }
-}
-
-/// What a borrowed thread says in the end.
-pub(super) fn joined(worker: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
-    worker.join().unwrap_or_else(|panic| Err(died("write a batch", &*panic)))
-}
 
 /// Contents that follow one another on a PV.
 #[derive(Default)]
@@ -76,7 +44,7 @@ impl Run {
     }
 }
 
-impl Pool {
+impl Core {
     /// Writes all of `placed`, which is sorted by address and disjoint, durably.
     pub(super) fn write_placed(&self, placed: &[Placed], purpose: SyncPurpose) -> Result<()> {
         if !placed.is_empty() {

@@ -1,15 +1,15 @@
 //! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range of LSNs.
 
-use super::recording::Recorder;
-use crate::catalog::Control;
+use super::batch::{Batch, Collected, DiscardRange, Reserved, Run, Step};
+use super::state::{Ahead, Maintenance};
+use crate::branch::Branch;
+use crate::catalog::page::MapPage;
+use crate::core::Core;
+use crate::destage::Destager;
 use crate::error::{ErrorKind, Result};
-use crate::journal::record::{BLOCK, Header, Kind};
+use crate::journal::record::{Header, Kind};
 use crate::journal::{Cursor, Located};
-use crate::map::page::MapPage;
-use crate::pool::line::Branch;
-use crate::pool::{Maintenance, Pool};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Chunk operations of one batch: bounds its memory (48 bytes each).
@@ -21,235 +21,27 @@ const MAX_PAGES: usize = 8 << 10;
 /// system has room for them.
 const MAX_ROWS: usize = 4096;
 
-/// What comes next in the journal.
-pub(super) enum Collected {
-    Nothing,
-    Records(Batch),
-    /// A control record that is carried out alone: (LSN and time, what is to be done).
-    Control((u64, u64), Control, Reserved),
-    Run(Run),
-}
-
-/// Long discards and control records that share a commit, without data between them. At most the
-/// first of the discards has anything to free.
-#[derive(Default)]
-pub(super) struct Run {
-    pub(super) last_lsn: u64,
-    pub(super) last_time: u64,
-    /// In order: (LSN and time, what is to be done).
-    pub(super) steps: Vec<((u64, u64), Step)>,
-    /// Rows of the catalog that these change.
-    rows: usize,
-    pub(super) reserved: Reserved,
-}
-
-/// One record of a [`Run`].
-pub(super) enum Step {
-    Control(Control),
-    Discard(DiscardRange),
-}
-
-impl Run {
-    fn push(&mut self, header: &Header, step: Step) {
-        self.steps.push(((header.lsn, header.time), step));
-        self.passed(header);
-    }
-
-    /// Takes what the run discards out of staging.
-    pub(super) fn unstage(&self) {
-        for ((lsn, _), step) in &self.steps {
-            if let Step::Discard(range) = step {
-                range.branch.staging.remove(std::iter::empty(), *lsn);
-            }
-        }
-    }
-
-    fn passed(&mut self, header: &Header) {
-        (self.last_lsn, self.last_time) = (header.lsn, header.time);
-    }
-}
-
-/// Reservations that end with a record: (log2 of the slot size, slots).
-pub(super) type Reserved = Vec<(u8, u64)>;
-
-/// A range of a branch to discard, in bytes.
-pub(super) struct DiscardRange {
-    pub(super) branch: Arc<Branch>,
-    pub(super) epoch: u32,
-    pub(super) bytes: Range<u64>,
-}
-
-/// Where the new content of a part of a chunk comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    /// (journal file, byte position)
-    Journal(u32, u32),
-    /// Zeros that keep or get a slot.
-    Zeros,
-    /// Zeros that need no slot; over a whole chunk they free it.
-    Hole,
-}
-
-/// One record's part in one chunk.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Item {
-    /// Index into [`Batch::branches`].
-    pub(super) branch: u32,
-    /// Position in the order of records.
-    pub(super) order: u32,
-    pub(super) chunk: u64,
-    /// Byte range inside the chunk.
-    pub(super) start: u32,
-    pub(super) end: u32,
-    pub(super) source: Source,
-}
-
-/// Blocks that a batch takes out of staging.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Blocks {
-    pub(super) branch: u32,
-    pub(super) first: u64,
-    pub(super) end: u64,
-}
-
-/// A batch of records.
-#[derive(Default)]
-pub(crate) struct Batch {
-    pub(super) last_lsn: u64,
-    /// The time of the record with that LSN.
-    pub(super) last_time: u64,
-    pub(super) branches: Vec<Arc<Branch>>,
-    /// The epoch of each branch's records: no batch has data of a branch from both sides of a
-    /// snapshot.
-    pub(super) epochs: Vec<u32>,
-    /// Indexes of branches, by their ids.
-    indexes: HashMap<u64, u32>,
-    /// Control records between the data, in order: (LSN and time, what is to be done).
-    pub(super) controls: Vec<((u64, u64), Control)>,
-    /// Rows of the catalog that these change.
-    rows: usize,
-    /// LSN and time of each record, by [`Item::order`]; empty where no record stands behind the batch.
-    pub(super) stamps: Vec<(u64, u64)>,
-    /// By (branch, chunk, order) once collected.
-    pub(super) items: Vec<Item>,
-    pub(super) blocks: Vec<Blocks>,
-    records: u32,
-    bytes: u64,
-    reserved: BTreeMap<u8, u64>,
-    /// Map pages touched: (branch, as in an item; page).
-    pages: HashSet<(u32, u64)>,
-    /// More would have come, but for the bounds of a batch.
-    full: bool,
-    /// What histories keep of it, as far as that is recorded in advance.
-    pub(super) recorded: Vec<Recorder>,
-}
-
-/// The batch after the one that is being carried out, collected meanwhile.
-pub(crate) struct Ahead {
-    from: Cursor,
-    to: Cursor,
-    batch: Batch,
-}
-
-impl Ahead {
-    /// Do logs hold what no commit knows of?
-    pub(crate) fn is_recorded(&self) -> bool {
-        !self.batch.recorded.is_empty()
-    }
-
-    /// Does the log of this branch?
-    pub(crate) fn records(&self, branch: u64) -> bool {
-        self.batch.recorded.iter().any(|recorder| recorder.branch_id() == branch)
-    }
-
-    /// Bytes of logs that no commit knows of.
-    pub(crate) fn recorded_bytes(&self) -> u64 {
-        self.batch.recorded.iter().map(Recorder::bytes).sum()
-    }
-}
-
-impl Batch {
-    /// The reservations that end with this batch.
-    pub(super) fn released(&self) -> Vec<(u8, u64)> {
-        self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()
-    }
-
-    /// A batch of one item that no record stands for.
-    pub(super) fn of_one(branch: Arc<Branch>, epoch: u32, item: Item) -> Batch {
-        Batch { branches: vec![branch], epochs: vec![epoch], items: vec![item], ..Batch::default() }
-    }
-
-    fn branch_index(&mut self, branch: &Arc<Branch>, epoch: u32) -> u32 {
-        *self.indexes.entry(branch.id).or_insert_with(|| {
-            self.branches.push(branch.clone());
-            self.epochs.push(epoch);
-            self.branches.len() as u32 - 1
-        })
-    }
-
-    /// Does the batch have data of this branch from before a snapshot that `header`'s data come
-    /// after?
-    fn is_parted(&self, header: &Header) -> bool {
-        let index = self.indexes.get(&header.branch);
-        index.is_some_and(|index| self.epochs[*index as usize] != header.epoch)
-    }
-
-    fn add(&mut self, located: &Located, branch: &Arc<Branch>) {
-        let header = &located.header;
-        let index = self.branch_index(branch, header.epoch);
-        let end = header.offset + header.length;
-        for chunk in branch.chunks(header.offset, header.length) {
-            self.pages.insert((index, MapPage::locate(chunk).0));
-            let chunk_start = chunk << branch.chunk_log2;
-            let from = header.offset.max(chunk_start);
-            let to = end.min(chunk_start + (1 << branch.chunk_log2));
-            let source = match header.kind {
-                Kind::Write => Source::Journal(located.file, (located.data_at + from - header.offset) as u32),
-                Kind::Zero => Source::Zeros,
-                _ => Source::Hole,
-            };
-            self.items.push(Item {
-                branch: index,
-                order: self.records,
-                chunk,
-                start: (from - chunk_start) as u32,
-                end: (to - chunk_start) as u32,
-                source,
-            });
-        }
-        if header.kind == Kind::Write {
-            let (first, end) = (header.offset / BLOCK, end.div_ceil(BLOCK));
-            match self.blocks.last_mut() {
-                Some(last) if last.branch == index && last.end == first => last.end = end,
-                _ => self.blocks.push(Blocks { branch: index, first, end }),
-            }
-        }
-        *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
-        self.stamps.push((header.lsn, header.time));
-        self.records += 1;
-        self.bytes += header.space();
-    }
-}
-
 /// Is a discard carried out alone?
 fn is_long(header: &Header, branch: &Branch) -> bool {
     let recorded = branch.cdp.log.read().settings.is_some();
     branch.discards_alone(header.offset, header.length, recorded)
 }
 
-impl Pool {
+impl Destager {
     /// What comes next; moves `cursor` behind it.
     pub(super) fn next_collected(&self, m: &mut Maintenance, cursor: &mut Cursor) -> Result<Collected> {
         if let Some(ahead) = m.ahead.take().filter(|ahead| ahead.from == *cursor) {
             *cursor = ahead.to;
             return Ok(Collected::Records(ahead.batch));
         }
-        if self.journal.synced() < self.journal.written() {
-            self.journal.sync_all()?;
+        if self.core.journal.synced() < self.core.journal.written() {
+            self.core.journal.sync_all()?;
         }
-        self.collect(cursor, self.journal.synced(), self.options.batch_bytes)
+        self.core.collect(cursor, self.core.journal.synced(), self.core.options.batch_bytes)
     }
+}
 
+impl Core {
     /// The batch at `from`, and where it ends, if all of it is there and destage is pressed. What fails here fails again when
     /// its turn has come.
     pub(super) fn collect_whole(&self, from: Cursor) -> Option<(Cursor, Batch)> {
@@ -284,7 +76,7 @@ impl Pool {
     /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor behind it.
     pub(super) fn collect(&self, cursor: &mut Cursor, last: u64, max_bytes: u64) -> Result<Collected> {
         let mut collector = Collector {
-            pool: self,
+            core: self,
             // Copied, so that control operations need not wait for the journal to be read.
             branches: self.names.read().branches.clone(),
             max_bytes,
@@ -314,7 +106,7 @@ impl Pool {
 
 /// What a visit of the journal has found so far.
 struct Collector<'a> {
-    pool: &'a Pool,
+    core: &'a Core,
     branches: HashMap<u64, Arc<Branch>>,
     /// About so much of the journal, so many map pages, and so many rows of control records, make a
     /// batch.
@@ -359,7 +151,7 @@ impl Collector<'_> {
     }
 
     fn add_control(&mut self, header: &Header, data: &[u8]) -> Result<bool> {
-        let control = crate::pool::decode_control(header.lsn, data)?;
+        let control = crate::catalog::control::decode_control(header.lsn, data)?;
         if !control.shares_commit() || header.slots > 0 {
             if self.run.is_some() || self.batch.last_lsn > 0 {
                 return Ok(false);
@@ -407,7 +199,7 @@ impl Collector<'_> {
         });
         let bytes = header.offset..header.offset + header.length;
         let range = DiscardRange { branch: branch.clone(), epoch: header.epoch, bytes };
-        let fits = run.steps.is_empty() || run.rows < self.most_rows && !self.pool.frees(&range)?;
+        let fits = run.steps.is_empty() || run.rows < self.most_rows && !self.core.frees(&range)?;
         if fits {
             run.rows += 1;
             run.reserved.push((branch.slot_log2, header.slots.into()));

@@ -1,19 +1,24 @@
 //! Carrying out control records: the catalog gets each at its place in the order.
 
-use super::collect::DiscardRange;
+use super::batch::DiscardRange;
 use super::history::HistoryChange;
+use super::state::{Fill, Maintenance};
+use crate::branch::Branch;
 use crate::catalog::{
     BaseRecord, BranchRecord, Control, Event, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn,
     VolumeRecord,
 };
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::disk::OpenMode;
 use crate::error::{Result, corrupt};
-use crate::pool::label::wipe;
-use crate::pool::line::Branch;
-use crate::pool::{Maintenance, Method, Pool};
+use crate::settings::Method;
+use crate::space::label::wipe;
+use crate::space::pv::Pv;
 use std::sync::Arc;
 
 /// A record that shares its commit with others: what it sets, and what it means for histories.
-pub(super) struct Operation<'a> {
+pub(crate) struct Operation<'a> {
     lsn: u64,
     /// None for a long discard.
     parts: &'a [Control],
@@ -26,7 +31,7 @@ impl Operation<'_> {
     }
 }
 
-impl Pool {
+impl Core {
     /// What the control records of a batch mean, as things stand before its commit.
     pub(super) fn operations<'a>(&self, controls: &'a [((u64, u64), Control)]) -> Result<Vec<Operation<'a>>> {
         controls.iter().map(|(at, control)| self.operation(*at, control)).collect()
@@ -48,47 +53,6 @@ impl Pool {
             parts.iter().try_for_each(|part| self.write_control(txn, part))?;
             history.store(txn, *lsn)
         })
-    }
-
-    /// Operations are committed.
-    pub(super) fn operations_done(&self, m: &mut Maintenance, operations: Vec<Operation<'_>>) -> Result<()> {
-        operations.into_iter().try_for_each(|Operation { lsn, parts, history }| {
-            self.remember(history, lsn);
-            let done = parts.iter().try_for_each(|part| self.after_control(m, part, lsn));
-            // What follows from a commit can't be taken back.
-            done.map_err(|e| self.fault.poison(&e))
-        })
-    }
-
-    /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done before, in steps
-    /// that can be repeated.
-    pub(super) fn carry_out(
-        &self,
-        m: &mut Maintenance,
-        (lsn, time): (u64, u64),
-        operation: &Control,
-        reserved: &[(u8, u64)],
-    ) -> Result<()> {
-        let mut left = Vec::new();
-        let mut history = HistoryChange::default();
-        for part in operation.parts() {
-            match part {
-                Control::ResizeVolume { id, size } => self.discard_tail(m, *id, *size)?,
-                // Opened before the catalog takes it in: what can't be opened now could not be opened later either.
-                Control::AddPv { pv, .. } => drop(self.open_added(*pv)?),
-                Control::DeleteVolume { id } => left.extend(self.catalog.volume(*id)?.map(|v| v.branch)),
-                Control::RollBack { undo, .. } => left.push(undo.of.branch),
-                _ => {}
-            }
-            self.note_history(&mut history, part, time)?;
-        }
-        let mut txn = self.catalog.begin()?;
-        operation.parts().iter().try_for_each(|part| self.write_control(&mut txn, part))?;
-        history.store(&mut txn, lsn)?;
-        self.commit(m, txn, lsn, lsn, reserved)?;
-        self.remember(history, lsn);
-        m.dead.extend(left.into_iter().map(|branch| (branch, 0)));
-        operation.parts().iter().try_for_each(|part| self.after_control(m, part, lsn))
     }
 
     fn write_control(&self, txn: &mut Txn<'_>, operation: &Control) -> Result<()> {
@@ -162,14 +126,6 @@ impl Pool {
         }
     }
 
-    /// Takes a physical volume into the catalog, and its space into what can be promised.
-    pub(crate) fn commit_pv(&self, m: &mut Maintenance, add: &Control) -> Result<()> {
-        let mut txn = self.catalog.begin()?;
-        self.write_control(&mut txn, add)?;
-        self.commit_aside(m, txn, &[])?;
-        self.after_control(m, add, 0)
-    }
-
     fn write_new_volume(
         &self,
         txn: &mut Txn<'_>,
@@ -221,103 +177,6 @@ impl Pool {
         self.put_superblock(txn, |s| s.next_id = s.next_id.max(branch + 1).max(undo_id + 1))
     }
 
-    /// The space of a physical volume counts, unless that was taken in ahead of its turn.
-    fn take_pv_in(&self, m: &mut Maintenance, pv: u32, extents: u32) -> Result<()> {
-        if m.allocator.pv_ids().contains(&pv) {
-            return Ok(());
-        }
-        let change = m.allocator.add_pv(self.open_added(pv)?, false);
-        self.space.change_capacity(extents.into(), &change, true);
-        self.measure_backing(m);
-        m.evacuated = false;
-        // It may have failed when it was opened.
-        self.leave_failed(m);
-        Ok(())
-    }
-
-    fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
-        match operation {
-            Control::RollBack { undo_id, undo, .. } => {
-                // A snapshot that nobody sees goes when nothing rests on it, unless a history has
-                // it.
-                if undo.deleted && !self.anchors().contains(undo_id) {
-                    m.deleted.insert(*undo_id);
-                }
-            }
-            Control::ResizeVolume { id, .. } => {
-                // The discarded tail leaves staging only now that the map is without it.
-                if let Some(volume) = self.catalog.volume(*id)?
-                    && let Some(branch) = self.names.read().branches.get(&volume.branch)
-                {
-                    branch.staging.remove(std::iter::empty(), lsn);
-                }
-            }
-            Control::DeleteVolume { id } => {
-                self.note_deleted(m)?;
-                m.ended.insert(*id);
-            }
-            Control::DeleteSnapshots { ids } => {
-                // An anchor is only hidden: it goes when its history does.
-                let kept = |id: &&u64| !self.is_anchor(**id);
-                m.deleted.extend(ids.iter().filter(kept));
-            }
-            Control::AddPv { pv, extents, .. } => self.take_pv_in(m, *pv, *extents)?,
-            Control::SetDraining { pv, .. } => {
-                // What a later operation says counts already: nothing new may come to a PV that is about to leave.
-                let stays = self.names.read().pvs.get(pv).is_some_and(|record| !record.draining);
-                self.apply_draining(m, *pv, !stays, true);
-            }
-            Control::RemovePv { pv } => {
-                self.apply_draining(m, *pv, true, true);
-                m.allocator.remove_pv(*pv);
-                self.stamping.forget(*pv);
-                if let Some(pv) = self.pvs.take(*pv) {
-                    let _ = pv.wiped.set(wipe(&*pv.disk, &pv.path));
-                }
-            }
-            Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
-            Control::SetFill { branches, .. } => self.note_fills(m, branches)?,
-            Control::CreateSnapshots { snapshots } => {
-                let hidden = snapshots.iter().find(|(_, s)| s.deleted).map(|(_, s)| s.of.branch);
-                m.begun.extend(hidden.map(|branch| (lsn, branch)));
-            }
-            Control::Group { .. }
-            | Control::CreateOver { .. }
-            | Control::CreateVolume { .. }
-            | Control::RenameVolume { .. }
-            | Control::SetReadOnly { .. }
-            | Control::RenameSnapshot { .. }
-            | Control::CloneVolume { .. }
-            | Control::SetMethod { .. }
-            | Control::SetOrder { .. }
-            | Control::SetLabels { .. }
-            | Control::SetPolicy { .. }
-            | Control::SetImport { .. }
-            | Control::SetCdp { .. }
-            | Control::Mark { .. }
-            | Control::Unmark { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn discard_tail(&self, m: &mut Maintenance, volume: u64, size: u64) -> Result<()> {
-        let Some(record) = self.catalog.volume(volume)? else {
-            return Ok(());
-        };
-        if size >= record.size {
-            return Ok(());
-        }
-        let branch = self.names.read().branches.get(&record.branch).cloned();
-        let Some(branch) = branch else {
-            return Err(corrupt(format!("resize volume {}: its branch is missing", record.name)));
-        };
-        // To the end of the last chunk: what lies behind the old end was never visible, and must never be.
-        let end = record.size.next_multiple_of(1 << branch.chunk_log2);
-        // The operation's place in the order is behind all records of this epoch that were sequenced before it.
-        let Some(epoch) = self.catalog.branch(branch.id)?.map(|b| b.epoch) else { return Ok(()) };
-        self.discard_in_steps(m, &DiscardRange { branch, epoch, bytes: size..end })
-    }
-
     fn put_snapshot(
         &self,
         txn: &mut Txn<'_>,
@@ -354,7 +213,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn put_branch(
+    pub(crate) fn put_branch(
         &self,
         txn: &mut Txn<'_>,
         id: u64,
@@ -368,7 +227,200 @@ impl Pool {
     }
 
     /// Adds `slots` to the count of a branch.
-    pub(super) fn put_branch_slots(&self, txn: &mut Txn<'_>, branch: &Branch, slots: i64) -> Result<()> {
+    pub(crate) fn put_branch_slots(&self, txn: &mut Txn<'_>, branch: &Branch, slots: i64) -> Result<()> {
         self.put_branch(txn, branch.id, |b| b.slots = b.slots.saturating_add_signed(slots))
+    }
+}
+
+impl Destager {
+    /// Operations are committed.
+    pub(super) fn operations_done(&self, m: &mut Maintenance, operations: Vec<Operation<'_>>) -> Result<()> {
+        operations.into_iter().try_for_each(|Operation { lsn, parts, history }| {
+            self.core.remember(history, lsn);
+            let done = parts.iter().try_for_each(|part| self.after_control(m, part, lsn));
+            // What follows from a commit can't be taken back.
+            done.map_err(|e| self.core.fault.poison(&e))
+        })
+    }
+
+    /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done before, in steps
+    /// that can be repeated.
+    pub(super) fn carry_out(
+        &self,
+        m: &mut Maintenance,
+        (lsn, time): (u64, u64),
+        operation: &Control,
+        reserved: &[(u8, u64)],
+    ) -> Result<()> {
+        let mut left = Vec::new();
+        let mut history = HistoryChange::default();
+        for part in operation.parts() {
+            match part {
+                Control::ResizeVolume { id, size } => self.discard_tail(m, *id, *size)?,
+                // Opened before the catalog takes it in: what can't be opened now could not be opened later either.
+                Control::AddPv { pv, .. } => drop(self.core.open_added(*pv)?),
+                Control::DeleteVolume { id } => left.extend(self.core.catalog.volume(*id)?.map(|v| v.branch)),
+                Control::RollBack { undo, .. } => left.push(undo.of.branch),
+                _ => {}
+            }
+            self.core.note_history(&mut history, part, time)?;
+        }
+        let mut txn = self.core.catalog.begin()?;
+        operation.parts().iter().try_for_each(|part| self.core.write_control(&mut txn, part))?;
+        history.store(&mut txn, lsn)?;
+        self.commit(m, txn, lsn, lsn, reserved)?;
+        self.core.remember(history, lsn);
+        m.dead.extend(left.into_iter().map(|branch| (branch, 0)));
+        operation.parts().iter().try_for_each(|part| self.after_control(m, part, lsn))
+    }
+
+    /// Takes a physical volume into the catalog, and its space into what can be promised.
+    pub(crate) fn commit_pv(&self, m: &mut Maintenance, add: &Control) -> Result<()> {
+        let mut txn = self.core.catalog.begin()?;
+        self.core.write_control(&mut txn, add)?;
+        self.commit_aside(m, txn, &[])?;
+        self.after_control(m, add, 0)
+    }
+
+    /// The space of a physical volume counts, unless that was taken in ahead of its turn.
+    fn take_pv_in(&self, m: &mut Maintenance, pv: u32, extents: u32) -> Result<()> {
+        if m.allocator.pv_ids().contains(&pv) {
+            return Ok(());
+        }
+        let change = m.allocator.add_pv(self.core.open_added(pv)?, false);
+        self.core.space.change_capacity(extents.into(), &change, true);
+        self.measure_backing(m);
+        m.evacuated = false;
+        // It may have failed when it was opened.
+        self.leave_failed(m);
+        Ok(())
+    }
+
+    fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
+        match operation {
+            Control::RollBack { undo_id, undo, .. } => {
+                // A snapshot that nobody sees goes when nothing rests on it, unless a history has
+                // it.
+                if undo.deleted && !self.core.anchors().contains(undo_id) {
+                    m.deleted.insert(*undo_id);
+                }
+            }
+            Control::ResizeVolume { id, .. } => {
+                // The discarded tail leaves staging only now that the map is without it.
+                if let Some(volume) = self.core.catalog.volume(*id)?
+                    && let Some(branch) = self.core.names.read().branches.get(&volume.branch)
+                {
+                    branch.staging.remove(std::iter::empty(), lsn);
+                }
+            }
+            Control::DeleteVolume { id } => {
+                self.note_deleted(m)?;
+                m.ended.insert(*id);
+            }
+            Control::DeleteSnapshots { ids } => {
+                // An anchor is only hidden: it goes when its history does.
+                let kept = |id: &&u64| !self.core.is_anchor(**id);
+                m.deleted.extend(ids.iter().filter(kept));
+            }
+            Control::AddPv { pv, extents, .. } => self.take_pv_in(m, *pv, *extents)?,
+            Control::SetDraining { pv, .. } => {
+                // What a later operation says counts already: nothing new may come to a PV that is about to leave.
+                let stays = self.core.names.read().pvs.get(pv).is_some_and(|record| !record.draining);
+                self.apply_draining(m, *pv, !stays, true);
+            }
+            Control::RemovePv { pv } => {
+                self.apply_draining(m, *pv, true, true);
+                m.allocator.remove_pv(*pv);
+                self.core.stamping.forget(*pv);
+                if let Some(pv) = self.core.pvs.take(*pv) {
+                    let _ = pv.wiped.set(wipe(&*pv.disk, &pv.path));
+                }
+            }
+            Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
+            Control::SetFill { branches, .. } => self.note_fills(m, branches)?,
+            Control::CreateSnapshots { snapshots } => {
+                let hidden = snapshots.iter().find(|(_, s)| s.deleted).map(|(_, s)| s.of.branch);
+                m.begun.extend(hidden.map(|branch| (lsn, branch)));
+            }
+            Control::Group { .. }
+            | Control::CreateOver { .. }
+            | Control::CreateVolume { .. }
+            | Control::RenameVolume { .. }
+            | Control::SetReadOnly { .. }
+            | Control::RenameSnapshot { .. }
+            | Control::CloneVolume { .. }
+            | Control::SetMethod { .. }
+            | Control::SetOrder { .. }
+            | Control::SetLabels { .. }
+            | Control::SetPolicy { .. }
+            | Control::SetImport { .. }
+            | Control::SetCdp { .. }
+            | Control::Mark { .. }
+            | Control::Unmark { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn discard_tail(&self, m: &mut Maintenance, volume: u64, size: u64) -> Result<()> {
+        let Some(record) = self.core.catalog.volume(volume)? else {
+            return Ok(());
+        };
+        if size >= record.size {
+            return Ok(());
+        }
+        let branch = self.core.names.read().branches.get(&record.branch).cloned();
+        let Some(branch) = branch else {
+            return Err(corrupt(format!("resize volume {}: its branch is missing", record.name)));
+        };
+        // To the end of the last chunk: what lies behind the old end was never visible, and must never be.
+        let end = record.size.next_multiple_of(1 << branch.chunk_log2);
+        // The operation's place in the order is behind all records of this epoch that were sequenced before it.
+        let Some(epoch) = self.core.catalog.branch(branch.id)?.map(|b| b.epoch) else { return Ok(()) };
+        self.discard_in_steps(m, &DiscardRange { branch, epoch, bytes: size..end })
+    }
+}
+
+impl Destager {
+    /// Takes note of every snapshot that the catalog calls deleted.
+    pub(super) fn note_deleted(&self, m: &mut Maintenance) -> Result<()> {
+        let snapshots = self.core.catalog.snapshots()?;
+        let anchors = self.core.anchors();
+        let gone = snapshots.into_iter().filter(|(id, s)| s.deleted && !anchors.contains(id));
+        m.deleted.extend(gone.map(|(id, _)| id));
+        Ok(())
+    }
+}
+
+impl Destager {
+    /// Takes note of what the catalog says of these branches.
+    pub(super) fn note_fills(&self, m: &mut Maintenance, branches: &[u64]) -> Result<()> {
+        for id in branches {
+            match self.core.catalog.branch(*id)?.and_then(|b| b.fill) {
+                Some(record) => drop(m.filling.insert(*id, Fill::of(record))),
+                None => drop(m.filling.remove(id)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Opens a PV that a sequenced operation has added.
+    pub(crate) fn open_added(&self, id: u32) -> Result<Arc<Pv>> {
+        if let Some(pv) = self.pvs.held(id) {
+            return Ok(pv);
+        }
+        let record = self.names.read().pvs.get(&id).cloned();
+        let record = record.ok_or_else(|| crate::error::corrupt(format!("open PV {id}: it is not known")))?;
+        let pv = crate::space::pv::open_known(
+            &*self.dir,
+            self.uuid,
+            self.config.extent_size,
+            id,
+            &record,
+            OpenMode::Existing,
+        )?;
+        self.pvs.insert(pv.clone());
+        Ok(pv)
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! Where destage may borrow threads one reads the next pieces while this one is recorded.
 
-use super::apply::{MIN_PER_THREAD, READ_AHEAD, joined};
-use super::collect::{Batch, Source};
-use crate::cdp::Encoding;
+use super::apply::{MIN_PER_THREAD, READ_AHEAD};
+use super::batch::{Batch, Source, joined};
+use crate::branch::{Branch, HEAD, Line};
+use crate::catalog::page::{MapPage, Slot};
+use crate::core::Core;
 use crate::error::{Result, both};
-use crate::map::page::{MapPage, Slot};
-use crate::pool::Pool;
-use crate::pool::line::{Branch, HEAD, Line};
+use crate::settings::Encoding;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::slice::Iter;
@@ -103,27 +103,27 @@ impl Window {
     }
 
     /// What lies there will be here after [`Window::finish`].
-    fn read(&mut self, pool: &Pool, disk: Disk, at: u64, len: usize) -> Result<Range<usize>> {
+    fn read(&mut self, core: &Core, disk: Disk, at: u64, len: usize) -> Result<Range<usize>> {
         let range = self.room(len);
         match &mut self.waiting {
             Some((of, from, to)) if (*of, *from + to.len() as u64, to.end) == (disk, at, range.start) => {
                 to.end = range.end;
             }
             _ => {
-                self.finish(pool)?;
+                self.finish(core)?;
                 self.waiting = Some((disk, at, range.clone()));
             }
         }
         Ok(range)
     }
 
-    fn finish(&mut self, pool: &Pool) -> Result<()> {
+    fn finish(&mut self, core: &Core) -> Result<()> {
         let Some((disk, at, range)) = self.waiting.take() else { return Ok(()) };
         let into = &mut self.bytes[range.clone()];
         match disk {
-            Disk::Journal(file) => pool.read_journal(file, at as u32, into),
+            Disk::Journal(file) => core.read_journal(file, at as u32, into),
             Disk::Pv(number) => {
-                let lost = pool.read_parts(&*pool.pvs.get(number)?, into, at)?;
+                let lost = core.read_parts(&*core.pvs.get(number)?, into, at)?;
                 self.lost.extend(lost.into_iter().map(|p| range.start + p.start..range.start + p.end));
                 Ok(())
             }
@@ -143,7 +143,7 @@ enum Found {
 
 /// Reads what is to be recorded of one branch's part of a batch.
 pub(super) struct Gather<'a> {
-    pool: &'a Pool,
+    core: &'a Core,
     batch: &'a Batch,
     head: Line,
     encoding: Encoding,
@@ -163,7 +163,7 @@ pub(super) struct Gather<'a> {
 
 impl<'a> Gather<'a> {
     pub(super) fn new(
-        pool: &'a Pool,
+        core: &'a Core,
         batch: &'a Batch,
         branch: &Arc<Branch>,
         encoding: Encoding,
@@ -171,7 +171,7 @@ impl<'a> Gather<'a> {
         chunks: &'a [Range<usize>],
     ) -> Gather<'a> {
         Gather {
-            pool,
+            core,
             batch,
             head: Line { branch: branch.clone(), epoch: HEAD, at: None },
             encoding,
@@ -189,7 +189,7 @@ impl<'a> Gather<'a> {
     pub(super) fn for_each(mut self, mut record: impl FnMut(&mut Piece) -> Result<()>) -> Result<()> {
         // Several of the largest chunks at once would take gigabytes.
         let small = self.head.branch.chunk_size() <= PIECE as u64;
-        let beside = self.pool.options.destage_threads > 1 && small && self.chunks.len() >= MIN_PER_THREAD;
+        let beside = self.core.options.destage_threads > 1 && small && self.chunks.len() >= MIN_PER_THREAD;
         if beside && let Some(done) = self.beside(&mut record) {
             return done;
         }
@@ -247,8 +247,8 @@ impl<'a> Gather<'a> {
             let ends = self.rest.is_empty();
             piece.chunks.push(Chunk { items: first..self.rest.start, before, ends });
         }
-        piece.old.finish(self.pool)?;
-        piece.new.finish(self.pool)?;
+        piece.old.finish(self.core)?;
+        piece.new.finish(self.core)?;
         if !piece.old.lost.is_empty() {
             self.note_lost(piece)?;
         }
@@ -267,7 +267,7 @@ impl<'a> Gather<'a> {
             }
             self.note_gap(part.items.start);
             let (content, _) =
-                self.pool.placed_parts(&self.head.branch, self.batch.items[part.items.start].chunk)?;
+                self.core.placed_parts(&self.head.branch, self.batch.items[part.items.start].chunk)?;
             *before = Before { sum: None, first: 0, old: old.put(&content) };
         }
         Ok(())
@@ -283,7 +283,7 @@ impl<'a> Gather<'a> {
             of_chunk.filter_map(|item| self.batch.stamps.get(item.order as usize)).map(|stamp| stamp.0);
         let lsns = lsns.fold(None, |range: Option<(u64, u64)>, lsn| Some((range.map_or(lsn, |r| r.0), lsn)));
         if let Some(lsns) = lsns {
-            self.pool.damage.add_gap(self.head.branch.id, chunk, lsns);
+            self.core.damage.add_gap(self.head.branch.id, chunk, lsns);
         }
     }
 
@@ -294,7 +294,7 @@ impl<'a> Gather<'a> {
         self.rest.start += 1;
         match item.source {
             Source::Journal(file, position) => {
-                into.read(self.pool, Disk::Journal(file), position.into(), len).map(drop)
+                into.read(self.core, Disk::Journal(file), position.into(), len).map(drop)
             }
             Source::Zeros | Source::Hole => {
                 into.put_zeros(len);
@@ -314,13 +314,13 @@ impl<'a> Gather<'a> {
         let (first, sum, old) = match self.found.pop_front() {
             Some(Found::Slot(slot, part, sum)) => {
                 let at = slot.offset() + u64::from(part.start);
-                let old = into.read(self.pool, Disk::Pv(slot.pv()), at, part.len())?;
+                let old = into.read(self.core, Disk::Pv(slot.pv()), at, part.len())?;
                 (part.start, sum, old)
             }
             Some(Found::Replaced(sum)) => (0, Some(sum), into.room(self.head.branch.chunk_size() as usize)),
             Some(Found::Elsewhere) | None => {
                 let items = &self.batch.items[self.rest.clone()];
-                let (content, lost) = self.pool.content_before(&self.head, items)?;
+                let (content, lost) = self.core.content_before(&self.head, items)?;
                 if lost {
                     self.note_gap(self.rest.start);
                 }
@@ -343,7 +343,7 @@ impl<'a> Gather<'a> {
         let (number, at) = MapPage::locate(first.chunk);
         let page = match self.page.take().filter(|(known, _)| *known == number) {
             Some((_, page)) => page,
-            None => self.pool.map.load(&self.head, number)?,
+            None => self.core.map.load(&self.head, number)?,
         };
         let slot = page.get(at).map(|entry| entry.slot).filter(|slot| *slot != Slot::HOLE);
         self.page = Some((number, page));
@@ -371,7 +371,7 @@ impl<'a> Gather<'a> {
         }
         match self.announced.replace((from, len)) {
             Some((start, len)) => {
-                self.pool.pvs.get(start.pv())?.disk.will_need(start.offset(), len);
+                self.core.pvs.get(start.pv())?.disk.will_need(start.offset(), len);
                 Ok(())
             }
             None => Ok(()),

@@ -1,9 +1,9 @@
 //! What operations mean for continuous data protection: events of a log, and where a volume's history goes on.
 
+use crate::branch::Branch;
 use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
+use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::pool::Pool;
-use crate::pool::line::Branch;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl HistoryChange {
     }
 }
 
-impl Pool {
+impl Core {
     /// Adds what `operation` means for histories, as things stand when it is carried out.
     pub(super) fn note_history(
         &self,

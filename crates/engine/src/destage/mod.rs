@@ -10,47 +10,46 @@
 //! there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and lets the
 //! journal's segments go. Batches are strictly one after another; parallelism is inside a batch.
 //!
-//! A crash between the two repeats the apply from the journal ([`Pool::finish_interrupted_batch`]);
+//! A crash between the two repeats the apply from the journal ([`crate::destage::Destager::finish_interrupted_batch`]);
 //! nothing is preserved twice. So does a shortage between the two, and a physical volume that fails
 //! there (`again.rs`).
 
 mod again;
 mod apply;
+pub(crate) mod batch;
 mod collect;
-mod control;
-mod dissolve;
-mod evacuate;
-mod fill;
+pub(crate) mod commit;
+pub(crate) mod control;
+pub(crate) mod discard;
 mod gather;
 mod history;
-mod plan;
-mod reclaim;
-mod recording;
-mod relocate;
+pub(crate) mod plan;
+pub(crate) mod record;
+pub(crate) mod setback;
+pub(crate) mod stamps;
+pub(crate) mod state;
 
+use crate::branch::Branch;
+use crate::catalog::page::{MapPage, PageKey};
 use crate::catalog::{SHARED_SEGMENTS, Txn};
-use crate::cdp::append::Appended;
-use crate::cdp::log::Committing;
+use crate::cdp::write::append::Appended;
+use crate::cdp::write::committing::Committing;
+use crate::core::Core;
 use crate::disk::SyncPurpose;
 use crate::error::{Result, both};
-use crate::fault::died;
+use crate::fault::{AlarmedMutex, died};
 use crate::journal::Cursor;
-use crate::map::page::{MapPage, PageKey};
-use crate::pool::line::Branch;
-use crate::pool::shortage::Task;
-use crate::pool::{Maintenance, Pool};
-use apply::Placed;
-pub(crate) use collect::Ahead;
-use collect::{Batch, Collected};
+use crate::shortage::Task;
+use batch::{Batch, Collected, Placed, joined};
 use control::Operation;
-pub(crate) use fill::Fill;
 use plan::Plan;
-use recording::Recorder;
-pub(crate) use relocate::Relocation;
+use record::Recorder;
+use state::Maintenance;
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Pool {
+impl Destager {
     /// Carries out the next part of the journal. False when there is none. A failure poisons the
     /// pool: what is in the journal stays there, and reopening goes on from it. A shortage, and a
     /// physical volume that fails, leave everything as the last commit has it.
@@ -59,7 +58,7 @@ impl Pool {
         let before = position(m);
         let error = match self.try_destage(m) {
             Ok(worked) => {
-                self.shortages.over(Task::Destage);
+                self.core.shortages.over(Task::Destage);
                 return Ok(worked);
             }
             Err(error) => error,
@@ -67,7 +66,7 @@ impl Pool {
         // A batch that is preserved is applied again. What else comes after a commit can't be taken
         // back.
         if position(m) != before && !m.is_half_done() {
-            return Err(self.fault.poison(&error));
+            return Err(self.core.fault.poison(&error));
         }
         let error = self.failed(m, Task::Destage, error);
         if error.is_taken_back() { Ok(true) } else { Err(error) }
@@ -75,18 +74,18 @@ impl Pool {
 
     fn try_destage(&self, m: &mut Maintenance) -> Result<bool> {
         debug_assert!(m.allocator.is_clean(), "changes from before that no commit has");
-        if self.stamping.check().is_err() {
+        if self.core.stamping.check().is_err() {
             self.write_stamps(m)?;
         }
         if m.is_half_done() {
             self.apply_again(m)?;
             return Ok(true);
         }
-        if self.journal.written() < m.cursor.lsn {
+        if self.core.journal.written() < m.cursor.lsn {
             return Ok(false);
         }
         let mut cursor = m.cursor;
-        let before = self.positions.settled_time.load(Ordering::Relaxed);
+        let before = self.core.positions.settled_time.load(Ordering::Relaxed);
         let collected = self.next_collected(m, &mut cursor)?;
         m.ends = Some(cursor);
         let time = match collected {
@@ -115,10 +114,10 @@ impl Pool {
 
     /// What is destaged, up to a record of this time, counts.
     fn note_settled(&self, m: &Maintenance, time: u64) {
-        self.journal.turns_passed(m.destaged);
-        self.positions.settled_time.store(time, Ordering::Release);
-        self.positions.settled.store(m.destaged, Ordering::Release);
-        self.positions.batches.fetch_add(1, Ordering::Relaxed);
+        self.core.journal.turns_passed(m.destaged);
+        self.core.positions.settled_time.store(time, Ordering::Release);
+        self.core.positions.settled.store(m.destaged, Ordering::Release);
+        self.core.positions.batches.fetch_add(1, Ordering::Relaxed);
     }
 
     fn destage_batch(&self, m: &mut Maintenance, mut batch: Batch, next: Cursor) -> Result<()> {
@@ -128,22 +127,12 @@ impl Pool {
         let positions =
             |m: &Maintenance| (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged });
         let overlaps = !plan.after.is_empty();
-        let collect = (overlaps && self.is_pressed()).then_some(|| self.collect_whole(next));
-        let look_ahead = |known| overlaps.then(|| self.look_ahead(next, known, &batch)).flatten();
+        let collect = (overlaps && self.core.is_pressed()).then_some(|| self.core.collect_whole(next));
+        let look_ahead = |known| overlaps.then(|| self.core.look_ahead(next, known, &batch)).flatten();
         m.ahead = self.place(m, &batch, plan, positions, collect, look_ahead)?;
         m.destaged = batch.last_lsn;
-        self.in_place(&batch);
+        self.core.in_place(&batch);
         Ok(())
-    }
-
-    /// A batch is in place: nobody looks for it elsewhere.
-    fn in_place(&self, batch: &Batch) {
-        self.unstage(batch);
-        for branch in &batch.branches {
-            if branch.cdp.log.read().applying.is_some() {
-                branch.cdp.change(|log| log.applying = None);
-            }
-        }
     }
 
     /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit. `meanwhile` is done until it is made,
@@ -165,12 +154,79 @@ impl Pool {
         let at_once = std::mem::take(&mut plan.at_once);
         let after = std::mem::take(&mut plan.after);
         // Apply: the journal still has what is overwritten, until the next commit.
-        let (known, (applied, preserved)) = self.with_helper(meanwhile, || {
-            self.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions))
+        let (known, (applied, preserved)) = self.core.with_helper(meanwhile, || {
+            self.core.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions))
         });
         both(preserved, applied)?;
-        let (applied, done) = self.beside(&after, SyncPurpose::Apply, || then(known));
+        let (applied, done) = self.core.beside(&after, SyncPurpose::Apply, || then(known));
         applied.map(|()| done)
+    }
+
+    /// The preserve phase: new slots are complete and durable before the commit that points to them.
+    fn preserve(
+        &self,
+        m: &mut Maintenance,
+        batch: &Batch,
+        mut plan: Plan,
+        positions: impl Fn(&Maintenance) -> (u64, u64),
+    ) -> Result<()> {
+        let begun = std::mem::take(&mut plan.recorded);
+        let operations = self.core.operations(&batch.controls)?;
+        let (written, prepared) = self.core.beside(&plan.fresh, SyncPurpose::Preserve, || {
+            self.core.prepare(batch, &plan, &operations, begun)
+        });
+        let (recorded, txn) = both(prepared, written)?;
+        let (preserved, destaged) = positions(m);
+        // Before the commit that ends what was promised for the records.
+        self.core.space.adjust_log(recorded.iter().map(Appended::closing_room).sum());
+        let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
+        let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
+        self.commit(m, txn, preserved, destaged, &released)?;
+        if recorded.iter().any(Appended::is_run) {
+            self.core.shared.mark();
+        }
+        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
+            branch
+                .slots
+                .store(branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots), Ordering::Relaxed);
+        }
+        for (branch, done) in batch.branches.iter().zip(&plan.done) {
+            branch.preserved.add(done);
+            self.core.positions.preserving.add(done);
+        }
+        for (branch, epoch) in batch.branches.iter().zip(&batch.epochs) {
+            self.core.forget_views(branch, *epoch, &plan.pages);
+        }
+        for appended in recorded {
+            // Before the map: what is found there from here on is known to be part of the log.
+            let applying = self.applying(m, batch, appended.branch());
+            appended.publish(&self.core.shared, applying);
+        }
+        drop(committing);
+        self.core.publish(plan.pages);
+        for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
+            branch.generation.supersede(|| self.core.map.forget_frozen(branch.id));
+        }
+        // Behind the data: what an anchor has is recorded up to there.
+        self.operations_done(m, operations)
+    }
+}
+
+/// Carries out what is in the journal, and all background work.
+pub(crate) struct Destager {
+    pub(crate) core: Arc<Core>,
+    pub(crate) state: AlarmedMutex<Maintenance>,
+}
+
+impl Core {
+    /// A batch is in place: nobody looks for it elsewhere.
+    fn in_place(&self, batch: &Batch) {
+        self.unstage(batch);
+        for branch in &batch.branches {
+            if branch.cdp.log.read().applying.is_some() {
+                branch.cdp.change(|log| log.applying = None);
+            }
+        }
     }
 
     /// Does two things at once, if destage may borrow a thread for the first, which is not needed.
@@ -186,54 +242,6 @@ impl Pool {
             let died = |panic: Box<dyn Any + Send>| _ = self.fault.poison(&died("collect a batch", &*panic));
             (helper.ok().and_then(|helper| helper.join().map_err(died).ok().flatten()), done)
         })
-    }
-
-    /// The preserve phase: new slots are complete and durable before the commit that points to them.
-    fn preserve(
-        &self,
-        m: &mut Maintenance,
-        batch: &Batch,
-        mut plan: Plan,
-        positions: impl Fn(&Maintenance) -> (u64, u64),
-    ) -> Result<()> {
-        let begun = std::mem::take(&mut plan.recorded);
-        let operations = self.operations(&batch.controls)?;
-        let (written, prepared) = self
-            .beside(&plan.fresh, SyncPurpose::Preserve, || self.prepare(batch, &plan, &operations, begun));
-        let (recorded, txn) = both(prepared, written)?;
-        let (preserved, destaged) = positions(m);
-        // Before the commit that ends what was promised for the records.
-        self.space.adjust_log(recorded.iter().map(Appended::closing_room).sum());
-        let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
-        let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
-        self.commit(m, txn, preserved, destaged, &released)?;
-        if recorded.iter().any(Appended::is_run) {
-            self.shared.mark();
-        }
-        for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
-            branch
-                .slots
-                .store(branch.slots.load(Ordering::Relaxed).saturating_add_signed(*slots), Ordering::Relaxed);
-        }
-        for (branch, done) in batch.branches.iter().zip(&plan.done) {
-            branch.preserved.add(done);
-            self.positions.preserving.add(done);
-        }
-        for (branch, epoch) in batch.branches.iter().zip(&batch.epochs) {
-            self.forget_views(branch, *epoch, &plan.pages);
-        }
-        for appended in recorded {
-            // Before the map: what is found there from here on is known to be part of the log.
-            let applying = self.applying(m, batch, appended.branch());
-            appended.publish(&self.shared, applying);
-        }
-        drop(committing);
-        self.publish(plan.pages);
-        for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
-            branch.generation.supersede(|| self.map.forget_frozen(branch.id));
-        }
-        // Behind the data: what an anchor has is recorded up to there.
-        self.operations_done(m, operations)
     }
 
     /// Records what the batch changes, and readies the transaction that makes it so.
@@ -280,7 +288,7 @@ impl Pool {
         std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, write) {
             Ok(writer) => {
                 let other = other();
-                (apply::joined(writer), other)
+                (joined(writer), other)
             }
             // There are as many threads as there can be.
             Err(_) => (write(), other()),
@@ -306,5 +314,21 @@ impl Pool {
             branch.staging.remove(touched.flat_map(|b| b.first..b.end), batch.last_lsn);
             branch.staging.shrink();
         }
+    }
+}
+
+impl Destager {
+    /// Destages until the record with `lsn` is carried out.
+    pub(crate) fn destage_to(&self, lsn: u64) -> Result<()> {
+        while self.destage_once(lsn)? {}
+        Ok(())
+    }
+
+    /// Destages one batch, unless the record with `lsn` is carried out. False when that is so, or there is nothing to destage.
+    pub(crate) fn destage_once(&self, lsn: u64) -> Result<bool> {
+        let m = &mut *self.state.lock();
+        self.core.check_usable()?;
+        self.poll_retired(m)?;
+        Ok(m.destaged < lsn && self.destage(m)?)
     }
 }

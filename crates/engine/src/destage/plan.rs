@@ -1,13 +1,16 @@
 //! Planning a batch: for every chunk touched, what its content will be and where it goes.
 
-use super::apply::{Fill, Placed};
-use super::collect::{Batch, Item, Source};
-use super::recording::Recorder;
+use super::batch::{Batch, Below, Fill, Item, Placed, Source};
+use super::record::Recorder;
+use super::state::Maintenance;
+use crate::branch::{Base, Branch, Foreign, HEAD, Line};
 use crate::catalog::Version;
+use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
+use crate::core::Core;
+use crate::destage::Destager;
 use crate::error::{Result, corrupt, no_space};
-use crate::map::page::{Entry, MapPage, PageKey, Slot};
-use crate::pool::line::{Base, Branch, Foreign, HEAD, Line};
-use crate::pool::{Maintenance, Method, Order, Pool, PreserveStats};
+use crate::info::PreserveStats;
+use crate::settings::{Method, Order};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -166,7 +169,7 @@ impl Source {
     }
 }
 
-impl Pool {
+impl Destager {
     /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has
     /// a slot is written there again, at once, and nothing is allocated or freed but for chunks
     /// whose physical volume has failed.
@@ -183,7 +186,7 @@ impl Pool {
             let branch = &batch.branches[index as usize];
             let key = (branch.id, number);
             let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
-            let stored = self.map.cached(&head, number).map_or_else(|| self.map.read(key), Ok)?;
+            let stored = self.core.map.cached(&head, number).map_or_else(|| self.core.map.read(key), Ok)?;
             // What is repeated is recorded already.
             let recorded = !redo && branch.cdp.log.read().settings.is_some();
             let mut page = None;
@@ -276,7 +279,7 @@ impl Pool {
         let under = match (target.current, overlay.emptied) {
             (_, true) => Under::Zeros,
             (Some(_), false) => old.map_or(Under::Zeros, Under::Slot),
-            (None, false) => self.under_new(target, overlay)?,
+            (None, false) => self.core.under_new(target, overlay)?,
         };
         if matches!(under, Under::Covered) && !overlay.needs_slot() {
             return self.plan_hole(m, target, kept_for, out);
@@ -299,9 +302,9 @@ impl Pool {
         // neighbour that was redirected before it, it keeps that order.
         let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
         let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
-        let slot = m.allocator.allocate(&self.space, branch.slot_log2, wish)?;
+        let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, wish)?;
         out.take(branch.slot_log2, false);
-        self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
+        self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         if let (Some(old), Some(last), Method::Copy, false) = (old, kept_for, branch.method(), on_failed) {
             let born = current.map_or(epoch, |e| e.born);
             out.copied_chunk(size);
@@ -347,9 +350,9 @@ impl Pool {
             overlay.place(entry.slot, 1 << branch.chunk_log2, under, out.overwriting(target));
             return Ok(Change::None);
         }
-        let slot = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
+        let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
         out.take(branch.slot_log2, true);
-        self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
+        self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         let under = if overlay.emptied { Under::Zeros } else { Under::Slot(entry.slot) };
         overlay.place(slot, 1 << branch.chunk_log2, under, out.fresh);
         m.allocator.free(entry.slot, branch.slot_log2)?;
@@ -394,8 +397,8 @@ impl Pool {
                 Slot::HOLE
             } else if self.borrow(m, branch.slot_log2, 1) {
                 out.reserved.push((branch.slot_log2, 1));
-                let slot = m.allocator.allocate(&self.space, branch.slot_log2, None)?;
-                self.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
+                let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+                self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
                 out.fresh.push(Placed::new(slot, 0, 1 << branch.chunk_log2, Fill::Slot(current.slot)));
                 copies += 1;
                 out.copied_chunk(1 << branch.chunk_log2);
@@ -430,7 +433,9 @@ impl Pool {
         }
         Ok((change, -(freed.is_some() as i64)))
     }
+}
 
+impl Core {
     /// What lies under a chunk that the branch itself has nothing of. What its bases had staged by then is in place: their
     /// records come before the branch's own.
     fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
@@ -454,7 +459,7 @@ impl Pool {
     }
 
     /// Where the content of a chunk is that a line itself has nothing of.
-    pub(super) fn find_below(&self, line: &Line, chunk: u64) -> Result<Below> {
+    pub(crate) fn find_below(&self, line: &Line, chunk: u64) -> Result<Below> {
         let (number, at) = MapPage::locate(chunk);
         let mut base = line.branch.base();
         loop {
@@ -474,13 +479,6 @@ impl Pool {
             }
         }
     }
-}
-
-/// Where content is that a branch itself does not have.
-pub(super) enum Below {
-    Zeros,
-    Slot(Slot),
-    Foreign(Foreign),
 }
 
 /// Where the decisions about chunks are gathered.
@@ -520,7 +518,7 @@ impl Outcome<'_> {
 
 /// What becomes of a chunk's entry, and the slot that is free, when the chunk is discarded in `epoch`. Over a base a hole
 /// has to be said; elsewhere nothing says it too. What is a hole stays the hole that it was, whoever sees it.
-pub(super) fn hole(
+pub(crate) fn hole(
     branch: &Branch,
     epoch: u32,
     current: Option<Entry>,
@@ -538,7 +536,7 @@ pub(super) fn hole(
     (change, freed)
 }
 
-pub(super) enum Change {
+pub(crate) enum Change {
     None,
     Set(Entry),
     Removed,

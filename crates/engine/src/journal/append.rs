@@ -1,13 +1,14 @@
 //! Group append and sync: leaders and followers.
 
 use super::cursor::Located;
-use super::record::{BLOCK, HEADER_LEN, Kind, PieceCrcs, SECTOR, cuts};
+use super::record::{HEADER_LEN, Kind, PieceCrcs, cuts};
 use super::segment::SegmentFile;
 use super::{Journal, Pending, State};
 use crate::codec::align_up;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::staging::{Piece, Range, Staging};
+use crate::units::{BLOCK, SECTOR};
 use parking_lot::MutexGuard;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -308,7 +309,7 @@ mod tests {
     #[test]
     fn what_a_sync_covers_does_not_call_for_another_one() {
         let inside = Inside::new(1 << 20);
-        let journal = &inside.pool.journal;
+        let journal = &inside.pool.core.journal;
         let mut last = 0;
         // Sequenced before the sync begins, and written by it.
         for _ in 0..=WRITE_BACK / (128 << 10) {

@@ -77,3 +77,15 @@ fn damaged(cursor: &Cursor) -> Error {
         cursor.lsn, cursor.at, cursor.seq
     ))
 }
+
+/// The journal's files and the start of the scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JournalRecord {
+    /// The files with indexes below this one exist, at their full length. A file is counted before
+    /// it is first used.
+    pub(crate) files: u32,
+    /// The positions' `destaged_lsn` for which `start` was written.
+    pub(crate) destaged_lsn: u64,
+    /// No record before this place is needed: the scan begins here.
+    pub(crate) start: Cursor,
+}

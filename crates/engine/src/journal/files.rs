@@ -8,12 +8,12 @@
 //! and counted none; it made them in the order of their indexes and used them at their full length.
 //! So a gap, or a short file with a header of this pool, is damage there, too.
 
-use super::record::BLOCK;
 use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, SegmentFile, SegmentHeader, file_index, file_name};
 use super::tail::{Patched, interrupted};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
+use crate::units::BLOCK;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

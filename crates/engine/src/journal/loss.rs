@@ -60,3 +60,7 @@ pub(crate) struct Accepted {
     pub(crate) durable_lsn: u64,
     pub(crate) beyond: Beyond,
 }
+
+/// How the error begins that an opening without [`crate::settings::PoolOptions::accept_journal_loss`]
+/// returns.
+pub const JOURNAL_DAMAGED: &str = "recover the journal";

@@ -9,31 +9,31 @@
 //! what comes after starts at a fresh 4 KiB block, so no block that holds synced bytes is ever written again.
 
 mod append;
-mod cursor;
+pub(crate) mod cursor;
 mod files;
-mod loss;
+pub(crate) mod loss;
+pub(crate) mod place;
 mod proof;
 pub(crate) mod record;
-mod scan;
+pub(crate) mod scan;
 mod segment;
-mod tail;
+pub(crate) mod tail;
+
 #[cfg(test)]
 mod tests;
 mod turns;
 
 pub(crate) use append::stage_located;
-pub(crate) use cursor::{Cursor, Located};
+pub(crate) use cursor::{Cursor, JournalRecord, Located};
 pub(crate) use files::newest_incarnation;
 pub(crate) use loss::{Accepted, Beyond};
 pub(crate) use scan::{ScanStart, Scanned, make_durable, scan};
-pub(crate) use segment::FIRST_RECORD;
-pub(crate) use segment::SegmentFile;
 #[cfg(feature = "fuzzing")]
 pub(crate) use segment::SegmentReader;
+pub(crate) use segment::{FIRST_RECORD, SegmentFile};
 pub(crate) use tail::{keep_room as keep_tail_room, restore as restore_tail};
 pub(crate) use turns::Turns;
 
-use crate::cdp::room::Place;
 use crate::clock::PoolClock;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result};
@@ -41,7 +41,9 @@ use crate::fault::{Alarm, Fault};
 use crate::staging::Staging;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use place::Place;
 use record::{Header, Kind, PieceCrcs};
+use segment::ChainSegment;
 pub(crate) use segment::SegmentHeader;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,17 +84,6 @@ pub(crate) struct Counters {
     pub(crate) records: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) waits: AtomicU64,
-}
-
-/// A segment that is part of the log now.
-#[derive(Clone)]
-pub(crate) struct ChainSegment {
-    pub(crate) file: Arc<SegmentFile>,
-    pub(crate) header: SegmentHeader,
-    /// Last LSN given a place in it (`header.prev_lsn` while it is empty).
-    pub(crate) last_lsn: u64,
-    /// End of the last record.
-    pub(crate) end: u64,
 }
 
 struct State {

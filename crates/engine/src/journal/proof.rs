@@ -5,10 +5,11 @@
 //! would go on at the tail or at the start of the next segment, and both were read.
 
 use super::files::Candidate;
-use super::record::{BLOCK, HEADER_LEN, Header, RECORD_ALIGN};
+use super::record::{HEADER_LEN, Header, RECORD_ALIGN};
 use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, SegmentHeader, SegmentReader, file_name};
 use crate::disk::Disk;
+use crate::units::BLOCK;
 use std::collections::BTreeSet;
 
 /// Bytes searched at a time.

@@ -22,6 +22,7 @@
 //! block and a staged read of one block is verified without reading the rest of a large record.
 
 use crate::codec::{crc32c, outer_sum};
+pub(crate) use crate::units::{BLOCK, SECTOR};
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 80;
@@ -29,10 +30,6 @@ pub(crate) const HEADER_LEN: usize = 80;
 pub(crate) const RECORD_ALIGN: u64 = 8;
 /// The largest data of one record; larger writes become several records.
 pub(crate) const MAX_DATA: u64 = 128 << 10;
-/// The unit of staging and of data checksums.
-pub(crate) const BLOCK: u64 = 4096;
-/// The unit of addressing inside a block.
-pub(crate) const SECTOR: u64 = 512;
 /// The longest range of one record that allocates zeros; it bounds the slots of a record below 2^16.
 pub(crate) const MAX_ZERO: u64 = 16 << 20;
 

@@ -9,20 +9,20 @@
 //! short, or a needed block that can't be read. Then the scan refuses to guess (I5), unless the
 //! operator accepts the loss.
 
-use super::ChainSegment;
-use super::cursor::{Cursor, Located};
+use super::cursor::{Cursor, JournalRecord, Located};
 use super::files::{Candidate, open_all};
-use super::loss::{Accepted, Beyond};
+use super::loss::{Accepted, Beyond, JOURNAL_DAMAGED};
 use super::proof::{Witness, gather, search};
-use super::record::{BLOCK, HEADER_LEN, Header};
-use super::segment::{FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_name};
+use super::record::{HEADER_LEN, Header};
+use super::segment::{
+    ChainSegment, FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_name,
+};
 use super::tail::{Owner, write_again};
 use super::turns::Turns;
-use crate::catalog::{JournalRecord, Positions, Superblock};
 use crate::codec::align_up;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
-use crate::pool::JOURNAL_DAMAGED;
+use crate::units::BLOCK;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -46,25 +46,6 @@ pub(crate) struct ScanStart {
 }
 
 impl ScanStart {
-    /// As the catalog has it.
-    pub(crate) fn new(
-        superblock: &Superblock,
-        positions: &Positions,
-        record: Option<JournalRecord>,
-        accept_loss: bool,
-    ) -> Self {
-        ScanStart {
-            owner: Owner { pool: superblock.pool, incarnation: positions.incarnation },
-            seq: positions.journal_seq,
-            incarnation: positions.journal_incarnation,
-            destaged_lsn: positions.destaged_lsn,
-            synced_lsn: positions.synced_lsn,
-            record,
-            segment_size: superblock.segment_size,
-            accept_loss,
-        }
-    }
-
     /// The place of the first record that may be needed, if it is known. An older build moves the
     /// positions alone.
     pub(super) fn position(&self) -> Option<Cursor> {

@@ -173,7 +173,7 @@ impl<'a> SegmentReader<'a> {
     ) -> std::io::Result<Option<Found>> {
         let wanted = |found: Option<Found>| found.filter(|f| accept(&f.header));
         let here = self.record(at).map(wanted);
-        let padded = crate::codec::align_up(at, super::record::BLOCK);
+        let padded = crate::codec::align_up(at, crate::units::BLOCK);
         if matches!(here, Ok(Some(_))) || padded == at {
             return here;
         }
@@ -182,6 +182,17 @@ impl<'a> SegmentReader<'a> {
             found => Ok(found),
         }
     }
+}
+
+/// A segment that is part of the log now.
+#[derive(Clone)]
+pub(crate) struct ChainSegment {
+    pub(crate) file: Arc<SegmentFile>,
+    pub(crate) header: SegmentHeader,
+    /// Last LSN given a place in it (`header.prev_lsn` while it is empty).
+    pub(crate) last_lsn: u64,
+    /// End of the last record.
+    pub(crate) end: u64,
 }
 
 #[cfg(test)]

@@ -22,10 +22,10 @@
 //! | 56..64 | zero |
 //! | 4096.. | the data |
 
-use super::record::BLOCK;
 use crate::codec::{Reader, Writer, align_up, crc32c, outer_sum};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
+use crate::units::BLOCK;
 use std::io;
 use std::sync::Arc;
 

@@ -4,7 +4,8 @@
 use super::segment::FIRST_RECORD;
 use crate::device::BlockDevice;
 use crate::disk::{Dir, OpenMode};
-use crate::pool::{Pool, PoolOptions};
+use crate::pool::Pool;
+use crate::settings::PoolOptions;
 use crate::testing::Inside;
 use std::sync::Arc;
 
@@ -25,14 +26,14 @@ fn killed(row: impl FnOnce(&Pool)) -> Inside {
 }
 
 fn forget(pool: &Pool) {
-    let mut txn = pool.catalog.begin().unwrap();
+    let mut txn = pool.core.catalog.begin().unwrap();
     txn.forget_journal().unwrap();
     txn.commit().unwrap();
 }
 
 /// As if an older build had moved the positions on, and left the row alone.
 fn leave_behind(pool: &Pool) {
-    let mut txn = pool.catalog.begin().unwrap();
+    let mut txn = pool.core.catalog.begin().unwrap();
     txn.change_journal(|row| row.destaged_lsn -= 1).unwrap();
     txn.commit().unwrap();
 }
@@ -80,5 +81,5 @@ fn a_gap_or_a_short_file_in_use_is_damage_and_an_unused_rest_is_completed() {
     let (all, pool) = reopened(rest).unwrap();
     assert_eq!(all[11 * BLOCK as usize], 12);
     assert_eq!(dir.open("journal-00001", OpenMode::Existing).unwrap().len().unwrap(), 1 << 20);
-    assert_eq!(pool.catalog.journal().unwrap().unwrap().files, 2, "from now on they are counted");
+    assert_eq!(pool.core.catalog.journal().unwrap().unwrap().files, 2, "from now on they are counted");
 }

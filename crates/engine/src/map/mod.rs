@@ -5,14 +5,13 @@
 //! snapshots there are.
 
 pub(crate) mod cache;
-pub(crate) mod page;
 
+use crate::branch::{HEAD, Line};
 use crate::catalog::Catalog;
+use crate::catalog::page::{CHUNKS, MapPage, PageKey};
 use crate::error::Result;
 use crate::fault::Fault;
-use crate::pool::line::{HEAD, Line};
 use cache::{Cache, CacheStats};
-use page::{CHUNKS, MapPage, PageKey};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -45,7 +44,7 @@ pub(crate) enum Held {
 impl Map {
     pub(crate) fn new(
         catalog: Arc<Catalog>,
-        policy: crate::pool::CachePolicy,
+        policy: crate::settings::CachePolicy,
         bytes: usize,
         fault: Arc<Fault>,
     ) -> Self {

@@ -1,124 +1,39 @@
 //! Control operations: validated, sequenced like any write, durable when they return.
 
-use super::label::Label;
-use super::line::{Branch, VolumeState};
-use super::namespace::{Namespace, check_name, check_size};
-use super::pv::{MAX_PVS, Pv, open_new};
-use super::relief::{Relief, full};
-use super::shortage::Task;
-use super::snapshots::check_deletable;
-use super::{NewVolume, Placement, Pool, PvInfo, PvSpec, SnapshotPolicy, VolumeInfo};
+use super::Pool;
+use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
+use crate::branch::{Branch, VolumeState};
 use crate::catalog::{Control, PvRecord};
-use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
-use crate::journal::Record;
-use crate::journal::Room;
-use crate::journal::record::{Kind, PieceCrcs};
-use crate::stream::Lease;
+use crate::info::{PvInfo, VolumeInfo};
+use crate::settings::{NewVolume, Placement, PvSpec, SnapshotPolicy};
+use crate::shortage::Task;
+use crate::space::label::Label;
+use crate::space::pv::{MAX_PVS, Pv, open_new};
 use crate::volume::Volume;
 use crate::world::{Rng, uuid};
-use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// Sequences the operation that `build` makes of the names as they are, and makes it durable.
-    pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
-        self.submit_with(|names| Ok((vec![build(names)?], None)))
-    }
-
-    /// The same for operations that follow one another without anything between them, the last of which may need a slot of
-    /// a branch: it is promised before they are sequenced.
-    pub(crate) fn submit_with(
-        &self,
-        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
-    ) -> Result<u64> {
-        self.submit_timed(build).map(|(lsn, _)| lsn)
-    }
-
-    /// The same; tells the last one's LSN and time.
-    pub(crate) fn submit_timed(
-        &self,
-        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
-    ) -> Result<(u64, u64)> {
-        let (lsn, time) = self.sequence_control(build, |_| Ok(None))?;
-        self.journal.sync_to(lsn)?;
-        self.kick();
-        Ok((lsn, time))
-    }
-
-    /// Sequences operations, and perhaps a record of data right behind them: LSN and time of the last record. Written and
-    /// durable later.
-    pub(crate) fn sequence_control(
-        &self,
-        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
-        mut behind: impl FnMut(&Namespace) -> Result<Option<Record>>,
-    ) -> Result<(u64, u64)> {
-        let mut relief = Relief::default();
-        loop {
-            self.check_usable()?;
-            if self.too_many_turns(self.journal.turns()) {
-                self.make_room(Room::Turns)?;
-                continue;
-            }
-            let mut names = self.names.write();
-            let (controls, slot_of) = build(&names)?;
-            let encoded: Vec<Vec<u8>> = controls.iter().map(Control::encode).collect();
-            let space: u64 =
-                encoded.iter().map(|data| crate::journal::record::space(data.len() as u64)).sum();
-            let mut sequencing = self.journal.sequence();
-            match sequencing.room(space, true) {
-                Room::Ready => {}
-                wait => {
-                    drop(sequencing);
-                    drop(names);
-                    self.make_room(wait)?;
-                    continue;
-                }
-            }
-            if let Some(branch) = &slot_of
-                && !self.space.try_reserve(branch.slot_log2, 1)
-            {
-                let sequenced = sequencing.last_lsn();
-                drop(sequencing);
-                drop(names);
-                self.journal.write_out(sequenced)?;
-                if !self.relieve(&mut relief, 0, 0)? {
-                    return Err(full());
-                }
-                continue;
-            }
-            let mut last = 0;
-            let count = controls.len();
-            for (n, (control, data)) in controls.iter().zip(encoded).enumerate() {
-                let slot_of = slot_of.as_ref().filter(|_| n + 1 == count);
-                last = sequencing.push(control_record(control, data, slot_of))?;
-                names.apply(control, last, sequencing.last_time())?;
-            }
-            if let Some(record) = behind(&names)? {
-                last = sequencing.push(record)?;
-            }
-            return Ok((last, sequencing.last_time()));
-        }
-    }
-
     /// Creates a volume; it takes no space until it is written to.
     pub fn create_volume(&self, new: &NewVolume) -> Result<VolumeInfo> {
-        let identity = uuid(&*self.world.rng);
-        let now = self.world.clock.now();
-        self.submit(|names| names.create(new, &self.config, identity, now, None))?;
+        let identity = uuid(&*self.core.world.rng);
+        let now = self.core.world.clock.now();
+        self.destager.submit(|names| names.create(new, &self.core.config, identity, now, None))?;
         self.volume(&new.name)
     }
 
     /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros. [`ErrorKind::Conflict`]
     /// while the volume is filled from a stream: that says how long it is.
     pub fn resize_volume(self: &Arc<Self>, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
-        let state = self.names.read().volume(name)?.clone();
+        let state = self.core.names.read().volume(name)?.clone();
         if force {
             // Also where it seems to grow: it may have grown by then.
-            Volume::internal(self.clone(), state.clone()).bring_in_around(size)?;
+            Volume::internal(self.destager.clone(), state.clone()).bring_in_around(size)?;
         }
-        self.submit_with(|names| {
+        self.destager.submit_with(|names| {
             let volume = names.volume(name)?;
             if !Arc::ptr_eq(volume, &state) {
                 let text =
@@ -128,28 +43,15 @@ impl Pool {
             if volume.importing.load(Ordering::Acquire) {
                 return Err(conflict(format!("resize volume {name}: it is being filled from a stream")));
             }
-            resized(names, volume, size, force, &*self.world.rng)
+            resized(names, volume, size, force, &*self.core.world.rng)
         })?;
         self.volume(name)
-    }
-
-    /// Gives the volume that a lease fills the stream's size.
-    pub(crate) fn resize_for_import(self: &Arc<Self>, lease: &Lease, size: u64) -> Result<()> {
-        let state = lease.state();
-        if state.size.load(Ordering::Acquire) != size {
-            Volume::internal(self.clone(), state.clone()).bring_in_around(size)?;
-            self.submit_with(|names| {
-                lease.check()?;
-                resized(names, state, size, true, &*self.world.rng)
-            })?;
-        }
-        Ok(())
     }
 
     /// Gives a volume another name. Open handles go on.
     pub fn rename_volume(&self, name: &str, new_name: &str) -> Result<VolumeInfo> {
         check_name(new_name)?;
-        self.submit(|names| {
+        self.destager.submit(|names| {
             let id = names.volume(name)?.id;
             if names.by_name.contains_key(new_name) {
                 return Err(conflict(format!("rename volume {name}: the name {new_name} is taken")));
@@ -161,20 +63,20 @@ impl Pool {
 
     /// Makes a volume refuse, or accept, writes; open handles follow.
     pub fn set_read_only(&self, name: &str, read_only: bool) -> Result<VolumeInfo> {
-        self.submit(|names| Ok(Control::SetReadOnly { id: names.volume(name)?.id, read_only }))?;
+        self.destager.submit(|names| Ok(Control::SetReadOnly { id: names.volume(name)?.id, read_only }))?;
         self.volume(name)
     }
 
     /// Chooses how much space a volume's snapshots may take, and what happens beyond.
     pub fn set_snapshot_policy(&self, name: &str, policy: SnapshotPolicy) -> Result<VolumeInfo> {
-        self.submit(|names| Ok(Control::SetPolicy { id: names.volume(name)?.id, policy }))?;
+        self.destager.submit(|names| Ok(Control::SetPolicy { id: names.volume(name)?.id, policy }))?;
         self.volume(name)
     }
 
     /// Deletes a volume. Its space comes back in the background. [`ErrorKind::Busy`] when it is open and `force` is
     /// not given.
     pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
-        self.submit(|names| {
+        self.destager.submit(|names| {
             let volume = names.volume(name)?;
             let snapshots = names.snapshots_of(volume.id);
             snapshots.iter().try_for_each(|snapshot| check_deletable(snapshot))?;
@@ -198,23 +100,23 @@ impl Pool {
 
     /// Chooses where new slots go from now on.
     pub fn set_placement(&self, placement: Placement) -> Result<()> {
-        self.submit(|_| Ok(Control::SetPlacement(placement)))?;
+        self.destager.submit(|_| Ok(Control::SetPlacement(placement)))?;
         Ok(())
     }
 
     /// All physical volumes, by number.
     pub fn pvs(&self) -> Vec<PvInfo> {
-        let names = self.names.read();
-        let used = |id: u32| self.pvs.get(id).map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed));
+        let names = self.core.names.read();
+        let used = |id: u32| self.core.pvs.get(id).map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed));
         let info = |(id, pv): (&u32, &PvRecord)| {
-            let held = self.pvs.held(*id);
+            let held = self.core.pvs.held(*id);
             let (read_errors, last_read_error) = held.as_ref().map(|pv| pv.read_errors()).unwrap_or_default();
             PvInfo {
                 id: *id,
                 uuid: pv.uuid,
                 path: pv.path.clone(),
-                size: pv.extents as u64 * self.config.extent_size,
-                used: used(*id) * self.config.extent_size,
+                size: pv.extents as u64 * self.core.config.extent_size,
+                used: used(*id) * self.core.config.extent_size,
                 draining: pv.draining,
                 read_errors,
                 last_read_error,
@@ -226,43 +128,49 @@ impl Pool {
 
     /// Takes in a physical volume; its space counts when this returns.
     pub fn add_pv(&self, spec: &PvSpec) -> Result<PvInfo> {
-        let _one_at_a_time = self.pv_operations.lock();
-        self.check_usable()?;
-        let id = self.names.read().next_pv;
+        let _one_at_a_time = self.core.pv_operations.lock();
+        self.core.check_usable()?;
+        let id = self.core.names.read().next_pv;
         if id >= MAX_PVS {
             return Err(invalid(format!("add a physical volume: a pool can have {MAX_PVS} in its life")));
         }
-        let known = |uuid: &[u8; 16]| self.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
-        let extent_size = self.config.extent_size;
-        let (disk, extents) =
-            open_new(&*self.dir, spec, self.uuid, (extent_size, self.config.atomic_unit), &known)?;
-        let identity = uuid(&*self.world.rng);
-        let label = Label { pool: self.uuid, pv_uuid: identity, pv: id, extents, extent_size };
-        self.stamping.first(&label, &*disk, &spec.path)?;
+        let known = |uuid: &[u8; 16]| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
+        let extent_size = self.core.config.extent_size;
+        let (disk, extents) = open_new(
+            &*self.core.dir,
+            spec,
+            self.core.uuid,
+            (extent_size, self.core.config.atomic_unit),
+            &known,
+        )?;
+        let identity = uuid(&*self.core.world.rng);
+        let label = Label { pool: self.core.uuid, pv_uuid: identity, pv: id, extents, extent_size };
+        self.core.stamping.first(&label, &*disk, &spec.path)?;
         // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
-        self.dir
+        self.core
+            .dir
             .sync(SyncPurpose::Dir)
-            .map_err(|e| self.fault.poison(&Error::io("sync the data directory", e)))?;
+            .map_err(|e| self.core.fault.poison(&Error::io("sync the data directory", e)))?;
         let path = spec.path.clone();
         // Open from here on: nobody else can claim it before it is carried out.
         let record = PvRecord { uuid: identity, path: path.clone(), extents, draining: false };
-        self.pvs.insert(Pv::new(id, &record, disk));
+        self.core.pvs.insert(Pv::new(id, &record, disk));
         let add = Control::AddPv { pv: id, uuid: identity, path, extents };
         // Slots on it may be committed only after the catalog knows it: its space counts from then
         // on.
-        let added = match self.shortages.cause(Task::Destage) {
+        let added = match self.core.shortages.cause(Task::Destage) {
             Some(waits) => Err(waits),
-            None => self.submit(|_| Ok(add.clone())).and_then(|lsn| self.see_through(lsn)),
+            None => self.destager.submit(|_| Ok(add.clone())).and_then(|lsn| self.see_through(lsn)),
         };
         let added = added.or_else(|waits| {
             // What waits may wait for the space that this brings.
             let at_once = if waits.is_shortage() { self.add_pv_at_once(&add) } else { Err(waits.clone()) };
-            let accepted = self.names.read().next_pv > id;
+            let accepted = self.core.names.read().next_pv > id;
             at_once.map_err(|error| if accepted { waits } else { error })
         });
-        if added.is_err() && self.names.read().next_pv <= id {
-            self.pvs.take(id);
-            self.stamping.forget(id);
+        if added.is_err() && self.core.names.read().next_pv <= id {
+            self.core.pvs.take(id);
+            self.core.stamping.forget(id);
         }
         added.and_then(|()| self.pv(id))
     }
@@ -270,10 +178,10 @@ impl Pool {
     /// Takes in a physical volume ahead of what the journal holds, where no record, or one that
     /// waits, says so: other operations on it come later, and none before concerns it.
     fn add_pv_at_once(&self, add: &Control) -> Result<()> {
-        let m = &mut *self.maintenance.lock();
-        self.check_usable()?;
-        self.commit_pv(m, add)?;
-        self.names.write().apply(add, 0, 0)
+        let m = &mut *self.destager.state.lock();
+        self.core.check_usable()?;
+        self.destager.commit_pv(m, add)?;
+        self.core.names.write().apply(add, 0, 0)
     }
 
     /// Carries out an operation that was sequenced, if need be when a shortage has passed. What
@@ -281,10 +189,10 @@ impl Pool {
     fn see_through(&self, lsn: u64) -> Result<()> {
         let mut waits = 0;
         loop {
-            match self.destage_to(lsn) {
-                Err(error) if error.is_shortage() && waits < self.options.shortage_waits => {
+            match self.destager.destage_to(lsn) {
+                Err(error) if error.is_shortage() && waits < self.core.options.shortage_waits => {
                     waits += 1;
-                    self.journal.wait_for_room();
+                    self.core.journal.wait_for_room();
                 }
                 Err(error) if error.is_shortage() => {
                     let text =
@@ -296,25 +204,6 @@ impl Pool {
         }
     }
 
-    /// Opens a PV that a sequenced operation has added.
-    pub(crate) fn open_added(&self, id: u32) -> Result<Arc<Pv>> {
-        if let Some(pv) = self.pvs.held(id) {
-            return Ok(pv);
-        }
-        let record = self.names.read().pvs.get(&id).cloned();
-        let record = record.ok_or_else(|| crate::error::corrupt(format!("open PV {id}: it is not known")))?;
-        let pv = super::pv::open_known(
-            &*self.dir,
-            self.uuid,
-            self.config.extent_size,
-            id,
-            &record,
-            OpenMode::Existing,
-        )?;
-        self.pvs.insert(pv.clone());
-        Ok(pv)
-    }
-
     fn pv(&self, id: u32) -> Result<PvInfo> {
         let found = self.pvs().into_iter().find(|pv| pv.id == id);
         found.ok_or_else(|| crate::error::not_found(format!("find PV {id}: it was removed")))
@@ -323,43 +212,43 @@ impl Pool {
     /// Starts (or stops) moving the data of a physical volume away, in the background. `wanted` is a path, a UUID or a
     /// number. [`ErrorKind::NoSpace`] when the others can't hold what is promised.
     pub fn drain_pv(&self, wanted: &str, draining: bool) -> Result<()> {
-        let _one_at_a_time = self.pv_operations.lock();
-        self.check_usable()?;
-        let pv = self.names.read().find_pv(wanted)?;
+        let _one_at_a_time = self.core.pv_operations.lock();
+        self.core.check_usable()?;
+        let pv = self.core.names.read().find_pv(wanted)?;
         // Earlier operations on it are carried out first.
-        self.destage_to(self.journal.last().0)?;
+        self.destager.destage_to(self.core.journal.last().0)?;
         if !draining {
             // Its space counts again only once that is in the catalog: a promise must hold after a crash too.
-            let lsn = self.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
+            let lsn = self.destager.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
             return self.see_through(lsn);
         }
         {
-            let m = &mut *self.maintenance.lock();
+            let m = &mut *self.destager.state.lock();
             let moving = m.allocator.used_bytes(pv);
             let was_draining = m.allocator.is_draining(pv);
-            let kept = self.apply_draining(m, pv, true, false);
-            if !kept || self.space.totals().available < moving {
+            let kept = self.destager.apply_draining(m, pv, true, false);
+            if !kept || self.core.space.totals().available < moving {
                 if kept && !was_draining {
-                    self.apply_draining(m, pv, false, true);
+                    self.destager.apply_draining(m, pv, false, true);
                 }
                 return Err(no_space(format!(
                     "drain {wanted}: the other physical volumes can't hold its data"
                 )));
             }
         }
-        self.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
+        self.destager.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
         Ok(())
     }
 
     /// Removes an empty physical volume and wipes its label.
     pub fn remove_pv(&self, wanted: &str) -> Result<()> {
-        let _one_at_a_time = self.pv_operations.lock();
-        self.check_usable()?;
-        let pv = self.names.read().find_pv(wanted)?;
+        let _one_at_a_time = self.core.pv_operations.lock();
+        self.core.check_usable()?;
+        let pv = self.core.names.read().find_pv(wanted)?;
         // Earlier operations on it are carried out first.
-        self.destage_to(self.journal.last().0)?;
+        self.destager.destage_to(self.core.journal.last().0)?;
         {
-            let m = &mut *self.maintenance.lock();
+            let m = &mut *self.destager.state.lock();
             let used = m.allocator.used_extents(pv);
             if used > 0 {
                 return Err(conflict(format!(
@@ -368,41 +257,25 @@ impl Pool {
             }
             let takes =
                 |(id, other): (&u32, &PvRecord)| *id != pv && !other.draining && m.allocator.gives(*id);
-            if !self.names.read().pvs.iter().any(takes) {
+            if !self.core.names.read().pvs.iter().any(takes) {
                 return Err(conflict(format!(
                     "remove {wanted}: no other physical volume takes data; add one, or stop draining one"
                 )));
             }
             // From here on nothing new is placed on it.
-            if !self.apply_draining(m, pv, true, false) {
+            if !self.destager.apply_draining(m, pv, true, false) {
                 return Err(no_space(format!("remove {wanted}: the others can't hold what is promised")));
             }
         }
-        let removed = self.pvs.held(pv);
-        let lsn = self.submit(|_| Ok(Control::RemovePv { pv }))?;
+        let removed = self.core.pvs.held(pv);
+        let lsn = self.destager.submit(|_| Ok(Control::RemovePv { pv }))?;
         self.see_through(lsn)?;
         removed.and_then(|pv| pv.wiped.get().cloned()).unwrap_or(Ok(()))
     }
 }
 
-/// The journal's record of an operation; `slot_of`: a slot of that branch was promised for it.
-fn control_record(control: &Control, data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
-    Record {
-        kind: Kind::Control,
-        branch: slot_of.map_or(0, |b| b.id),
-        epoch: 0,
-        offset: 0,
-        length: data.len() as u64,
-        slots: slot_of.is_some() as u16,
-        crcs: PieceCrcs::of(0, &data),
-        alone: slot_of.is_some() || !control.shares_commit(),
-        data: Bytes::from(data),
-        staging: None,
-    }
-}
-
 /// The operations that resize a volume, and the branch of which they may need a slot.
-fn resized(
+pub(crate) fn resized(
     names: &Namespace,
     volume: &VolumeState,
     size: u64,

@@ -1,45 +1,49 @@
 //! Creating, opening and recovering a pool.
 
-use super::allocator::Allocator;
-use super::catalog_room::{CatalogRoom, growth};
-use super::label::{Found, Label};
-use super::maintain::Maintenance;
-use super::namespace::{Namespace, check_name};
-use super::pv::{Pv, PvTable, open_known, open_new};
-use super::scrub::Scrub;
-use super::shortage::Shortages;
-use super::space::Space;
-use super::stamp::Age;
-use super::stamping::{Stamping, age_of, stamp_all};
-use super::{Placement, Pool, PoolConfig, PoolOptions, PvSpec, SharedPositions, Work, reidentify};
+use super::{Pool, reidentify};
+use crate::branch::namespace::{Lines, Namespace, check_name};
+use crate::catalog::control::decode_control;
+use crate::catalog::progress::Scrub;
 use crate::catalog::{
-    self, CURRENT, Catalog, Control, JournalRecord, KnownStamps, LineRecord, Positions, PvRecord,
-    SnapshotRecord, StampRecord, Superblock,
+    self, CURRENT, Catalog, KnownStamps, LineRecord, Positions, PvRecord, SnapshotRecord, StampRecord,
+    Superblock,
 };
-use crate::cdp::flushes::Flushes;
-use crate::cdp::log::load_segments;
-use crate::cdp::room::{self, Place};
-use crate::cdp::runs::SharedLog;
+use crate::cdp::log::flushes::Flushes;
+use crate::cdp::log::shared::SharedLog;
+use crate::cdp::write::load::load_segments;
 use crate::clock::PoolClock;
+use crate::core::Core;
+use crate::core::{SharedPositions, Work};
 use crate::damage::Damage;
-use crate::destage::Fill;
+use crate::destage::Destager;
+use crate::destage::state::{Fill, Maintenance};
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
+use crate::journal::cursor::JournalRecord;
+use crate::journal::place::Place;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
     Accepted, Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, Turns, keep_tail_room,
     make_durable, restore_tail, scan, stage_located,
 };
 use crate::map::Map;
+use crate::settings::{Placement, PoolConfig, PoolOptions, PvSpec, check_config};
+use crate::shortage::Shortages;
+use crate::space::allocator::Allocator;
+use crate::space::catalog_room::{CatalogRoom, growth};
+use crate::space::label::{Found, Label};
+use crate::space::lock::lock;
+use crate::space::pv::{Pv, PvTable, open_known, open_new};
+use crate::space::reservations::Space;
+use crate::space::stamp::Age;
+use crate::space::stamping::{Stamping, age_of, stamp_all};
 use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-
-pub(crate) const LOCK_FILE: &str = "pool.lock";
 
 impl Pool {
     /// Is there a pool in `dir`?
@@ -146,8 +150,8 @@ impl Pool {
 
     /// From here on the pool is read, and nothing else: `reason` is what everybody is told.
     pub(crate) fn show_only(&self, reason: String) {
-        self.fault.withdraw(reason);
-        self.only_shown.store(true, Ordering::Release);
+        self.core.fault.withdraw(reason);
+        self.core.only_shown.store(true, Ordering::Release);
     }
 
     fn open_in(
@@ -219,16 +223,16 @@ impl Pool {
     }
 
     fn finish_opening(&self, accepted: Option<Accepted>) -> Result<()> {
-        keep_tail_room(&*self.dir, self.config.segment_size)?;
-        self.finish_interrupted_batch()?;
+        keep_tail_room(&*self.core.dir, self.core.config.segment_size)?;
+        self.destager.finish_interrupted_batch()?;
         if let Some(accepted) = accepted {
             self.give_up(accepted)?;
         }
-        self.make_up_anchors()?;
+        self.destager.make_up_anchors()?;
         self.store_clock()?;
         // Reads on the way are served in spite of it.
-        self.catalog.check_writable()?;
-        self.catalog.set_in_use();
+        self.core.catalog.check_writable()?;
+        self.core.catalog.set_in_use();
         Ok(())
     }
 }
@@ -262,7 +266,7 @@ impl Parts {
     /// The pool. Nothing has happened in it yet.
     pub(crate) fn assemble(self) -> Result<Pool> {
         let fault = self.fault;
-        Ok(Pool {
+        let core = Arc::new(Core {
             lines: RwLock::new(self.lines),
             flushes: self.flushes,
             scrub: Scrub::load(&self.catalog)?,
@@ -285,17 +289,18 @@ impl Parts {
             map: self.map,
             pvs: self.pvs,
             names: AlarmedRwLock::new(fault.clone(), "a control operation was applied", self.names),
-            maintenance: AlarmedMutex::new(fault.clone(), "background work was under way", self.maintenance),
             positions: SharedPositions::default(),
             deletions: Mutex::default(),
             pv_operations: AlarmedMutex::new(fault.clone(), "a physical volume was added or removed", ()),
             work: Work::default(),
-            fault,
+            fault: fault.clone(),
             journal_loss: OnceLock::new(),
             salvage: OnceLock::new(),
             only_shown: AtomicBool::new(false),
             _lock: self.lock,
-        })
+        });
+        let state = AlarmedMutex::new(fault, "background work was under way", self.maintenance);
+        Ok(Pool { destager: Arc::new(Destager { core: core.clone(), state }), core })
     }
 }
 
@@ -333,43 +338,6 @@ fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) ->
     let (lines, ended) = load_lines(catalog)?;
     m.ended = ended;
     Ok(lines)
-}
-
-pub(crate) fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
-    locked(dir.lock(LOCK_FILE))
-}
-
-/// What came of locking the pool, as an error of the engine's.
-pub(crate) fn locked(result: std::io::Result<Box<dyn Send + Sync>>) -> Result<Box<dyn Send + Sync>> {
-    result.map_err(|e| match e.kind() {
-        std::io::ErrorKind::WouldBlock => {
-            Error::new(ErrorKind::Busy, "lock the pool: another process has it open")
-        }
-        _ => Error::io("lock the pool", e),
-    })
-}
-
-pub(crate) fn check_config(config: &PoolConfig) -> Result<()> {
-    let within = |v: u64, low: u64, high: u64| v.is_power_of_two() && (low..=high).contains(&v);
-    if !within(config.extent_size, 64 << 10, 1 << 30) {
-        return Err(invalid("create a pool: the extent size must be a power of two from 64 KiB to 1 GiB"));
-    }
-    if !within(config.segment_size, 256 << 10, 256 << 20) {
-        return Err(invalid(
-            "create a pool: the segment size must be a power of two from 256 KiB to 256 MiB",
-        ));
-    }
-    let segments = config.journal_size / config.segment_size;
-    if !(4..=65_536).contains(&segments) || config.journal_size % config.segment_size != 0 {
-        return Err(invalid(format!(
-            "create a pool: the journal must have 4 to 65536 whole segments of {} bytes",
-            config.segment_size
-        )));
-    }
-    if !matches!(config.atomic_unit, 512 | 4096) {
-        return Err(invalid("create a pool: the atomic unit must be 512 or 4096"));
-    }
-    Ok(())
 }
 
 fn load_names(dir: Arc<dyn Dir>, catalog: &Catalog, superblock: &Superblock) -> Result<Namespace> {
@@ -549,9 +517,6 @@ fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space)
     }
 }
 
-/// What happened to each volume, by LSN.
-pub(crate) type Lines = BTreeMap<u64, BTreeMap<u64, LineRecord>>;
-
 /// The lines of all volumes, and those of them that are gone.
 fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
     let mut lines = Lines::new();
@@ -612,7 +577,7 @@ fn recover_journal(
             catalog_room.promised_before(growth(branch, header.kind, header.offset, header.length));
             catalog_room.mark(header.lsn);
             let record = (header.kind, header.offset, header.length);
-            let room = room::promised(branch, record, &place, batch);
+            let room = crate::cdp::write::reserve::promised(branch, record, &place, batch);
             space.adjust_log(room as i64);
             space.assign_log(header.lsn, room, 0);
         }
@@ -657,13 +622,4 @@ pub(crate) fn journal_config(superblock: &Superblock, incarnation: u64) -> Journ
         max_files: (superblock.journal_size / superblock.segment_size) as u32,
         incarnation,
     }
-}
-
-pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
-    Control::decode(data).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("decode the control record with LSN {lsn}: it is of a version unknown here"),
-        )
-    })
 }

@@ -5,10 +5,10 @@
 //! Until that has ended the pool does not open.
 
 use super::Pool;
-use super::open::lock;
 use crate::catalog::{Catalog, Identities};
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
+use crate::space::lock::lock;
 use crate::world::uuid;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,13 +44,13 @@ impl Pool {
         self.drain()?;
         self.close()?;
         // A record that waited in the journal would bring an old identity back.
-        let (done, last) = (self.catalog.positions()?.destaged_lsn, self.journal.last().0);
+        let (done, last) = (self.core.catalog.positions()?.destaged_lsn, self.core.journal.last().0);
         if done != last {
             let text = format!("give new identities: the journal waits with LSN {done} to {last}");
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        let all = self.catalog.put_new_identities(&mut || uuid(&*self.world.rng), references)?;
-        Ok(Reidentification { catalog: self.catalog.clone(), identities: all.0, _held: Box::new(self) })
+        let all = self.core.catalog.put_new_identities(&mut || uuid(&*self.core.world.rng), references)?;
+        Ok(Reidentification { catalog: self.core.catalog.clone(), identities: all.0, _held: Box::new(self) })
     }
 }
 

@@ -4,99 +4,36 @@
 //! Its position goes along with commits that are made anyway, so an idle pool writes nothing for
 //! it. After a restart a pass goes on where a commit last said that it was.
 
-use super::{CatalogScrub, Pool};
-use crate::catalog::{Catalog, ScrubRecord};
-use crate::error::{ErrorKind, Result};
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use super::Pool;
+use crate::catalog::ScrubRecord;
+use crate::error::Result;
+use crate::info::CatalogScrub;
 
 /// Blocks read at once: 1 MiB.
 const PIECE: u64 = 256;
-/// At least so long, in nanoseconds, lies between two pieces.
-const PAUSE: u64 = 100_000_000;
 /// Suspects of a pass beyond this number are left to the next one.
 const MAX_SUSPECTS: usize = 65_536;
-
-/// How far the scrub has come.
-#[derive(Default)]
-pub(crate) struct Scrub(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    record: ScrubRecord,
-    /// As the catalog has it.
-    stored: ScrubRecord,
-    suspects: BTreeSet<u64>,
-    /// When the last piece was read.
-    last: Option<u64>,
-}
-
-impl Scrub {
-    pub(crate) fn load(catalog: &Catalog) -> Result<Scrub> {
-        // Without the row a pass begins anew: nothing else depends on it.
-        let record = match catalog.scrub_record() {
-            Err(error) if error.kind() == ErrorKind::Corrupt => ScrubRecord::default(),
-            record => record?,
-        };
-        Ok(Scrub(Mutex::new(State { record, stored: record, ..State::default() })))
-    }
-
-    /// What the catalog should know, if it does not.
-    pub(crate) fn to_store(&self) -> Option<ScrubRecord> {
-        let mut state = self.0.lock();
-        let mut record = state.record;
-        if record.next > 0 {
-            // Suspects are judged at the end of the pass only.
-            record.next = state.suspects.first().map_or(record.next, |first| record.next.min(*first).max(1));
-        }
-        let changed = record != state.stored;
-        state.stored = record;
-        changed.then_some(record)
-    }
-
-    /// How far it has come.
-    pub(crate) fn record(&self) -> ScrubRecord {
-        self.0.lock().record
-    }
-}
-
-impl State {
-    /// The next block to read, if one is due.
-    fn due(&mut self, now: u64, interval: u64) -> Option<u64> {
-        let since = |then: u64| now.checked_sub(then);
-        if self.last.and_then(since).is_some_and(|passed| passed < PAUSE) {
-            return None;
-        }
-        let rests =
-            self.record.finished > 0 && since(self.record.finished).is_some_and(|passed| passed < interval);
-        if self.record.next == 0 && rests {
-            return None;
-        }
-        self.last = Some(now);
-        Some(self.record.next)
-    }
-}
 
 impl Pool {
     /// How far the verification in the background has come.
     pub(crate) fn scrub_progress(&self) -> CatalogScrub {
-        let ScrubRecord { next, finished, passes } = self.scrub.record();
-        let damaged = self.catalog.damaged_blocks().len() as u64;
-        CatalogScrub { blocks: self.catalog.blocks(), next, finished, passes, damaged }
+        let ScrubRecord { next, finished, passes } = self.core.scrub.record();
+        let damaged = self.core.catalog.damaged_blocks().len() as u64;
+        CatalogScrub { blocks: self.core.catalog.blocks(), next, finished, passes, damaged }
     }
 
     /// Reads the next piece of the catalog, if it is time for it.
     pub(crate) fn scrub_catalog(&self) -> Result<()> {
-        let interval = self.options.catalog_scrub_interval.as_nanos().min(u64::MAX.into()) as u64;
-        let now = self.world.clock.now();
-        if interval == 0 || self.catalog.blocks() == 0 {
+        let interval = self.core.options.catalog_scrub_interval.as_nanos().min(u64::MAX.into()) as u64;
+        let now = self.core.world.clock.now();
+        if interval == 0 || self.core.catalog.blocks() == 0 {
             return Ok(());
         }
-        let Some(first) = self.scrub.0.lock().due(now, interval) else { return Ok(()) };
-        self.check_usable()?;
-        let scrubbed = self.catalog.scrub(first, PIECE);
+        let Some(first) = self.core.scrub.0.lock().due(now, interval) else { return Ok(()) };
+        self.core.check_usable()?;
+        let scrubbed = self.core.catalog.scrub(first, PIECE);
         let suspects = {
-            let mut state = self.scrub.0.lock();
+            let mut state = self.core.scrub.0.lock();
             let room = MAX_SUSPECTS - state.suspects.len().min(MAX_SUSPECTS);
             state.suspects.extend(scrubbed.suspects.into_iter().take(room));
             state.record.next = scrubbed.next;
@@ -106,44 +43,10 @@ impl Pool {
             std::mem::take(&mut state.suspects)
         };
         if !suspects.is_empty() {
-            self.catalog.judge(&suspects)?;
+            self.core.catalog.judge(&suspects)?;
         }
-        let record = &mut self.scrub.0.lock().record;
-        (record.finished, record.passes) = (self.world.clock.now().max(1), record.passes + 1);
+        let record = &mut self.core.scrub.0.lock().record;
+        (record.finished, record.passes) = (self.core.world.clock.now().max(1), record.passes + 1);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WEEK: u64 = 7 * 86_400 * 1_000_000_000;
-
-    #[test]
-    fn a_pass_a_week_with_pauses() {
-        let mut state = State::default();
-        let start = 1_000_000_000_000_000_000;
-        assert_eq!(state.due(start, WEEK), Some(0), "never scrubbed");
-        state.record.next = 256;
-        assert_eq!(state.due(start + PAUSE - 1, WEEK), None);
-        assert_eq!(state.due(start + PAUSE, WEEK), Some(256));
-        assert_eq!(state.due(start, WEEK), Some(256), "the clock was put back");
-        state.record = ScrubRecord { next: 0, finished: start, passes: 1 };
-        assert_eq!(state.due(start + WEEK - 1, WEEK), None);
-        assert_eq!(state.due(start - PAUSE, WEEK), Some(0), "the clock was put back");
-        assert_eq!(state.due(start + WEEK, WEEK), Some(0));
-    }
-
-    #[test]
-    fn the_catalog_knows_of_nothing_behind_a_suspect() {
-        let scrub = Scrub::default();
-        assert_eq!(scrub.to_store(), None);
-        scrub.0.lock().record.next = 512;
-        assert_eq!(scrub.to_store().unwrap().next, 512);
-        assert_eq!(scrub.to_store(), None);
-        scrub.0.lock().suspects.insert(300);
-        scrub.0.lock().record.next = 768;
-        assert_eq!(scrub.to_store().unwrap().next, 300);
     }
 }

@@ -1,22 +1,22 @@
 //! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
 
-use super::expiry::{Undo, until};
-use super::fill::QUIET_RATE;
-use super::line::{Base, Branch, HEAD, Line, VolumeState};
-use super::namespace::{Namespace, Snapshot, check_name};
-use super::{Method, Order, Pool, SnapshotInfo, SnapshotPolicy, VolumeInfo};
+use super::Pool;
+use super::expiry::Undo;
+use crate::branch::namespace::{
+    Namespace, Snapshot, check_deletable, check_depth, check_name, frozen_now, until,
+};
+use crate::branch::{Base, Branch, VolumeState};
 use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
 use crate::clock::PoolClock;
-use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
-use crate::stream::Lease;
+use crate::error::{Error, ErrorKind, Result, conflict, invalid};
+use crate::info::{SnapshotInfo, VolumeInfo};
+use crate::settings::{Method, Order, SnapshotPolicy};
 use crate::world::{Rng, uuid};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bases under one another. Reading walks them.
-const MAX_DEPTH: usize = 256;
 /// Snapshots that one operation creates or deletes: it has to fit a journal record.
 const MAX_SNAPSHOTS_AT_ONCE: usize = 200;
 
@@ -27,9 +27,9 @@ impl Pool {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
             return Err(invalid(format!("create snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
         }
-        let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.world.rng)).collect();
-        let created = self.world.clock.now();
-        self.submit(|names| {
+        let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.core.world.rng)).collect();
+        let created = self.core.world.clock.now();
+        self.destager.submit(|names| {
             let mut snapshots: Vec<(u64, SnapshotRecord)> = Vec::new();
             for ((volume, name), uuid) in wanted.iter().zip(&uuids) {
                 let state = names.volume(volume)?;
@@ -44,36 +44,16 @@ impl Pool {
         wanted.iter().map(|(volume, name)| self.snapshot(volume, name)).collect()
     }
 
-    /// The snapshot that a stream has brought into the volume of the lease; with it the import is over.
-    pub(crate) fn create_imported_snapshot(
-        &self,
-        lease: &Lease,
-        name: &str,
-        origin: [u8; 16],
-        created: u64,
-    ) -> Result<SnapshotInfo> {
-        let identity = uuid(&*self.world.rng);
-        self.submit(|names| {
-            lease.check()?;
-            let record = SnapshotRecord { origin, ..record(names, lease.state(), name, identity, created)? };
-            Ok(Control::CreateSnapshots { snapshots: vec![(names.next_id, record)] })
-        })?;
-        let names = self.names.read();
-        let made = names.snapshots.values().find(|s| s.state.uuid == identity);
-        made.map(|s| info(&self.clock, &names, s))
-            .ok_or_else(|| not_found("find the imported snapshot: it was deleted"))
-    }
-
     /// The snapshots of a volume, oldest first.
     pub fn snapshots(&self, volume: &str) -> Result<Vec<SnapshotInfo>> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let state = names.volume(volume)?;
-        Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&self.clock, &names, s)).collect())
+        Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&self.core.clock, &names, s)).collect())
     }
 
     /// The names of a volume's newest snapshots, `most` of them, oldest first.
     pub fn snapshot_names(&self, volume: &str, most: usize) -> Result<Vec<String>> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let all = names.snapshots_of(names.volume(volume)?.id);
         let newest = &all[all.len().saturating_sub(most)..];
         Ok(newest.iter().map(|s| s.state.name.read().clone()).collect())
@@ -81,14 +61,14 @@ impl Pool {
 
     /// The snapshots of all volumes: by volume name, and of each oldest first.
     pub fn all_snapshots(&self) -> Vec<SnapshotInfo> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let of = |volume: &Arc<VolumeState>| names.snapshots_of(volume.id);
-        names.by_name.values().flat_map(of).map(|s| info(&self.clock, &names, s)).collect()
+        names.by_name.values().flat_map(of).map(|s| info(&self.core.clock, &names, s)).collect()
     }
 
     /// The newest snapshot in sight that froze one of these epochs of a branch: its volume's name, and its own.
     pub fn newest_snapshot(&self, branch: u64, epochs: Range<u32>) -> Option<(String, String)> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let found = names.newest_in(branch, epochs)?;
         let volume = names.volume_by_id(found.volume)?.name.read().clone();
         Some((volume, found.state.name.read().clone()))
@@ -97,7 +77,7 @@ impl Pool {
     /// The frozen state (branch, epoch) that a branch rests on, for those that rest on one: clones, and what volumes
     /// that were rolled back write to.
     pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let base = |(id, branch): (&u64, &Arc<Branch>)| {
             let Some(Base::Line(line)) = branch.base() else { return None };
             Some((*id, (line.branch.id, line.epoch)))
@@ -107,13 +87,13 @@ impl Pool {
 
     /// One snapshot.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<SnapshotInfo> {
-        let names = self.names.read();
-        Ok(info(&self.clock, &names, names.snapshot(names.volume(volume)?, name)?))
+        let names = self.core.names.read();
+        Ok(info(&self.core.clock, &names, names.snapshot(names.volume(volume)?, name)?))
     }
 
     /// Does a snapshot or a mark of a volume have this name?
     pub fn is_taken(&self, volume: &str, name: &str) -> Result<bool> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         Ok(names.past(names.volume(volume)?, name).is_some())
     }
 
@@ -123,7 +103,7 @@ impl Pool {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
             return Err(invalid(format!("delete snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
         }
-        self.submit(|names| {
+        self.destager.submit(|names| {
             let state = names.volume(volume)?;
             let ids = wanted.iter().map(|name| {
                 let snapshot = names.snapshot(state, name)?;
@@ -137,7 +117,7 @@ impl Pool {
 
     /// Gives a snapshot another name.
     pub fn rename_snapshot(&self, volume: &str, name: &str, new_name: &str) -> Result<SnapshotInfo> {
-        self.submit(|names| {
+        self.destager.submit(|names| {
             let state = names.volume(volume)?;
             let id = names.snapshot(state, name)?.state.id;
             check_free(names, state, new_name)?;
@@ -153,7 +133,7 @@ impl Pool {
         name: &str,
         changes: &[(&str, Option<&str>)],
     ) -> Result<SnapshotInfo> {
-        self.submit(|names| {
+        self.destager.submit(|names| {
             let snapshot = names.snapshot(names.volume(volume)?, name)?;
             let mut labels = snapshot.labels.read().clone();
             for (key, value) in changes {
@@ -171,7 +151,7 @@ impl Pool {
 
     /// Forbids (or allows) the deletion of a snapshot, by hand as well as by any policy.
     pub fn protect_snapshot(&self, volume: &str, name: &str, protected: bool) -> Result<SnapshotInfo> {
-        self.submit(|names| {
+        self.destager.submit(|names| {
             let snapshot = names.snapshot(names.volume(volume)?, name)?;
             let labels = snapshot.labels.read().clone();
             Ok(Control::SetLabels { id: snapshot.state.id, protected, labels })
@@ -182,9 +162,9 @@ impl Pool {
     /// Makes a writable volume of a snapshot. It takes no space until it is written to.
     pub fn clone_volume(&self, volume: &str, snapshot: &str, new_name: &str) -> Result<VolumeInfo> {
         check_name(new_name)?;
-        let identity = uuid(&*self.world.rng);
-        let created = self.world.clock.now();
-        self.submit(|names| {
+        let identity = uuid(&*self.core.world.rng);
+        let created = self.core.world.clock.now();
+        self.destager.submit(|names| {
             if names.by_name.contains_key(new_name) {
                 return Err(conflict(format!("create volume {new_name}: the name is taken")));
             }
@@ -226,9 +206,9 @@ impl Pool {
     ) -> Result<SnapshotInfo> {
         let undo = undo.into();
         let labels = self.undo_labels(&undo);
-        let identity = uuid(&*self.world.rng);
-        let created = self.world.clock.now();
-        self.submit_with(|names| {
+        let identity = uuid(&*self.core.world.rng);
+        let created = self.core.world.clock.now();
+        self.destager.submit_with(|names| {
             let state = names.volume(volume)?;
             let target = &names.snapshot(state, snapshot)?.state;
             let handles = state.handles.load(Ordering::Acquire);
@@ -250,72 +230,36 @@ impl Pool {
                     ..record(names, state, undo.name, identity, created)?
                 },
             };
-            let anchor = names.anchor_after(&roll_back, &*self.world.rng);
+            let anchor = names.anchor_after(&roll_back, &*self.core.world.rng);
             Ok(([roll_back].into_iter().chain(anchor).collect(), None))
         })?;
         self.snapshot(volume, undo.name)
     }
 
-    /// Gives one volume whose epochs run out a new branch that rests on what it is now: a rollback
-    /// to the present, with its place in the histories, but its handles go on. What it rests on is
-    /// a snapshot that nobody sees; it goes when the new branch has a copy of everything. False
-    /// when no volume needs it.
-    pub(crate) fn renew_branch(&self) -> Result<bool> {
-        let limit = self.options.renew_at_epoch;
-        let needy = |state: &&Arc<VolumeState>| {
-            state.line.branch.epoch.load(Ordering::Acquire) >= limit
-                && !state.importing.load(Ordering::Acquire)
-                && check_depth(&state.line).is_ok()
-        };
-        let Some(id) = self.names.read().by_name.values().find(needy).map(|state| state.id) else {
-            return Ok(false);
-        };
-        let fill = !self.is_low_on_space();
-        let renewed = self.submit_with(|names| {
-            let Some(state) = names.volume_by_id(id).filter(needy) else {
-                return Err(conflict("give the volume a new branch: it needs none any more"));
-            };
-            let undo =
-                SnapshotRecord { deleted: true, ..frozen_now(state, RENEWED, uuid(&*self.world.rng), 0)? };
-            let branch = names.next_id + 1;
-            let size = state.size.load(Ordering::Acquire);
-            let renewal =
-                Control::RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
-            let anchor = names.anchor_after(&renewal, &*self.world.rng);
-            // What it rests on keeps the space of what is overwritten.
-            let fill = fill.then(|| Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) });
-            Ok(([renewal].into_iter().chain(anchor).chain(fill).collect(), None))
-        });
-        match renewed {
-            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
-            renewed => renewed.map(|_| true),
-        }
-    }
-
     /// Volumes that have used more than half of their epochs, with how many.
     pub(crate) fn low_on_epochs(&self) -> Vec<(String, u32)> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let used = names
             .by_name
             .iter()
             .map(|(name, state)| (name.clone(), state.line.branch.epoch.load(Ordering::Relaxed)));
-        used.filter(|(_, epoch)| *epoch > self.options.renew_at_epoch / 2).collect()
+        used.filter(|(_, epoch)| *epoch > self.core.options.renew_at_epoch / 2).collect()
     }
 
     /// Chooses whether a volume's snapshots share what is preserved, from now on.
     pub fn set_order(&self, volume: &str, order: Order) -> Result<VolumeInfo> {
-        self.submit(|names| Ok(Control::SetOrder { id: names.volume(volume)?.id, order }))?;
+        self.destager.submit(|names| Ok(Control::SetOrder { id: names.volume(volume)?.id, order }))?;
         self.volume(volume)
     }
 
     /// Chooses how a volume preserves what its snapshots need, from now on.
     pub fn set_method(&self, volume: &str, method: Method) -> Result<VolumeInfo> {
-        self.submit(|names| Ok(Control::SetMethod { id: names.volume(volume)?.id, method }))?;
+        self.destager.submit(|names| Ok(Control::SetMethod { id: names.volume(volume)?.id, method }))?;
         self.volume(volume)
     }
 }
 
-fn info(clock: &PoolClock, names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
+pub(crate) fn info(clock: &PoolClock, names: &Namespace, snapshot: &Arc<Snapshot>) -> SnapshotInfo {
     let state = &snapshot.state;
     let of = state.line.frozen();
     SnapshotInfo {
@@ -361,7 +305,7 @@ impl Namespace {
     }
 }
 
-fn anchor(id: u64, record: SnapshotRecord) -> Control {
+pub(crate) fn anchor(id: u64, record: SnapshotRecord) -> Control {
     Control::CreateSnapshots { snapshots: vec![(id, SnapshotRecord { deleted: true, ..record })] }
 }
 
@@ -370,9 +314,6 @@ const FIRST_EPOCH: u32 = 1;
 
 /// The name of anchors; it is in nobody's way.
 const ANCHOR: &str = "anchor";
-
-/// The name of what a volume was when it was given a new branch; nobody sees it.
-const RENEWED: &str = "renewed";
 
 /// The record of a snapshot of `volume` as it is now.
 pub(crate) fn record(
@@ -384,38 +325,6 @@ pub(crate) fn record(
 ) -> Result<SnapshotRecord> {
     check_free(names, volume, name)?;
     frozen_now(volume, name, uuid, created)
-}
-
-fn frozen_now(volume: &VolumeState, name: &str, uuid: [u8; 16], created: u64) -> Result<SnapshotRecord> {
-    let branch = &volume.line.branch;
-    let epoch = branch.epoch.load(Ordering::Acquire);
-    if epoch >= HEAD - 1 {
-        return Err(invalid("create a snapshot: the volume has had all that its epochs can count"));
-    }
-    Ok(SnapshotRecord {
-        uuid,
-        name: name.to_owned(),
-        volume: volume.id,
-        of: Frozen { branch: branch.id, epoch },
-        size: volume.size.load(Ordering::Acquire),
-        block_size: volume.block_size,
-        created,
-        deleted: false,
-        origin: [0; 16],
-        protected: false,
-        labels: BTreeMap::new(),
-    })
-}
-
-/// Refuses a protected snapshot.
-pub(super) fn check_deletable(snapshot: &Snapshot) -> Result<()> {
-    if snapshot.protected.load(Ordering::Acquire) {
-        let name = snapshot.state.name.read();
-        return Err(conflict(format!(
-            "delete snapshot {name}: it is protected; take the protection away first"
-        )));
-    }
-    Ok(())
 }
 
 fn check_labels(labels: &Labels) -> Result<()> {
@@ -435,13 +344,4 @@ fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()>
         }
         None => Ok(()),
     }
-}
-
-pub(crate) fn check_depth(line: &Line) -> Result<()> {
-    if line.depth() >= MAX_DEPTH {
-        return Err(conflict(format!(
-            "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"
-        )));
-    }
-    Ok(())
 }

@@ -1,10 +1,11 @@
 //! Statistics that take more than reading counters.
 
-use super::line::Branch;
-use super::{IndexSize, Pool, VolumeIndex, VolumeStatistics};
+use super::Pool;
+use crate::branch::Branch;
 use crate::catalog::VERSION_BYTES;
+use crate::catalog::page::ENTRY_BYTES;
 use crate::error::{Error, Result};
-use crate::map::page::ENTRY_BYTES;
+use crate::info::{IndexSize, VolumeIndex, VolumeStatistics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering;
 impl Pool {
     /// Everything that is counted of one volume.
     pub fn volume_statistics(&self, name: &str) -> Result<VolumeStatistics> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let state = names.volume(name)?;
         // Snapshots may lie on lines that the volume left when it was rolled back.
         let lines = names.snapshots_of(state.id).into_iter().map(|s| &s.state.line.branch);
@@ -36,9 +37,9 @@ impl Pool {
     /// The size of the pool's metadata, found by counts.
     pub fn index_size(&self) -> Result<IndexSize> {
         Ok(IndexSize {
-            map_pages: self.catalog.page_count()?,
-            versions: self.catalog.version_count()?,
-            catalog_bytes: self.catalog.file_bytes().map_err(|e| Error::io("measure the catalog", e))?,
+            map_pages: self.core.catalog.page_count()?,
+            versions: self.core.catalog.version_count()?,
+            catalog_bytes: self.core.catalog.file_bytes().map_err(|e| Error::io("measure the catalog", e))?,
         })
     }
 }

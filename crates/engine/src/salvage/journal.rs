@@ -1,12 +1,12 @@
 //! The journal, as far as it goes on from the catalog.
 
+use crate::branch::namespace::Namespace;
 use crate::catalog::Positions;
+use crate::catalog::control::decode_control;
 use crate::disk::Dir;
 use crate::error::{Error, Result};
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located};
-use crate::pool::decode_control;
-use crate::pool::namespace::Namespace;
 
 /// What the journal has behind the catalog.
 pub(super) struct Recovered {

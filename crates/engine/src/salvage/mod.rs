@@ -3,7 +3,7 @@
 //! [`Pool::open_salvage`](crate::pool::Pool::open_salvage) opens whatever parts of a pool are
 //! there. It writes to none of them: recovery runs in memory, and the pool is read-only from the
 //! start. What is missing or damaged does not keep it from opening. It is named
-//! ([`crate::pool::Salvage`]), and reads that need it fail. [`crate::pool::Pool::losses`] lists
+//! ([`crate::info::Salvage`]), and reads that need it fail. [`crate::pool::Pool::losses`] lists
 //! what can't be read of each volume and snapshot, by metadata alone.
 //!
 //! One rule decides everywhere: what can't be proved absent is lost. A map page that can't be read

@@ -1,10 +1,10 @@
 //! Volumes, snapshots and branches out of the rows that are left.
 
+use crate::branch::namespace::{Lines, Namespace, check_name};
 use crate::catalog::{Catalog, LeftIds, LineRecord, SnapshotRecord, Superblock, VolumeRecord};
 use crate::disk::Dir;
 use crate::error::corrupt;
-use crate::pool::namespace::{Namespace, check_name};
-use crate::pool::{Lines, LostDevice, Salvage};
+use crate::info::{LostDevice, Salvage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

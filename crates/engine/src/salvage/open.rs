@@ -1,26 +1,30 @@
 //! Opening what is left.
 
 use super::{journal, names, pvs, source};
+use crate::branch::namespace::{Lines, Namespace};
 use crate::catalog::{Catalog, KnownStamps, Positions, StampRecord, Superblock};
-use crate::cdp::flushes::Flushes;
-use crate::cdp::log::load_segments;
-use crate::cdp::record::{SHARED, SegmentHead};
-use crate::cdp::runs::SharedLog;
+use crate::cdp::log::flushes::Flushes;
+use crate::cdp::log::record::{SHARED, SegmentHead};
+use crate::cdp::log::shared::SharedLog;
+use crate::cdp::write::load::load_segments;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
+use crate::destage::state::Maintenance;
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::Result;
 use crate::fault::Fault;
+use crate::info::{CatalogSource, Salvage};
 use crate::journal::{Accepted, Journal, ScanStart};
 use crate::map::Map;
-use crate::pool::catalog_room::CatalogRoom;
-use crate::pool::namespace::Namespace;
-use crate::pool::pv::PvTable;
-use crate::pool::stamping::Stamping;
-use crate::pool::{
-    Allocator, CatalogSource, LOCK_FILE, Lines, Maintenance, Parts, Pool, PoolOptions, Salvage, Space,
-    journal_config, locked,
-};
+use crate::pool::Pool;
+use crate::pool::open::{Parts, journal_config};
+use crate::settings::PoolOptions;
+use crate::space::allocator::Allocator;
+use crate::space::catalog_room::CatalogRoom;
+use crate::space::lock::{LOCK_FILE, locked};
+use crate::space::pv::PvTable;
+use crate::space::reservations::Space;
+use crate::space::stamping::Stamping;
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::io;
@@ -304,15 +308,15 @@ impl Opening {
     /// Tells what was found, and ends all changes.
     fn conclude(mut self, pool: &Pool, loss: Option<Accepted>, unrecorded: Option<u64>) {
         let Positions { preserved_lsn, destaged_lsn, .. } = self.positions;
-        pool.positions.preserved.store(preserved_lsn, Ordering::Relaxed);
-        pool.positions.destaged.store(destaged_lsn, Ordering::Relaxed);
+        pool.core.positions.preserved.store(preserved_lsn, Ordering::Relaxed);
+        pool.core.positions.destaged.store(destaged_lsn, Ordering::Relaxed);
         let interrupted = preserved_lsn > destaged_lsn;
         // Where a physical volume is not whole, what is written there would give it a length, and
         // zeros, that it does not have.
         let whole = self.found.doubts.is_empty() && self.found.limits.is_empty();
         if loss.is_none() && whole && interrupted {
             // Moments are reconstructed from what is in place, and a batch may be there in part.
-            if let Err(e) = pool.finish_interrupted_batch() {
+            if let Err(e) = pool.destager.finish_interrupted_batch() {
                 let text = format!("a batch of writes that was interrupted can't be completed: {e}");
                 self.found.find(
                     "history",
@@ -331,8 +335,8 @@ impl Opening {
         }
         if self.found.histories.is_none() {
             // Moments up to here can be shown; later ones are in the journal only.
-            pool.positions.settled.store(preserved_lsn, Ordering::Release);
-            pool.positions.settled_time.store(unrecorded.unwrap_or(u64::MAX), Ordering::Release);
+            pool.core.positions.settled.store(preserved_lsn, Ordering::Release);
+            pool.core.positions.settled_time.store(unrecorded.unwrap_or(u64::MAX), Ordering::Release);
         }
         if let Some(loss) = loss {
             pool.note_journal_loss(loss);
@@ -341,7 +345,7 @@ impl Opening {
             }
         }
         pool.show_only(reason(&self.found));
-        let _ = pool.salvage.set(self.found);
+        let _ = pool.core.salvage.set(self.found);
     }
 }
 

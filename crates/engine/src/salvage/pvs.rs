@@ -1,16 +1,16 @@
 //! Physical volumes, whole or not.
 
 use super::SalvageOptions;
+use crate::branch::namespace::Namespace;
 use crate::catalog::{KnownStamps, PvRecord, Superblock};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::record::BLOCK;
-use crate::pool::Salvage;
-use crate::pool::label::{DATA_START, Found, Label};
-use crate::pool::namespace::Namespace;
-use crate::pool::pv::{Pv, PvTable};
-use crate::pool::stamp::{Age, Bearer, Stamped};
-use crate::pool::stamping::age_of;
+use crate::info::Salvage;
+use crate::space::label::{DATA_START, Found, Label};
+use crate::space::pv::{Pv, PvTable};
+use crate::space::stamp::{Age, Bearer, Stamped};
+use crate::space::stamping::age_of;
+use crate::units::BLOCK;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;

@@ -5,8 +5,11 @@ use crate::backup::{self, Found};
 use crate::catalog::{self, Catalog, Positions, Superblock};
 use crate::disk::{Dir, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::info::{CatalogSource, Salvage};
 use crate::journal::newest_incarnation;
-use crate::pool::{CatalogSource, LOCK_FILE, Pool, Salvage, check_config};
+use crate::pool::Pool;
+use crate::settings::check_config;
+use crate::space::lock::LOCK_FILE;
 
 /// An open catalog with what nothing goes on without.
 pub(super) struct Source {

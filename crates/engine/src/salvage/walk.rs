@@ -4,14 +4,14 @@
 //! The walk takes the same way as a read: staging, the map, the base. So what it calls readable is
 //! what a read finds a place for, and what it can't tell is lost.
 
-use crate::cdp::moment::At;
+use crate::branch::image::Image;
+use crate::branch::pinned::At;
+use crate::branch::{Base, Line};
+use crate::catalog::page::{CHUNKS, MapPage, Slot};
 use crate::error::Result;
-use crate::journal::record::{BLOCK, SECTOR};
-use crate::map::page::{CHUNKS, MapPage, Slot};
 use crate::pool::Pool;
-use crate::pool::image::Image;
-use crate::pool::line::{Base, Line};
 use crate::staging::Source;
+use crate::units::{BLOCK, SECTOR};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl Pool {
         visit: &mut dyn FnMut(Loss),
     ) -> Result<Losses> {
         let state = {
-            let names = self.names.read();
+            let names = self.core.names.read();
             let state = names.volume(volume)?;
             match snapshot {
                 Some(name) => names.snapshot(state, name)?.state.clone(),
@@ -117,14 +117,14 @@ impl Pool {
         };
         let size = state.size.load(Ordering::Acquire);
         let mut merger = Merger { counted: Losses { size, ..Losses::default() }, last: None, visit };
-        let _reading = self.readers.enter();
+        let _reading = self.core.readers.enter();
         Walk { pool: self }.line(&state.line, 0..size, &mut |range, kind| merger.add(range, kind));
         Ok(merger.end())
     }
 
     /// All volumes, and the snapshots of each that are in sight, oldest first: (volume, snapshot).
     pub fn devices(&self) -> Vec<(String, Option<String>)> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let mut all = Vec::new();
         for (name, volume) in &names.by_name {
             all.push((name.clone(), None));
@@ -209,7 +209,7 @@ impl Walk<'_> {
                 break;
             }
             let range = clamp(next * CHUNKS)..clamp((next + 1) * CHUNKS);
-            match self.pool.map.load(line, next) {
+            match self.pool.core.map.load(line, next) {
                 Err(_) => {
                     gap.flush(sink);
                     sink(range, Kind::Lost(LossReason::Catalog));
@@ -223,7 +223,7 @@ impl Walk<'_> {
 
     /// The next page that may have entries, or that can't be told of; behind `last`: there is none.
     fn next(&self, line: &Line, number: u64, last: u64) -> u64 {
-        let map = &self.pool.map;
+        let map = &self.pool.core.map;
         // Long holes of a line that rests on nothing say nothing that its absence does not.
         let next = if line.branch.has_base() {
             map.next_page(line, number, last)
@@ -263,14 +263,14 @@ impl Walk<'_> {
         let pool = self.pool;
         let place = |at: u64| bytes.start + (at - from);
         let whole = from..from + (bytes.end - bytes.start);
-        if pool.pvs.get(pv).is_err() {
+        if pool.core.pvs.get(pv).is_err() {
             let why = format!("physical volume {pv} is unknown: its row of the catalog can't be read");
             return sink(bytes, Kind::Lost(LossReason::PhysicalVolume(why.into())));
         }
         let limit = pool.salvage().and_then(|found| found.limits.get(&pv));
         let end = limit.map_or(whole.end, |(len, _)| (*len).clamp(whole.start, whole.end));
         let mut at = whole.start;
-        for part in pool.damage.overlaps(pv, whole.start..end) {
+        for part in pool.core.damage.overlaps(pv, whole.start..end) {
             sink(place(at)..place(part.start), Kind::Data);
             sink(place(part.start)..place(part.end), Kind::Lost(LossReason::KnownDamage));
             at = part.end;
@@ -288,7 +288,7 @@ impl Walk<'_> {
         while start < bytes.end {
             let chunk = start / size;
             let end = ((chunk + 1) * size).min(bytes.end);
-            let kind = match at.chunk(self.pool, chunk) {
+            let kind = match at.chunk(&self.pool.core, chunk) {
                 Ok(_) => Kind::Data,
                 Err(e) => Kind::Lost(LossReason::History(e.to_string().into())),
             };

@@ -11,8 +11,8 @@ mod outline;
 mod ranges;
 mod watch;
 
-use crate::journal::record::{BLOCK, SECTOR};
-use crate::map::cache::Mix;
+use crate::hash::Mix;
+use crate::units::{BLOCK, SECTOR};
 use parking_lot::{Mutex, RwLock};
 use ranges::RangeMap;
 pub(crate) use ranges::union;

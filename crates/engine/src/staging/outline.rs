@@ -2,7 +2,7 @@
 
 use super::ranges::{Range, RangeMap};
 use super::{Staging, overlapping};
-use crate::journal::record::BLOCK;
+use crate::units::BLOCK;
 use std::ops::Range as Bytes;
 
 /// What staging has of a stretch.
@@ -68,8 +68,8 @@ fn unwritten(zeros: &RangeMap, bytes: Bytes<u64>, stretches: &mut Vec<(Bytes<u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::record::SECTOR;
     use crate::staging::{Piece, Source};
+    use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
 
     /// Sector by sector an outline says what `resolve` says.

@@ -1,8 +1,8 @@
 //! The bytes of a stream: header, records, trailer.
 
+use crate::branch::namespace::{check_name, check_size};
 use crate::codec::{Reader, Writer, crc32c};
 use crate::error::{Result, corrupt};
-use crate::pool::namespace::{check_name, check_size};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 

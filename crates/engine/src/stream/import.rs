@@ -3,12 +3,17 @@
 use super::codec::{Decoder, Item, StreamHeader};
 use super::lease::Lease;
 use super::zeros::{least, runs};
-use crate::catalog::{Control, ImportRecord};
+use crate::branch::VolumeState;
+use crate::catalog::{Control, ImportRecord, SnapshotRecord};
 use crate::device::{BlockDevice, WriteOp};
-use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
-use crate::pool::line::VolumeState;
-use crate::pool::{NewVolume, Pool, SnapshotInfo};
+use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
+use crate::info::SnapshotInfo;
+use crate::pool::Pool;
+use crate::pool::control::resized;
+use crate::pool::snapshots::{info, record};
+use crate::settings::NewVolume;
 use crate::volume::{Difference, Volume};
+use crate::world::uuid;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -70,7 +75,7 @@ impl Pool {
 
     /// The import into a volume that was begun and did not end.
     pub fn unfinished_import(&self, volume: &str) -> Result<Option<UnfinishedImport>> {
-        let names = self.names.read();
+        let names = self.core.names.read();
         let state = names.volume(volume)?;
         let import = *state.import.read();
         Ok(import.map(|i| UnfinishedImport {
@@ -84,7 +89,7 @@ impl Pool {
     /// Gives an import up: the volume takes writes again, with what has arrived so far. (To have the older snapshot's content
     /// again, roll back to it.)
     pub fn cancel_import(&self, volume: &str) -> Result<()> {
-        self.submit(|names| {
+        self.destager.submit(|names| {
             let state = names.volume(volume)?;
             if state.import.read().is_none() {
                 return Err(conflict(format!("cancel the import into {volume}: there is none")));
@@ -169,7 +174,7 @@ impl Import {
             to: header.to.content,
             position: 0,
         };
-        let found = self.pool.names.read().volume(&name).cloned();
+        let found = self.pool.core.names.read().volume(&name).cloned();
         let unfinished = found.as_ref().ok().and_then(|state| *state.import.read());
         let position = unfinished.map_or(0, |record| record.position);
         check_same(&name, unfinished, wanted)?;
@@ -192,7 +197,7 @@ impl Import {
             Some(record) => record,
             None => {
                 // A client may have written since. From here on it can't.
-                self.pool.journal.write_out(self.pool.journal.last().0)?;
+                self.pool.core.journal.write_out(self.pool.core.journal.last().0)?;
                 self.check_fits(&state, &header)?;
                 self.claim(&lease, wanted)?;
                 wanted
@@ -200,7 +205,7 @@ impl Import {
         };
         check_start(&name, &header, record.position)?;
         self.pool.resize_for_import(&lease, header.size)?;
-        let volume = Arc::new(Volume::importer(self.pool.clone(), state, lease.number()));
+        let volume = Arc::new(Volume::importer(self.pool.destager.clone(), state, lease.number()));
         Ok(Target { lease, header, volume, record, position: record.position, unkept: 0 })
     }
 
@@ -209,11 +214,11 @@ impl Import {
         self.pool.create_volume(&NewVolume {
             name: name.to_owned(),
             size: header.size,
-            chunk_size: header.chunk_size.min(self.pool.config.extent_size),
+            chunk_size: header.chunk_size.min(self.pool.core.config.extent_size),
             block_size: header.block_size,
             read_only: false,
         })?;
-        self.pool.names.read().volume(name).cloned()
+        self.pool.core.names.read().volume(name).cloned()
     }
 
     /// A whole snapshot needs a volume that holds nothing; a difference one whose content is what it builds upon.
@@ -225,10 +230,10 @@ impl Import {
     }
 
     fn check_empty(&self, state: &Arc<VolumeState>, wanted: u64) -> Result<()> {
-        let volume = Volume::new(self.pool.clone(), state.clone(), true, false);
+        let volume = Volume::new(self.pool.destager.clone(), state.clone(), true, false);
         let size = volume.info().size;
         let mut at = 0;
-        let mut empty = size == wanted && self.pool.names.read().snapshots_of(state.id).is_empty();
+        let mut empty = size == wanted && self.pool.core.names.read().snapshots_of(state.id).is_empty();
         while empty && at < size {
             let runs = volume.block_status(at, size - at, 1)?;
             empty = runs.iter().all(|run| !run.allocated && run.zero);
@@ -244,11 +249,11 @@ impl Import {
     }
 
     fn check_base(&self, state: &Arc<VolumeState>, from: &[u8; 16]) -> Result<()> {
-        let volume = Arc::new(Volume::new(self.pool.clone(), state.clone(), true, false));
+        let volume = Arc::new(Volume::new(self.pool.destager.clone(), state.clone(), true, false));
         let base = {
-            let names = self.pool.names.read();
+            let names = self.pool.core.names.read();
             let found = names.snapshots_of(state.id).into_iter().find(|s| s.content() == *from);
-            found.map(|s| Arc::new(Volume::new(self.pool.clone(), s.state.clone(), true, true)))
+            found.map(|s| Arc::new(Volume::new(self.pool.destager.clone(), s.state.clone(), true, true)))
         };
         let Some(base) = base else {
             return Err(Error::new(
@@ -271,7 +276,7 @@ impl Import {
     /// Makes the import durable: from here on it is unfinished, whatever happens.
     fn claim(&self, lease: &Lease, wanted: ImportRecord) -> Result<()> {
         let state = lease.state();
-        self.pool.submit(|names| {
+        self.pool.destager.submit(|names| {
             lease.check()?;
             if names.snapshots_of(state.id).iter().any(|s| s.content() == wanted.to) {
                 return Err(conflict(format!(
@@ -332,12 +337,49 @@ impl Target {
     /// The record comes after the writes that it counts, so whatever a crash leaves of the journal, the position is true.
     fn keep(&mut self, pool: &Pool) -> Result<()> {
         let import = ImportRecord { position: self.position, ..self.record };
-        pool.submit(|_| {
+        pool.destager.submit(|_| {
             self.lease.check()?;
             Ok(Control::SetImport { id: self.lease.state().id, import: Some(import) })
         })?;
         self.unkept = 0;
         Ok(())
+    }
+}
+
+impl Pool {
+    /// Gives the volume that a lease fills the stream's size.
+    pub(crate) fn resize_for_import(self: &Arc<Self>, lease: &Lease, size: u64) -> Result<()> {
+        let state = lease.state();
+        if state.size.load(Ordering::Acquire) != size {
+            Volume::internal(self.destager.clone(), state.clone()).bring_in_around(size)?;
+            self.destager.submit_with(|names| {
+                lease.check()?;
+                resized(names, state, size, true, &*self.core.world.rng)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// The snapshot that a stream has brought into the volume of the lease; with it the import is over.
+    pub(crate) fn create_imported_snapshot(
+        &self,
+        lease: &Lease,
+        name: &str,
+        origin: [u8; 16],
+        created: u64,
+    ) -> Result<SnapshotInfo> {
+        let identity = uuid(&*self.core.world.rng);
+        self.destager.submit(|names| {
+            lease.check()?;
+            let record = SnapshotRecord { origin, ..record(names, lease.state(), name, identity, created)? };
+            Ok(Control::CreateSnapshots { snapshots: vec![(names.next_id, record)] })
+        })?;
+        let names = self.core.names.read();
+        let made = names.snapshots.values().find(|s| s.state.uuid == identity);
+        made.map(|s| info(&self.core.clock, &names, s))
+            .ok_or_else(|| not_found("find the imported snapshot: it was deleted"))
     }
 }
 

@@ -1,10 +1,10 @@
 //! The right to fill a volume from a stream.
 
 use super::import::check_same;
+use crate::branch::VolumeState;
 use crate::catalog::ImportRecord;
 use crate::error::{Result, conflict, not_found};
 use crate::pool::Pool;
-use crate::pool::line::VolumeState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,8 +27,8 @@ impl Lease {
         state: Arc<VolumeState>,
         wanted: ImportRecord,
     ) -> Result<(Lease, Option<ImportRecord>)> {
-        pool.check_usable()?;
-        let mut names = pool.names.write();
+        pool.core.check_usable()?;
+        let mut names = pool.core.names.write();
         if !names.volume_by_id(state.id).is_some_and(|now| Arc::ptr_eq(now, &state)) {
             return Err(not_found("import: the volume was deleted or rolled back"));
         }
@@ -41,7 +41,7 @@ impl Lease {
         names.leases += 1;
         let number = names.leases;
         // Every write of others is sequenced before this, or refused.
-        let sequencing = pool.journal.sequence();
+        let sequencing = pool.core.journal.sequence();
         state.lease.store(number, Ordering::Release);
         state.importing.store(true, Ordering::Release);
         drop(sequencing);

@@ -18,4 +18,3 @@ pub use codec::{StreamHeader, StreamState};
 pub use export::Export;
 pub use file::{StreamFile, StreamPart};
 pub use import::{Import, UnfinishedImport};
-pub(crate) use lease::Lease;

@@ -1,6 +1,6 @@
 //! Finding runs of zeros in data: where they are left out they take no space.
 
-use crate::journal::record::BLOCK;
+use crate::units::BLOCK;
 use std::ops::Range;
 
 /// What data is compared with.

@@ -6,14 +6,14 @@
 //! much (whole chunks; what was written again with the same bytes), but never misses a change.
 
 use super::Volume;
+use crate::branch::{Based, Branch, Foreign, HEAD, Line};
 use crate::catalog::Event;
-use crate::cdp::recorded::Recorded;
+use crate::catalog::page::{CHUNKS, Entry, MapPage};
+use crate::cdp::moment::changed::Recorded;
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::journal::record::BLOCK;
 use crate::map::Held;
-use crate::map::page::{CHUNKS, Entry, MapPage};
-use crate::pool::line::{Based, Branch, Foreign, HEAD, Line};
 use crate::staging::union;
+use crate::units::BLOCK;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
@@ -106,12 +106,12 @@ impl Difference {
         if line.branch.chunk_log2 != other.branch.chunk_log2 {
             return Err(invalid("compare two states: their chunk sizes differ"));
         }
-        if !Arc::ptr_eq(&from.pool, &to.pool) {
+        if !Arc::ptr_eq(&from.core, &to.core) {
             return Err(invalid("compare two states: they are of different pools"));
         }
         if Ways::by(line, &to, By::Histories).is_err() {
             // Which moment a snapshot is, is known when it is carried out.
-            let carried_out = from.pool.record_until(from.pool.journal.last().0);
+            let carried_out = from.destager.record_until(from.core.journal.last().0);
             // What need not be known by a history is known all the same.
             if line.at.is_some() || to.state.line.at.is_some() {
                 carried_out?;
@@ -377,14 +377,14 @@ impl<'a> Ways<'a> {
     fn span(&self, number: u64, last: u64) -> Result<(u64, Option<bool>)> {
         let (mut end, mut differs) = (last + 1, false);
         for line in &self.apart {
-            match self.to.pool.map.held(line, number, &mut end)? {
+            match self.to.core.map.held(line, number, &mut end)? {
                 Held::Page => return Ok((number + 1, None)),
                 Held::Hole(_) => differs = true,
                 Held::Nothing => {}
             }
         }
         if let Some((earlier, later)) = self.common.as_ref().filter(|(a, b)| a.epoch != b.epoch) {
-            let map = &self.to.pool.map;
+            let map = &self.to.core.map;
             let held = (map.held(earlier, number, &mut end)?, map.held(later, number, &mut end)?);
             differs |= match held {
                 (Held::Page, _) | (_, Held::Page) => return Ok((number + 1, None)),
@@ -396,7 +396,7 @@ impl<'a> Ways<'a> {
     }
 
     fn pages(&self, number: u64) -> Result<Pages> {
-        let map = &self.to.pool.map;
+        let map = &self.to.core.map;
         let apart = self.apart.iter().map(|line| map.load(line, number)).collect::<Result<_>>()?;
         let common = match &self.common {
             // The later first: what is overwritten in between is then found among what the earlier sees.

@@ -9,10 +9,10 @@
 //! With CDP every chunk is brought in, whole as it may be overwritten: what was there before has to be recorded.
 
 use super::Volume;
+use crate::branch::{Base, Foreign};
+use crate::catalog::page::MapPage;
 use crate::error::{ErrorKind, Result};
-use crate::map::page::MapPage;
-use crate::pool::Relief;
-use crate::pool::line::{Base, Foreign};
+use crate::sequence::relief::Relief;
 use parking_lot::RwLockReadGuard;
 
 impl Volume {
@@ -72,15 +72,15 @@ impl Volume {
         let size = self.branch().chunk_size();
         let mut content = vec![0; size as usize];
         // Here only those wait for it who write to this volume.
-        below.read(&self.pool, &mut content, chunk * size)?;
+        below.read(&self.core, &mut content, chunk * size)?;
         let content = Some(&content[..]).filter(|content| content.iter().any(|b| *b != 0));
         let mut relief = Relief::default();
         loop {
-            match self.pool.fill_chunk(&self.state, chunk, content) {
+            match self.destager.fill_chunk(&self.state, chunk, content) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     // What is pending may give some back.
-                    self.pool.journal.write_out(self.pool.journal.last().0)?;
-                    if !self.pool.relieve(&mut relief, 0, 0)? {
+                    self.core.journal.write_out(self.core.journal.last().0)?;
+                    if !self.destager.relieve(&mut relief, 0, 0)? {
                         return Err(error);
                     }
                 }
@@ -101,7 +101,7 @@ impl Volume {
             if !staging.is_empty() && !staging.touched(bytes.clone(), 0..=line.epoch, 1).0.is_empty() {
                 return Ok(None);
             }
-            if self.pool.map.load(&line, number)?.get(index).is_some() {
+            if self.core.map.load(&line, number)?.get(index).is_some() {
                 return Ok(None);
             }
             let foreign = match line.branch.base() {
@@ -122,12 +122,12 @@ impl Volume {
 
 #[cfg(test)]
 mod tests {
-    use crate::cdp::CdpSettings;
     use crate::check::{CheckOptions, check};
     use crate::device::BlockDevice;
     use crate::disk::{Dir, OpenMode};
     use crate::error::ErrorKind;
-    use crate::pool::Progress;
+    use crate::info::Progress;
+    use crate::settings::CdpSettings;
     use crate::testing::{Inside, new_volume};
 
     /// Who has looked what must be brought in, and is overtaken by the switch then, looks again.
@@ -163,7 +163,7 @@ mod tests {
         dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
         pool.create_volume_over(&new_volume(1 << 16), "image").unwrap();
         let volume = pool.open_volume("v", false).unwrap();
-        let fill = |chunk| pool.fill_chunk(&volume.state, chunk, Some(&[7; 4096]));
+        let fill = |chunk| pool.destager.fill_chunk(&volume.state, chunk, Some(&[7; 4096]));
         // The branch is in the journal only.
         fill(0).unwrap();
         let allocated = pool.volume("v").unwrap().allocated;

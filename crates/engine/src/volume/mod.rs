@@ -2,14 +2,16 @@
 
 mod difference;
 mod image;
+pub(crate) mod pages;
 mod read;
 mod status;
 mod write;
 
+use crate::branch::{Branch, HEAD, VolumeState};
+use crate::core::Core;
+use crate::destage::Destager;
 use crate::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::pool::Pool;
-use crate::pool::line::{Branch, HEAD, VolumeState};
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +20,8 @@ pub use difference::{ChangeRun, Difference};
 
 /// A handle of a volume. Handles share the volume's state; each counts as a user of it, unless it was opened not to.
 pub struct Volume {
-    pool: Arc<Pool>,
+    core: Arc<Core>,
+    destager: Arc<Destager>,
     state: Arc<VolumeState>,
     read_only: bool,
     counted: bool,
@@ -33,10 +36,16 @@ pub struct Volume {
 }
 
 impl Volume {
-    pub(crate) fn new(pool: Arc<Pool>, state: Arc<VolumeState>, read_only: bool, counted: bool) -> Self {
+    pub(crate) fn new(
+        destager: Arc<Destager>,
+        state: Arc<VolumeState>,
+        read_only: bool,
+        counted: bool,
+    ) -> Self {
         state.handles.fetch_add(u64::from(counted), Ordering::AcqRel);
         Volume {
-            pool,
+            core: destager.core.clone(),
+            destager,
             state,
             read_only,
             counted,
@@ -48,22 +57,22 @@ impl Volume {
     }
 
     /// A read-only handle that is on nobody's account.
-    pub(crate) fn quiet(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
-        let mut volume = Volume::new(pool, state, true, false);
+    pub(crate) fn quiet(destager: Arc<Destager>, state: Arc<VolumeState>) -> Self {
+        let mut volume = Volume::new(destager, state, true, false);
         volume.quiet = true;
         volume
     }
 
     /// The handle through which the import of this lease fills the volume.
-    pub(crate) fn importer(pool: Arc<Pool>, state: Arc<VolumeState>, lease: u64) -> Self {
-        let mut volume = Volume::new(pool, state, false, true);
+    pub(crate) fn importer(destager: Arc<Destager>, state: Arc<VolumeState>, lease: u64) -> Self {
+        let mut volume = Volume::new(destager, state, false, true);
         volume.lease = Some(lease);
         volume
     }
 
     /// A handle of the pool itself, for a volume that may refuse writes.
-    pub(crate) fn internal(pool: Arc<Pool>, state: Arc<VolumeState>) -> Self {
-        let mut volume = Volume::new(pool, state, false, false);
+    pub(crate) fn internal(destager: Arc<Destager>, state: Arc<VolumeState>) -> Self {
+        let mut volume = Volume::new(destager, state, false, false);
         volume.internal = true;
         volume
     }
@@ -80,10 +89,11 @@ impl Volume {
         }
         let state = self.state.successor.get()?;
         Some(self.next.get_or_init(|| {
-            let (pool, state) = (self.pool.clone(), state.clone());
+            let state = state.clone();
             let next = OnceLock::new();
             Arc::new(Volume {
-                pool,
+                core: self.core.clone(),
+                destager: self.destager.clone(),
                 state,
                 read_only: self.read_only,
                 counted: false,
@@ -156,7 +166,7 @@ impl Volume {
     }
 
     fn check_writable(&self) -> Result<()> {
-        self.pool.check_usable()?;
+        self.core.check_usable()?;
         if self.internal {
             return Ok(());
         }
@@ -185,7 +195,7 @@ impl Volume {
     fn counted<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.count(&self.state.counters.errors, 1);
-            self.pool.fault.damage(error);
+            self.core.fault.damage(error);
         }
         result
     }
@@ -291,17 +301,17 @@ impl BlockDevice for Volume {
 impl Volume {
     fn flush_here(&self) -> Result<()> {
         self.count(&self.state.counters.flushes, 1);
-        let flushed = self.pool.check_usable().and_then(|()| {
+        let flushed = self.core.check_usable().and_then(|()| {
             let cdp = &self.branch().cdp;
             let of_volume = self.state.line.epoch == HEAD && self.state.line.at.is_none();
             let recorded = || of_volume && cdp.is_on() && !self.state.deleted.load(Ordering::Acquire);
             let (before, written) = (recorded(), cdp.written.load(Ordering::Acquire));
-            let (lsn, _) = self.pool.journal.last();
+            let (lsn, _) = self.core.journal.last();
             // Stamped behind what it covers: whoever goes back to a flush by time gets nothing that is later.
-            let time = self.pool.now();
-            self.pool.journal.sync_to(lsn)?;
+            let time = self.core.now();
+            self.core.journal.sync_to(lsn)?;
             if before && recorded() {
-                self.pool.flushes.add(self.state.id, written, (lsn, time));
+                self.core.flushes.add(self.state.id, written, (lsn, time));
             }
             Ok(())
         });

@@ -1,14 +1,14 @@
 //! The life of a read: staging first, then the map.
 
 use super::Volume;
+use crate::branch::{Base, HEAD, Line};
+use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::codec::outer_sum;
 use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
-use crate::journal::record::{BLOCK, SECTOR};
-use crate::map::page::{Entry, MapPage, Slot};
-use crate::pool::line::{Base, HEAD, Line};
-use crate::pool::pv::Pv;
+use crate::space::pv::Pv;
 use crate::staging::{Piece, SECTORS, Source};
+use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Volume {
     /// The grace period keeps every slot and journal segment found here readable until the end. A write that is
     /// destaged meanwhile is found in staging or in the map: it leaves the one only after it has entered the other.
     pub(super) fn read_into(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
-        let _reading = self.pool.readers.enter();
+        let _reading = self.core.readers.enter();
         // Checked inside the grace period: what a deletion frees after this stays readable until the end.
         self.check_range(offset, buf.len() as u64)?;
         self.read_line(&self.state.line, offset, buf, may_block)
@@ -83,7 +83,7 @@ impl Volume {
     /// So is what was read while the branch lost its base, having become complete: the base may be gone by then.
     fn read_line(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         if let Some(at) = &line.at {
-            return at.read(&self.pool, buf, offset, may_block);
+            return at.read(&self.core, buf, offset, may_block);
         }
         loop {
             let based = line.branch.has_base();
@@ -172,7 +172,7 @@ impl Volume {
     /// Reads whole pieces that lie one after another in a journal file, and verifies each.
     fn read_pieces(&self, pieces: &[Piece], out: &mut [u8], may_block: bool) -> Result<bool> {
         let Some(first) = pieces.first() else { return Ok(true) };
-        let Some(file) = self.pool.journal.file(first.file.into()) else {
+        let Some(file) = self.core.journal.file(first.file.into()) else {
             return Err(corrupt(format!("read LSN {}: journal file {} is missing", first.lsn, first.file)));
         };
         let name = || format!("read LSN {} from journal file {}", first.lsn, first.file);
@@ -207,9 +207,9 @@ impl Volume {
             let len = ((1u64 << branch.chunk_log2) - inside).min((buf.len() - done) as u64) as usize;
             let (number, index) = MapPage::locate(chunk);
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
-                page = match self.pool.map.cached(line, number) {
+                page = match self.core.map.cached(line, number) {
                     Some(page) => Some((number, page)),
-                    None if may_block => Some((number, self.pool.map.load(line, number)?)),
+                    None if may_block => Some((number, self.core.map.load(line, number)?)),
                     None => return Ok(false),
                 };
             }
@@ -242,10 +242,10 @@ impl Volume {
         let out = &mut buf[from..];
         match place {
             Place::Slot(slot) => {
-                let pv = self.pool.pvs.get(slot.pv())?;
+                let pv = self.core.pvs.get(slot.pv())?;
                 let (at, len) = (offset + from as u64, out.len());
                 let name = || format!("read {len} bytes at byte {at} of the volume, from {}", pv.path);
-                let whole = self.pool.check_place(&pv, slot.offset(), len);
+                let whole = self.core.check_place(&pv, slot.offset(), len);
                 whole.map_err(|e| Error::with_source(e.kind(), name(), e))?;
                 let done = read_slot(&pv, out, slot.offset(), may_block);
                 done.map_err(|e| Error::io(name(), e))
@@ -265,7 +265,7 @@ impl Volume {
 
     /// Brings map pages and data into memory.
     pub(super) fn load_range(&self, offset: u64, len: u64) -> Result<()> {
-        let _reading = self.pool.readers.enter();
+        let _reading = self.core.readers.enter();
         let end = offset + len.min(MAX_CACHED);
         let mut buffer = vec![0u8; (1 << 20).min(end - offset) as usize];
         let mut at = offset;

@@ -1,16 +1,16 @@
 //! What is allocated and what reads as zeros (NBD `base:allocation`, SCSI GET LBA STATUS).
 
 use super::Volume;
-use crate::cdp::moment::At;
-use crate::cdp::thin::Shown;
+use crate::branch::image::Image;
+use crate::branch::pinned::At;
+use crate::branch::{Base, Line};
+use crate::catalog::page::{CHUNKS, MapPage, Slot};
+use crate::cdp::moment::thin::Shown;
+use crate::core::Core;
 use crate::device::StatusRun;
 use crate::error::Result;
-use crate::journal::record::{BLOCK, SECTOR};
-use crate::map::page::{CHUNKS, MapPage, Slot};
-use crate::pool::Pool;
-use crate::pool::image::Image;
-use crate::pool::line::{Base, Line};
 use crate::staging::{Source, Stretch};
+use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -68,10 +68,10 @@ impl Runs {
     }
 
     /// Looks at a moment; tells where what was seen ends.
-    fn look(&mut self, pool: &Pool, at: &At, bytes: Range<u64>) -> Result<u64> {
+    fn look(&mut self, core: &Core, at: &At, bytes: Range<u64>) -> Result<u64> {
         let (moment, start) = (at.place(), bytes.start);
         self.looks = self.looks.saturating_sub(1);
-        let parts = pool.shown_at(at, bytes)?;
+        let parts = core.shown_at(at, bytes)?;
         let end = parts.last().map_or(start, |(part, _)| part.end);
         match self.seen.iter_mut().find(|seen| seen.moment == moment) {
             Some(seen) => seen.parts = parts,
@@ -95,7 +95,7 @@ impl Runs {
 impl Volume {
     pub(super) fn status_runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
         self.check_range(offset, len)?;
-        let _reading = self.pool.readers.enter();
+        let _reading = self.core.readers.enter();
         let chunks = self.branch().chunks(offset, len);
         let last = chunks.end.min(chunks.start + MAX_CHUNKS);
         let end = (offset + len).min(last << self.branch().chunk_log2);
@@ -193,7 +193,7 @@ impl Walk<'_> {
                     return Ok(false);
                 }
                 let end = start.saturating_add(window).min(self.runs.end);
-                let reached = self.runs.look(&self.volume.pool, at, start..end)?;
+                let reached = self.runs.look(&self.volume.core, at, start..end)?;
                 window = if reached == end { window.saturating_mul(8) } else { page };
                 seen = self.runs.seen(at, &(start..bytes.end));
             }
@@ -250,7 +250,7 @@ impl Walk<'_> {
 
     /// A range of which nothing is staged.
     fn mapped(&mut self, bytes: Range<u64>) -> Result<bool> {
-        let (line, map) = (self.line, &self.volume.pool.map);
+        let (line, map) = (self.line, &self.volume.core.map);
         let chunks = line.branch.chunks(bytes.start, bytes.end - bytes.start);
         let clamp = |chunk: u64| {
             chunk.checked_shl(line.branch.chunk_log2.into()).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end)
@@ -294,7 +294,7 @@ impl Walk<'_> {
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let sources: Vec<_> = blocks.clone().map(|b| branch.staging.resolve(b, epoch)).collect();
         let (number, index) = MapPage::locate(bytes.start >> branch.chunk_log2);
-        let entry = self.volume.pool.map.load(self.line, number)?.get(index);
+        let entry = self.volume.core.map.load(self.line, number)?.get(index);
         let mapped = entry.is_some_and(|e| e.slot != Slot::HOLE);
         let kind = |source: &Source| match source {
             Source::Below if mapped => DATA,

@@ -1,15 +1,16 @@
 //! The life of a write, as far as its acknowledgement: checks, reservation, sequencing, journal.
 
 use super::Volume;
-use crate::cdp::LONG_DISCARD;
-use crate::cdp::room::{Room as HistoryRoom, no_room};
+use crate::catalog::page::{Entry, MapPage, Slot};
+use crate::cdp::write::reserve::{Room as HistoryRoom, no_room};
 use crate::device::{WriteOp, first_difference};
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
 use crate::journal::{Record, Room, Sequencing};
-use crate::map::page::{Entry, MapPage, Slot};
-use crate::pool::catalog_room::{Promise as PagesPromise, growth, no_pages};
-use crate::pool::{Relief, full};
+use crate::sequence::relief::Relief;
+use crate::settings::LONG_DISCARD;
+use crate::space::catalog_room::{Promise as PagesPromise, growth, no_pages};
+use crate::space::reservations::full;
 use crate::staging::Watch;
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -120,8 +121,8 @@ impl Volume {
         fua: bool,
     ) -> Result<std::result::Result<(), u64>> {
         let len = expected.len() as u64;
-        if new.len() as u64 != len || len > self.pool.max_record_bytes() {
-            let most = self.pool.max_record_bytes();
+        if new.len() as u64 != len || len > self.core.max_record_bytes() {
+            let most = self.core.max_record_bytes();
             return Err(invalid(format!(
                 "compare and write {len} bytes: at most {most}, and as many new ones"
             )));
@@ -136,11 +137,11 @@ impl Volume {
                 return Ok(Err(at));
             }
             let _writing = self.writing_after(|| self.bring_in(offset, len, self.most(change), true))?;
-            let sequencing = self.pool.journal.sequence();
+            let sequencing = self.core.journal.sequence();
             let (watch, before) =
                 (Watch::begin(&self.branch().staging, offset..offset + len), sequencing.last_lsn());
             drop(sequencing);
-            self.pool.journal.write_out(before)?;
+            self.core.journal.write_out(before)?;
             self.read_into(offset, &mut found, true)?;
             if let Some(at) = first_difference(&found, expected) {
                 return Ok(Err(at));
@@ -158,14 +159,14 @@ impl Volume {
 
     /// Sequences a discard that is not recorded as such, behind an anchor that keeps what was there. It is one record.
     fn sequence_long_discard(&self, mut request: Request) -> Result<u64> {
-        let _alarm = self.pool.fault.alarm(PROMISED);
+        let _alarm = self.core.fault.alarm(PROMISED);
         let branch = self.branch();
         if self.reserve(&mut None, &mut request)?.is_some() {
             // After the anchor what had a slot of its own may need another.
             for record in &mut request.records {
                 let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
                 if let Err(error) = self.promise_more(more.into()) {
-                    self.pool.space.adjust_reserved(branch.slot_log2, -i64::from(record.slots));
+                    self.core.space.adjust_reserved(branch.slot_log2, -i64::from(record.slots));
                     return Err(error);
                 }
                 record.slots += more;
@@ -174,7 +175,7 @@ impl Volume {
         let (offset, len) = (request.offset, request.len);
         let slots: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         let mut record = request.records.pop();
-        let sequenced = self.pool.discard_behind_anchor(&self.state, || {
+        let sequenced = self.destager.discard_behind_anchor(&self.state, || {
             self.check_writable()?;
             self.check_range(offset, len)?;
             let mut record = record.take().ok_or_else(full)?;
@@ -182,7 +183,7 @@ impl Volume {
             Ok(record)
         });
         if sequenced.is_err() {
-            self.pool.space.adjust_reserved(branch.slot_log2, -(slots as i64));
+            self.core.space.adjust_reserved(branch.slot_log2, -(slots as i64));
         }
         sequenced
     }
@@ -196,7 +197,7 @@ impl Volume {
         }
         let _alone = branch.bringing.write();
         let Some(foreign) = self.falls_to_foreign(chunk)? else { return Ok(()) };
-        if branch.chunk_size() > self.pool.max_record_bytes() {
+        if branch.chunk_size() > self.core.max_record_bytes() {
             return self.fill_chunk(chunk, &foreign);
         }
         loop {
@@ -207,33 +208,33 @@ impl Volume {
                 return Ok(());
             }
             let mut data = vec![0; len as usize];
-            foreign.read(&self.pool, &mut data, start)?;
+            foreign.read(&self.core, &mut data, start)?;
             let request = self.request(start, len, Change::Data(&Bytes::from(data)))?;
             // Let go of the sequencing lock before anything is written.
             let sequenced = self.sequence(&mut None, request);
             match sequenced {
                 // The volume has become shorter meanwhile.
                 Err(e) if e.kind() == ErrorKind::OutOfRange && size != self.size() => {}
-                sequenced => return self.pool.journal.write_out(sequenced?),
+                sequenced => return self.core.journal.write_out(sequenced?),
             }
         }
     }
 
     /// Waits until everything up to `lsn` is written, and with `fua` durable.
     fn finish(&self, lsn: u64, fua: bool) -> Result<()> {
-        self.pool.journal.write_out(lsn)?;
+        self.core.journal.write_out(lsn)?;
         // A request that was refused as a whole leaves no trace.
         if lsn > 0 && self.branch().cdp.is_on() {
             self.branch().cdp.wrote(lsn);
-            self.pool.anchor_if_due(&self.state)?;
+            self.destager.anchor_if_due(&self.state)?;
         }
-        if fua { self.pool.journal.sync_to(lsn) } else { Ok(()) }
+        if fua { self.core.journal.sync_to(lsn) } else { Ok(()) }
     }
 
     /// The most bytes that one record changes.
     fn most(&self, change: Change<'_>) -> u64 {
         match change {
-            Change::Data(_) => self.pool.max_record_bytes(),
+            Change::Data(_) => self.core.max_record_bytes(),
             Change::Zeros => MAX_ZERO,
             Change::Discard => u64::MAX,
         }
@@ -294,8 +295,8 @@ impl Volume {
     /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go of only to wait for
     /// room. The LSN of the last record, which may still have to be written; 0 when it turned out to need an anchor.
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
-        let _alarm = self.pool.fault.alarm(PROMISED);
-        let journal = &self.pool.journal;
+        let _alarm = self.core.fault.alarm(PROMISED);
+        let journal = &self.core.journal;
         let branch = self.branch();
         let mut pages = self.promise_pages(held, &request.records)?;
         let mut room = self.promise_room(held, &request.records)?;
@@ -309,7 +310,7 @@ impl Volume {
                 held.get_or_insert_with(|| journal.sequence());
                 if needs_anchor(&record) && branch.cdp.is_on() {
                     // It is the only record of its request: nothing is sequenced.
-                    self.pool.space.adjust_reserved(branch.slot_log2, -(record.slots as i64));
+                    self.core.space.adjust_reserved(branch.slot_log2, -(record.slots as i64));
                     unsequenced -= record.slots as u64;
                     return Ok(());
                 }
@@ -327,8 +328,8 @@ impl Volume {
                 }
                 let Some(sequencing) = held else { continue };
                 let place = match sequencing.room(record.data.len() as u64, false) {
-                    Room::Ready if self.pool.staging_full(sequencing.last_lsn()) => Room::Full,
-                    Room::Ready if record.alone && self.pool.too_many_turns(sequencing.turns()) => {
+                    Room::Ready if self.core.staging_full(sequencing.last_lsn()) => Room::Full,
+                    Room::Ready if record.alone && self.core.too_many_turns(sequencing.turns()) => {
                         Room::Turns
                     }
                     place => place,
@@ -349,11 +350,11 @@ impl Volume {
                 let sequenced = sequencing.last_lsn();
                 *held = None;
                 journal.write_out(sequenced)?;
-                self.pool.make_room(place)?;
+                self.destager.make_room(place)?;
             }
         });
         if sequenced.is_err() {
-            self.pool.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
+            self.core.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
         }
         sequenced.map(|()| last)
     }
@@ -364,21 +365,21 @@ impl Volume {
         held: &mut Option<Sequencing<'a>>,
         records: &[Record],
     ) -> Result<PagesPromise<'a>> {
-        let (pool, branch) = (&self.pool, self.branch());
+        let (core, branch) = (&self.core, self.branch());
         let mut relief = Relief::default();
         loop {
-            if let Some(pages) = pool.promise_pages(branch, records) {
+            if let Some(pages) = core.promise_pages(branch, records) {
                 return Ok(pages);
             }
             // What adds no page can always be carried out, and so can what frees some.
-            if pool.pages_are_there(branch, records)?
-                && let Some(nothing) = pool.catalog_room.promise(0)
+            if core.pages_are_there(branch, records)?
+                && let Some(nothing) = core.catalog_room.promise(0)
             {
                 return Ok(nothing);
             }
             *held = None;
-            pool.journal.write_out(pool.journal.last().0)?;
-            if !pool.relieve(&mut relief, 0, 0)? {
+            core.journal.write_out(core.journal.last().0)?;
+            if !self.destager.relieve(&mut relief, 0, 0)? {
                 return Err(no_pages());
             }
         }
@@ -390,18 +391,18 @@ impl Volume {
         held: &mut Option<Sequencing<'a>>,
         records: &[Record],
     ) -> Result<HistoryRoom<'a>> {
-        let journal = &self.pool.journal;
+        let journal = &self.core.journal;
         let mut relief = Relief::default();
         loop {
-            self.pool.check_usable()?;
-            if let Some(room) = HistoryRoom::promise(&self.pool, self.branch(), records) {
+            self.core.check_usable()?;
+            if let Some(room) = HistoryRoom::promise(&self.core, self.branch(), records) {
                 return Ok(room);
             }
             *held = None;
             // What is pending mostly takes less than it was promised.
             journal.write_out(journal.last().0)?;
-            if !self.pool.relieve(&mut relief, 0, 0)? {
-                self.pool.positions.history_refused.store(true, Ordering::Relaxed);
+            if !self.destager.relieve(&mut relief, 0, 0)? {
+                self.core.positions.history_refused.store(true, Ordering::Relaxed);
                 return Err(no_room());
             }
         }
@@ -419,18 +420,18 @@ impl Volume {
     ) -> Result<Option<u32>> {
         let slot_log2 = self.branch().slot_log2;
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
-        if self.pool.space.try_reserve_amply(slot_log2, wanted) {
+        if self.core.space.try_reserve_amply(slot_log2, wanted) {
             return Ok(None);
         }
         if wanted > MAX_EXACT {
             *held = None;
             return self.promise_more(wanted).map(|()| None);
         }
-        let journal = &self.pool.journal;
+        let journal = &self.core.journal;
         let mut quiet = false;
         let mut relief = Relief::default();
         loop {
-            self.pool.check_usable()?;
+            self.core.check_usable()?;
             let sequencing = held.get_or_insert_with(|| journal.sequence());
             // What is sequenced but not yet staged can't be seen. Of a write that makes the need seem larger than it is; what
             // may unmap has to be seen.
@@ -442,7 +443,7 @@ impl Volume {
             }
             let exact = self.exact_need(request)?;
             let slots = exact.iter().map(|n| *n as u64).sum();
-            if self.pool.space.try_reserve(slot_log2, slots) {
+            if self.core.space.try_reserve(slot_log2, slots) {
                 for (record, slots) in request.records.iter_mut().zip(exact) {
                     record.slots = slots;
                 }
@@ -452,7 +453,7 @@ impl Volume {
                 continue;
             }
             *held = None;
-            if !self.pool.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
+            if !self.destager.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
                 return Err(full());
             }
         }
@@ -463,7 +464,7 @@ impl Volume {
     /// of the lock in `held` where it has to bring space back.
     fn reserve_most(&self, held: &mut Option<Sequencing<'_>>, record: &mut Record) -> Result<u64> {
         let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
-        if !self.pool.space.try_reserve(self.branch().slot_log2, more.into()) {
+        if !self.core.space.try_reserve(self.branch().slot_log2, more.into()) {
             *held = None;
             self.promise_more(more.into())?;
         }
@@ -475,9 +476,9 @@ impl Volume {
     fn promise_more(&self, slots: u64) -> Result<()> {
         let slot_log2 = self.branch().slot_log2;
         let mut relief = Relief::default();
-        while !self.pool.space.try_reserve(slot_log2, slots) {
-            self.pool.journal.write_out(self.pool.journal.last().0)?;
-            if !self.pool.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
+        while !self.core.space.try_reserve(slot_log2, slots) {
+            self.core.journal.write_out(self.core.journal.last().0)?;
+            if !self.destager.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
                 return Err(full());
             }
         }
@@ -532,9 +533,9 @@ impl Volume {
     /// Has the chunk a slot that a write of `epoch` may overwrite?
     fn has_own_slot(&self, chunk: u64, epoch: u32) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
-        let page = self.pool.map.load(&self.state.line, number)?;
+        let page = self.core.map.load(&self.state.line, number)?;
         let own = |e: &Entry| e.slot != Slot::HOLE && self.branch().keeper(e.born, epoch).is_none();
         let Some(entry) = page.get(index).filter(own) else { return Ok(false) };
-        Ok(self.pool.pvs.get(entry.slot.pv())?.failure().is_none())
+        Ok(self.core.pvs.get(entry.slot.pv())?.failure().is_none())
     }
 }

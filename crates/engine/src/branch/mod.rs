@@ -1,0 +1,382 @@
+//! Lines of history as the data path needs them: branches, and what reads them at an epoch.
+
+pub(crate) mod counters;
+pub(crate) mod image;
+pub(crate) mod namespace;
+pub(crate) mod pinned;
+
+use crate::catalog::{BranchRecord, Frozen, ImportRecord};
+use crate::cdp::log::BranchCdp;
+use crate::error::{Result, conflict, not_found};
+use crate::generation::Generation;
+use crate::info::VolumeInfo;
+use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
+use crate::staging::Staging;
+use counters::{PreserveCounters, VolumeCounters};
+use image::Image;
+use parking_lot::RwLock;
+use pinned::At;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The epoch at which a volume reads its branch: everything.
+pub(crate) const HEAD: u32 = u32::MAX;
+
+/// A discard of more whole chunks than this is carried out alone, in steps.
+const MAX_HOLES: u64 = 4096;
+
+/// One line of history.
+pub(crate) struct Branch {
+    pub(crate) id: u64,
+    pub(crate) chunk_log2: u8,
+    /// log2 of the slot size: the chunk size, but at least the atomic unit.
+    pub(crate) slot_log2: u8,
+    /// What chunks without an entry show; goes when the branch is complete.
+    base: RwLock<Option<Base>>,
+    /// Is there a base?
+    based: AtomicBool,
+    /// There is an image, or a moment of a history, below: content that destage will need is brought in before what is
+    /// written over it.
+    pub(crate) over_foreign: bool,
+    /// Held alone by who brings such content into the journal, and shared by who writes: neither may come between
+    /// the other's look and its record.
+    pub(crate) bringing: RwLock<()>,
+    /// Levels under it when it began; bases may have gone since.
+    pub(crate) depth: u32,
+    /// It is being made complete, so that it needs its base no more.
+    pub(crate) filling: AtomicBool,
+    /// Writes are born in this epoch. Changes under the sequencing lock only.
+    pub(crate) epoch: AtomicU32,
+    /// Epochs of snapshots that are there, or that something rests on: what they see is preserved.
+    pub(crate) frozen: RwLock<BTreeSet<u32>>,
+    method: AtomicU8,
+    independent: AtomicBool,
+    /// Moves when a place that a snapshot was read from is about to be overwritten (copy-on-write).
+    pub(crate) generation: Generation,
+    pub(crate) staging: Arc<Staging>,
+    /// Slots that its map and its versions point to, as of the last commit.
+    pub(crate) slots: AtomicU64,
+    /// Of them, slots that only its versions point to.
+    pub(crate) kept: AtomicU64,
+    /// What is kept of every single write.
+    pub(crate) cdp: BranchCdp,
+    /// Of the volume that writes to it: goes on when that is rolled back.
+    pub(crate) preserved: Arc<PreserveCounters>,
+}
+
+/// What lies under a branch.
+#[derive(Clone)]
+pub(crate) enum Base {
+    Line(Line),
+    Image(Arc<Image>),
+}
+
+/// Content that is in no slot of the pool.
+#[derive(Clone)]
+pub(crate) enum Foreign {
+    Image(Arc<Image>),
+    /// It has to be reconstructed.
+    Moment(Arc<At>),
+}
+
+impl Foreign {
+    /// Do both always have the same content?
+    pub(crate) fn is(&self, other: &Foreign) -> bool {
+        match (self, other) {
+            (Foreign::Image(one), Foreign::Image(other)) => one.record == other.record,
+            (Foreign::Moment(one), Foreign::Moment(other)) => one.place() == other.place(),
+            _ => false,
+        }
+    }
+
+    /// Bytes, from the start, that may be something else than zeros.
+    pub(crate) fn shown(&self) -> u64 {
+        match self {
+            Foreign::Image(image) => image.record.shown,
+            Foreign::Moment(at) => at.size(),
+        }
+    }
+}
+
+/// A branch as of an epoch, or as of a moment.
+#[derive(Clone)]
+pub(crate) struct Line {
+    pub(crate) branch: Arc<Branch>,
+    pub(crate) epoch: u32,
+    /// A moment between snapshots; the epoch says nothing then.
+    pub(crate) at: Option<Arc<At>>,
+}
+
+impl Branch {
+    /// Is a discard of `length` bytes from byte `offset` on carried out alone, in steps? Of a
+    /// `recorded` branch also when it came right behind an anchor, so that nothing need be
+    /// recorded.
+    pub(crate) fn discards_alone(&self, offset: u64, length: u64, recorded: bool) -> bool {
+        let size = 1u64 << self.chunk_log2;
+        let whole = ((offset + length) / size).saturating_sub(offset.div_ceil(size));
+        whole > MAX_HOLES || recorded && length > LONG_DISCARD
+    }
+
+    pub(crate) fn new(
+        id: u64,
+        record: &BranchRecord,
+        base: Option<Base>,
+        atomic_unit: u32,
+        preserved: Arc<PreserveCounters>,
+    ) -> Self {
+        let over_foreign = match &base {
+            Some(Base::Line(line)) => line.at.is_some() || line.branch.over_foreign && line.branch.has_base(),
+            Some(Base::Image(_)) => true,
+            None => false,
+        };
+        let depth = match &base {
+            Some(Base::Line(line)) => line.branch.depth + 1,
+            _ => 0,
+        };
+        let branch = Branch {
+            id,
+            chunk_log2: record.chunk_log2,
+            slot_log2: record.chunk_log2.max(atomic_unit.trailing_zeros() as u8),
+            based: AtomicBool::new(base.is_some()),
+            base: RwLock::new(base),
+            over_foreign,
+            bringing: RwLock::new(()),
+            depth,
+            filling: AtomicBool::new(record.fill.is_some()),
+            epoch: AtomicU32::new(record.epoch),
+            frozen: RwLock::new(BTreeSet::new()),
+            method: AtomicU8::new(0),
+            independent: AtomicBool::new(record.order == Order::Independent),
+            generation: Generation::new(),
+            staging: Arc::new(Staging::new()),
+            slots: AtomicU64::new(record.slots),
+            kept: AtomicU64::new(0),
+            cdp: BranchCdp::default(),
+            preserved,
+        };
+        branch.set_method(record.method);
+        branch
+    }
+
+    /// In bytes.
+    pub(crate) fn chunk_size(&self) -> u64 {
+        1 << self.chunk_log2
+    }
+
+    pub(crate) fn has_base(&self) -> bool {
+        self.based.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn base(&self) -> Option<Base> {
+        if self.has_base() { self.base.read().clone() } else { None }
+    }
+
+    /// The branch is complete. Whoever looked for something in the base meanwhile finds out, and looks again.
+    pub(crate) fn drop_base(&self) -> Option<Base> {
+        self.based.store(false, Ordering::SeqCst);
+        self.base.write().take()
+    }
+
+    /// Chunks that `offset..offset+len` touches.
+    pub(crate) fn chunks(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
+        offset >> self.chunk_log2..(offset + len).div_ceil(1 << self.chunk_log2)
+    }
+
+    /// The newest snapshot that sees content born in `born` and not what is written in `epoch`.
+    pub(crate) fn keeper(&self, born: u32, epoch: u32) -> Option<u32> {
+        if born >= epoch {
+            return None;
+        }
+        self.frozen.read().range(born..epoch).next_back().copied()
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        if self.independent.load(Ordering::Relaxed) { Order::Independent } else { Order::Dependent }
+    }
+
+    pub(crate) fn set_order(&self, order: Order) {
+        self.independent.store(order == Order::Independent, Ordering::Relaxed);
+    }
+
+    pub(crate) fn method(&self) -> Method {
+        if self.method.load(Ordering::Relaxed) == 0 { Method::Redirect } else { Method::Copy }
+    }
+
+    pub(crate) fn set_method(&self, method: Method) {
+        self.method.store((method == Method::Copy) as u8, Ordering::Relaxed);
+    }
+}
+
+impl Line {
+    /// The line, its base, the base of that, and so on, without an image or a moment at the bottom.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = Line> {
+        std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
+            Some(Base::Line(base)) if line.at.is_none() && base.at.is_none() => Some(base),
+            _ => None,
+        })
+    }
+
+    /// As [`Line::levels`], and on through moments: at most an image is at the bottom.
+    pub(crate) fn all_levels(&self) -> impl Iterator<Item = Line> {
+        std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
+            Some(Base::Line(base)) => Some(base),
+            _ => None,
+        })
+    }
+
+    /// The image or the moment at the bottom.
+    pub(crate) fn foreign(&self) -> Option<Foreign> {
+        let last = self.levels().last()?;
+        last.at.clone().map(Foreign::Moment).or_else(|| last.foreign_base())
+    }
+
+    /// The image or the moment that it rests on itself.
+    pub(crate) fn foreign_base(&self) -> Option<Foreign> {
+        match self.branch.base()? {
+            Base::Line(base) => base.at.map(Foreign::Moment),
+            Base::Image(image) => Some(Foreign::Image(image)),
+        }
+    }
+
+    /// Levels in all, those of moments too.
+    pub(crate) fn depth(&self) -> usize {
+        let below = match self.foreign() {
+            Some(Foreign::Moment(at)) => at.line().depth(),
+            _ => 0,
+        };
+        self.levels().count() + below
+    }
+
+    /// Of all its levels: see [`Based::of`].
+    pub(crate) fn based(&self) -> Based {
+        Based::of(self.all_levels())
+    }
+
+    pub(crate) fn frozen(&self) -> Frozen {
+        Frozen { branch: self.branch.id, epoch: self.epoch }
+    }
+}
+
+/// Branches that rested on something. A walk through levels is right if they still do at its end: a base that nothing rests
+/// on any more is taken apart.
+pub(crate) struct Based(Vec<Arc<Branch>>);
+
+impl Based {
+    /// The branches that rest on something now, to see later whether all of them still do.
+    pub(crate) fn of(levels: impl Iterator<Item = Line>) -> Based {
+        Based(levels.map(|line| line.branch).filter(|branch| branch.has_base()).collect())
+    }
+
+    pub(crate) fn hold(&self) -> bool {
+        self.0.iter().all(|branch| branch.has_base())
+    }
+}
+
+/// A volume or a snapshot, as handles share it.
+pub(crate) struct VolumeState {
+    pub(crate) id: u64,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) block_size: u32,
+    pub(crate) created: u64,
+    /// What it shows; a volume writes to it.
+    pub(crate) line: Line,
+    pub(crate) name: RwLock<String>,
+    /// Changes under the sequencing lock only.
+    pub(crate) size: AtomicU64,
+    pub(crate) read_only: AtomicBool,
+    /// Deleted, or rolled back: handles of what it was are refused.
+    pub(crate) deleted: AtomicBool,
+    /// Goes on when the volume is given a new branch.
+    pub(crate) handles: Arc<AtomicU64>,
+    /// What the volume became when it was given a new branch: its handles go on with that.
+    pub(crate) successor: OnceLock<Arc<VolumeState>>,
+    pub(crate) policy: RwLock<SnapshotPolicy>,
+    pub(crate) import: RwLock<Option<ImportRecord>>,
+    /// Does the volume take writes of an import alone? For the path of writes.
+    pub(crate) importing: AtomicBool,
+    /// The number of the import that may write: see [`crate::stream::Lease`]. 0: none may. A new number is stored under
+    /// the sequencing lock.
+    pub(crate) lease: AtomicU64,
+    pub(crate) counters: Arc<VolumeCounters>,
+}
+
+impl VolumeState {
+    /// What is only read: a snapshot, or a moment. `of` is the device that it is like: identity, block size, and since when.
+    pub(crate) fn frozen(id: u64, of: ([u8; 16], u32, u64), line: Line, name: String, size: u64) -> Self {
+        let (uuid, block_size, created) = of;
+        VolumeState {
+            id,
+            uuid,
+            block_size,
+            created,
+            line,
+            name: RwLock::new(name),
+            size: AtomicU64::new(size),
+            read_only: AtomicBool::new(true),
+            deleted: AtomicBool::new(false),
+            handles: Arc::default(),
+            successor: OnceLock::new(),
+            policy: RwLock::default(),
+            import: RwLock::default(),
+            importing: AtomicBool::new(false),
+            lease: AtomicU64::new(0),
+            counters: Arc::default(),
+        }
+    }
+
+    /// Fails for handles of what was deleted or rolled back.
+    pub(crate) fn check_there(&self) -> Result<()> {
+        if self.deleted.load(Ordering::Acquire) {
+            return Err(not_found("use the volume: it was deleted or rolled back"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
+        let mut held = self.import.write();
+        self.importing.store(import.is_some(), Ordering::Release);
+        if import.is_none() {
+            self.lease.store(0, Ordering::Release);
+        }
+        *held = import;
+    }
+
+    /// Fails for an import that is not the one that fills the volume now.
+    pub(crate) fn check_lease(&self, number: u64) -> Result<()> {
+        match self.lease.load(Ordering::Acquire) {
+            held if held == number => Ok(()),
+            0 => Err(conflict(
+                "go on with the import: it was cancelled, or a newer import of the stream has ended it",
+            )),
+            _ => Err(conflict("go on with the import: a newer import of the same stream has taken over")),
+        }
+    }
+
+    pub(crate) fn info(&self) -> VolumeInfo {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        VolumeInfo {
+            name: self.name.read().clone(),
+            uuid: self.uuid,
+            size: get(&self.size),
+            chunk_size: 1 << self.line.branch.chunk_log2,
+            block_size: self.block_size,
+            read_only: self.read_only.load(Ordering::Relaxed),
+            created: self.created,
+            branch: self.line.branch.id,
+            method: self.line.branch.method(),
+            order: self.line.branch.order(),
+            policy: *self.policy.read(),
+            image: match self.line.foreign() {
+                Some(Foreign::Image(image)) => Some(image.record.path.clone()),
+                _ => None,
+            },
+            importing: self.importing.load(Ordering::Relaxed),
+            cdp: self.line.branch.cdp.wanted(),
+            allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
+            handles: get(&self.handles),
+            stats: self.counters.stats(),
+            preserved: self.line.branch.preserved.stats(),
+        }
+    }
+}

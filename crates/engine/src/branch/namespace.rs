@@ -1,0 +1,626 @@
+//! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last sequenced record.
+//! The catalog follows, in LSN order.
+
+use super::counters::{PreserveCounters, VolumeCounters};
+use super::image::Image;
+use super::pinned::At;
+use super::{Base, Branch, HEAD, Line, VolumeState};
+use crate::catalog::{
+    BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, LineRecord, PvRecord, SnapshotRecord,
+    Superblock, VolumeRecord,
+};
+use crate::disk::Dir;
+use crate::error::{Result, conflict, corrupt, invalid, not_found};
+use crate::settings::{
+    DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, NewVolume, Placement, PoolConfig, SnapshotPolicy,
+};
+use crate::staging::Range;
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, HashMap};
+use std::ops;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A snapshot: its state reads a line at an epoch.
+pub(crate) struct Snapshot {
+    /// The volume it belongs to.
+    pub(crate) volume: u64,
+    pub(crate) state: Arc<VolumeState>,
+    /// Zeros, or the snapshot that a stream brought here.
+    pub(crate) origin: [u8; 16],
+    pub(crate) protected: AtomicBool,
+    pub(crate) labels: RwLock<Labels>,
+}
+
+impl Snapshot {
+    /// The identity of its content.
+    pub(crate) fn content(&self) -> [u8; 16] {
+        if self.origin == [0; 16] { self.state.uuid } else { self.origin }
+    }
+}
+
+/// See the module.
+pub(crate) struct Namespace {
+    atomic_unit: u32,
+    /// Where images are opened.
+    dir: Arc<dyn Dir>,
+    pub(crate) by_name: BTreeMap<String, Arc<VolumeState>>,
+    by_id: HashMap<u64, Arc<VolumeState>>,
+    /// All branches that have rows in the catalog, or will have: dead ones too.
+    pub(crate) branches: HashMap<u64, Arc<Branch>>,
+    /// By id; deleted ones too, as long as they have rows in the catalog.
+    pub(crate) snapshots: BTreeMap<u64, Arc<Snapshot>>,
+    /// The ones in sight: (volume, name).
+    snapshot_names: BTreeMap<(u64, String), u64>,
+    /// The same by what they froze.
+    in_sight: BTreeMap<Frozen, u64>,
+    /// Snapshots in sight that go by themselves, and when, in pool time.
+    pub(crate) expiring: BTreeMap<u64, u64>,
+    /// How many branches rest on a frozen state.
+    children: HashMap<Frozen, u32>,
+    /// Marks: (volume, name) and the LSN.
+    pub(crate) marks: BTreeMap<(u64, String), u64>,
+    /// Physical volumes that were added and not removed.
+    pub(crate) pvs: BTreeMap<u32, PvRecord>,
+    pub(crate) placement: Placement,
+    pub(crate) next_id: u64,
+    pub(crate) next_pv: u32,
+    /// Leases of imports that were given so far, since the pool was opened.
+    pub(crate) leases: u64,
+}
+
+impl Namespace {
+    pub(crate) fn new(dir: Arc<dyn Dir>, superblock: &Superblock) -> Self {
+        let Superblock { atomic_unit, placement, next_id, next_pv, .. } = *superblock;
+        Namespace {
+            atomic_unit,
+            dir,
+            by_name: BTreeMap::new(),
+            by_id: HashMap::new(),
+            branches: HashMap::new(),
+            snapshots: BTreeMap::new(),
+            snapshot_names: BTreeMap::new(),
+            in_sight: BTreeMap::new(),
+            expiring: BTreeMap::new(),
+            children: HashMap::new(),
+            marks: BTreeMap::new(),
+            pvs: BTreeMap::new(),
+            placement,
+            next_id,
+            next_pv,
+            leases: 0,
+        }
+    }
+
+    /// Branches come in the order of their ids, so a base comes before what rests on it.
+    pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
+        self.add_branch(id, record, Arc::default())
+    }
+
+    fn add_branch(
+        &mut self,
+        id: u64,
+        record: &BranchRecord,
+        preserved: Arc<PreserveCounters>,
+    ) -> Result<Arc<Branch>> {
+        let base = match &record.base {
+            None => None,
+            Some(BaseRecord::Frozen(of)) => {
+                let mut line = self.line(*of)?;
+                if record.base_at != 0 {
+                    // Nothing of that moment expires as long as something rests on it.
+                    line.at = Some(At::new(&line.branch, record.base_at));
+                }
+                *self.children.entry(*of).or_insert(0) += 1;
+                Some(Base::Line(line))
+            }
+            Some(BaseRecord::Image(image)) => {
+                Some(Base::Image(Arc::new(Image::new(image.clone(), self.dir.clone()))))
+            }
+        };
+        let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit, preserved));
+        self.branches.insert(id, branch.clone());
+        Ok(branch)
+    }
+
+    /// Forgets a branch that has nothing left.
+    pub(crate) fn forget_branch(&mut self, id: u64) {
+        if let Some(branch) = self.branches.remove(&id) {
+            self.drop_base(&branch);
+        }
+    }
+
+    /// A branch rests on nothing any more.
+    pub(crate) fn drop_base(&mut self, branch: &Branch) {
+        if let Some(Base::Line(line)) = branch.drop_base()
+            && let Some(count) = self.children.get_mut(&line.frozen())
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.children.remove(&line.frozen());
+            }
+        }
+    }
+
+    /// All volumes and snapshots, in sight or not.
+    pub(crate) fn states(&self) -> impl Iterator<Item = &Arc<VolumeState>> {
+        self.by_id.values().chain(self.snapshots.values().map(|s| &s.state))
+    }
+
+    /// The branches of a volume: the one that it writes to, and those of its snapshots, in sight or not.
+    pub(crate) fn branches_of(&self, volume: &VolumeState) -> BTreeMap<u64, Arc<Branch>> {
+        let of_snapshots = self.snapshots.values().filter(|s| s.volume == volume.id);
+        let branches = of_snapshots.map(|s| &s.state.line.branch).chain([&volume.line.branch]);
+        branches.map(|branch| (branch.id, branch.clone())).collect()
+    }
+
+    /// Has a branch snapshots, in sight or not, in the catalog?
+    pub(crate) fn is_named(&self, branch: u64) -> bool {
+        self.snapshots.values().any(|s| s.state.line.branch.id == branch)
+    }
+
+    /// Does any branch rest on it?
+    pub(crate) fn has_children(&self, of: Frozen) -> bool {
+        self.children.contains_key(&of)
+    }
+
+    /// Does a clone rest on a snapshot, or a history that has it as an anchor?
+    pub(crate) fn is_pinned(&self, snapshot: &VolumeState) -> bool {
+        let line = &snapshot.line;
+        self.has_children(line.frozen()) || line.branch.cdp.log.read().is_anchor(snapshot.id)
+    }
+
+    fn line(&self, of: Frozen) -> Result<Line> {
+        let branch = self.branches.get(&of.branch).cloned();
+        let branch = branch.ok_or_else(|| corrupt(format!("find branch {}: it is missing", of.branch)))?;
+        Ok(Line { branch, epoch: of.epoch, at: None })
+    }
+
+    pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
+        self.add_volume(id, record, Arc::default(), Arc::default())
+    }
+
+    fn add_volume(
+        &mut self,
+        id: u64,
+        record: VolumeRecord,
+        counters: Arc<VolumeCounters>,
+        handles: Arc<AtomicU64>,
+    ) -> Result<()> {
+        let line = self.line(Frozen { branch: record.branch, epoch: HEAD })?;
+        let state = Arc::new(VolumeState {
+            id,
+            uuid: record.uuid,
+            block_size: record.block_size,
+            created: record.created,
+            line,
+            name: RwLock::new(record.name.clone()),
+            size: AtomicU64::new(record.size),
+            read_only: AtomicBool::new(record.read_only),
+            deleted: AtomicBool::new(false),
+            handles,
+            successor: OnceLock::new(),
+            policy: RwLock::new(record.policy),
+            import: RwLock::new(record.import),
+            importing: AtomicBool::new(record.import.is_some()),
+            lease: AtomicU64::new(0),
+            counters,
+        });
+        if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
+            return Err(corrupt(format!("load volume {}: two volumes have that name", record.name)));
+        }
+        self.by_id.insert(id, state);
+        Ok(())
+    }
+
+    pub(crate) fn load_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+        let line = self.line(record.of)?;
+        line.branch.frozen.write().insert(record.of.epoch);
+        let of = (record.uuid, record.block_size, record.created);
+        let state = Arc::new(VolumeState::frozen(id, of, line, record.name.clone(), record.size));
+        if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
+            return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
+        }
+        if !record.deleted {
+            self.in_sight.insert(record.of, id);
+            self.expiring.extend(until(&record.labels).map(|until| (id, until)));
+        }
+        let snapshot = Snapshot {
+            volume: record.volume,
+            state,
+            origin: record.origin,
+            protected: AtomicBool::new(record.protected),
+            labels: RwLock::new(record.labels.clone()),
+        };
+        self.snapshots.insert(id, Arc::new(snapshot));
+        self.next_id = self.next_id.max(id + 1);
+        Ok(())
+    }
+
+    pub(crate) fn volume_by_id(&self, id: u64) -> Option<&Arc<VolumeState>> {
+        self.by_id.get(&id)
+    }
+
+    /// The snapshots of a volume that are in sight, oldest first.
+    pub(crate) fn snapshots_of(&self, volume: u64) -> Vec<&Arc<Snapshot>> {
+        let names = self.snapshot_names.range((volume, String::new())..(volume + 1, String::new()));
+        let mut found: Vec<_> = names.filter_map(|(_, id)| self.snapshots.get(id)).collect();
+        found.sort_by_key(|s| s.state.id);
+        found
+    }
+
+    pub(crate) fn snapshot(&self, volume: &VolumeState, name: &str) -> Result<&Arc<Snapshot>> {
+        let id = self.snapshot_names.get(&(volume.id, name.to_owned()));
+        id.and_then(|id| self.snapshots.get(id))
+            .ok_or_else(|| not_found(format!("find snapshot {}@{name}: there is none", volume.name.read())))
+    }
+
+    /// The newest snapshot in sight that froze one of these epochs of a branch.
+    pub(crate) fn newest_in(&self, branch: u64, epochs: ops::Range<u32>) -> Option<&Arc<Snapshot>> {
+        let of = |epoch| Frozen { branch, epoch };
+        if epochs.is_empty() {
+            return None;
+        }
+        let found = self.in_sight.range(of(epochs.start)..of(epochs.end)).next_back();
+        found.and_then(|(_, id)| self.snapshots.get(id))
+    }
+
+    pub(crate) fn is_in_sight(&self, snapshot: &Snapshot) -> bool {
+        let key = (snapshot.volume, snapshot.state.name.read().clone());
+        self.snapshot_names.get(&key) == Some(&snapshot.state.id)
+    }
+
+    fn hide_snapshot(&mut self, id: u64) {
+        if let Some(snapshot) = self.snapshots.get(&id) {
+            let key = (snapshot.volume, snapshot.state.name.read().clone());
+            if self.snapshot_names.get(&key) == Some(&id) {
+                self.snapshot_names.remove(&key);
+                self.in_sight.remove(&snapshot.state.line.frozen());
+                self.expiring.remove(&id);
+            }
+        }
+    }
+
+    pub(crate) fn volume(&self, name: &str) -> Result<&Arc<VolumeState>> {
+        self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: there is none")))
+    }
+
+    /// Gives a control operation its meaning, at its place in the order: called under the sequencing lock right after
+    /// its record was pushed, and for every such record at recovery.
+    pub(crate) fn apply(&mut self, control: &Control, lsn: u64, time: u64) -> Result<()> {
+        match control {
+            Control::Group { parts } => parts.iter().try_for_each(|part| self.apply(part, lsn, time))?,
+            Control::CreateVolume { id, chunk_log2, volume } => {
+                self.begin_volume(*id, volume, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
+            }
+            Control::ResizeVolume { id, size } => self.on_volume(*id, |v| resize(v, *size, lsn)),
+            Control::RenameVolume { id, name } => self.rename_volume(*id, name),
+            Control::SetReadOnly { id, read_only } => {
+                self.on_volume(*id, |v| v.read_only.store(*read_only, Ordering::Release));
+            }
+            Control::DeleteVolume { id } => self.delete_volume(*id),
+            Control::AddPv { pv, uuid, path, extents } => {
+                self.next_pv = self.next_pv.max(pv + 1);
+                let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
+                self.pvs.insert(*pv, record);
+            }
+            Control::SetDraining { pv, draining } => {
+                if let Some(record) = self.pvs.get_mut(pv) {
+                    record.draining = *draining;
+                }
+            }
+            Control::RemovePv { pv } => {
+                self.pvs.remove(pv);
+            }
+            Control::SetPlacement(placement) => self.placement = *placement,
+            Control::CreateSnapshots { snapshots } => {
+                snapshots.iter().try_for_each(|(id, record)| self.create_snapshot(*id, record, time))?;
+            }
+            Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
+            Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
+            Control::CloneVolume { id, chunk_log2, base, at, method, volume } => {
+                let record = BranchRecord::new(*chunk_log2, Some(BaseRecord::Frozen(*base)), *method);
+                self.begin_volume(*id, volume, &BranchRecord { base_at: *at, ..record })?;
+            }
+            Control::CreateOver { id, chunk_log2, image, volume } => {
+                let base = Some(BaseRecord::Image(image.clone()));
+                self.begin_volume(*id, volume, &BranchRecord::new(*chunk_log2, base, Method::default()))?;
+            }
+            Control::SetFill { branches, rate } => {
+                for branch in branches.iter().filter_map(|id| self.branches.get(id)) {
+                    branch.filling.store(rate.is_some() && branch.has_base(), Ordering::Release);
+                }
+            }
+            Control::RollBack { id, branch, base, at, size, undo_id, undo } => {
+                self.roll_back(*id, *branch, (*base, *at), *size, (*undo_id, undo), time)?;
+                self.on_volume(*id, |v| v.line.branch.cdp.wrote(lsn));
+            }
+            Control::SetOrder { id, order } => self.on_volume(*id, |v| v.line.branch.set_order(*order)),
+            Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
+            Control::SetLabels { id, protected, labels } => self.set_labels(*id, *protected, labels),
+            Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
+            Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
+            Control::SetCdp { id, settings } => self.on_volume(*id, |v| {
+                v.line.branch.cdp.want(*settings);
+                v.line.branch.cdp.wrote(lsn);
+            }),
+            Control::Mark { volume, name } => {
+                self.marks.insert((*volume, name.clone()), lsn);
+            }
+            Control::Unmark { volume, lsn } => self.marks.retain(|(of, _), at| (*of, *at) != (*volume, *lsn)),
+        }
+        Ok(())
+    }
+
+    fn set_labels(&mut self, id: u64, protected: bool, labels: &Labels) {
+        let Some(snapshot) = self.snapshots.get(&id) else { return };
+        snapshot.protected.store(protected, Ordering::Release);
+        labels.clone_into(&mut snapshot.labels.write());
+        match until(labels).filter(|_| self.is_in_sight(snapshot)) {
+            Some(until) => drop(self.expiring.insert(id, until)),
+            None => drop(self.expiring.remove(&id)),
+        }
+    }
+
+    /// A new volume, and the branch that it writes to.
+    fn begin_volume(&mut self, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
+        self.load_branch(volume.branch, branch)?;
+        self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
+        self.load_volume(id, volume.clone())
+    }
+
+    /// Nothing, when the volume was deleted by an operation before.
+    fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
+        if let Some(volume) = self.by_id.get(&id) {
+            change(volume);
+        }
+    }
+
+    fn rename_volume(&mut self, id: u64, name: &str) {
+        if let Some(volume) = self.by_id.get(&id).cloned() {
+            let old = std::mem::replace(&mut *volume.name.write(), name.to_owned());
+            self.by_name.remove(&old);
+            self.by_name.insert(name.to_owned(), volume);
+        }
+    }
+
+    fn delete_volume(&mut self, id: u64) {
+        if let Some(volume) = self.by_id.remove(&id) {
+            volume.deleted.store(true, Ordering::Release);
+            self.by_name.remove(&*volume.name.read());
+            let snapshots: Vec<u64> = self.snapshots_of(id).iter().map(|s| s.state.id).collect();
+            snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
+            self.marks.retain(|(of, _), _| *of != id);
+        }
+    }
+
+    fn create_snapshot(&mut self, id: u64, record: &SnapshotRecord, time: u64) -> Result<()> {
+        self.load_snapshot(id, record)?;
+        let branch = &self.snapshots[&id].state.line.branch;
+        branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+        branch.cdp.anchored(time);
+        if record.origin != [0; 16] {
+            // The stream has arrived.
+            self.on_volume(record.volume, |v| v.set_import(None));
+        }
+        Ok(())
+    }
+
+    fn rename_snapshot(&mut self, id: u64, name: &str) {
+        if let Some(snapshot) = self.snapshots.get(&id).cloned() {
+            self.hide_snapshot(id);
+            name.clone_into(&mut snapshot.state.name.write());
+            self.snapshot_names.insert((snapshot.volume, name.to_owned()), id);
+            self.in_sight.insert(snapshot.state.line.frozen(), id);
+            self.expiring.extend(until(&snapshot.labels.read()).map(|until| (id, until)));
+        }
+    }
+
+    fn roll_back(
+        &mut self,
+        id: u64,
+        branch: u64,
+        (base, at): (Frozen, u64),
+        size: u64,
+        (undo_id, undo): (u64, &SnapshotRecord),
+        time: u64,
+    ) -> Result<()> {
+        let Some(old) = self.by_id.get(&id).cloned() else { return Ok(()) };
+        self.load_snapshot(undo_id, undo)?;
+        old.line.branch.epoch.store(undo.of.epoch + 1, Ordering::Release);
+        let was = &old.line.branch;
+        let record = BranchRecord {
+            order: was.order(),
+            base_at: at,
+            ..BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(base)), was.method())
+        };
+        let new = self.add_branch(branch, &record, was.preserved.clone())?;
+        new.cdp.want(was.cdp.wanted());
+        new.cdp.model.store(was.cdp.model.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.cdp.anchored(time);
+        self.next_id = self.next_id.max(branch + 1);
+        let name = old.name.read().clone();
+        self.by_name.remove(&name);
+        let record = VolumeRecord {
+            uuid: old.uuid,
+            name,
+            size,
+            block_size: old.block_size,
+            read_only: old.read_only.load(Ordering::Acquire),
+            created: old.created,
+            branch,
+            policy: *old.policy.read(),
+            import: None,
+        };
+        // A new branch with the same content is no rollback for clients.
+        let renewed = undo.deleted;
+        let handles = if renewed { old.handles.clone() } else { Arc::default() };
+        self.add_volume(id, record, old.counters.clone(), handles)?;
+        if let Some(new) = self.by_id.get(&id).filter(|_| renewed) {
+            let _ = old.successor.set(new.clone());
+        }
+        // Handles of what it was find it deleted: data never changes under a client without its
+        // knowledge.
+        old.deleted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The number of the PV that `wanted` names: by path, UUID (as hex digits) or number.
+    pub(crate) fn find_pv(&self, wanted: &str) -> Result<u32> {
+        let hex: String = wanted.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
+        let is = |id: u32, pv: &PvRecord| {
+            let uuid: String = pv.uuid.iter().map(|b| format!("{b:02x}")).collect();
+            pv.path == wanted || uuid == hex || id.to_string() == wanted
+        };
+        let found = self.pvs.iter().find(|(id, pv)| is(**id, pv)).map(|(id, _)| *id);
+        found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: there is none")))
+    }
+
+    /// The operation that creates `new`, or why it can't be.
+    pub(crate) fn create(
+        &self,
+        new: &NewVolume,
+        config: &PoolConfig,
+        uuid: [u8; 16],
+        created: u64,
+        image: Option<ImageRecord>,
+    ) -> Result<Control> {
+        check_name(&new.name)?;
+        check_block_size(new.block_size)?;
+        check_size(new.size, new.block_size)?;
+        let chunk = new.chunk_size;
+        if !chunk.is_power_of_two()
+            || chunk < 512
+            || chunk > config.extent_size
+            || chunk < new.block_size as u64
+        {
+            return Err(invalid(format!(
+                "create volume {}: the chunk size must be a power of two from 512 (and the block size) to the extent size {}, like {DEFAULT_CHUNK_SIZE}",
+                new.name, config.extent_size
+            )));
+        }
+        if self.by_name.contains_key(&new.name) {
+            return Err(conflict(format!("create volume {}: the name is taken", new.name)));
+        }
+        let volume = VolumeRecord {
+            uuid,
+            name: new.name.clone(),
+            size: new.size,
+            block_size: new.block_size,
+            read_only: new.read_only,
+            created,
+            branch: self.next_id + 1,
+            policy: SnapshotPolicy::default(),
+            import: None,
+        };
+        let (id, chunk_log2) = (self.next_id, chunk.trailing_zeros() as u8);
+        Ok(match image {
+            None => Control::CreateVolume { id, chunk_log2, volume },
+            Some(image) => Control::CreateOver { id, chunk_log2, image, volume },
+        })
+    }
+}
+
+fn resize(volume: &VolumeState, size: u64, lsn: u64) {
+    volume.line.branch.cdp.wrote(lsn);
+    let old = volume.size.swap(size, Ordering::AcqRel);
+    if size < old {
+        // Should it grow again before the tail is discarded, the tail reads as zeros already.
+        let branch = &volume.line.branch;
+        branch.staging.disturb(size, old);
+        let end = old.next_multiple_of(1 << branch.chunk_log2);
+        let range = Range { start: size, end, lsn, keeps_space: false };
+        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
+    }
+}
+
+/// Names are used in addresses (`vol@snap`), URLs, iSCSI names and export names.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if first && name.len() <= 128 && name.chars().all(ok) {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "use the name {name:?}: a name has 1 to 128 letters, digits, dots, underscores and hyphens, and starts with a letter or digit"
+    )))
+}
+
+fn check_block_size(block_size: u32) -> Result<()> {
+    if matches!(block_size, 512 | 4096) {
+        return Ok(());
+    }
+    Err(invalid(format!("use a logical block size of {block_size}: it must be 512 or 4096")))
+}
+
+pub(crate) fn check_size(size: u64, block_size: u32) -> Result<()> {
+    if size > 0 && size <= MAX_VOLUME_SIZE && size % block_size as u64 == 0 {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "use a size of {size} bytes: it must be a multiple of {block_size} from {block_size} to {MAX_VOLUME_SIZE}"
+    )))
+}
+
+/// When a snapshot with these labels goes, in pool time.
+pub(crate) fn until(labels: &Labels) -> Option<u64> {
+    labels.get(UNTIL)?.parse().ok()
+}
+
+/// What happened to each volume, by LSN.
+pub(crate) type Lines = BTreeMap<u64, BTreeMap<u64, LineRecord>>;
+
+/// The label with the pool time, in nanoseconds, at which a snapshot goes.
+pub(crate) const UNTIL: &str = "hindcast.until";
+
+/// The name of what a volume was when it was given a new branch; nobody sees it.
+pub(crate) const RENEWED: &str = "renewed";
+
+pub(crate) fn frozen_now(
+    volume: &VolumeState,
+    name: &str,
+    uuid: [u8; 16],
+    created: u64,
+) -> Result<SnapshotRecord> {
+    let branch = &volume.line.branch;
+    let epoch = branch.epoch.load(Ordering::Acquire);
+    if epoch >= HEAD - 1 {
+        return Err(invalid("create a snapshot: the volume has had all that its epochs can count"));
+    }
+    Ok(SnapshotRecord {
+        uuid,
+        name: name.to_owned(),
+        volume: volume.id,
+        of: Frozen { branch: branch.id, epoch },
+        size: volume.size.load(Ordering::Acquire),
+        block_size: volume.block_size,
+        created,
+        deleted: false,
+        origin: [0; 16],
+        protected: false,
+        labels: BTreeMap::new(),
+    })
+}
+
+pub(crate) fn check_depth(line: &Line) -> Result<()> {
+    if line.depth() >= MAX_DEPTH {
+        return Err(conflict(format!(
+            "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"
+        )));
+    }
+    Ok(())
+}
+
+/// Bases under one another. Reading walks them.
+pub(crate) const MAX_DEPTH: usize = 256;
+
+/// Refuses a protected snapshot.
+pub(crate) fn check_deletable(snapshot: &Snapshot) -> Result<()> {
+    if snapshot.protected.load(Ordering::Acquire) {
+        let name = snapshot.state.name.read();
+        return Err(conflict(format!(
+            "delete snapshot {name}: it is protected; take the protection away first"
+        )));
+    }
+    Ok(())
+}

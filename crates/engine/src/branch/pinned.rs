@@ -1,0 +1,45 @@
+//! A moment of a branch that is pinned: nothing of it expires while something rests on it.
+
+use super::{Branch, HEAD, Line};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A moment of a branch that something rests on: nothing of it expires before this is dropped.
+pub(crate) struct At {
+    pub(crate) branch: Arc<Branch>,
+    pub(crate) lsn: u64,
+    /// It was pinned in time.
+    pub(crate) kept: bool,
+    /// Chunks read lately, oldest first.
+    pub(crate) cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
+}
+
+impl At {
+    pub(crate) fn new(branch: &Arc<Branch>, lsn: u64) -> Arc<At> {
+        let kept = branch.cdp.pin(lsn);
+        Arc::new(At { branch: branch.clone(), lsn, kept, cache: Mutex::default() })
+    }
+
+    /// The branch, and the LSN.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.branch.id, self.lsn)
+    }
+
+    pub(crate) fn branch(&self) -> &Arc<Branch> {
+        &self.branch
+    }
+
+    /// What the branch is now.
+    pub(crate) fn line(&self) -> Line {
+        Line { branch: self.branch.clone(), epoch: HEAD, at: None }
+    }
+
+    /// The size of the volume then, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.branch.cdp.log.read().size_at(self.lsn)
+    }
+
+    pub(crate) fn cached(&self, chunk: u64) -> Option<Arc<[u8]>> {
+        self.cache.lock().iter().find(|(of, _)| *of == chunk).map(|(_, content)| content.clone())
+    }
+}

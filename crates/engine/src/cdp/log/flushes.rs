@@ -1,0 +1,105 @@
+//! Flush points that wait for a commit, and the newest one of each volume.
+
+use crate::catalog::{Catalog, FlushPoint, Txn};
+use crate::error::Result;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// The flush points of all volumes, as far as they are in memory.
+#[derive(Default)]
+pub(crate) struct Flushes(pub(crate) Mutex<BTreeMap<u64, Of>>);
+
+/// Of one volume.
+#[derive(Default)]
+pub(crate) struct Of {
+    /// The newest.
+    last: FlushPoint,
+    /// A flush has succeeded since the pool was opened.
+    begun: bool,
+    pub(crate) waiting: Vec<FlushPoint>,
+    /// The key of the oldest row of the catalog.
+    pub(crate) oldest: Option<u64>,
+}
+
+impl Flushes {
+    /// As the catalog knows them.
+    pub(crate) fn load(catalog: &Catalog) -> Result<Flushes> {
+        let of = |oldest, last| Of { last, oldest: Some(oldest), ..Of::default() };
+        let rows = catalog.flushed_volumes()?.into_iter();
+        let all = rows.map(|(volume, oldest, last)| (volume, of(oldest, last))).collect();
+        Ok(Flushes(Mutex::new(all)))
+    }
+
+    /// A flush has succeeded that began at the time and with everything up to the LSN of `point` sequenced, the volume's own
+    /// writes up to `written`. It is a new point if there is anything of the volume that the last one does not cover, as far as
+    /// this life knows.
+    pub(crate) fn add(&self, volume: u64, written: u64, point: FlushPoint) {
+        let mut all = self.0.lock();
+        let of = all.entry(volume).or_default();
+        if point.0 > of.last.0 && (written > of.last.0 || !of.begun) {
+            // Clocks go back, and of two flushes side by side the later one may be noted first.
+            of.last = (point.0, point.1.max(of.last.1));
+            of.waiting.push(of.last);
+        }
+        of.begun = true;
+    }
+
+    /// The time of the oldest that no commit has taken along.
+    pub(crate) fn oldest_waiting(&self) -> Option<u64> {
+        let all = self.0.lock();
+        all.values().filter_map(|of| of.waiting.first()).map(|(_, time)| *time).min()
+    }
+
+    /// Puts those that wait into a transaction; with what is returned [`Flushes::stored`] lets go of them.
+    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(u64, u64)>> {
+        let all: Vec<(u64, Vec<FlushPoint>)> = {
+            let all = self.0.lock();
+            let waiting = all.iter().filter(|(_, of)| !of.waiting.is_empty());
+            waiting.map(|(volume, of)| (*volume, of.waiting.clone())).collect()
+        };
+        let mut stored = Vec::new();
+        for (volume, waiting) in all {
+            txn.put_flushes(volume, &waiting)?;
+            stored.extend(waiting.last().map(|(last, _)| (volume, *last)));
+        }
+        Ok(stored)
+    }
+
+    /// The commit succeeded: these volumes' points up to these LSNs are in the catalog.
+    pub(crate) fn stored(&self, upto: Vec<(u64, u64)>) {
+        let mut all = self.0.lock();
+        for (volume, last) in upto {
+            if let Some(of) = all.get_mut(&volume) {
+                of.waiting.retain(|(lsn, _)| *lsn > last);
+                // Or a newer one: the next look at it will tell.
+                of.oldest.get_or_insert(0);
+            }
+        }
+    }
+
+    pub(crate) fn waiting(&self, volume: u64) -> Vec<FlushPoint> {
+        self.0.lock().get(&volume).map(|of| of.waiting.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_in_order_and_only_of_volumes_that_write() {
+        let flushes = Flushes(Mutex::default());
+        flushes.add(1, 10, (10, 1000));
+        flushes.add(1, 12, (14, 950)); // the clock went back
+        flushes.add(1, 11, (12, 960)); // noted late
+        flushes.add(1, 14, (20, 2000)); // nothing new of this volume
+        flushes.add(1, 21, (21, 2100));
+        assert_eq!(flushes.waiting(1), [(10, 1000), (14, 1000), (21, 2100)]);
+        flushes.stored(vec![(1, 14)]);
+        assert_eq!(flushes.waiting(1), [(21, 2100)]);
+        // The first flush of a life counts, whoever wrote before.
+        flushes.add(2, 0, (21, 2100));
+        flushes.add(2, 0, (30, 2200));
+        assert_eq!(flushes.waiting(2), [(21, 2100)]);
+    }
+}

@@ -1,0 +1,36 @@
+//! Stretches of the journal for which a branch was promised room for groups in its log.
+
+use super::record::{BLOCK_LEN, ENTRIES};
+use crate::journal::place::Place;
+
+/// Bytes of the index of so many records.
+pub(crate) fn index_room(records: u64) -> u64 {
+    records.div_ceil(ENTRIES as u64) * BLOCK_LEN as u64
+}
+
+/// For which stretch of the journal a branch was promised [`STRETCH_ROOM`].
+#[derive(Debug, Default)]
+pub(crate) struct Stretch {
+    segment: u64,
+    part: u64,
+    after: u64,
+}
+
+impl Stretch {
+    /// What has to be promised for a record at `place` beside what it takes itself, when batches have `batch` bytes.
+    pub(crate) fn extend(&mut self, place: &Place, batch: u64) -> u64 {
+        let part = place.at / batch.max(1);
+        if (self.segment, self.part) == (place.segment, part) && place.cut <= self.after {
+            return 0;
+        }
+        *self = Stretch { segment: place.segment, part, after: place.after };
+        STRETCH_ROOM
+    }
+}
+
+/// Bytes that a group can take beside its records and their entries: the rest of two blocks. And the two segments that it may lie
+/// in: their heads, the rest of the first one's last group, the rests of their closing indexes.
+pub(crate) const GROUP_ROOM: u64 = 8 * BLOCK_LEN as u64;
+
+/// A stretch of the journal as long as a batch can be cut into two batches.
+pub(crate) const STRETCH_ROOM: u64 = 2 * GROUP_ROOM;

@@ -1,0 +1,169 @@
+//! Looking back: what of a volume's past can be gone back to, when a range of it changed, and records to measure with.
+
+use crate::branch::Branch;
+use crate::catalog::{Event, SegmentRecord};
+use crate::cdp::log::LogState;
+use crate::cdp::log::record::Entry;
+use crate::destage::Destager;
+use crate::error::Result;
+use crate::info::{Bucket, Change, Span};
+use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::Ordering;
+
+/// Buckets of a history: each takes memory.
+pub(crate) const MAX_BUCKETS: usize = 10_000;
+
+impl Destager {
+    /// What is sequenced is recorded when it is carried out, and carried out when it is written.
+    pub(crate) fn record_until(&self, lsn: u64) -> Result<()> {
+        if self.core.positions.settled.load(Ordering::Acquire) >= lsn {
+            return Ok(());
+        }
+        self.core.journal.write_out(lsn.min(self.core.journal.last().0))?;
+        self.destage_to(lsn)
+    }
+
+    /// The same for what is not later than a time, batch by batch: where a client goes on writing, that is less than all.
+    pub(crate) fn record_until_time(&self, time: u64) -> Result<()> {
+        let last = self.core.journal.last().0;
+        let is_recorded = || {
+            // Times grow with LSNs.
+            time < self.core.positions.settled_time.load(Ordering::Acquire)
+                || last <= self.core.positions.settled.load(Ordering::Acquire)
+        };
+        while !is_recorded() {
+            self.core.journal.write_out(last)?;
+            if !self.destage_once(last)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The anchors of a log: (LSN, time, snapshot).
+pub(crate) fn anchors_of(log: &LogState) -> Vec<(u64, u64, u64)> {
+    let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
+        // Moments before the floor are gone, though what lies behind it may still need their anchor.
+        Event::Anchor { snapshot, time, .. } if *lsn >= log.floor() => Some((*lsn, *time, *snapshot)),
+        _ => None,
+    });
+    anchors.collect()
+}
+
+/// Adds a segment to the buckets that it lies in; nothing is lost by rounding.
+pub(crate) fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
+    let count = buckets.len() as u64;
+    for (n, bucket) in buckets.iter_mut().enumerate() {
+        let share = |sum: u64| {
+            let until = |n: u64| (u128::from(sum) * u128::from(n) / u128::from(count)) as u64;
+            until(n as u64 + 1) - until(n as u64)
+        };
+        bucket.records += share(record.records);
+        bucket.written += share(record.written);
+        bucket.stored += share(record.bytes());
+    }
+}
+
+impl LogState {
+    /// The stretches in which a branch was recorded; the last one goes on unless the branch ended.
+    pub(crate) fn spans(&self, branch: u64, end: Option<(u64, u64)>) -> Vec<Span> {
+        let floor = match self.events.get(&0) {
+            Some(Event::Floor { lsn, time }) => (*lsn, *time),
+            _ => (0, 0),
+        };
+        let mut spans: Vec<Span> = Vec::new();
+        for (lsn, event) in &self.events {
+            match event {
+                Event::On { begins: true, time, .. } => {
+                    spans.push(Span { branch, from: (*lsn, *time).max(floor), to: None });
+                }
+                Event::Off { time } => {
+                    if let Some(span) = spans.last_mut() {
+                        span.to = Some((*lsn, *time));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(span) = spans.last_mut().filter(|span| span.to.is_none()) {
+            span.to = end;
+        }
+        // What ended before the floor is gone.
+        spans.retain(|span| span.to.is_none_or(|to| to > span.from));
+        spans
+    }
+}
+
+impl Branch {
+    /// Adds changes, at least the oldest `limit` of this branch if there are so many. A batch that fills several segments has
+    /// its oldest LSNs in each of them.
+    pub(crate) fn changes(
+        &self,
+        bytes: &Range<u64>,
+        lsns: &RangeInclusive<u64>,
+        limit: usize,
+        found: &mut Vec<Change>,
+    ) -> Result<()> {
+        let chunk_size = self.chunk_size();
+        let chunks = bytes.start / chunk_size..=bytes.end.saturating_sub(1) / chunk_size;
+        let touches = |r: &SegmentRecord| {
+            r.lsns.0 <= *lsns.end()
+                && r.lsns.1 >= *lsns.start()
+                && r.chunks.0 <= *chunks.end()
+                && r.chunks.1 >= *chunks.start()
+        };
+        let change = |e: &Entry| {
+            let start = e.chunk.saturating_mul(chunk_size).saturating_add(e.bytes().start as u64);
+            let end = start.saturating_add(e.bytes().len() as u64);
+            clipped(start..end, bytes).map(|(offset, length)| Change {
+                lsn: e.lsn,
+                time: e.time,
+                offset,
+                length,
+            })
+        };
+        let wanted = |e: &&Entry| lsns.contains(&e.lsn) && chunks.contains(&e.chunk);
+        let (floor, sealed, open, emptied) = {
+            let log = self.cdp.log.read();
+            let mut sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
+            sealed.sort_by_key(|segment| segment.record.lsns.0);
+            let open = log.open.as_ref().filter(|open| touches(&open.record));
+            let open = open.map(|open| {
+                open.check().map(|()| {
+                    open.entries.values().filter(wanted).filter_map(change).collect::<Vec<Change>>()
+                })
+            });
+            let emptied =
+                log.events.iter().filter(|(lsn, _)| lsns.contains(lsn)).filter_map(|(lsn, event)| {
+                    let (offset, length) = clipped(event.emptied()?, bytes)?;
+                    Some(Change { lsn: *lsn, time: event.time(), offset, length })
+                });
+            (log.floor(), sealed, open.transpose()?, emptied.collect::<Vec<Change>>())
+        };
+        // Of a segment that begins before the floor, records may be there still.
+        let kept = |change: &Change| change.lsn > floor;
+        let (mut count, mut newest) = (0, 0);
+        for segment in sealed {
+            if count >= limit && segment.record.lsns.0 > newest {
+                // What is here, and in all that follow, is newer than what was found.
+                break;
+            }
+            let all = segment.all_entries()?;
+            for change in all.iter().filter(wanted).filter_map(change).filter(kept) {
+                newest = change.lsn.max(newest);
+                count += 1;
+                found.push(change);
+            }
+        }
+        found.extend(open.into_iter().flatten().filter(kept));
+        found.extend(emptied.into_iter().filter(kept));
+        Ok(())
+    }
+}
+
+/// The part of a range that lies in another, as offset and length.
+fn clipped(range: Range<u64>, within: &Range<u64>) -> Option<(u64, u64)> {
+    let (start, end) = (range.start.max(within.start), range.end.min(within.end));
+    (start < end).then(|| (start, end - start))
+}

@@ -1,0 +1,161 @@
+//! Moments: which LSN somebody means, what a volume was then, and read-only devices that show it.
+
+pub(crate) mod changed;
+pub(crate) mod flushes;
+pub(crate) mod history;
+pub(crate) mod reconstruct;
+pub(crate) mod replay;
+pub(crate) mod sample;
+pub(crate) mod spans;
+pub(crate) mod thin;
+pub(crate) mod time;
+
+use crate::branch::pinned::At;
+use crate::branch::{Branch, Foreign};
+use crate::catalog::page::CHUNKS;
+use crate::catalog::{Event, SegmentRecord};
+use crate::cdp::log::record::Entry;
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result, invalid};
+use crate::world::derived_uuid;
+use std::sync::Arc;
+
+/// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them again.
+const CACHED_BYTES: usize = 1 << 20;
+
+/// The identity of the device that shows a volume at an LSN: the same whenever it is opened.
+pub fn moment_uuid(volume: &[u8; 16], lsn: u64) -> [u8; 16] {
+    derived_uuid("hindcast moment", &[volume, &lsn.to_be_bytes()])
+}
+
+impl At {
+    /// Fills `out` from byte `offset`. False where something has to be reconstructed, and that may not be.
+    pub(crate) fn read(&self, core: &Core, out: &mut [u8], offset: u64, may_block: bool) -> Result<bool> {
+        let size = self.branch.chunk_size();
+        let mut done = 0;
+        while done < out.len() {
+            let place = offset + done as u64;
+            let inside = (place % size) as usize;
+            let len = (size as usize - inside).min(out.len() - done);
+            let content = match self.cached(place / size) {
+                Some(content) => content,
+                None if may_block => self.chunk(core, place / size)?,
+                None => return Ok(false),
+            };
+            out[done..done + len].copy_from_slice(&content[inside..inside + len]);
+            done += len;
+        }
+        Ok(true)
+    }
+
+    /// A chunk as it was, from the cache or reconstructed.
+    pub(crate) fn chunk(&self, core: &Core, chunk: u64) -> Result<Arc<[u8]>> {
+        if let Some(content) = self.cached(chunk) {
+            return Ok(content);
+        }
+        let content: Arc<[u8]> = core.chunk_at(&self.branch, chunk, self.lsn)?.into();
+        let mut cache = self.cache.lock();
+        if cache.len() >= (CACHED_BYTES / content.len()).max(1) {
+            cache.remove(0);
+        }
+        cache.push((chunk, content.clone()));
+        Ok(content)
+    }
+}
+
+impl Drop for At {
+    fn drop(&mut self) {
+        self.branch.cdp.unpin(self.lsn);
+    }
+}
+
+pub(crate) fn yet_to_come(of: std::fmt::Arguments<'_>) -> crate::Error {
+    invalid(format!("go to a moment{of}: it is yet to come"))
+}
+
+/// How a moment is looked for: a time is pool time.
+#[derive(Clone, Copy)]
+pub(crate) enum By {
+    Lsn(u64),
+    Time(u64),
+}
+
+impl By {
+    pub(crate) fn reaches(self, lsn: u64, time: u64) -> bool {
+        match self {
+            By::Lsn(most) => lsn <= most,
+            By::Time(most) => time <= most,
+        }
+    }
+}
+
+impl Core {
+    /// The first map page in `first..=last` in which a moment may show anything.
+    pub(crate) fn next_page_at(&self, at: &At, first: u64, last: u64) -> Result<Option<u64>> {
+        let branch = &at.branch;
+        let placed = self.catalog.next_mapped(branch.id, first, last)?;
+        let kept = self.catalog.next_version(branch.id, first * CHUNKS)?.map(|chunk| chunk / CHUNKS);
+        let known = placed.into_iter().chain(kept).min().filter(|page| *page <= last);
+        // Only what comes before that is looked for in the log.
+        let recorded = branch.cdp.next_page(first..known.unwrap_or(last.saturating_add(1)))?;
+        Ok(recorded.or(known))
+    }
+}
+
+impl Branch {
+    /// The last record or event of the branch up to a moment: (LSN, time).
+    pub(crate) fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
+        // Segments that lie before the moment as a whole need not be read, nor those that can't
+        // have anything later.
+        let whole = |r: &SegmentRecord| by.reaches(r.lsns.1, r.times.1);
+        let (mut best, sealed, open) = {
+            let log = self.cdp.log.read();
+            // The first moment that there is may have neither a record nor another event any more.
+            let events = log.events.iter().map(|(lsn, event)| match event {
+                Event::Floor { lsn, time } => (*lsn, *time),
+                _ => (*lsn, event.time()),
+            });
+            let event = events.filter(|(lsn, time)| by.reaches(*lsn, *time)).max();
+            let straddles = |r: &SegmentRecord| by.reaches(r.lsns.0, r.times.0);
+            let sealed: Vec<_> = log.sealed.values().filter(|s| straddles(&s.record)).cloned().collect();
+            let open = log.open.as_ref().filter(|open| straddles(&open.record));
+            let open = open.map(|open| match whole(&open.record) {
+                true => Ok(Some((open.record.lsns.1, open.record.times.1))),
+                false => open.check().map(|()| latest(open.entries.values(), by)),
+            });
+            (event, sealed, open.transpose()?.flatten())
+        };
+        best = best.max(open);
+        let ends = sealed.iter().filter(|s| whole(&s.record)).map(|s| (s.record.lsns.1, s.record.times.1));
+        best = best.max(ends.max());
+        for segment in sealed.iter().filter(|s| !whole(&s.record)) {
+            best = best.max(latest(segment.all_entries()?.iter(), by));
+        }
+        Ok(best)
+    }
+}
+
+fn latest<'a>(entries: impl Iterator<Item = &'a Entry>, by: By) -> Option<(u64, u64)> {
+    entries.filter(|e| by.reaches(e.lsn, e.time)).map(|e| (e.lsn, e.time)).max()
+}
+
+impl Core {
+    /// Fails with [`ErrorKind::Lost`] where moments would be reconstructed from what may lack
+    /// records.
+    pub(crate) fn check_histories(&self) -> Result<()> {
+        match self.salvage.get().and_then(|found| found.histories.as_ref()) {
+            Some(why) => Err(Error::new(ErrorKind::Lost, format!("show a moment of the past: {why}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Foreign {
+    /// Fills `out` from byte `at`.
+    pub(crate) fn read(&self, core: &Core, out: &mut [u8], at: u64) -> Result<()> {
+        match self {
+            Foreign::Image(image) => image.read(out, at, true).map(drop),
+            Foreign::Moment(moment) => moment.read(core, out, at, true).map(drop),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Finding a chunk as it was: from the nearer anchor, forward or backward over the records between, and checked.
+
+use super::replay::Way;
+use crate::branch::{Branch, Line};
+use crate::catalog::Event;
+use crate::cdp::log::codec::lost;
+use crate::cdp::log::{LogState, Patch};
+use crate::codec::crc32c;
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Anchors that are tried on either side, nearest first, when the nearest does not lead there.
+const TRIES: usize = 3;
+
+/// Where a reconstruction starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// An anchor: everything up to this LSN, as the epoch shows it.
+    Epoch(u64, u32),
+    /// What is in place now, in this version of the log.
+    Head(u64),
+}
+
+/// Of all the reasons why no way leads there: the first, but what may pass (an image that is away, a physical volume that does
+/// not answer) comes before what is lost. Nothing is lost while a way may open again.
+fn note(why: &mut Option<Error>, error: Error) {
+    let passes = |error: &Error| !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Corrupt);
+    if why.as_ref().is_none_or(|first| passes(&error) && !passes(first)) {
+        *why = Some(error);
+    }
+}
+
+impl LogState {
+    /// Where reconstructions of a moment can start: before it (nearest first) and after it; none when nothing was recorded
+    /// then.
+    fn starts(&self, lsn: u64, version: u64) -> Option<(Vec<Start>, Vec<Start>)> {
+        let began = self.recording_since(lsn)?;
+        let anchor = |(at, event): (&u64, &Event)| match event {
+            Event::Anchor { epoch, .. } => Some(Start::Epoch(*at, *epoch)),
+            _ => None,
+        };
+        // The anchor with which recording begins comes right before it.
+        let floor = self.floor().max(began.saturating_sub(1));
+        let mut older: Vec<Start> = Vec::new();
+        if floor <= lsn {
+            older.extend(self.events.range(floor..=lsn).rev().filter_map(anchor).take(TRIES));
+        }
+        let off = self.off_after(lsn);
+        let mut newer: Vec<Start> = self
+            .events
+            .range(lsn.saturating_add(1)..)
+            // What a batch brings to its place now is read at the head only.
+            .take_while(|(at, _)| self.applying.as_ref().is_none_or(|a| **at <= a.in_place))
+            .take_while(|(at, _)| off.is_none_or(|off| **at < off))
+            .filter_map(anchor)
+            .take(TRIES)
+            .collect();
+        if off.is_none() && self.settings.is_some() && newer.len() < TRIES {
+            newer.push(Start::Head(version));
+        }
+        Some((older, newer))
+    }
+
+    /// The anchor that a reconstruction of a moment would start at if that is before it: (LSN,
+    /// epoch). `None`: nothing was recorded then; else there may be no anchor.
+    pub(super) fn anchor_before(&self, lsn: u64) -> Option<Option<(u64, u32)>> {
+        let (older, _) = self.starts(lsn, 0)?;
+        Some(older.first().and_then(|start| match start {
+            Start::Epoch(at, epoch) => Some((*at, *epoch)),
+            Start::Head(_) => None,
+        }))
+    }
+
+    /// What emptied a part of the chunk after `from` and up to `to`.
+    fn emptied(&self, chunk: Range<u64>, from: u64, to: u64) -> Vec<(u64, Range<usize>)> {
+        if from >= to {
+            return Vec::new();
+        }
+        let events = self.events.range(from + 1..=to);
+        let parts = events.filter_map(|(at, event)| {
+            let bytes = event.emptied().filter(|b| b.start < chunk.end && b.end > chunk.start)?;
+            let (start, end) = (chunk.start.max(bytes.start), chunk.end.min(bytes.end));
+            Some((*at, (start - chunk.start) as usize..(end - chunk.start) as usize))
+        });
+        parts.collect()
+    }
+}
+
+impl Core {
+    /// A chunk as it was on `branch` right after the record with `lsn`; all up to there must be carried out.
+    pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: u64) -> Result<Vec<u8>> {
+        self.check_histories()?;
+        loop {
+            let version = branch.cdp.version.load(Ordering::SeqCst);
+            let starts = branch.cdp.log.read().starts(lsn, version);
+            let Some((older, newer)) = starts else {
+                return Err(lost(format!(
+                    "reconstruct chunk {chunk} at LSN {lsn}: nothing was recorded then"
+                )));
+            };
+            let mut why = None;
+            for round in 0..older.len().max(newer.len()) {
+                let way = |start: Option<&Start>, forward| {
+                    start.map(|start| (*start, self.way(branch, chunk, *start, lsn, forward)))
+                };
+                // No way leads through content that could not be read when it was replaced.
+                let way = |start, forward| {
+                    way(start, forward)
+                        .map(|(start, way)| (start, self.without_gap(branch, chunk, start, lsn, way)))
+                };
+                let (before, after) = (way(older.get(round), true), way(newer.get(round), false));
+                match self.settle(branch, chunk, lsn, before, after) {
+                    Ok(content) => return Ok(content),
+                    Err(error) => note(&mut why, error),
+                }
+            }
+            if !branch.cdp.holds(version) {
+                // What is in place has moved on since the starts were looked up, or is about to.
+                std::thread::yield_now();
+                continue;
+            }
+            return Err(why.unwrap_or_else(|| {
+                lost(format!("reconstruct chunk {chunk} at LSN {lsn}: no anchor leads there any more"))
+            }));
+        }
+    }
+
+    /// A way from a start to the moment, unless it leads through a gap.
+    fn without_gap(
+        &self,
+        branch: &Branch,
+        chunk: u64,
+        start: Start,
+        lsn: u64,
+        way: Result<Way>,
+    ) -> Result<Way> {
+        let at = match start {
+            Start::Epoch(at, _) => at,
+            Start::Head(_) => u64::MAX,
+        };
+        if self.damage.is_gap_between(branch.id, chunk, at.min(lsn), at.max(lsn)) {
+            return Err(lost(format!(
+                "reconstruct chunk {chunk} at LSN {lsn}: lost before here: what was replaced later could not be read"
+            )));
+        }
+        way
+    }
+
+    /// The way from a start to the moment.
+    fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: u64, forward: bool) -> Result<Way> {
+        let (from, to) = match start {
+            Start::Epoch(at, _) if forward => (at, lsn),
+            Start::Epoch(at, _) => (lsn, at),
+            Start::Head(_) => (lsn, branch.cdp.log.read().last_lsn().max(lsn)),
+        };
+        let size = branch.chunk_size();
+        let emptied = branch.cdp.log.read().emptied(chunk * size..(chunk + 1) * size, from, to);
+        Way::new(&branch.cdp, (chunk, size), from + 1..=to, emptied, forward)
+    }
+
+    /// Goes one of two ways, the shorter one first, and the other if that does not lead there.
+    fn settle(
+        &self,
+        branch: &Arc<Branch>,
+        chunk: u64,
+        lsn: u64,
+        before: Option<(Start, Result<Way>)>,
+        after: Option<(Start, Result<Way>)>,
+    ) -> Result<Vec<u8>> {
+        // The last step before the moment and the first one after it know what the chunk was in between.
+        let known = |way: &Option<(Start, Result<Way>)>| way.as_ref()?.1.as_ref().ok()?.sum;
+        let sum = known(&before).or_else(|| known(&after));
+        let mut ways: Vec<(Start, Result<Way>)> = before.into_iter().chain(after).collect();
+        ways.sort_by_key(|(_, way)| way.as_ref().map_or(usize::MAX, |way| way.len));
+        let mut why: Option<Error> = None;
+        for (start, way) in ways {
+            match way.and_then(|way| self.go(branch, (chunk, lsn), start, &way, sum)) {
+                Ok(content) => return Ok(content),
+                Err(error) => note(&mut why, error),
+            }
+        }
+        Err(why.unwrap_or_else(|| lost(format!("reconstruct chunk {chunk} at LSN {lsn}: no anchor is left"))))
+    }
+
+    fn go(
+        &self,
+        branch: &Arc<Branch>,
+        (chunk, lsn): (u64, u64),
+        start: Start,
+        way: &Way,
+        sum: Option<u32>,
+    ) -> Result<Vec<u8>> {
+        let lost = |why: String| lost(format!("reconstruct chunk {chunk} at LSN {lsn}: {why}"));
+        way.check().map_err(lost)?;
+        let mut content = match start {
+            Start::Epoch(_, epoch) => {
+                self.frozen_chunk(&Line { branch: branch.clone(), epoch, at: None }, chunk)?
+            }
+            Start::Head(version) => self.head_chunk(branch, chunk, version)?,
+        };
+        way.go(&mut content)?;
+        if let Start::Epoch(at, _) = start
+            && !branch.cdp.log.read().events.contains_key(&at)
+        {
+            return Err(lost("its anchor has expired".into()));
+        }
+        if sum.is_some_and(|sum| crc32c(&content) != sum) {
+            return Err(lost(format!("what {} records from {start:?} lead to does not verify", way.len)));
+        }
+        Ok(content)
+    }
+
+    /// What is in place on a branch now, whole though it may be in the middle of being overwritten. Refused when it is of
+    /// another version.
+    fn head_chunk(&self, branch: &Arc<Branch>, chunk: u64, version: u64) -> Result<Vec<u8>> {
+        let _reading = self.readers.enter();
+        let applying = branch.cdp.log.read().applying.clone();
+        let mut content = self.placed_chunk(branch, chunk)?;
+        for (_, start, end, patch) in applying.iter().flat_map(|applying| applying.of(chunk)) {
+            let part = &mut content[*start as usize..*end as usize];
+            match *patch {
+                Patch::Zeros => part.fill(0),
+                Patch::Journal(file, position) => self.read_journal(file, position, part)?,
+            }
+        }
+        if branch.cdp.holds(version) {
+            Ok(content)
+        } else {
+            Err(lost(format!("reconstruct chunk {chunk}: what is in place is newer by now")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cdp::log::Applying;
+    use crate::cdp::write::committing::Committing;
+    use crate::settings::CdpSettings;
+    use crate::testing::Inside;
+
+    /// Three anchors of a batch whose data are not in place yet would hide the one place from which
+    /// a moment before them can be read.
+    #[test]
+    fn nobody_goes_back_from_anchors_of_a_batch_that_is_not_in_place() {
+        let settings = CdpSettings::default();
+        let mut log = LogState::default();
+        log.settings = Some(settings);
+        log.put_event(1, Event::On { settings, begins: true, size: 1 << 20, time: 1 });
+        for (epoch, lsn) in (1..).zip([10, 20, 21, 22]) {
+            log.put_event(lsn, Event::Anchor { epoch, snapshot: epoch.into(), time: lsn });
+        }
+        log.applying = Some(Arc::new(Applying { parts: Vec::new(), in_place: 15 }));
+        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], vec![Start::Head(7)])));
+        assert_eq!(log.starts(5, 7), Some((vec![], vec![Start::Epoch(10, 1), Start::Head(7)])));
+        log.applying = None;
+        let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(lsn, epoch));
+        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], newer.to_vec())));
+    }
+
+    /// Between a commit and its publication the catalog has what no record in memory leads back
+    /// from.
+    #[test]
+    fn what_is_in_place_is_not_taken_while_a_commit_is_under_way() {
+        let inside = Inside::new(1 << 20);
+        inside.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+        inside.write(0, 7, 4096);
+        inside.pool.drain().unwrap();
+        let branch = inside.pool.core.names.read().volume("v").unwrap().line.branch.clone();
+        let version = branch.cdp.version.load(Ordering::SeqCst);
+        let head = || inside.pool.core.head_chunk(&branch, 0, version);
+        assert_eq!(head().unwrap(), [7; 4096]);
+        let committing = Committing::begin(&branch);
+        assert_eq!(head().unwrap_err().kind(), ErrorKind::Lost);
+        drop(committing);
+        assert_eq!(head().unwrap(), [7; 4096]);
+    }
+}

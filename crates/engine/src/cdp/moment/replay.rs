@@ -1,0 +1,252 @@
+//! The way from an anchor to a moment: what changed one chunk between the two, one step after another, in either direction.
+//!
+//! Memory does not grow with the number of steps: what the index says of many records is looked up segment by segment, first to
+//! count them, and once more when the way is gone.
+
+use crate::catalog::SegmentRecord;
+use crate::cdp::log::BranchCdp;
+use crate::cdp::log::codec::{crc_of_zeros, lost};
+use crate::cdp::log::record::Entry;
+use crate::cdp::log::segment::{Sealed, SegmentFile};
+use crate::codec::crc32c;
+use crate::error::{Error, Result};
+use std::borrow::Cow;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+/// So many entries are kept from when they are counted.
+const KEPT: usize = 16 << 10;
+
+/// What one segment has of a chunk.
+struct Part {
+    file: SegmentFile,
+    /// None: there were too many, they are looked up again.
+    entries: Option<Vec<Entry>>,
+    /// None: it was appended to then, and its entries are kept.
+    sealed: Option<Arc<Sealed>>,
+}
+
+/// All records of a chunk with LSNs in a range. What the segments of a log have of one chunk is in order: it was appended in
+/// order.
+struct Records {
+    chunk: u64,
+    lsns: RangeInclusive<u64>,
+    parts: Vec<Part>,
+}
+
+/// A way to a moment.
+pub(super) struct Way {
+    forward: bool,
+    records: Records,
+    /// Bytes of the chunk that became zeros, and at which LSN, in the order in which the way is gone.
+    emptied: Vec<(u64, Range<usize>)>,
+    /// Steps in all.
+    pub(super) len: usize,
+    /// The chunk's sum at the moment, if the step nearest to it knows.
+    pub(super) sum: Option<u32>,
+    /// What does not lead there.
+    obstacle: Option<String>,
+}
+
+impl Way {
+    /// The way over what was recorded of `chunk` in `lsns` and over what `emptied` parts of it, oldest first.
+    pub(super) fn new(
+        cdp: &BranchCdp,
+        chunk: (u64, u64),
+        lsns: RangeInclusive<u64>,
+        mut emptied: Vec<(u64, Range<usize>)>,
+        forward: bool,
+    ) -> Result<Way> {
+        let (chunk, chunk_size) = chunk;
+        let mut obstacle = None;
+        let mut nearest: Option<Entry> = None;
+        let mut count = 0;
+        let records = Records::find(cdp, chunk, lsns, |entries| {
+            let leads =
+                |e: &Entry| if forward { e.encoding.leads_forward() } else { e.encoding.leads_backward() };
+            if let Some(entry) = entries.iter().find(|e| obstacle.is_none() && !leads(e)) {
+                obstacle = Some(format!("the record with LSN {}", entry.lsn));
+            }
+            nearest = if forward {
+                entries.last().copied().or(nearest)
+            } else {
+                nearest.or(entries.first().copied())
+            };
+            count += entries.len();
+        })?;
+        if !forward && !emptied.is_empty() {
+            obstacle.get_or_insert_with(|| "a discard".to_owned());
+        }
+        // Backward nothing is known of what was emptied, and forward only if that was the whole chunk.
+        let last = if forward { emptied.last() } else { emptied.first() };
+        let is_nearer = |at: u64| nearest.is_none_or(|record| (at > record.lsn) == forward);
+        let sum = match last.filter(|(at, _)| is_nearer(*at)) {
+            Some((_, range)) => {
+                (forward && range.len() as u64 == chunk_size).then(|| crc_of_zeros(chunk_size))
+            }
+            None => nearest.map(|record| if forward { record.after } else { record.before }),
+        };
+        if !forward {
+            emptied.reverse();
+        }
+        Ok(Way { forward, records, len: count + emptied.len(), emptied, sum, obstacle })
+    }
+
+    /// Fails if there is something on the way that does not lead in its direction.
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
+        let direction = if self.forward { "forward" } else { "backward" };
+        let blocked =
+            |what: &String| Err(format!("{what} does not lead {direction}, and the other way is lost"));
+        self.obstacle.as_ref().map_or(Ok(()), blocked)
+    }
+
+    /// Turns what the chunk holds at the start into what it held at the moment.
+    pub(super) fn go(&self, content: &mut [u8]) -> Result<()> {
+        let mut emptied = self.emptied.iter().peekable();
+        // The sum of what the last step led to.
+        let mut known = None;
+        for part in 0..self.records.parts.len() {
+            let part =
+                &self.records.parts[if self.forward { part } else { self.records.parts.len() - 1 - part }];
+            let entries = self.records.entries(part)?;
+            for n in 0..entries.len() {
+                let entry = &entries[if self.forward { n } else { entries.len() - 1 - n }];
+                while let Some(discard) = emptied.next_if(|(at, _)| (*at < entry.lsn) == self.forward) {
+                    self.empty(content, discard, &mut known)?;
+                }
+                let payload = part.file.payload(entry)?;
+                let changed = content.get_mut(entry.bytes());
+                let changed = changed.ok_or_else(|| {
+                    let (lsn, chunk) = (entry.lsn, entry.chunk);
+                    lost(format!("apply the CDP record with LSN {lsn}: it does not fit chunk {chunk}"))
+                })?;
+                entry.encoding.apply(changed, &payload);
+                known = Some(if self.forward { entry.after } else { entry.before });
+            }
+        }
+        emptied.try_for_each(|discard| self.empty(content, discard, &mut known))
+    }
+
+    /// A part of the chunk becomes zeros. Its sum is not known any more then, so what was there is looked at before.
+    fn empty(
+        &self,
+        content: &mut [u8],
+        (lsn, range): &(u64, Range<usize>),
+        known: &mut Option<u32>,
+    ) -> Result<()> {
+        if known.is_some_and(|sum| crc32c(content) != sum) {
+            let chunk = self.records.chunk;
+            return Err(lost(format!(
+                "apply the discard with LSN {lsn} to chunk {chunk}: it does not verify before"
+            )));
+        }
+        content[range.clone()].fill(0);
+        *known = (range.len() == content.len()).then(|| crc_of_zeros(content.len() as u64));
+        Ok(())
+    }
+}
+
+impl Records {
+    /// Looks them up, and shows those of each segment, in order.
+    fn find(
+        cdp: &BranchCdp,
+        chunk: u64,
+        lsns: RangeInclusive<u64>,
+        mut look: impl FnMut(&[Entry]),
+    ) -> Result<Records> {
+        let mut records = Records { chunk, lsns, parts: Vec::new() };
+        let lsns = records.lsns.clone();
+        if lsns.is_empty() {
+            return Ok(records);
+        }
+        let touches = |r: &SegmentRecord| {
+            r.lsns.0 <= *lsns.end() && r.lsns.1 >= *lsns.start() && (r.chunks.0..=r.chunks.1).contains(&chunk)
+        };
+        let (sealed, mut open) = {
+            let log = cdp.log.read();
+            let sealed: Vec<(u64, Arc<Sealed>)> =
+                log.sealed.iter().filter(|(_, s)| touches(&s.record)).map(|(n, s)| (*n, s.clone())).collect();
+            let open = log.open.as_ref().filter(|o| touches(&o.record));
+            let open =
+                open.map(|o| Ok::<_, Error>((o.file.clone(), o.find(chunk, lsns.clone())?))).transpose()?;
+            (sealed, open)
+        };
+        let mut kept = 0;
+        let mut put_open = |records: &mut Records, look: &mut dyn FnMut(&[Entry]), before: u64| {
+            if let Some((file, entries)) = open.take_if(|(file, _)| file.head.seq < before) {
+                look(&entries);
+                records.parts.push(Part { file, entries: Some(entries), sealed: None });
+            }
+        };
+        for (seq, segment) in sealed {
+            put_open(&mut records, &mut look, seq);
+            let entries = segment.find(chunk, lsns.clone())?;
+            look(&entries);
+            if entries.is_empty() {
+                continue;
+            }
+            kept += entries.len();
+            records.parts.push(Part {
+                file: segment.file.clone(),
+                entries: (kept <= KEPT).then_some(entries),
+                sealed: Some(segment),
+            });
+        }
+        put_open(&mut records, &mut look, u64::MAX);
+        Ok(records)
+    }
+
+    fn entries<'a>(&self, part: &'a Part) -> Result<Cow<'a, [Entry]>> {
+        match (&part.entries, &part.sealed) {
+            (Some(entries), _) => Ok(Cow::Borrowed(entries)),
+            (None, Some(sealed)) => sealed.find(self.chunk, self.lsns.clone()).map(Cow::Owned),
+            (None, None) => Ok(Cow::Borrowed(&[])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{BlockDevice, WriteOp};
+    use crate::info::Moment;
+    use crate::settings::{AnchorPolicy, CdpSettings, Encoding};
+    use crate::testing::Inside;
+    use bytes::Bytes;
+
+    /// However often a chunk was written to, few of its records are held in memory.
+    #[test]
+    fn many_records_of_one_chunk() {
+        for encoding in [Encoding::Parity, Encoding::Redo] {
+            let site = Inside::new(1 << 20);
+            let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+            site.pool.set_cdp("v", Some(settings)).unwrap();
+            let volume = site.pool.open_volume("v", false).unwrap();
+            let first = site.pool.stats().sequenced_lsn + 1;
+            let written = |n: u64| Bytes::from(n.to_le_bytes().repeat(64));
+            let place = |n: u64| n % 8 * 512;
+            let count = 3 * KEPT as u64 + 100;
+            for n in 0..count {
+                let mut op = [WriteOp::new(place(n), written(n))];
+                volume.write(&mut op, false);
+                op[0].result.clone().unwrap();
+            }
+            site.pool.drain().unwrap();
+            let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
+            let way = Way::new(&branch.cdp, (0, 4096), 0..=u64::MAX, Vec::new(), true).unwrap();
+            assert_eq!(way.len as u64, count);
+            let held = way.records.parts.iter().filter(|part| part.sealed.is_some());
+            let held: usize = held.filter_map(|part| part.entries.as_ref()).map(Vec::len).sum();
+            assert!(held <= KEPT && way.records.parts.iter().any(|part| part.entries.is_none()), "{held}");
+            // From the first anchor, and from now (with parities).
+            for n in [8, 9, 1000, count / 2 - 1, count / 2 + 1, count - 10, count - 1] {
+                let view = site.pool.open_moment("v", &Moment::Lsn(first + n)).unwrap();
+                let mut found = vec![0; 4096];
+                view.read(0, &mut found).unwrap();
+                let expected = |sector: u64| written(n - (n + 8 - sector) % 8);
+                let wrong = (0..8).find(|s| found[*s as usize * 512..][..512] != expected(*s));
+                assert_eq!(wrong, None, "after write {n}");
+            }
+        }
+    }
+}

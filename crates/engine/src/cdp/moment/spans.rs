@@ -1,0 +1,54 @@
+//! The stretches of a volume's history: which branch it wrote to, from when to when.
+
+use crate::branch::Branch;
+use crate::catalog::LineRecord;
+use crate::core::Core;
+use std::sync::Arc;
+
+/// A volume's past on one branch.
+pub(crate) struct Stretch {
+    pub(crate) branch: Arc<Branch>,
+    /// (LSN, time) from which on nothing was recorded there any more: CDP was switched off, or the volume went over to another
+    /// branch. `None` while it goes on.
+    pub(crate) until: Option<(u64, u64)>,
+    /// A younger one has expired: this one has, too, whatever is wanted now.
+    pub(crate) outlived: bool,
+}
+
+impl Core {
+    /// The stretches of a volume's past of which something is there, oldest first.
+    pub(crate) fn stretches(&self, volume: u64) -> Vec<Stretch> {
+        let lines = self.lines.read();
+        let names = self.names.read();
+        let of_volume = lines.get(&volume).into_iter().flatten();
+        let mut found: Vec<Stretch> = Vec::new();
+        for (lsn, line) in of_volume {
+            let LineRecord::Branch { branch: id, time } = line else { continue };
+            if let Some(last) = found.last_mut() {
+                // A branch comes twice in a row, with CDP off between.
+                if last.branch.id == *id {
+                    continue;
+                }
+                last.until.get_or_insert((*lsn, *time));
+            }
+            let recorded = names.branches.get(id).filter(|b| !b.cdp.log.read().events.is_empty());
+            let Some(branch) = recorded else {
+                found.iter_mut().for_each(|older| older.outlived = true);
+                continue;
+            };
+            // It may have been switched on again, and that is yet to be carried out.
+            let off = branch.cdp.log.read().is_off().filter(|_| !branch.cdp.is_on());
+            found.push(Stretch { branch: branch.clone(), until: off, outlived: false });
+        }
+        found
+    }
+}
+
+impl Core {
+    /// The first LSN that a volume can go back to; none: the largest of all.
+    pub(crate) fn begins(&self, volume: u64) -> u64 {
+        let stretches = self.stretches(volume);
+        let begins = stretches.iter().filter_map(|s| s.branch.cdp.log.read().begins());
+        begins.map(|(lsn, _)| lsn).min().unwrap_or(u64::MAX)
+    }
+}

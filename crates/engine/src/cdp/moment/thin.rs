@@ -1,0 +1,332 @@
+//! Where a moment may show anything, found without reconstructing it: for block status.
+//!
+//! What is told is never less than what there is. A chunk at a moment is the chunk at the anchor
+//! before, with the records between the two applied ([`crate::cdp::moment::reconstruct`]). So where nothing is
+//! recorded between them it is what the anchor's epoch has of it, by the map; where something is,
+//! it counts as data, whatever that was. What an event emptied in between (a long discard, a
+//! smaller size) and no record touched is zeros: records may have come before or after, so one is
+//! enough to decide against zeros.
+//!
+//! The oldest moments of a history have no anchor before them any more; they are found backward,
+//! from anchors behind them, or from what is in place. A chunk that was not recorded since then is
+//! what one of those has of it. Nothing is lost without a version or a record: what changes a chunk
+//! is recorded, or it comes behind an anchor, for which a version keeps what was there (long
+//! discards, smaller sizes, all that comes after CDP was switched off). So a chunk with nothing in
+//! place, without a version and without a record since shows what lies below the branch. What
+//! leaves its place is a version or a record: the catalog knows both as soon as it knows that it
+//! left, the log in memory only a little later, and a batch leaves staging after that. So the map
+//! is asked first, then staging, then the log: what the map has lost is found in one of the two.
+//! What is staged counts as data, whatever it is.
+//!
+//! What of a history can't be read, or has expired, counts as data: who reads it gets the error,
+//! not zeros. A chunk with a gap (content that could not be read when it was replaced) has records
+//! where that is.
+
+use super::changed::Recorded;
+use crate::branch::pinned::At;
+use crate::branch::{Branch, HEAD, Line};
+use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
+use crate::core::Core;
+use crate::error::{ErrorKind, Result};
+use crate::map::Held;
+use crate::staging::union;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Staged ranges found by one look: bounds its memory.
+const STAGED_PER_LOOK: usize = 4096;
+
+/// What a moment of a branch has somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// Perhaps something.
+    Data,
+    /// Zeros.
+    Zeros,
+    /// Nothing itself: what lies below the branch shows.
+    Below,
+}
+
+/// Ranges end to end.
+#[derive(Default)]
+struct Parts(Vec<(Range<u64>, Shown)>);
+
+impl Parts {
+    fn push(&mut self, range: Range<u64>, shown: Shown) {
+        match self.0.last_mut() {
+            Some((last, kind)) if *kind == shown => last.end = range.end,
+            _ => self.0.push((range, shown)),
+        }
+    }
+
+    /// The same with other ranges, in order and apart from one another, over them.
+    fn under(self, over: &[Range<u64>], shown: Shown) -> Parts {
+        let mut over = over.iter().peekable();
+        let mut found = Parts::default();
+        for (part, kind) in self.0 {
+            let mut at = part.start;
+            while at < part.end {
+                while over.next_if(|range| range.end <= at).is_some() {}
+                let (end, kind) = match over.peek() {
+                    Some(range) if range.start <= at => (range.end.min(part.end), shown),
+                    Some(range) => (range.start.min(part.end), kind),
+                    None => (part.end, kind),
+                };
+                found.push(at..end, kind);
+                at = end;
+            }
+        }
+        found
+    }
+
+    fn in_bytes(self, chunk_size: u64, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
+        let clamp = |chunk: u64| chunk.saturating_mul(chunk_size).clamp(bytes.start, bytes.end);
+        let parts = self.0.into_iter().map(|(part, shown)| (clamp(part.start)..clamp(part.end), shown));
+        parts.filter(|(part, _)| !part.is_empty()).collect()
+    }
+}
+
+impl Core {
+    /// What a moment has in `bytes`, end to end from their start on, chunk by chunk; perhaps not to
+    /// their end, but at least in one chunk.
+    pub(crate) fn shown_at(&self, at: &At, bytes: Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
+        match self.look_at(at, &bytes) {
+            // A read of it may still succeed (another way leads there), or fails in a way of its
+            // own.
+            Err(error) if error.kind() != ErrorKind::Poisoned => Ok(vec![(bytes, Shown::Data)]),
+            found => found,
+        }
+    }
+
+    fn look_at(&self, at: &At, bytes: &Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
+        self.check_histories()?;
+        let (branch, lsn) = (at.branch(), at.place().1);
+        loop {
+            let Some(anchor) = branch.cdp.log.read().anchor_before(lsn) else {
+                return Ok(vec![(bytes.clone(), Shown::Data)]);
+            };
+            let found = match anchor {
+                Some((from, epoch)) => self.shown_since(branch, (from, epoch), lsn, bytes),
+                None => self.shown_until(branch, lsn, bytes),
+            };
+            let log = branch.cdp.log.read();
+            // It came too late to be held: of what was recorded since, something may be gone.
+            if log.floor() > lsn || log.recording_since(lsn).is_none() {
+                return Ok(vec![(bytes.clone(), Shown::Data)]);
+            }
+            // One that expired meanwhile may have been dissolved, and its records with it.
+            if anchor.is_none_or(|(from, _)| log.events.contains_key(&from)) {
+                return found;
+            }
+        }
+    }
+
+    /// From the anchor before.
+    fn shown_since(
+        &self,
+        branch: &Arc<Branch>,
+        (from, epoch): (u64, u32),
+        lsn: u64,
+        bytes: &Range<u64>,
+    ) -> Result<Vec<(Range<u64>, Shown)>> {
+        let mut bytes = bytes.clone();
+        let recorded = Recorded::since_anchor(branch, from, lsn);
+        let records = recorded.records(&mut bytes)?;
+        let (size, chunks) = (branch.chunk_size(), branch.chunks(bytes.start, bytes.end - bytes.start));
+        let line = Line { branch: branch.clone(), epoch, at: None };
+        // Whole chunks only.
+        let emptied =
+            recorded.emptied().into_iter().map(|range| range.start.div_ceil(size)..range.end / size);
+        let emptied = union(emptied.filter(|range| range.start < range.end).collect());
+        let placed = self.placed_in(&line, chunks)?;
+        let parts = placed.under(&emptied, Shown::Zeros).under(&touched(branch, &records), Shown::Data);
+        Ok(parts.in_bytes(size, &bytes))
+    }
+
+    /// From what is behind the moment: there is no anchor before it.
+    fn shown_until(
+        &self,
+        branch: &Arc<Branch>,
+        lsn: u64,
+        bytes: &Range<u64>,
+    ) -> Result<Vec<(Range<u64>, Shown)>> {
+        let (mut bytes, size) = (bytes.clone(), branch.chunk_size());
+        let chunks = branch.chunks(bytes.start, bytes.end - bytes.start);
+        let placed = self.ever_placed_in(branch, chunks)?;
+        let mut changed = staged(branch, &mut bytes);
+        changed.extend(Recorded::since_anchor(branch, lsn, u64::MAX).records(&mut bytes)?);
+        let parts = placed.under(&touched(branch, &changed), Shown::Data);
+        Ok(parts.in_bytes(size, &bytes))
+    }
+
+    /// What the map of a line has.
+    fn placed_in(&self, line: &Line, chunks: Range<u64>) -> Result<Parts> {
+        let mut parts = Parts::default();
+        let mut chunk = chunks.start;
+        while chunk < chunks.end {
+            let number = chunk / CHUNKS;
+            let mut end = (chunks.end - 1) / CHUNKS + 1;
+            let held = self.map.held(line, number, &mut end)?;
+            let next =
+                if held == Held::Page { number + 1 } else { end }.saturating_mul(CHUNKS).min(chunks.end);
+            match held {
+                Held::Nothing => parts.push(chunk..next, Shown::Below),
+                Held::Hole(_) => parts.push(chunk..next, Shown::Zeros),
+                Held::Page => {
+                    let page = self.map.load(line, number)?;
+                    for chunk in chunk..next {
+                        let shown = match page.get(MapPage::locate(chunk).1) {
+                            None => Shown::Below,
+                            Some(Entry { slot: Slot::HOLE, .. }) => Shown::Zeros,
+                            Some(_) => Shown::Data,
+                        };
+                        parts.push(chunk..chunk + 1, shown);
+                    }
+                }
+            }
+            chunk = next;
+        }
+        Ok(parts)
+    }
+
+    /// What a branch has in place, or any version of. A hole may have come at any time, so it says
+    /// nothing.
+    fn ever_placed_in(&self, branch: &Arc<Branch>, chunks: Range<u64>) -> Result<Parts> {
+        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let mut parts = Parts::default();
+        let mut chunk = chunks.start;
+        while chunk < chunks.end {
+            let (number, last) = (chunk / CHUNKS, (chunks.end - 1) / CHUNKS);
+            // In this order: what leaves its place becomes a version.
+            let placed = self.catalog.next_mapped(branch.id, number, last)?;
+            let kept = self.catalog.next_version(branch.id, number * CHUNKS)?.map(|chunk| chunk / CHUNKS);
+            let next =
+                placed.into_iter().chain(kept).min().map_or(chunks.end, |page| page.saturating_mul(CHUNKS));
+            if next > chunk {
+                let next = next.min(chunks.end);
+                parts.push(chunk..next, Shown::Below);
+                chunk = next;
+                continue;
+            }
+            let end = (number + 1).saturating_mul(CHUNKS).min(chunks.end);
+            let page = self.map.load(&head, number)?;
+            let kept = self.catalog.versions_in(branch.id, chunk..end)?;
+            let kept: BTreeSet<u64> = kept.iter().map(|version| version.key.1).collect();
+            for chunk in chunk..end {
+                let placed = page.get(MapPage::locate(chunk).1).is_some_and(|entry| entry.slot != Slot::HOLE);
+                let shown = if placed || kept.contains(&chunk) { Shown::Data } else { Shown::Below };
+                parts.push(chunk..chunk + 1, shown);
+            }
+            chunk = end;
+        }
+        Ok(parts)
+    }
+}
+
+/// What is staged of a branch. Shortens `bytes` to what the answer covers, at least one chunk.
+fn staged(branch: &Branch, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
+    if branch.staging.is_empty() {
+        return Vec::new();
+    }
+    let (mut found, end) = branch.staging.touched(bytes.clone(), 0..=HEAD, STAGED_PER_LOOK);
+    if end < bytes.end {
+        // Something is staged there too, so what chunk that is in is known.
+        found.push(end..end + 1);
+        bytes.end = end.next_multiple_of(branch.chunk_size()).min(bytes.end);
+    }
+    found
+}
+
+/// The chunks that ranges of bytes lie in.
+fn touched(branch: &Branch, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    union(ranges.iter().map(|range| branch.chunks(range.start, range.end - range.start)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Event;
+    use crate::device::BlockDevice;
+    use crate::settings::{AnchorPolicy, CdpSettings};
+    use crate::staging;
+    use crate::testing::Inside;
+
+    /// A volume whose first chunk was written before a moment without an anchor before it.
+    fn without_an_anchor() -> (Inside, Arc<At>) {
+        let inside = Inside::new(16 << 20);
+        let settings = CdpSettings { anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+        inside.pool.set_cdp("v", Some(settings)).unwrap();
+        let lsn = inside.write(0, 1, 4096);
+        inside.pool.drain().unwrap();
+        let branch = inside.pool.core.names.read().volume("v").unwrap().line.branch.clone();
+        branch.cdp.change(|log| {
+            let is_anchor =
+                |(at, event): (&u64, &Event)| matches!(event, Event::Anchor { .. }).then_some(*at);
+            let anchors: Vec<u64> = log.events.iter().filter_map(is_anchor).collect();
+            assert!(!anchors.is_empty());
+            anchors.into_iter().for_each(|at| log.remove_event(at));
+        });
+        (inside, At::new(&branch, lsn))
+    }
+
+    /// The log in memory follows the catalog: in between a chunk that was discarded is in neither,
+    /// but staged still.
+    #[test]
+    fn what_a_batch_takes_away_is_data_all_the_time() {
+        let (Inside { pool, .. }, at) = without_an_anchor();
+        let look = || pool.core.shown_at(&at, 0..3 * 4096).unwrap();
+        let shown = [(0..4096, Shown::Data), (4096..3 * 4096, Shown::Below)];
+        assert_eq!(look(), shown, "in place");
+        let v = pool.open_volume("v", false).unwrap();
+        v.discard(0, 4096, true).unwrap();
+        assert_eq!(look(), shown, "staged");
+        pool.drain().unwrap();
+        assert_eq!(look(), shown, "recorded");
+        // As between the commit and what is published after it.
+        let branch = at.branch();
+        let mut open = None;
+        branch.cdp.change(|log| open = log.open.take());
+        assert!(open.is_some() && branch.staging.is_empty());
+        assert_eq!(look(), [(0..3 * 4096, Shown::Below)], "it is nowhere else");
+        let lsn = pool.stats().sequenced_lsn;
+        branch.staging.insert_range(1, staging::Range { start: 0, end: 4096, lsn, keeps_space: false });
+        assert_eq!(look(), shown, "committed");
+        branch.cdp.change(|log| log.open = open);
+        assert_eq!(look(), shown, "published");
+    }
+
+    /// Much that is staged shortens the answer, chunk by chunk.
+    #[test]
+    fn looks_at_what_is_staged_are_bounded() {
+        let (inside, at) = without_an_anchor();
+        let branch = at.branch();
+        let chunks = 3 * STAGED_PER_LOOK as u64;
+        for n in 0..chunks {
+            let start = n * 8192 + 512;
+            let range = staging::Range { start, end: start + 512, lsn: 1000 + n, keeps_space: false };
+            branch.staging.insert_range(1, range);
+        }
+        let (mut start, end, mut looks) = (0, chunks * 8192, 0);
+        while start < end {
+            for (part, shown) in inside.pool.core.shown_at(&at, start..end).unwrap() {
+                assert_eq!(part, start..start + 4096);
+                assert_eq!(shown == Shown::Data, start % 8192 == 0);
+                start = part.end;
+            }
+            looks += 1;
+        }
+        assert!((2..=4).contains(&looks), "{looks} looks");
+    }
+
+    /// A moment that was opened as it expired.
+    #[test]
+    fn what_has_expired_is_data() {
+        let (inside, at) = without_an_anchor();
+        let bytes = 8192..16384;
+        assert_eq!(inside.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes.clone(), Shown::Below)]);
+        let lsn = at.place().1 + 1;
+        at.branch().cdp.change(|log| log.put_event(0, Event::Floor { lsn, time: 1 }));
+        assert_eq!(inside.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes, Shown::Data)]);
+    }
+}

@@ -1,0 +1,30 @@
+//! Times on the wall as times of the pool, and how far back any history goes.
+
+use crate::core::Core;
+use std::sync::atomic::Ordering;
+
+impl Core {
+    /// Compares the clocks, so that a jump is known before anything rests on a time.
+    pub(crate) fn look_at_clock(&self) {
+        let (lsn, time) = self.journal.last();
+        self.clock.compare(lsn, time);
+        if self.clock.wants_pruning() {
+            // What is sequenced and not carried out may begin a history.
+            let settled = self.positions.settled_time.load(Ordering::Acquire);
+            self.clock.prune(self.oldest_history().unwrap_or(u64::MAX).min(settled));
+        }
+    }
+
+    /// The pool time of a time on the wall; none: it is yet to come.
+    pub(crate) fn pool_time(&self, wall: u64) -> Option<u64> {
+        self.look_at_clock();
+        self.clock.at(wall, self.now())
+    }
+
+    /// The pool time at which the oldest history begins.
+    pub(crate) fn oldest_history(&self) -> Option<u64> {
+        let volumes: Vec<u64> = self.lines.read().keys().copied().collect();
+        let stretches = volumes.into_iter().filter_map(|id| self.stretches(id).into_iter().next());
+        stretches.filter_map(|s| s.branch.cdp.log.read().begins().map(|(_, time)| time)).min()
+    }
+}

@@ -1,0 +1,596 @@
+//! Appending to a branch's log: what a batch adds, written and synced before the commit that makes it count.
+
+use crate::branch::Branch;
+use crate::catalog::{GroupRecord, RunRecord, SegmentRecord, Txn};
+use crate::cdp::log::codec::{Packer, crc_after};
+use crate::cdp::log::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_packed_index, put_record};
+use crate::cdp::log::segment::{Open, Sealed, SegmentDisk, SegmentFile};
+use crate::cdp::log::shared::SharedLog;
+use crate::cdp::log::stretch::index_room;
+use crate::cdp::log::{Applying, LogState};
+use crate::codec::crc32c;
+use crate::disk::{Aligned, Dir, Lane, OpenFiles, SyncPurpose};
+use crate::error::{Error, Result};
+use crate::settings::{CdpSettings, Compression, Encoding};
+use crate::units::SECTOR;
+use std::sync::Arc;
+
+/// Segments are closed when they have so many bytes, or as many as a journal segment if that is less.
+pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
+/// A segment of a history with a limit in bytes is closed at this part of the limit, but never
+/// below [`MIN_SEGMENT`].
+const LIMIT_PARTS: u64 = 8;
+const MIN_SEGMENT: u64 = 256 << 10;
+/// A segment is closed when it has so many records: the index of the open one is in memory.
+pub(crate) const MAX_RECORDS: u64 = 64 << 10;
+/// The least that [`MAX_RECORDS`] shrinks to, where very many branches are recorded.
+pub(crate) const LEAST_RECORDS: u64 = 512;
+/// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
+const PIECE: usize = 2 << 20;
+/// Pieces that may wait while another one is written.
+pub(crate) const WAITING: usize = 1;
+/// Room in a piece for the record with which it is full, and the index behind it, mostly.
+const PIECE_MARGIN: usize = 256 << 10;
+/// Full segments that wait for their sync, each held open. They are synced in a row in the end:
+/// what the first makes durable of the file system's own is done for the others, too.
+const MAX_UNSYNCED: usize = 8;
+/// Where the first group of a segment starts.
+pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
+
+/// Where segments of a branch come from.
+#[derive(Clone)]
+pub(crate) struct Shelf {
+    pub(crate) dir: Arc<dyn Dir>,
+    pub(crate) files: OpenFiles,
+    pub(crate) pool: [u8; 16],
+    pub(crate) branch: u64,
+    /// Segments are closed when they have so many bytes.
+    pub(crate) limit: u64,
+    /// Segments are closed when they have so many records.
+    pub(crate) most: u64,
+}
+
+impl Shelf {
+    /// The same for a history with these settings. Retention forgets whole segments, so the
+    /// segments of a history with a limit in bytes are small beside the limit.
+    pub(crate) fn fit(mut self, settings: &CdpSettings) -> Shelf {
+        if let Some(bytes) = settings.retention.bytes {
+            self.limit = self.limit.min((bytes / LIMIT_PARTS).max(MIN_SEGMENT));
+        }
+        self
+    }
+
+    /// A new file. What an earlier life left under its name, never committed, goes.
+    pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<(SegmentFile, SegmentDisk)> {
+        let head = SegmentHead { pool: self.pool, branch: self.branch, seq, edition };
+        let failed = |e| Error::io(format!("create {}", head.file_name()), e);
+        let (file, disk) = self.files.create(head.file_name()).map_err(failed)?;
+        disk.set_len(0).map_err(failed)?;
+        let mut block = head.encode();
+        block.resize(FIRST_GROUP as usize, 0);
+        disk.write_at(&block, 0).map_err(failed)?;
+        Ok((SegmentFile::new(head, file), SegmentDisk::new(head, disk)))
+    }
+}
+
+/// A segment that is being written.
+pub(crate) struct Draft {
+    pub(crate) file: SegmentFile,
+    /// Held open from the first write until all is synced.
+    disk: Option<SegmentDisk>,
+    pub(crate) record: SegmentRecord,
+    pub(crate) groups: Vec<GroupRecord>,
+    /// Groups that the catalog knows.
+    known_groups: usize,
+    /// Entries that are not in memory yet.
+    pub(crate) fresh: Vec<Entry>,
+    /// The entries of the group that is being gathered.
+    entries: Vec<Entry>,
+    /// How far the file is written, or is about to be, and what comes there.
+    written: u64,
+    buffer: Aligned,
+}
+
+impl Draft {
+    /// A new segment, empty.
+    pub(crate) fn new((file, disk): (SegmentFile, SegmentDisk)) -> Draft {
+        let record = SegmentRecord::empty(file.head.edition, 0, FIRST_GROUP);
+        Draft::of((file, disk), record, Vec::new())
+    }
+
+    /// A draft that goes on where `record` ends.
+    pub(crate) fn of(
+        (file, disk): (SegmentFile, SegmentDisk),
+        record: SegmentRecord,
+        groups: Vec<GroupRecord>,
+    ) -> Draft {
+        let known_groups = groups.len();
+        let (fresh, entries, written, buffer) = (Vec::new(), Vec::new(), record.end, Aligned::default());
+        let disk = Some(disk);
+        Draft { file, disk, record, groups, known_groups, fresh, entries, written, buffer }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    /// Begins the run of a branch in this shared segment.
+    pub(crate) fn begin_run(&mut self, branch: u64) {
+        self.file = self.file.of_run(branch);
+        self.record = SegmentRecord { sealed: true, ..SegmentRecord::empty(0, self.len(), self.len()) };
+    }
+
+    /// Ends the run with its index. None when the run is empty.
+    pub(crate) fn end_run(&mut self, lane: &mut Lane) -> Result<Option<SegmentRecord>> {
+        if self.entries.is_empty() {
+            return Ok(None);
+        }
+        self.record.index_at = self.len();
+        self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
+        put_packed_index(&self.entries, self.salt(), self.buffer.append());
+        self.entries.clear();
+        self.record.end = self.len();
+        if self.buffer.len() >= PIECE {
+            self.write(lane)?;
+        }
+        Ok(Some(self.record))
+    }
+
+    /// Writes the rest of the runs up to the end of a block. No later run shares a block with them.
+    pub(crate) fn end_runs(&mut self, lane: &mut Lane) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        self.buffer.pad();
+        self.write(lane)
+    }
+
+    /// The salt of the records that come next.
+    fn salt(&self) -> u32 {
+        self.file.salt()
+    }
+
+    /// Adds a record; its place is found here, and `payload` adds what it holds and tells how that is compressed.
+    pub(crate) fn push(
+        &mut self,
+        lane: &mut Lane,
+        mut entry: Entry,
+        epoch: u32,
+        payload: impl FnOnce(&mut Vec<u8>) -> Compression,
+    ) -> Result<()> {
+        if self.buffer.is_empty() {
+            self.buffer = Aligned::with_capacity(PIECE + PIECE_MARGIN);
+        }
+        entry.at = self.len() as u32;
+        let salt = self.salt();
+        put_record(&mut entry, epoch, salt, self.buffer.append(), payload);
+        let record = &mut self.record;
+        record.records += 1;
+        record.written += entry.raw_len() as u64;
+        record.payload += u64::from(entry.stored);
+        let widen = |(first, last): &mut (u64, u64), at: u64| {
+            *first = at.min(*first);
+            *last = at.max(*last);
+        };
+        widen(&mut record.lsns, entry.lsn);
+        widen(&mut record.times, entry.time);
+        widen(&mut record.chunks, entry.chunk);
+        self.entries.push(entry);
+        if self.buffer.len() >= PIECE { self.write(lane) } else { Ok(()) }
+    }
+
+    /// Writes the group that was gathered, with its index.
+    pub(crate) fn end_group(&mut self, lane: &mut Lane) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        self.buffer.pad();
+        let (start, index_at, records) = (self.record.end, self.len(), self.entries.len() as u64);
+        self.groups.push(GroupRecord { start, index_at, records });
+        self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
+        put_index(&self.entries, self.salt(), self.buffer.append());
+        self.fresh.append(&mut self.entries);
+        self.record.end = self.len();
+        self.write(lane)
+    }
+
+    /// Hands on the whole blocks that were gathered.
+    fn write(&mut self, lane: &mut Lane) -> Result<()> {
+        let whole = self.buffer.len() / BLOCK_LEN * BLOCK_LEN;
+        let mut rest = Aligned::default();
+        if whole < self.buffer.len() {
+            rest = Aligned::with_capacity(PIECE + PIECE_MARGIN);
+            rest.append().extend_from_slice(&self.buffer[whole..]);
+        }
+        let mut blocks = std::mem::replace(&mut self.buffer, rest);
+        blocks.truncate(whole);
+        let (file, at) = (self.disk()?, self.written);
+        self.written += whole as u64;
+        lane.run(move || {
+            let failed = |e| Error::io(format!("append to {}", file.head.file_name()), e);
+            file.disk.write_past_cache(&blocks, at).map_err(failed)
+        })
+    }
+
+    /// Closes the segment. `earlier` are the entries that it had before it was drafted.
+    pub(crate) fn seal(&mut self, lane: &mut Lane, earlier: impl Iterator<Item = Entry>) -> Result<()> {
+        self.record.sealed = true;
+        if let [only] = self.groups[..] {
+            self.record.index_at = only.index_at;
+            return Ok(());
+        }
+        let mut all: Vec<Entry> = earlier.chain(self.fresh.iter().copied()).collect();
+        all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
+        put_index(&all, self.salt(), self.buffer.append());
+        self.record.index_at = self.record.end;
+        self.record.end = self.len();
+        self.write(lane)
+    }
+
+    fn disk(&self) -> Result<SegmentDisk> {
+        self.disk.clone().map_or_else(|| self.file.open(), Ok)
+    }
+
+    /// Makes all of it durable. From here on the file may be closed.
+    pub(crate) fn sync(&mut self, lane: &mut Lane, purpose: SyncPurpose) -> Result<()> {
+        let Some(file) = self.disk.take() else { return Ok(()) };
+        lane.run(move || {
+            let failed = |e| Error::io(format!("sync {}", file.head.file_name()), e).lasting();
+            file.disk.sync(purpose).map_err(failed)
+        })
+    }
+}
+
+/// One record, before it is encoded.
+pub(crate) struct Item {
+    pub(crate) lsn: u64,
+    pub(crate) time: u64,
+    pub(crate) chunk: u64,
+    pub(crate) epoch: u32,
+    /// Byte range inside the chunk.
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// Takes the records of one branch's part of a batch.
+pub(crate) trait Records {
+    fn encoding(&self) -> Encoding;
+
+    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the
+    /// sum after it then. Of a whole chunk `redo` does not look at `old`.
+    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()>;
+}
+
+impl Item {
+    /// The record that replaces `old` by `new`, but for its place and payload.
+    pub(crate) fn entry(
+        &self,
+        (branch, encoding): (&Branch, Encoding),
+        old: &[u8],
+        sum: &mut u32,
+        new: &[u8],
+    ) -> Entry {
+        let behind = branch.chunk_size() - self.end as u64;
+        let before = *sum;
+        *sum = match (self.start, behind) {
+            (0, 0) => crc32c(new),
+            _ => crc_after(before, crc32c(old), crc32c(new), behind),
+        };
+        Entry {
+            chunk: self.chunk,
+            lsn: self.lsn,
+            time: self.time,
+            at: 0,
+            stored: 0,
+            first_sector: (self.start as u64 / SECTOR) as u32,
+            sectors: ((self.end - self.start) as u64 / SECTOR) as u32,
+            before,
+            after: *sum,
+            encoding,
+            compression: Compression::None,
+        }
+    }
+}
+
+/// Appends the payload of a record that replaces `old` by `new`; how it is compressed.
+pub(crate) fn put_payload(
+    (encoding, packer): (Encoding, &mut Packer),
+    old: &[u8],
+    new: &[u8],
+    out: &mut Vec<u8>,
+) -> Compression {
+    let from = out.len();
+    encoding.put_payload(old, new, out);
+    packer.pack(out, from)
+}
+
+/// Adds the records of a batch to the log of one branch, in segments of its own.
+pub(crate) struct Appender {
+    branch: Arc<Branch>,
+    shelf: Shelf,
+    settings: CdpSettings,
+    packer: Packer,
+    lane: Lane,
+    next_seq: u64,
+    /// Where the log ended.
+    from: LogEnd,
+    current: Option<Draft>,
+    /// The current one is the log's open segment: its entries are in memory.
+    continued: bool,
+    /// The open segment is closed before the first record that comes.
+    ends: bool,
+    /// The number of the next segment, taken over from a run.
+    seq: Option<u64>,
+    sealed: Vec<Draft>,
+    new_files: bool,
+    /// Why its syncs are made.
+    purpose: SyncPurpose,
+}
+
+/// Where what is appended to a log goes: the number of the next segment; and the number, edition and length of the open one.
+type LogEnd = (u64, Option<(u64, u32, u64)>);
+
+fn end_of(log: &LogState) -> LogEnd {
+    (log.next_seq, log.open.as_ref().map(|o| (o.file.head.seq, o.file.head.edition, o.record.end)))
+}
+
+/// What a batch has added to the log of one branch, on disk and durable.
+pub(crate) struct Appended {
+    branch: Arc<Branch>,
+    added: Added,
+    next_seq: u64,
+}
+
+enum Added {
+    /// Segments of the branch's own. `continued`: `open` goes on with the log's open segment.
+    Segments { sealed: Vec<Draft>, open: Option<Box<Draft>>, continued: bool },
+    /// A run. Its number among the branch's segments is `next_seq` - 1.
+    Run { file: SegmentFile, record: SegmentRecord },
+}
+
+impl Appender {
+    /// `beside`: writes on a thread of its own.
+    pub(crate) fn new(
+        branch: &Arc<Branch>,
+        shelf: Shelf,
+        settings: CdpSettings,
+        beside: bool,
+    ) -> Result<Appender> {
+        let log = branch.cdp.log.read();
+        let open = |o: &Open| {
+            Ok::<_, Error>(Draft::of((o.file.clone(), o.file.open()?), o.record, o.groups.clone()))
+        };
+        let current = log.open.as_ref().map(open).transpose()?;
+        // Numbers grow with LSNs, so nothing is appended before runs. Nothing is appended to a
+        // damaged segment either: it would be lost with it.
+        let ends = log.is_open_behind() || log.open.as_ref().is_some_and(|open| open.incomplete);
+        Ok(Appender {
+            branch: branch.clone(),
+            shelf,
+            settings,
+            packer: Packer::new(settings.compression)?,
+            lane: Lane::new(beside, WAITING),
+            next_seq: log.next_seq,
+            from: end_of(&log),
+            continued: current.is_some(),
+            current,
+            ends,
+            seq: None,
+            sealed: Vec::new(),
+            new_files: false,
+            purpose: SyncPurpose::Cdp,
+        })
+    }
+
+    /// For sorting runs apart. `seq` is the number of the new segment that the records go to;
+    /// without it they go to the end of the open segment. Only [`Appender::seal`] closes that
+    /// segment. A new segment behind the open one closes the open one first.
+    pub(crate) fn for_runs(branch: &Arc<Branch>, shelf: Shelf, seq: Option<u64>) -> Result<Appender> {
+        let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
+        let shelf = Shelf { limit: u64::MAX, most: u64::MAX, ..shelf };
+        let mut appender = Appender::new(branch, shelf, settings, false)?;
+        let open = appender.current.as_ref().map(|draft| draft.file.head.seq);
+        (appender.seq, appender.purpose) = (seq, SyncPurpose::CdpSorted);
+        appender.ends = seq.is_some_and(|seq| open.is_some_and(|open| open < seq));
+        if seq.is_some() && !appender.ends {
+            (appender.current, appender.continued) = (None, false);
+        }
+        Ok(appender)
+    }
+
+    /// Were files made? The caller makes their names durable.
+    pub(crate) fn take_new_names(&mut self) -> bool {
+        std::mem::take(&mut self.new_files)
+    }
+
+    /// Bytes and records of the segment that is being written.
+    pub(crate) fn current(&self) -> (u64, u64) {
+        self.current.as_ref().map_or((0, 0), |draft| (draft.len(), draft.record.records))
+    }
+
+    /// Does the log still end where this began, and is it kept in the same way?
+    pub(crate) fn continues_log(&self) -> bool {
+        let log = self.branch.cdp.log.read();
+        self.from == end_of(&log) && log.settings == Some(self.settings)
+    }
+
+    /// Waits until what was gathered for the disk is there; tells how many bytes are, behind where the log ends.
+    pub(crate) fn settle(&mut self) -> Result<u64> {
+        self.lane.settle()?;
+        let written = self.sealed.iter().chain(&self.current).map(|draft| draft.written).sum::<u64>();
+        Ok(written - self.from.1.map_or(0, |(_, _, end)| end))
+    }
+
+    /// Adds a record. `payload` adds what it holds and tells how that is compressed.
+    pub(crate) fn put(
+        &mut self,
+        entry: Entry,
+        epoch: u32,
+        payload: impl FnOnce(&mut Packer, &mut Vec<u8>) -> Compression,
+    ) -> Result<()> {
+        if std::mem::take(&mut self.ends) {
+            self.seal()?;
+        }
+        let draft = match &mut self.current {
+            Some(draft) => draft,
+            none => {
+                let seq = self.seq.take().unwrap_or(self.next_seq);
+                let created = self.shelf.create(seq, 0)?;
+                (self.next_seq, self.new_files) = (self.next_seq.max(seq + 1), true);
+                none.insert(Draft::new(created))
+            }
+        };
+        let packer = &mut self.packer;
+        draft.push(&mut self.lane, entry, epoch, |out| payload(packer, out))?;
+        let full = draft.len() >= self.shelf.limit || draft.record.records >= self.shelf.most;
+        if full { self.seal() } else { Ok(()) }
+    }
+
+    pub(crate) fn seal(&mut self) -> Result<()> {
+        let Some(mut draft) = self.current.take() else { return Ok(()) };
+        draft.end_group(&mut self.lane)?;
+        let log = self.branch.cdp.log.read();
+        let open = log.open.as_ref().filter(|_| std::mem::take(&mut self.continued));
+        if open.is_some_and(|open| open.incomplete) {
+            // An index of what is left would hide that something is missing.
+            draft.record.index_at = draft.record.end;
+            draft.record.sealed = true;
+        } else {
+            let earlier = open.into_iter().flat_map(|open| open.entries.values().copied());
+            draft.seal(&mut self.lane, earlier)?;
+        }
+        drop(log);
+        self.sealed.push(draft);
+        // Segments may be small, and a batch long.
+        match self.sealed.len().checked_sub(MAX_UNSYNCED) {
+            Some(oldest) => self.sealed[oldest].sync(&mut self.lane, self.purpose),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes it durable. None when nothing was added.
+    pub(crate) fn finish(mut self) -> Result<Option<Appended>> {
+        let open_grew = self.current.as_ref().is_some_and(|draft| !draft.entries.is_empty());
+        if let Some(draft) = &mut self.current {
+            draft.end_group(&mut self.lane)?;
+        }
+        if self.sealed.is_empty() && !open_grew {
+            return Ok(None);
+        }
+        for draft in self.sealed.iter_mut().chain(&mut self.current) {
+            draft.sync(&mut self.lane, self.purpose)?;
+        }
+        self.lane.join()?;
+        if self.new_files {
+            let failed = |e| Error::io("sync the data directory", e).lasting();
+            self.shelf.dir.sync(SyncPurpose::Dir).map_err(failed)?;
+        }
+        // A new segment among the runs leaves the open one as it is.
+        let (sealed, open, continued) = (self.sealed, self.current.map(Box::new), self.continued);
+        let added = Added::Segments { sealed, open, continued };
+        Ok(Some(Appended { branch: self.branch, added, next_seq: self.next_seq }))
+    }
+}
+
+impl Records for Appender {
+    fn encoding(&self) -> Encoding {
+        self.settings.encoding
+    }
+
+    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
+        let encoding = self.settings.encoding;
+        let entry = item.entry((&self.branch, encoding), old, sum, new);
+        self.put(entry, item.epoch, |packer, out| put_payload((encoding, packer), old, new, out))
+    }
+}
+
+impl Appended {
+    /// A run, which takes the next number among the branch's segments.
+    pub(crate) fn run(branch: Arc<Branch>, file: SegmentFile, record: SegmentRecord) -> Appended {
+        let next_seq = branch.cdp.log.read().next_seq + 1;
+        Appended { branch, added: Added::Run { file, record }, next_seq }
+    }
+
+    pub(crate) fn is_run(&self) -> bool {
+        matches!(self.added, Added::Run { .. })
+    }
+
+    /// By how much more, or less, is to be kept for closing the open segment.
+    pub(crate) fn closing_room(&self) -> i64 {
+        let Added::Segments { open, continued, sealed } = &self.added else { return 0 };
+        let log = self.branch.cdp.log.read();
+        let replaced = *continued || sealed.iter().any(|draft| log.is_open(draft.file.head.seq));
+        let before = if replaced { log.closing_room() } else { 0 };
+        open.as_ref().map_or(0, |draft| index_room(draft.record.records)) as i64 - before as i64
+    }
+
+    /// Makes it count, with everything else of the transaction.
+    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
+        let branch = self.branch.id;
+        let (sealed, open) = match &self.added {
+            Added::Segments { sealed, open, .. } => (sealed, open),
+            Added::Run { file, record } => {
+                let run = RunRecord { branch, seq: self.next_seq - 1, record: *record };
+                return txn.put_cdp_run((file.head.seq, record.start), &run);
+            }
+        };
+        for draft in sealed {
+            let seq = draft.file.head.seq;
+            txn.put_cdp_segment(branch, seq, &draft.record)?;
+            (0..draft.known_groups).try_for_each(|n| txn.remove_cdp_group(branch, seq, n as u64))?;
+        }
+        if let Some(draft) = open {
+            let seq = draft.file.head.seq;
+            txn.put_cdp_segment(branch, seq, &draft.record)?;
+            for (n, group) in draft.groups.iter().enumerate().skip(draft.known_groups) {
+                txn.put_cdp_group(branch, seq, n as u64, group)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows it to readers, after the commit and before anything of the batch is to be found in the map. `applying` is what
+    /// will be written over what is in place.
+    pub(crate) fn publish(self, shared: &SharedLog, applying: Applying) {
+        if let Added::Run { file, record } = &self.added {
+            shared.added(file, record.end);
+        }
+        let branch = self.branch.clone();
+        branch.cdp.change(|log| {
+            self.show(log);
+            log.applying = Some(Arc::new(applying));
+        });
+    }
+
+    /// Takes it into the log.
+    pub(crate) fn show(self, log: &mut LogState) {
+        log.next_seq = self.next_seq;
+        let (sealed, open, continued) = match self.added {
+            Added::Segments { sealed, open, continued } => (sealed, open, continued),
+            Added::Run { file, record } => {
+                return log.put_sealed(self.next_seq - 1, Arc::new(Sealed::new(file, record)));
+            }
+        };
+        for draft in sealed {
+            let seq = draft.file.head.seq;
+            if log.is_open(seq) {
+                log.open = None;
+            }
+            log.put_sealed(seq, Arc::new(Sealed::new(draft.file, draft.record)));
+        }
+        if let Some(draft) = open {
+            let (mut entries, incomplete) = log
+                .open
+                .take()
+                .filter(|_| continued)
+                .map_or_else(Default::default, |o| (o.entries, o.incomplete));
+            entries.extend(draft.fresh.iter().map(|e| ((e.chunk, e.lsn), *e)));
+            let (file, record, groups) = (draft.file, draft.record, draft.groups);
+            log.open = Some(Open { file, record, groups, entries, incomplete });
+        }
+    }
+
+    pub(crate) fn branch(&self) -> &Arc<Branch> {
+        &self.branch
+    }
+}

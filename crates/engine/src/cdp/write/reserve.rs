@@ -1,0 +1,297 @@
+//! The room that histories are promised in the data directory's file system, before a write is acknowledged (I6).
+//!
+//! What a journal record will take in the log is known only when it is destaged: how well it compresses, which batch it is part
+//! of. Promised is the most that it can be, and what is left over comes back with the commit that follows the batch. A log
+//! grows by
+//!
+//! - for each record its header and its payload, which is no longer than the range that it is about, and an entry in the
+//!   index of its group;
+//! - for each batch the blocks that its group and that group's index do not fill;
+//! - for each segment its head, and the index that closes it. A segment is closed long after its first records came: for
+//!   as long as it is open, the index of what it has stays promised ([`crate::cdp::log::stretch::index_room`]).
+
+use crate::branch::Branch;
+use crate::cdp::log::record::{BLOCK_LEN, ENTRIES, HEADER_LEN};
+use crate::cdp::log::stretch::STRETCH_ROOM;
+use crate::core::Core;
+use crate::error::{Error, Result, no_space};
+use crate::journal::place::Place;
+use crate::journal::record::Kind;
+use crate::journal::{Record, Sequencing};
+use crate::settings::LONG_DISCARD;
+use std::sync::atomic::Ordering;
+
+/// A record's header, its share of a block of its group's index, and of one of its segment's.
+const RECORD_ROOM: u64 = HEADER_LEN as u64 + 2 * (BLOCK_LEN as u64).div_ceil(ENTRIES as u64);
+/// Of what records take, one part in so many covers the segments in their middle, four blocks each:
+/// a segment is closed by 256 KiB at least, or by 512 records, for which as much was promised.
+const SEGMENT_PARTS: u64 = 8;
+
+/// The most bytes that a record of the journal adds to the log of its branch, but for [`STRETCH_ROOM`].
+fn record_room(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u64 {
+    if kind == Kind::Discard && length > LONG_DISCARD {
+        return 0;
+    }
+    let chunks = branch.chunks(offset, length);
+    let records = length + (chunks.end - chunks.start) * RECORD_ROOM;
+    records + records.div_ceil(SEGMENT_PARTS)
+}
+
+/// At open: what a record of the journal was promised, if it will be recorded.
+pub(crate) fn promised(branch: &Branch, record: (Kind, u64, u64), place: &Place, batch: u64) -> u64 {
+    let (kind, offset, length) = record;
+    if !branch.cdp.is_on() {
+        return 0;
+    }
+    let room = record_room(branch, kind, offset, length);
+    if room == 0 { 0 } else { room + branch.cdp.stretch.lock().extend(place, batch) }
+}
+
+/// The room that was promised to the records of a request. Dropped under the sequencing lock, once the last of them is
+/// sequenced: what none of them took is given back.
+pub(crate) struct Room<'a> {
+    core: &'a Core,
+    /// Promised, and not taken yet.
+    left: u64,
+    taken: u64,
+    last: u64,
+}
+
+impl<'a> Room<'a> {
+    /// Promises what `records` of a branch may take; `None` when it can't be.
+    pub(crate) fn promise(core: &'a Core, branch: &Branch, records: &[Record]) -> Option<Room<'a>> {
+        let mut left = 0;
+        if branch.cdp.is_on() {
+            let room = |r: &Record| record_room(branch, r.kind, r.offset, r.length);
+            let journaled: u64 = records.iter().map(|r| r.data.len() as u64).sum();
+            // Records may be larger than stretches, and then each begins one.
+            let stretch = core.options.batch_bytes.clamp(1, core.config.segment_size);
+            let stretches = (2 + 2 * journaled / stretch).min(records.len() as u64);
+            left = records.iter().map(room).sum::<u64>() + stretches * STRETCH_ROOM;
+        }
+        let promised = left == 0 || core.space.try_reserve_log(left);
+        let refused = &core.positions.history_refused;
+        if promised && left > 0 && refused.load(Ordering::Relaxed) {
+            refused.store(false, Ordering::Relaxed);
+        }
+        // Only what was promised may be given back, when it is dropped.
+        promised.then(|| Room { core, left, taken: 0, last: 0 })
+    }
+
+    /// Takes what the next record needs, which is about to be sequenced: whether it will be recorded is known now.
+    pub(crate) fn take(&mut self, branch: &Branch, record: &Record, next: &Sequencing<'_>) -> Result<()> {
+        if !branch.cdp.is_on() {
+            return Ok(());
+        }
+        let mut place = next.place(record.data.len() as u64);
+        place.cut = place.cut.max(self.core.positions.preserved.load(Ordering::Relaxed));
+        let mut room = record_room(branch, record.kind, record.offset, record.length);
+        room += branch.cdp.stretch.lock().extend(&place, self.core.options.batch_bytes);
+        if room > self.left {
+            if !self.core.space.try_reserve_log(room - self.left) {
+                return Err(no_room());
+            }
+            self.left = room;
+        }
+        self.left -= room;
+        self.taken += room;
+        Ok(())
+    }
+
+    /// The record that took was sequenced.
+    pub(crate) fn sequenced(&mut self, lsn: u64) {
+        self.last = lsn;
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if self.taken + self.left > 0 {
+            self.core.space.assign_log(self.last, self.taken, self.left);
+        }
+    }
+}
+
+/// What a write is told that can't be recorded.
+pub(crate) fn no_room() -> Error {
+    no_space(
+        "promise room for the write's history: the data directory's file system is full; free some, keep less history, or switch CDP off",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::BranchRecord;
+    use crate::cdp::log::Applying;
+    use crate::cdp::log::record::SHARED;
+    use crate::cdp::log::shared::SharedLog;
+    use crate::cdp::log::stretch::{GROUP_ROOM, Stretch};
+    use crate::cdp::write::append::{
+        Appender, Item, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, Records, Shelf,
+    };
+    use crate::cdp::write::runs::Runs;
+    use crate::disk::{Dir, MemDir, OpenFiles, OpenMode};
+    use crate::settings::{CdpSettings, Compression, Encoding, Method};
+    use crate::units::SECTOR;
+    use crate::world::{Rng, SplitMix};
+    use std::sync::Arc;
+
+    struct Log {
+        dir: MemDir,
+        shelf: Shelf,
+        branch: Arc<Branch>,
+        settings: CdpSettings,
+        lsn: u64,
+    }
+
+    impl Log {
+        fn new(chunk_log2: u8, limit: u64, compression: Compression) -> Log {
+            let dir = MemDir::new();
+            let record = BranchRecord::new(chunk_log2, None, Method::Redirect);
+            let branch = Arc::new(Branch::new(7, &record, None, 512, Arc::default()));
+            let files = OpenFiles::new(Arc::new(dir.clone()), 8);
+            let shelf = Shelf {
+                dir: Arc::new(dir.clone()),
+                files,
+                pool: [1; 16],
+                branch: 7,
+                limit,
+                most: MAX_RECORDS,
+            };
+            let settings = CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() };
+            Log { dir, shelf, branch, settings, lsn: 0 }
+        }
+
+        fn bytes(&self) -> u64 {
+            let len = |name: &String| self.dir.open(name, OpenMode::Existing).unwrap().len().unwrap();
+            self.dir.list().unwrap().iter().map(len).sum()
+        }
+
+        /// Appends a batch of records, of so many sectors at so many; by how much it made the log, and what closing it takes, longer,
+        /// and how much of that was promised.
+        fn append(&mut self, records: &[(u64, u64)], rng: &SplitMix) -> (i64, u64) {
+            let (before, mut promised) = (self.bytes(), GROUP_ROOM);
+            let mut appender = Appender::new(&self.branch, self.shelf.clone(), self.settings, false).unwrap();
+            let chunk_size = self.branch.chunk_size();
+            for (at, sectors) in records {
+                let (offset, end) = (at * SECTOR, (at + sectors) * SECTOR);
+                self.lsn += 1;
+                promised += record_room(&self.branch, Kind::Write, offset, end - offset);
+                for chunk in self.branch.chunks(offset, end - offset) {
+                    let base = chunk * chunk_size;
+                    let start = (offset.max(base) - base) as usize;
+                    let end = (end.min(base + chunk_size) - base) as usize;
+                    let old: Vec<u8> = match self.settings.compression {
+                        Compression::None => vec![rng.next() as u8 | 1; end - start],
+                        _ => vec![0; end - start],
+                    };
+                    let new = old.clone();
+                    let item = Item { lsn: self.lsn, time: self.lsn, chunk, epoch: 1, start, end };
+                    appender.push(&item, &old, &mut 0, &new).unwrap();
+                }
+            }
+            let appended = appender.finish().unwrap().unwrap();
+            let closing = appended.closing_room();
+            appended.publish(&SharedLog::default(), Applying { parts: Vec::new(), in_place: u64::MAX });
+            ((self.bytes() - before) as i64 + closing, promised)
+        }
+    }
+
+    #[test]
+    fn no_batch_takes_more_than_was_promised() {
+        let rng = SplitMix::new(3);
+        let below = |n: u64| rng.next() % n;
+        for round in 0..12u64 {
+            let chunk_log2 = [9, 12, 14, 17][round as usize % 4];
+            let mut log = Log::new(chunk_log2, 256 << 10, Compression::None);
+            log.shelf.most = [MAX_RECORDS, LEAST_RECORDS][round as usize % 2];
+            // Where nearly all of it is: in single records, in groups of a few, in whole segments.
+            let most = [1, 6, 60][round as usize / 4];
+            for batch in 0..80 {
+                let record = |_| (below(4096), 1 + below([1, 8, 256][below(3) as usize]));
+                let records: Vec<(u64, u64)> = (0..1 + below(most)).map(record).collect();
+                let (taken, promised) = log.append(&records, &rng);
+                assert!(taken <= promised as i64, "round {round}, batch {batch}: {taken} of {promised}");
+                assert!(taken > 0);
+            }
+        }
+    }
+
+    /// A run in a shared segment takes no more than a group, and no more once it is sorted apart
+    /// than is promised for that.
+    #[test]
+    fn no_run_takes_more_than_was_promised() {
+        let rng = SplitMix::new(4);
+        let below = |n: u64| rng.next() % n;
+        for round in 0..8u64 {
+            let chunk_log2 = [9, 12, 14, 17][round as usize % 4];
+            let log = Log::new(chunk_log2, 256 << 10, Compression::None);
+            let (shared, mut lsn) = (SharedLog::default(), 0);
+            let shelf = Shelf { branch: SHARED, ..log.shelf.clone() };
+            for batch in 0..60 {
+                let before = log.bytes();
+                let mut runs = Runs::new(&shared, shelf.clone(), false).unwrap();
+                let mut writer = runs.writer(&log.branch, log.settings).unwrap();
+                let mut promised = GROUP_ROOM;
+                for _ in 0..1 + below([1, 60][round as usize / 4]) {
+                    let chunk_sectors = log.branch.chunk_size() / SECTOR;
+                    let (chunk, sectors) = (below(512), 1 + below(chunk_sectors));
+                    let length = sectors * SECTOR;
+                    lsn += 1;
+                    promised +=
+                        record_room(&log.branch, Kind::Write, chunk * log.branch.chunk_size(), length);
+                    let old: Vec<u8> = (0..length).map(|_| rng.next() as u8 | 1).collect();
+                    let item = Item { lsn, time: lsn, chunk, epoch: 1, start: 0, end: length as usize };
+                    writer.push(&item, &old, &mut 0, &old).unwrap();
+                }
+                let appended = writer.finish().unwrap().unwrap();
+                runs.finish().unwrap();
+                assert_eq!(appended.closing_room(), 0);
+                appended.publish(&shared, Applying { parts: Vec::new(), in_place: u64::MAX });
+                let taken = log.bytes() - before;
+                assert!(taken <= promised, "round {round}, batch {batch}: {taken} of {promised}");
+            }
+            while !log.branch.cdp.log.read().runs.is_empty() {
+                let before = log.bytes();
+                let (room, closing) = crate::upkeep::sort::sort_one(&log.branch, &log.shelf, &shared);
+                let taken = (log.bytes() - before) as i64 + closing;
+                assert!(taken <= room as i64, "round {round}: {taken} of {room}");
+            }
+        }
+    }
+
+    #[test]
+    fn nor_do_very_many_records_that_hardly_take_anything() {
+        many_records(MAX_RECORDS);
+        many_records(LEAST_RECORDS);
+    }
+
+    fn many_records(most: u64) {
+        let rng = SplitMix::new(3);
+        let mut log = Log::new(9, MAX_SEGMENT, Compression::ZeroRun);
+        log.shelf.most = most;
+        let records: Vec<(u64, u64)> = (0..9000).map(|n| (n * 8, 8)).collect();
+        // The index that closes the segment is of all of them, and comes with the last.
+        let mut closed = 0;
+        for _ in 0..4 {
+            let segments = log.dir.list().unwrap().len();
+            let (taken, promised) = log.append(&records, &rng);
+            assert!(taken <= promised as i64, "{taken} of {promised}");
+            closed += log.dir.list().unwrap().len() - segments;
+        }
+        assert!(closed >= 4, "{closed} segments");
+    }
+
+    #[test]
+    fn each_stretch_of_the_journal_is_promised_its_groups_once() {
+        let mut stretch = Stretch::default();
+        let place = |segment, at, after, cut| Place { segment, at, after, cut };
+        let mut extend = |place| stretch.extend(&place, 1000) > 0;
+        assert!(extend(place(4, 900, 10, 0)) && !extend(place(4, 950, 11, 0)));
+        assert!(extend(place(4, 1000, 12, 0)), "so far on that another batch may begin");
+        assert!(!extend(place(4, 1999, 20, 12)), "what was cut before");
+        assert!(extend(place(4, 1999, 21, 21)), "and since");
+        assert!(extend(place(5, 1999, 22, 21)), "the next segment");
+    }
+}

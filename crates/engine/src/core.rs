@@ -1,0 +1,159 @@
+//! [`Core`]: all parts of an open pool, without the state of background work.
+//!
+//! Folders above add methods to it, for what they do with several parts. Nothing here runs by
+//! itself: [`crate::destage`] and [`crate::upkeep`] do the work.
+
+use crate::branch::namespace::Namespace;
+use crate::catalog::progress::Scrub;
+use crate::catalog::{Catalog, LineRecord};
+use crate::cdp::log::flushes::Flushes;
+use crate::cdp::log::shared::SharedLog;
+use crate::clock::PoolClock;
+use crate::damage::Damage;
+use crate::disk::{CountingDir, OpenFiles};
+use crate::error::{ErrorKind, Result};
+use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
+use crate::grace::Readers;
+use crate::info::{JournalLoss, Salvage};
+use crate::journal::Journal;
+use crate::map::Map;
+use crate::settings::{PoolConfig, PoolOptions};
+use crate::shortage::{Deletions, Shortages};
+use crate::space::catalog_room::CatalogRoom;
+use crate::space::pv::PvTable;
+use crate::space::reservations::Space;
+use crate::space::stamping::Stamping;
+use crate::world::World;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The parts of an open pool, without the state of background work.
+///
+/// Lock order: `pv_operations`, a branch's `bringing`, the destager's state, `names`, the journal's
+/// sequencing lock, then leaves.
+pub(crate) struct Core {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) config: PoolConfig,
+    pub(crate) options: PoolOptions,
+    pub(crate) dir: Arc<CountingDir>,
+    /// Files that are opened when they are used: those of histories.
+    pub(crate) files: OpenFiles,
+    /// Segments of histories that branches share.
+    pub(crate) shared: SharedLog,
+    pub(crate) world: World,
+    pub(crate) clock: Arc<PoolClock>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) journal: Journal,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) damage: Damage,
+    pub(crate) shortages: Shortages,
+    pub(crate) catalog_room: CatalogRoom,
+    pub(crate) readers: Readers,
+    pub(crate) space: Space,
+    pub(crate) map: Map,
+    pub(crate) pvs: PvTable,
+    pub(crate) names: AlarmedRwLock<Namespace>,
+    pub(crate) positions: SharedPositions,
+    pub(crate) deletions: Mutex<Deletions>,
+    /// What happened to volumes: volume, LSN.
+    pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
+    pub(crate) flushes: Flushes,
+    pub(crate) scrub: Scrub,
+    pub(crate) stamping: Stamping,
+    /// Physical volumes are added, drained and removed one at a time.
+    pub(crate) pv_operations: AlarmedMutex<()>,
+    pub(crate) work: Work,
+    pub(crate) journal_loss: OnceLock<JournalLoss>,
+    /// What an opening for salvage found; set once, by that.
+    pub(crate) salvage: OnceLock<Salvage>,
+    /// It was opened to be read, whatever its parts are: nothing of it may be kept.
+    pub(crate) only_shown: AtomicBool,
+    pub(crate) _lock: Box<dyn Send + Sync>,
+}
+
+/// What others than the destager want to know of its state.
+#[derive(Default)]
+pub(crate) struct SharedPositions {
+    pub(crate) preserved: AtomicU64,
+    pub(crate) destaged: AtomicU64,
+    /// Everything up to here is in place and to be found, though the catalog may not say so yet; and a time before which
+    /// nothing is sequenced that is not.
+    pub(crate) settled: AtomicU64,
+    pub(crate) settled_time: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) allocated: AtomicU64,
+    /// The last write that needed room for its history was refused.
+    pub(crate) history_refused: AtomicBool,
+    /// Snapshots deleted by policy.
+    pub(crate) auto_deleted: AtomicU64,
+    /// Bytes of slots that were freed and can be given out again, since the pool was opened.
+    pub(crate) returned: AtomicU64,
+    /// Bytes that histories have lost by being compressed harder.
+    pub(crate) compacted: AtomicU64,
+    /// Runs that were brought to segments of their branches' own.
+    pub(crate) sorted: AtomicU64,
+    /// What preserving has cost.
+    pub(crate) preserving: crate::branch::counters::PreserveCounters,
+    /// A draining physical volume waits for space elsewhere.
+    pub(crate) drain_stalled: AtomicBool,
+    /// Why a branch that is being made complete does not get on.
+    pub(crate) completion_stalled: Mutex<Option<String>>,
+}
+
+/// Wakes the maintenance thread.
+#[derive(Default)]
+pub(crate) struct Work {
+    pub(crate) wanted: Mutex<bool>,
+    /// Calls so far.
+    pub(crate) kicks: AtomicU64,
+    /// When policies are looked at again, by the monotonic clock.
+    pub(crate) policies_after: AtomicU64,
+    pub(crate) signal: Condvar,
+    pub(crate) closed: AtomicBool,
+    /// Closing has ended, and went well.
+    pub(crate) done: AtomicBool,
+}
+
+impl Core {
+    /// The largest data of one journal record: a longer write may survive a crash in part.
+    pub(crate) fn max_record_bytes(&self) -> u64 {
+        crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)
+    }
+
+    /// Pool time, as the next record would have it at least.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now().max(self.journal.last().1)
+    }
+
+    /// Tells the maintenance thread that there is work.
+    pub(crate) fn kick(&self) {
+        self.work.kicks.fetch_add(1, Ordering::Relaxed);
+        let mut wanted = self.work.wanted.lock();
+        if !*wanted {
+            *wanted = true;
+            self.work.signal.notify_all();
+        }
+    }
+
+    /// Refuses when the pool is closed or poisoned.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        if self.work.closed.load(Ordering::Acquire) {
+            return Err(crate::error::Error::new(ErrorKind::Poisoned, "use the pool: it is closed"));
+        }
+        self.fault.check()
+    }
+
+    /// The pool was opened to be read, whatever its parts are: nothing of it is kept, and no backup
+    /// is made of it.
+    pub(crate) fn is_only_shown(&self) -> bool {
+        self.only_shown.load(Ordering::Acquire)
+    }
+
+    /// The pool was closed, and that went well: nothing is committed any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.work.done.load(Ordering::Acquire) && self.fault.check().is_ok()
+    }
+}

@@ -1,0 +1,239 @@
+//! What destage carries out as one: a batch of records, or a run of control records.
+
+use super::record::Recorder;
+use crate::branch::{Branch, Foreign};
+use crate::catalog::Control;
+use crate::catalog::page::{MapPage, Slot};
+use crate::error::Result;
+use crate::fault::died;
+use crate::journal::Located;
+use crate::journal::record::{Header, Kind};
+use crate::units::BLOCK;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
+
+/// What comes next in the journal.
+pub(super) enum Collected {
+    Nothing,
+    Records(Batch),
+    /// A control record that is carried out alone: (LSN and time, what is to be done).
+    Control((u64, u64), Control, Reserved),
+    Run(Run),
+}
+
+/// Long discards and control records that share a commit, without data between them. At most the
+/// first of the discards has anything to free.
+#[derive(Default)]
+pub(crate) struct Run {
+    pub(super) last_lsn: u64,
+    pub(super) last_time: u64,
+    /// In order: (LSN and time, what is to be done).
+    pub(super) steps: Vec<((u64, u64), Step)>,
+    /// Rows of the catalog that these change.
+    pub(crate) rows: usize,
+    pub(super) reserved: Reserved,
+}
+
+/// One record of a [`Run`].
+pub(crate) enum Step {
+    Control(Control),
+    Discard(DiscardRange),
+}
+
+impl Run {
+    pub(crate) fn push(&mut self, header: &Header, step: Step) {
+        self.steps.push(((header.lsn, header.time), step));
+        self.passed(header);
+    }
+
+    /// Takes what the run discards out of staging.
+    pub(super) fn unstage(&self) {
+        for ((lsn, _), step) in &self.steps {
+            if let Step::Discard(range) = step {
+                range.branch.staging.remove(std::iter::empty(), *lsn);
+            }
+        }
+    }
+
+    pub(crate) fn passed(&mut self, header: &Header) {
+        (self.last_lsn, self.last_time) = (header.lsn, header.time);
+    }
+}
+
+/// Reservations that end with a record: (log2 of the slot size, slots).
+pub(super) type Reserved = Vec<(u8, u64)>;
+
+/// A range of a branch to discard, in bytes.
+pub(crate) struct DiscardRange {
+    pub(super) branch: Arc<Branch>,
+    pub(super) epoch: u32,
+    pub(super) bytes: Range<u64>,
+}
+
+/// Where the new content of a part of a chunk comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// (journal file, byte position)
+    Journal(u32, u32),
+    /// Zeros that keep or get a slot.
+    Zeros,
+    /// Zeros that need no slot; over a whole chunk they free it.
+    Hole,
+}
+
+/// One record's part in one chunk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item {
+    /// Index into [`Batch::branches`].
+    pub(super) branch: u32,
+    /// Position in the order of records.
+    pub(super) order: u32,
+    pub(super) chunk: u64,
+    /// Byte range inside the chunk.
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) source: Source,
+}
+
+/// Blocks that a batch takes out of staging.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocks {
+    pub(super) branch: u32,
+    pub(super) first: u64,
+    pub(super) end: u64,
+}
+
+/// A batch of records.
+#[derive(Default)]
+pub(crate) struct Batch {
+    pub(super) last_lsn: u64,
+    /// The time of the record with that LSN.
+    pub(super) last_time: u64,
+    pub(super) branches: Vec<Arc<Branch>>,
+    /// The epoch of each branch's records: no batch has data of a branch from both sides of a
+    /// snapshot.
+    pub(super) epochs: Vec<u32>,
+    /// Indexes of branches, by their ids.
+    indexes: HashMap<u64, u32>,
+    /// Control records between the data, in order: (LSN and time, what is to be done).
+    pub(super) controls: Vec<((u64, u64), Control)>,
+    /// Rows of the catalog that these change.
+    pub(crate) rows: usize,
+    /// LSN and time of each record, by [`Item::order`]; empty where no record stands behind the batch.
+    pub(super) stamps: Vec<(u64, u64)>,
+    /// By (branch, chunk, order) once collected.
+    pub(super) items: Vec<Item>,
+    pub(super) blocks: Vec<Blocks>,
+    pub(crate) records: u32,
+    pub(crate) bytes: u64,
+    reserved: BTreeMap<u8, u64>,
+    /// Map pages touched: (branch, as in an item; page).
+    pub(crate) pages: HashSet<(u32, u64)>,
+    /// More would have come, but for the bounds of a batch.
+    pub(crate) full: bool,
+    /// What histories keep of it, as far as that is recorded in advance.
+    pub(super) recorded: Vec<Recorder>,
+}
+
+impl Batch {
+    /// The reservations that end with this batch.
+    pub(super) fn released(&self) -> Vec<(u8, u64)> {
+        self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()
+    }
+
+    /// A batch of one item that no record stands for.
+    pub(super) fn of_one(branch: Arc<Branch>, epoch: u32, item: Item) -> Batch {
+        Batch { branches: vec![branch], epochs: vec![epoch], items: vec![item], ..Batch::default() }
+    }
+
+    fn branch_index(&mut self, branch: &Arc<Branch>, epoch: u32) -> u32 {
+        *self.indexes.entry(branch.id).or_insert_with(|| {
+            self.branches.push(branch.clone());
+            self.epochs.push(epoch);
+            self.branches.len() as u32 - 1
+        })
+    }
+
+    /// Does the batch have data of this branch from before a snapshot that `header`'s data come
+    /// after?
+    pub(crate) fn is_parted(&self, header: &Header) -> bool {
+        let index = self.indexes.get(&header.branch);
+        index.is_some_and(|index| self.epochs[*index as usize] != header.epoch)
+    }
+
+    pub(crate) fn add(&mut self, located: &Located, branch: &Arc<Branch>) {
+        let header = &located.header;
+        let index = self.branch_index(branch, header.epoch);
+        let end = header.offset + header.length;
+        for chunk in branch.chunks(header.offset, header.length) {
+            self.pages.insert((index, MapPage::locate(chunk).0));
+            let chunk_start = chunk << branch.chunk_log2;
+            let from = header.offset.max(chunk_start);
+            let to = end.min(chunk_start + (1 << branch.chunk_log2));
+            let source = match header.kind {
+                Kind::Write => Source::Journal(located.file, (located.data_at + from - header.offset) as u32),
+                Kind::Zero => Source::Zeros,
+                _ => Source::Hole,
+            };
+            self.items.push(Item {
+                branch: index,
+                order: self.records,
+                chunk,
+                start: (from - chunk_start) as u32,
+                end: (to - chunk_start) as u32,
+                source,
+            });
+        }
+        if header.kind == Kind::Write {
+            let (first, end) = (header.offset / BLOCK, end.div_ceil(BLOCK));
+            match self.blocks.last_mut() {
+                Some(last) if last.branch == index && last.end == first => last.end = end,
+                _ => self.blocks.push(Blocks { branch: index, first, end }),
+            }
+        }
+        *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
+        self.stamps.push((header.lsn, header.time));
+        self.records += 1;
+        self.bytes += header.space();
+    }
+}
+
+/// Content for a range of a PV.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Placed {
+    /// PV and byte offset, as a slot address.
+    pub(super) address: Slot,
+    pub(super) len: u32,
+    pub(super) fill: Fill,
+}
+
+/// Where content comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    Zeros,
+    /// (journal file, byte position)
+    Journal(u32, u32),
+    /// What lies at this place now.
+    Slot(Slot),
+}
+
+impl Placed {
+    /// Bytes `start..end` of the slot.
+    pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Fill) -> Placed {
+        Placed { address: Slot::new(slot.pv(), slot.offset() + start as u64), len: end - start, fill }
+    }
+}
+
+/// What a borrowed thread says in the end.
+pub(crate) fn joined(worker: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    worker.join().unwrap_or_else(|panic| Err(died("write a batch", &*panic)))
+}
+
+/// Where content is that a branch itself does not have.
+pub(crate) enum Below {
+    Zeros,
+    Slot(Slot),
+    Foreign(Foreign),
+}

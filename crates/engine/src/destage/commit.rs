@@ -1,0 +1,283 @@
+//! Commits of background work.
+//!
+//! A commit carries the positions, the allocator's changes, and all else that waits for one. After
+//! it, slots and journal segments that it frees wait for their last reader.
+
+use super::state::{Ahead, EvacuateFrom, Maintenance};
+use crate::catalog::{Positions, Txn};
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::error::Result;
+use crate::journal::{Cursor, FIRST_RECORD};
+use crate::shortage::Task;
+use crate::space::reservations::Backing;
+use std::sync::atomic::Ordering;
+
+impl Core {
+    /// Is so much of the journal in use that destage can't wait?
+    pub(crate) fn is_pressed(&self) -> bool {
+        let (used, capacity) = self.journal.usage();
+        used >= capacity / 100 * self.options.destage_start_percent as u64
+    }
+
+    /// What is sequenced by now was promised all pages of the catalog that are promised by now.
+    fn mark_promised_pages(&self) {
+        let sequencing = self.journal.sequence();
+        self.catalog_room.mark(sequencing.last_lsn());
+    }
+
+    /// Slots that snapshots keep, by branch, have changed by so many.
+    fn count_kept(&self, changes: impl IntoIterator<Item = (u64, i64)>) {
+        let names = self.names.read();
+        for (id, change) in changes {
+            if let Some(branch) = names.branches.get(&id) {
+                let kept = branch.kept.load(Ordering::Relaxed);
+                branch.kept.store(kept.saturating_add_signed(change), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Asks the catalog's file system what it can still provide, for the sizes of commits to come
+    /// and for the ballast. `None` where the host can't tell, and the last answer stands.
+    fn measure_catalog(&self) -> Option<Option<crate::disk::Backing>> {
+        let data = self.catalog.backing_available().ok()?;
+        if let Some(data) = &data {
+            self.catalog.restore_ballast(data.available);
+        }
+        let (ballast, missing) = self.catalog.ballast();
+        let available = data.map_or(u64::MAX, |data| data.available);
+        self.catalog_room.measured(available, ballast, missing);
+        Some(data)
+    }
+
+    /// Makes one more journal file, which the catalog counts before it is used. False when there
+    /// are enough.
+    pub(crate) fn add_journal_file(&self, prewrite: bool) -> Result<bool> {
+        self.journal.add_file(prewrite, |files| {
+            let mut txn = match self.catalog.begin() {
+                // Nothing was changed: the file is made once more, later.
+                Err(error) if error.is_shortage() => return Err(error),
+                begun => begun.map_err(|e| self.fault.poison(&e))?,
+            };
+            let counted = txn.change_journal(|row| row.files = row.files.max(files));
+            counted.and_then(|()| txn.commit()).map_err(|e| self.fault.poison(&e))
+        })
+    }
+
+    /// Is staging's memory at its bound?
+    pub(crate) fn staging_full(&self, last_lsn: u64) -> bool {
+        last_lsn.saturating_sub(self.positions.destaged.load(Ordering::Relaxed)) > MAX_STAGED_RECORDS
+    }
+}
+
+impl Destager {
+    /// Commits the positions, if they have moved.
+    pub(crate) fn checkpoint_now(&self) -> Result<()> {
+        let m = &mut *self.state.lock();
+        self.checkpoint(m)
+    }
+
+    pub(crate) fn checkpoint(&self, m: &mut Maintenance) -> Result<()> {
+        let now = (m.destaged, self.core.journal.synced(), self.core.journal.start_after(m.destaged).0);
+        let then = &m.committed;
+        let same = now == (then.destaged_lsn, then.synced_lsn, then.journal_seq);
+        let waiting = self.core.flushes.oldest_waiting().is_some() || self.core.clock.wants_commit();
+        if same && !waiting && !self.core.damage.is_changed() {
+            return Ok(());
+        }
+        self.commit_alone(m)
+    }
+
+    /// Commits the positions, and what waits for a commit.
+    pub(crate) fn commit_alone(&self, m: &mut Maintenance) -> Result<()> {
+        self.core.fault.check()?;
+        let txn = self.core.catalog.begin().map_err(|e| self.failed(m, Task::Upkeep, e))?;
+        self.commit_aside(m, txn, &[])
+    }
+
+    /// Commits work that has no place in the journal: the positions are what they are.
+    pub(crate) fn commit_aside(
+        &self,
+        m: &mut Maintenance,
+        txn: Txn<'_>,
+        released: &[(u8, u64)],
+    ) -> Result<()> {
+        let (preserved, destaged) = m.aside();
+        self.commit(m, txn, preserved, destaged, released)
+    }
+
+    /// Commits `txn` with the allocator's changes and the positions; then lets go of what that commit frees.
+    /// `released` are reservations (log2 of the slot size, slots) whose records are now preserved.
+    pub(crate) fn commit(
+        &self,
+        m: &mut Maintenance,
+        mut txn: Txn<'_>,
+        preserved: u64,
+        destaged: u64,
+        released: &[(u8, u64)],
+    ) -> Result<()> {
+        // Whoever had the allocator before may have panicked with half of a plan in it.
+        self.core.fault.check()?;
+        self.core.mark_promised_pages();
+        let (journal_seq, journal_incarnation) = self.core.journal.start_after(destaged);
+        // Before it is said what is durable, which is at least what they cover.
+        let flushes = self.core.flushes.store(&mut txn).map_err(|e| self.core.fault.poison(&e))?;
+        let (now, interval) = (self.core.world.clock.now(), self.core.options.stamp_interval);
+        let stamps =
+            self.core.stamping.store(&mut txn, now, interval).map_err(|e| self.core.fault.poison(&e))?;
+        self.core.damage.store(&mut txn).map_err(|e| self.core.fault.poison(&e))?;
+        let positions = Positions {
+            preserved_lsn: preserved,
+            destaged_lsn: destaged,
+            synced_lsn: self.core.journal.synced(),
+            journal_seq,
+            journal_incarnation,
+            time: self.core.journal.last().1,
+            ..m.committed
+        };
+        let (clock, stretches) = self.core.clock.to_store();
+        let kept = txn.kept_change();
+        let scrub = self.core.scrub.to_store();
+        m.allocator
+            .persist(&mut txn)
+            .and_then(|()| txn.put_positions(&positions))
+            .and_then(|()| txn.put_clock(&clock, stretches.as_deref()))
+            .and_then(|()| scrub.map_or(Ok(()), |record| txn.put_scrub(&record)))
+            .and_then(|()| {
+                let start = Self::scan_start(m, destaged, journal_seq);
+                txn.change_journal(|row| (row.destaged_lsn, row.start) = (destaged, start))
+            })
+            .and_then(|()| txn.commit())
+            .map_err(|e| self.core.fault.poison(&e))?;
+        self.core.flushes.stored(flushes);
+        self.core.clock.stored(&clock, stretches.as_deref());
+        self.core.stamping.stored(stamps);
+        self.core.count_kept(kept);
+        m.committed = positions;
+        m.lent.clear();
+        m.destaged = m.destaged.max(destaged);
+        let (freed, change) = m.allocator.committed();
+        self.core.space.settle(&change, released);
+        self.core.catalog_room.settle(preserved);
+        self.core.measure_catalog();
+        if self.core.space.settle_log(preserved) {
+            // Records are mostly smaller than what was promised to them.
+            self.measure_backing(m);
+        }
+        for slot in freed {
+            m.retired_slots.push(slot);
+        }
+        for file in self.core.journal.release_below(positions.journal_seq) {
+            m.retired_files.push(file);
+        }
+        self.core.positions.preserved.store(preserved, Ordering::Relaxed);
+        self.core.positions.destaged.store(destaged, Ordering::Relaxed);
+        // What was retired here may still be in the map cache and in staging: nothing is polled before the caller has
+        // published and unstaged, and so turned away every new reader.
+        Ok(())
+    }
+
+    /// Is space on its way that was freed, and that readers or steps of freeing still keep from
+    /// being given out?
+    pub(crate) fn is_returning(&self, m: &Maintenance) -> bool {
+        let names = self.core.names.read();
+        let pinned = |id: &u64| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());
+        !m.retired_slots.is_empty() || m.dead.keys().any(|id| !pinned(id))
+    }
+
+    /// Reuses what no reader can hold any more, and measures the backing space.
+    /// True when there was anything.
+    pub(crate) fn poll_retired(&self, m: &mut Maintenance) -> Result<bool> {
+        let files = m.retired_files.poll(&self.core.readers);
+        let mut any = !files.is_empty();
+        for file in files {
+            self.core.journal.recycle(file);
+        }
+        let slots = m.retired_slots.poll(&self.core.readers);
+        any |= !slots.is_empty();
+        if !slots.is_empty() {
+            let change = m.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
+            for (slot, slot_log2) in &slots {
+                // Nobody reads there any more.
+                let range = slot.offset()..slot.offset() + (1 << slot_log2);
+                self.core.damage.written(slot.pv(), range, &[]);
+            }
+            self.core.space.settle(&change, &[]);
+            self.core
+                .positions
+                .returned
+                .fetch_add(change.bytes(self.core.config.extent_size), Ordering::Relaxed);
+            // What could not be moved for want of space may move now.
+            m.evacuated = false;
+        }
+        self.measure_backing(m);
+        Ok(any)
+    }
+
+    /// Asks the file systems under sparse physical volumes and histories what they can still provide. Where the host can't tell,
+    /// the last answer stands.
+    pub(crate) fn measure_backing(&self, m: &mut Maintenance) {
+        // The catalog grows there, and the journal's files that do not exist yet take space from the same file system.
+        let margin = self.core.options.backing_margin;
+        let kept = margin + self.core.journal.uncreated_bytes();
+        let Some(mut data) = self.core.measure_catalog() else { return };
+        // What is recorded ahead has its space, and the promise of it until its commit: it would count twice.
+        let ahead = m.ahead.as_ref().map_or(0, Ahead::recorded_bytes);
+        if let Some(data) = &mut data {
+            data.available += ahead;
+        }
+        let full = data.is_some_and(|data| data.available < margin / CATALOG_PARTS);
+        let (backing, taken_back) = match m.allocator.backing(kept, data, ahead) {
+            Ok((_, taken_back)) if full => (Backing::NONE, taken_back),
+            Err(_) if full => (Backing::NONE, 0),
+            Ok(measured) => measured,
+            Err(_) => return,
+        };
+        self.core.space.set_backing(backing, taken_back);
+        // What could not be moved for want of space may move now.
+        m.evacuated &= taken_back == 0;
+    }
+
+    /// Where a scan may begin when everything up to `destaged` is in place, in the segment `seq`.
+    fn scan_start(m: &Maintenance, destaged: u64, seq: u64) -> Cursor {
+        let ends = m.ends.filter(|end| end.lsn == destaged + 1);
+        let known = ends.or((destaged == m.destaged).then_some(m.cursor));
+        let (at, lsn) = match known {
+            Some(c) if c.seq == seq && c.at > FIRST_RECORD => (c.at, c.lsn),
+            Some(c) if c.seq <= seq => (FIRST_RECORD, destaged + 1),
+            // Not known: the scan looks for it.
+            _ => (0, destaged + 1),
+        };
+        Cursor { seq, at, lsn }
+    }
+
+    /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the other PVs alone.
+    pub(crate) fn apply_draining(&self, m: &mut Maintenance, pv: u32, draining: bool, force: bool) -> bool {
+        if m.allocator.is_draining(pv) == draining {
+            return true;
+        }
+        let (extents, change) = m.allocator.contribution(pv);
+        let fits = if m.allocator.has_failed(pv) {
+            // What it had counts no more.
+            true
+        } else if draining {
+            self.core.space.change_capacity(-(extents as i64), &change, force)
+        } else {
+            self.core.space.change_capacity(extents as i64, &change.negated(), true)
+        };
+        if fits {
+            m.allocator.set_draining(pv, draining);
+            self.measure_backing(m);
+            m.evacuate_from = EvacuateFrom::default();
+            m.evacuated = false;
+        }
+        fits
+    }
+}
+
+/// Sequenced records that may wait for their destage: bounds the memory of staging.
+pub(crate) const MAX_STAGED_RECORDS: u64 = 512 << 10;
+
+/// Nothing new is promised while the catalog's file system has less than one part in so many of
+/// [`crate::settings::PoolOptions::backing_margin`]: every commit must fit.
+pub(crate) const CATALOG_PARTS: u64 = 4;

@@ -1,0 +1,231 @@
+//! Long discards and the tails of shrunk volumes: freed in steps, each with a commit of its own, and
+//! then made known by one more.
+
+use super::batch::{Batch, DiscardRange, Item, Run, Source, Step as RunStep};
+use super::control::Operation;
+use super::plan::{Change, hole};
+use super::state::Maintenance;
+use crate::branch::Branch;
+use crate::catalog::page::{CHUNKS, MapPage, PageKey, Slot};
+use crate::catalog::{Event, Version};
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::error::Result;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Destager {
+    /// Carries out a run: what its first discard frees, in steps, and then all that its records
+    /// make known, in one commit. Until that staging answers for what is discarded.
+    pub(super) fn carry_out_run(&self, m: &mut Maintenance, run: &Run) -> Result<()> {
+        if let Some((_, RunStep::Discard(range))) = run.steps.first() {
+            self.discard_in_steps(m, range)?;
+        }
+        let mut operations = Vec::new();
+        for (at, step) in &run.steps {
+            match step {
+                RunStep::Control(control) => operations.push(self.core.operation(*at, control)?),
+                RunStep::Discard(range) => operations.extend(self.core.emptied(*at, range)),
+            }
+        }
+        let mut txn = self.core.catalog.begin()?;
+        self.core.write_operations(&mut txn, &operations)?;
+        self.commit(m, txn, run.last_lsn, run.last_lsn, &run.reserved)?;
+        self.operations_done(m, operations)?;
+        run.unstage();
+        Ok(())
+    }
+
+    /// Frees the whole chunks of a range and zeroes its edges in place.
+    pub(super) fn discard_in_steps(&self, m: &mut Maintenance, range: &DiscardRange) -> Result<()> {
+        let branch = &range.branch;
+        let size = 1u64 << branch.chunk_log2;
+        let first = range.bytes.start.div_ceil(size);
+        let end = range.bytes.end / size;
+        if first > end {
+            return self.zero_part(m, range, range.bytes.start, range.bytes.end);
+        }
+        self.zero_part(m, range, range.bytes.start, first * size)?;
+        self.zero_part(m, range, end * size, range.bytes.end)?;
+        if !branch.has_base() {
+            // Pages in the middle vanish; the two at the edges may stay, so they are taken together with what follows.
+            let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
+            loop {
+                let most = self.core.catalog_room.pages(PAGES_PER_STEP) + 2;
+                let numbers = self.core.catalog.page_numbers(branch.id, first_page, last_page, most)?;
+                let step = self.empty_pages(m, range, first..end, numbers)?;
+                if step.pages.is_empty() {
+                    return Ok(());
+                }
+                self.commit_freed(m, branch, step, range.epoch)?;
+            }
+        }
+        // Over a base it has to be said of every chunk that there is nothing: of whole pages as one hole.
+        let whole = first.div_ceil(CHUNKS)..end / CHUNKS;
+        if whole.is_empty() {
+            return self.hole_edge(m, range, first..end);
+        }
+        self.hole_edge(m, range, first..whole.start * CHUNKS)?;
+        self.hole_edge(m, range, whole.end * CHUNKS..end)?;
+        self.hole_pages(m, range, whole)
+    }
+
+    /// Makes holes of chunks in one page or two.
+    fn hole_edge(&self, m: &mut Maintenance, range: &DiscardRange, chunks: Range<u64>) -> Result<()> {
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let numbers = (chunks.start / CHUNKS..=(chunks.end - 1) / CHUNKS).collect();
+        let step = self.empty_pages(m, range, chunks, numbers)?;
+        if step.pages.is_empty() { Ok(()) } else { self.commit_freed(m, &range.branch, step, range.epoch) }
+    }
+
+    /// Makes holes of whole pages: of those that are stored so many at a time, of those in between as they come.
+    fn hole_pages(&self, m: &mut Maintenance, range: &DiscardRange, pages: Range<u64>) -> Result<()> {
+        let branch = &range.branch;
+        let mut from = pages.start;
+        while from < pages.end {
+            let most = self.core.catalog_room.pages(PAGES_PER_STEP);
+            let numbers = self.core.catalog.page_numbers(branch.id, from, pages.end - 1, most)?;
+            let short = numbers.len() < most;
+            let next = numbers.last().filter(|_| !short).map_or(pages.end, |n| n + 1);
+            let mut step = Step { hole: Some(from..next), ..Step::default() };
+            for number in numbers {
+                let key = (branch.id, number);
+                for (at, entry) in self.core.map.read(key)?.iter() {
+                    // The new hole is younger than one that a snapshot saw here.
+                    match branch.keeper(entry.born, range.epoch) {
+                        Some(last) => {
+                            let key = (branch.id, number * CHUNKS + at as u64, last);
+                            step.versions.push(Version { key, entry });
+                        }
+                        None if entry.slot != Slot::HOLE => {
+                            m.allocator.free(entry.slot, branch.slot_log2)?;
+                            step.freed += 1;
+                        }
+                        None => {}
+                    }
+                }
+                step.pages.push((key, MapPage::default()));
+            }
+            self.commit_freed(m, branch, step, range.epoch)?;
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Zeroes a part of one chunk, as a batch of its own.
+    fn zero_part(&self, m: &mut Maintenance, range: &DiscardRange, start: u64, end: u64) -> Result<()> {
+        if start >= end {
+            return Ok(());
+        }
+        let branch = &range.branch;
+        let chunk = start >> branch.chunk_log2;
+        let base = chunk << branch.chunk_log2;
+        let item = Item {
+            branch: 0,
+            order: 0,
+            chunk,
+            start: (start - base) as u32,
+            end: (end - base) as u32,
+            source: Source::Hole,
+        };
+        let batch = Batch::of_one(branch.clone(), range.epoch, item);
+        let plan = self.plan(m, &batch, false)?;
+        // Until the operation's own position is committed it is done again after a crash: nothing else follows from this.
+        self.place(m, &batch, plan, Maintenance::aside, None::<fn() -> Option<()>>, drop)
+    }
+
+    /// Discards those of `chunks` that lie in the pages `numbers`.
+    fn empty_pages(
+        &self,
+        m: &mut Maintenance,
+        range: &DiscardRange,
+        all: Range<u64>,
+        numbers: Vec<u64>,
+    ) -> Result<Step> {
+        let branch = &range.branch;
+        let mut step = Step::default();
+        for number in numbers {
+            let key = (branch.id, number);
+            let mut page = (*self.core.map.read(key)?).clone();
+            let mut touched = false;
+            for chunk in all.start.max(number * CHUNKS)..all.end.min((number + 1) * CHUNKS) {
+                let (_, at) = MapPage::locate(chunk);
+                let current = page.get(at);
+                let kept_for = current.and_then(|e| branch.keeper(e.born, range.epoch));
+                let (change, slot) = hole(branch, range.epoch, current, kept_for);
+                match change {
+                    Change::None => continue,
+                    Change::Set(entry) => drop(page.set(at, entry)),
+                    Change::Removed => drop(page.remove(at)),
+                }
+                touched = true;
+                if let (Some(entry), Some(last)) = (current, kept_for) {
+                    step.versions.push(Version { key: (branch.id, chunk, last), entry });
+                }
+                if let Some(slot) = slot {
+                    m.allocator.free(slot, branch.slot_log2)?;
+                    step.freed += 1;
+                }
+            }
+            if touched {
+                step.pages.push((key, page));
+            }
+        }
+        Ok(step)
+    }
+
+    /// Commits a step that was taken in `epoch`.
+    pub(crate) fn commit_freed(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        step: Step,
+        epoch: u32,
+    ) -> Result<()> {
+        let mut txn = self.core.catalog.begin()?;
+        txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;
+        if let Some(pages) = &step.hole {
+            txn.put_hole(branch.id, pages.clone(), epoch)?;
+        }
+        txn.put_versions(step.versions.iter())?;
+        self.core.put_branch_slots(&mut txn, branch, -(step.freed as i64))?;
+        self.commit_aside(m, txn, &[])?;
+        branch.slots.fetch_sub(step.freed.min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
+        match step.hole {
+            Some(pages) => self.core.map.forget_pages(branch.id, pages),
+            None => {
+                self.core.forget_views(branch, epoch, &step.pages);
+                self.core.publish(step.pages);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// What a long discard means for a history.
+    fn emptied<'a>(&self, (lsn, time): (u64, u64), range: &DiscardRange) -> Option<Operation<'a>> {
+        let recorded = range.branch.cdp.log.read().settings.is_some();
+        let Range { start, end } = range.bytes;
+        let event = Event::Emptied { start, end, time };
+        recorded.then(|| Operation::of_event(lsn, range.branch.clone(), event))
+    }
+}
+
+/// Map pages freed by one commit.
+pub(crate) const PAGES_PER_STEP: usize = 256;
+
+/// What one commit changes.
+#[derive(Default)]
+pub(crate) struct Step {
+    pub(crate) pages: Vec<(PageKey, MapPage)>,
+    /// Pages that become a hole; those of them that were stored are among `pages`, empty.
+    pub(crate) hole: Option<Range<u64>>,
+    /// What snapshots need of what was there.
+    pub(crate) versions: Vec<Version>,
+    /// Slots that are free.
+    pub(crate) freed: u64,
+}

@@ -1,0 +1,353 @@
+//! What continuous data protection keeps of a batch: one record for every (journal record, chunk), made from what is in
+//! place before the batch, and committed by its preserve phase.
+//!
+//! Most of a batch is recorded while the last writes of the one before go out: all chunks that those leave alone. Until the
+//! commit none of it counts; thrown away it is what a crash would have left.
+
+use super::batch::{Batch, Below, Item, Source};
+use super::gather::{Gather, Piece};
+use super::state::Maintenance;
+use crate::branch::{Branch, Line};
+use crate::catalog::page::MapPage;
+use crate::cdp::log::record::SHARED;
+use crate::cdp::log::{Applying, Patch};
+use crate::cdp::write::append::{
+    Appended, Appender, Item as CdpItem, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, Records, Shelf,
+};
+use crate::cdp::write::runs::{RunWriter, Runs};
+use crate::codec::crc32c;
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::error::Result;
+use crate::settings::CdpSettings;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Sums of chunks that are kept of a branch, and of all branches together, each some 20 bytes. A
+/// branch may always keep [`LEAST_SUMS`].
+const MAX_SUMS: u64 = 1 << 18;
+const ALL_SUMS: u64 = 1 << 22;
+const LEAST_SUMS: u64 = 1 << 10;
+
+/// Records in the open segments of all branches together, each some 100 bytes of memory. The open
+/// segment of a branch may always have [`LEAST_RECORDS`].
+const ALL_ENTRIES: u64 = 1 << 20;
+
+/// Branches that are recorded ahead, each with a thread and a buffer.
+const MAX_AHEAD: usize = 4;
+
+/// A branch to which a batch writes this part of a segment is recorded in segments of its own. One
+/// more sync is cheap beside writing so much twice.
+const OWN_PART: u64 = 8;
+
+/// What a chunk holds in the middle of its items.
+#[derive(Default)]
+struct Halfway {
+    content: Vec<u8>,
+    /// The byte of the chunk that `content` begins with.
+    first: u32,
+    /// Of the whole chunk.
+    sum: u32,
+}
+
+/// Makes the records of one branch's part of a batch, for segments of its own or a run.
+pub(super) struct Recorder<A = Appender> {
+    branch: Arc<Branch>,
+    epoch: u32,
+    appender: A,
+    /// Of chunks, as of what is recorded. They are the log's, which gets them back when all is recorded: a recorder that is
+    /// thrown away takes them with it.
+    sums: HashMap<u64, u32>,
+    /// The items of each chunk that is not recorded yet, in the batch's order.
+    left: Vec<Range<usize>>,
+    /// So many are on disk.
+    bytes: u64,
+}
+
+impl<A: Records> Recorder<A> {
+    /// Records what is left of the chunks that `now` names.
+    fn record(&mut self, core: &Core, batch: &Batch, now: impl Fn(u64) -> bool) -> Result<()> {
+        let is_now = |items: &Range<usize>| now(batch.items[items.start].chunk);
+        let (now, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.left).into_iter().partition(is_now);
+        self.left = left;
+        let Recorder { branch, epoch, appender, sums, .. } = self;
+        let mut after = Vec::with_capacity(now.len());
+        let mut halfway = Halfway::default();
+        let gather = Gather::new(core, batch, branch, appender.encoding(), sums, &now);
+        gather.for_each(|piece| record_piece(appender, batch, *epoch, piece, &mut halfway, &mut after))?;
+        sums.extend(after);
+        Ok(())
+    }
+}
+
+impl Recorder {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn branch_id(&self) -> u64 {
+        self.branch.id
+    }
+
+    /// Makes the records durable. None when there are none.
+    fn finish(self) -> Result<Option<Appended>> {
+        let appended = self.appender.finish()?;
+        self.branch.cdp.log.write().sums = self.sums;
+        Ok(appended)
+    }
+}
+
+impl Recorder<RunWriter<'_>> {
+    /// Ends the run. None when the run is empty.
+    fn finish(self) -> Result<Option<Appended>> {
+        let appended = self.appender.finish()?;
+        self.branch.cdp.log.write().sums = self.sums;
+        Ok(appended)
+    }
+}
+
+/// Records a piece of a batch; `after` gets the sums of chunks of which that was all.
+fn record_piece(
+    appender: &mut impl Records,
+    batch: &Batch,
+    epoch: u32,
+    piece: &mut Piece,
+    halfway: &mut Halfway,
+    after: &mut Vec<(u64, u32)>,
+) -> Result<()> {
+    let Piece { chunks, old, new } = piece;
+    let (all_old, mut new) = (old.bytes(), &*new.bytes());
+    for part in chunks.iter() {
+        let items = &batch.items[part.items.clone()];
+        let (content, first, mut sum) = match &part.before {
+            Some(before) => {
+                let content = &mut all_old[before.old.clone()];
+                let sum = before.sum.unwrap_or_else(|| crc32c(content));
+                (content, before.first, sum)
+            }
+            None => (&mut halfway.content[..], halfway.first, halfway.sum),
+        };
+        for (n, item) in items.iter().enumerate() {
+            let (start, end) = (item.start as usize, item.end as usize);
+            let (written, rest) = new.split_at(end - start);
+            new = rest;
+            let (lsn, time) = batch.stamps.get(item.order as usize).copied().unwrap_or_default();
+            let what = CdpItem { lsn, time, chunk: item.chunk, epoch, start, end };
+            let replaced = &mut content[start - first as usize..end - first as usize];
+            appender.push(&what, replaced, &mut sum, written)?;
+            if n + 1 < items.len() || !part.ends {
+                replaced.copy_from_slice(written);
+            }
+        }
+        if part.ends {
+            after.extend(items.first().map(|item| (item.chunk, sum)));
+        } else {
+            if let Some(before) = &part.before {
+                halfway.content.clear();
+                halfway.content.extend_from_slice(&all_old[before.old.clone()]);
+            }
+            (halfway.first, halfway.sum) = (first, sum);
+        }
+    }
+    Ok(())
+}
+
+/// A branch whose part of a batch is to be recorded.
+struct Recordable {
+    branch: Arc<Branch>,
+    /// Its place among the branches of the batch.
+    index: u32,
+    settings: CdpSettings,
+    /// Bytes that the batch writes to it.
+    bytes: u64,
+}
+
+/// Begins to record a branch's part of a batch.
+fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<u64, u32>) -> Recorder<A> {
+    let (branch, items) = (&batch.branches[index as usize], items_of(batch, index));
+    let mut at = items.start;
+    let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
+    let left = chunks.map(|of_chunk| {
+        let start = at;
+        at += of_chunk.len();
+        start..at
+    });
+    let left = left.collect();
+    let epoch = batch.epochs[index as usize];
+    Recorder { branch: branch.clone(), epoch, appender, sums, left, bytes: 0 }
+}
+
+/// Where a branch's items of a batch are.
+fn items_of(batch: &Batch, index: u32) -> Range<usize> {
+    let start = batch.items.partition_point(|item| item.branch < index);
+    start..batch.items.partition_point(|item| item.branch <= index)
+}
+
+impl Core {
+    /// Where the segments of a branch's log come from.
+    pub(crate) fn shelf(&self, branch: u64) -> Shelf {
+        let limit = self.config.segment_size.min(MAX_SEGMENT);
+        let most = self.shared.portion(ALL_ENTRIES, LEAST_RECORDS, MAX_RECORDS);
+        Shelf { dir: self.dir.clone(), files: self.files.clone(), pool: self.uuid, branch, limit, most }
+    }
+
+    /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun` is what
+    /// [`crate::core::Core::record_ahead`] has made of it.
+    pub(super) fn log_batch(&self, batch: &Batch, mut begun: Vec<Recorder>) -> Result<Vec<Appended>> {
+        if batch.stamps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _reading = self.readers.enter();
+        let recorded = self.recordable(batch);
+        let own = self.own_segments(&recorded);
+        let mut all = Vec::new();
+        let mut runs = None;
+        for Recordable { branch, index, settings, .. } in recorded {
+            let known = begun.iter().position(|recorder| recorder.branch.id == branch.id);
+            // A branch that was recorded ahead goes on in segments of its own: it may have made
+            // files.
+            let is_own = known.is_some() || own.contains(&index);
+            // Retention may have been at the log meanwhile.
+            let known = known.map(|at| begun.swap_remove(at)).filter(|r| r.appender.continues_log());
+            if is_own {
+                let recorder = known.map_or_else(|| self.own_recorder(batch, index, settings), Ok);
+                let mut recorder = recorder?;
+                recorder.record(self, batch, |_| true)?;
+                all.extend(recorder.finish()?);
+                continue;
+            }
+            let runs = match &mut runs {
+                Some(runs) => runs,
+                none => none.insert(Runs::new(&self.shared, self.shelf(SHARED), self.writes_beside())?),
+            };
+            let sums = self.sums(&branch);
+            let mut recorder = recorder(batch, index, runs.writer(&branch, settings)?, sums);
+            recorder.record(self, batch, |_| true)?;
+            all.extend(recorder.finish()?);
+        }
+        runs.map_or(Ok(()), Runs::finish)?;
+        Ok(all)
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.options.destage_threads > 1
+    }
+
+    /// The branches of a batch whose histories are kept.
+    fn recordable(&self, batch: &Batch) -> Vec<Recordable> {
+        let of = |(branch, index): (&Arc<Branch>, u32)| {
+            let items = &batch.items[items_of(batch, index)];
+            let settings = branch.cdp.log.read().settings.filter(|_| !items.is_empty())?;
+            let bytes = items.iter().map(|item| u64::from(item.end - item.start)).sum();
+            Some(Recordable { branch: branch.clone(), index, settings, bytes })
+        };
+        batch.branches.iter().zip(0..).filter_map(of).collect()
+    }
+
+    /// The branches that are recorded in segments of their own: the few with the most to record,
+    /// all with much to record, and all of which many runs wait. The others share a segment and its
+    /// sync.
+    fn own_segments(&self, recorded: &[Recordable]) -> BTreeSet<u32> {
+        let mut by_size: Vec<&Recordable> = recorded.iter().collect();
+        by_size.sort_by_key(|recordable| std::cmp::Reverse(recordable.bytes));
+        let much = self.shelf(SHARED).limit / OWN_PART;
+        let most = 2 * self.waiting_runs();
+        let is_own = |(n, of): &(usize, &Recordable)| {
+            let waiting = of.branch.cdp.log.read().runs.len();
+            let leads = *n < self.options.own_histories && waiting == 0;
+            leads || of.bytes >= much || waiting >= most
+        };
+        by_size.into_iter().enumerate().filter(is_own).map(|(_, of)| of.index).collect()
+    }
+
+    /// Records what it can of a batch while `before` is brought to its place: what that does not touch.
+    pub(super) fn record_ahead(&self, batch: &Batch, before: &Batch) -> Result<Vec<Recorder>> {
+        let _reading = self.readers.enter();
+        let mut begun = Vec::new();
+        let recorded = self.recordable(batch);
+        let own = self.own_segments(&recorded);
+        for Recordable { branch, index, settings, .. } in recorded {
+            if !own.contains(&index) {
+                continue;
+            }
+            if begun.len() == MAX_AHEAD {
+                break;
+            }
+            let mut recorder = self.own_recorder(batch, index, settings)?;
+            let touched = before.branches.iter().position(|b| b.id == branch.id);
+            let touched = touched.map_or(0..0, |index| items_of(before, index as u32));
+            let touched = &before.items[touched];
+            recorder
+                .record(self, batch, |chunk| touched.binary_search_by_key(&chunk, |i| i.chunk).is_err())?;
+            begun.push(recorder);
+        }
+        for recorder in &mut begun {
+            recorder.bytes = recorder.appender.settle()?;
+        }
+        Ok(begun)
+    }
+
+    /// Begins to record a branch's part of a batch in segments of its own.
+    fn own_recorder(&self, batch: &Batch, index: u32, settings: CdpSettings) -> Result<Recorder> {
+        let branch = &batch.branches[index as usize];
+        let shelf = self.shelf(branch.id).fit(&settings);
+        let appender = Appender::new(branch, shelf, settings, self.writes_beside())?;
+        Ok(recorder(batch, index, appender, self.sums(branch)))
+    }
+
+    /// Takes the sums that are known of a branch.
+    fn sums(&self, branch: &Branch) -> HashMap<u64, u32> {
+        let most = self.shared.portion(ALL_SUMS, LEAST_SUMS, MAX_SUMS);
+        let sums = std::mem::take(&mut branch.cdp.log.write().sums);
+        if sums.len() as u64 > most { HashMap::new() } else { sums }
+    }
+
+    /// What a chunk holds before the batch, and whether some of it could not be read. What an image
+    /// or a moment has there was brought into the journal as a whole before anything else: that
+    /// record changes nothing, and says what was there.
+    pub(super) fn content_before(&self, head: &Line, items: &[Item]) -> Result<(Vec<u8>, bool)> {
+        let (branch, chunk) = (&head.branch, items[0].chunk);
+        let (number, at) = MapPage::locate(chunk);
+        let foreign = branch.over_foreign && branch.has_base();
+        if foreign
+            && self.map.load(head, number)?.get(at).is_none()
+            && let Below::Foreign(foreign) = self.find_below(head, chunk)?
+        {
+            let mut content = vec![0; branch.chunk_size() as usize];
+            let shown = foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());
+            if shown == 0 {
+                return Ok((content, false));
+            }
+            if let Some(Item { start: 0, end, source: Source::Journal(file, position), .. }) = items.first()
+                && u64::from(*end) >= shown
+            {
+                self.read_journal(*file, *position, &mut content[..*end as usize])?;
+                return Ok((content, false));
+            }
+        }
+        self.placed_parts(branch, chunk)
+    }
+}
+
+impl Destager {
+    /// What a batch is about to write over what is in place on `branch`.
+    pub(super) fn applying(&self, m: &Maintenance, batch: &Batch, branch: &Branch) -> Applying {
+        let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
+        let parts = batch.items[items_of(batch, index)].iter().map(|item| {
+            let patch = match item.source {
+                Source::Journal(file, position) => Patch::Journal(file, position),
+                Source::Zeros | Source::Hole => Patch::Zeros,
+            };
+            (item.chunk, item.start, item.end, patch)
+        });
+        Applying { parts: parts.collect(), in_place: m.destaged }
+    }
+}
+
+impl Core {
+    /// Runs of a branch that may wait before they are brought to segments of its own.
+    pub(crate) fn waiting_runs(&self) -> usize {
+        self.shared.portion_of_runs(self.options.waiting_runs as u64) as usize
+    }
+}

@@ -1,0 +1,80 @@
+//! Background work that fails.
+//!
+//! A shortage, or the failure of one of several physical volumes, takes back everything since the
+//! last commit. The work is done again later, or elsewhere. Any other failure poisons the pool.
+
+use super::state::Maintenance;
+use crate::destage::Destager;
+use crate::error::{Error, Result};
+use crate::shortage::{Task, passing};
+
+impl Destager {
+    /// What becomes of an error of background work. A shortage, or the failure of a physical volume
+    /// that is not the last one, takes back everything since the last commit, and the task can be
+    /// tried again; anything else poisons the pool.
+    pub(crate) fn failed(&self, m: &mut Maintenance, task: Task, error: Error) -> Error {
+        if !(error.is_shortage() || error.is_pv_failure()) || self.core.fault.check().is_err() {
+            return self.core.fault.poison(&error);
+        }
+        if let Err(broken) = self.take_back(m) {
+            return self.core.fault.poison(&broken);
+        }
+        self.leave_failed(m);
+        if !error.is_pv_failure() {
+            self.core.shortages.met(task, &error, self.core.world.clock.monotonic());
+            return error;
+        }
+        if !m.allocator.gives_any() {
+            return self.core.fault.poison(&error);
+        }
+        error.taken_back()
+    }
+
+    /// Nothing is placed any more on physical volumes that have failed.
+    pub(crate) fn leave_failed(&self, m: &mut Maintenance) {
+        if m.allocator.leave_failed(&self.core.space) {
+            self.measure_backing(m);
+        }
+    }
+
+    /// Takes back what was allocated, freed and promised since the last commit.
+    pub(crate) fn take_back(&self, m: &mut Maintenance) -> Result<()> {
+        let closed = m.allocator.roll_back()?;
+        let lent = std::mem::take(&mut m.lent);
+        self.core.space.settle(&closed, &lent);
+        // Slots that were given back may have been filled in part.
+        let used = |pv, at| m.allocator.is_used(pv, at).unwrap_or((true, u64::MAX));
+        self.core.damage.retain(used, |_| true);
+        // They are the sums after the batch, where its records were made before something else ran
+        // short.
+        for branch in self.core.names.read().branches.values() {
+            branch.cdp.log.write().sums.clear();
+        }
+        Ok(())
+    }
+
+    /// Promises slots to background work, until its commit.
+    pub(crate) fn borrow(&self, m: &mut Maintenance, slot_log2: u8, slots: u64) -> bool {
+        let lent = self.core.space.try_reserve(slot_log2, slots);
+        if lent {
+            m.lent.push((slot_log2, slots));
+        }
+        lent
+    }
+
+    /// Takes back the last promise to background work.
+    pub(crate) fn return_last(&self, m: &mut Maintenance) {
+        if let Some(lent) = m.lent.pop() {
+            self.core.space.settle(&crate::space::reservations::Change::default(), &[lent]);
+        }
+    }
+
+    /// A part of the journal, unless that failed for a shortage just now. False when nothing was
+    /// carried out.
+    pub(crate) fn retry_destage(&self, m: &mut Maintenance) -> Result<bool> {
+        if !self.core.shortages.may_try(Task::Destage, self.core.world.clock.monotonic()) {
+            return Ok(false);
+        }
+        passing(self.destage(m), false)
+    }
+}

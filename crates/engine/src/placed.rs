@@ -1,0 +1,180 @@
+//! Chunks as they are in place: in their slots, in the slots of their base, or in an image. What is
+//! staged is not part of them.
+
+use crate::branch::{Base, Branch, HEAD, Line};
+use crate::catalog::page::{MapPage, Slot};
+use crate::core::Core;
+use crate::damage::{BLOCK, SECTOR};
+use crate::disk::is_unreadable;
+use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::space::pv::Pv;
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Core {
+    /// A chunk of a branch as it is in place: what is staged is not part of it.
+    pub(crate) fn placed_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
+        self.frozen_chunk(&Line { branch: branch.clone(), epoch: HEAD, at: None }, chunk)
+    }
+
+    /// The same, with zeros for what can't be read; and whether there is any of that.
+    pub(crate) fn placed_parts(&self, branch: &Arc<Branch>, chunk: u64) -> Result<(Vec<u8>, bool)> {
+        let lost = Cell::new(false);
+        let line = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let content = self.chunk_of(&line, chunk, Some(&lost))?;
+        Ok((content, lost.get()))
+    }
+
+    /// A chunk as a line shows it, all of which is in place.
+    pub(crate) fn frozen_chunk(&self, line: &Line, chunk: u64) -> Result<Vec<u8>> {
+        self.chunk_of(line, chunk, None)
+    }
+
+    /// With `lost` what can't be read is zeros, and told there.
+    fn chunk_of(&self, line: &Line, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
+        let _reading = self.readers.enter();
+        let (number, at) = MapPage::locate(chunk);
+        let branch = &line.branch;
+        loop {
+            let based = branch.has_base();
+            let look_up_and_read = || match self.map.load(line, number)?.get(at).map(|entry| entry.slot) {
+                Some(Slot::HOLE) => Ok(vec![0; branch.chunk_size() as usize]),
+                Some(slot) => self.slot_content(slot, branch.chunk_size(), lost),
+                None => self.base_chunk(branch, chunk, lost),
+            };
+            let content = match line.epoch {
+                HEAD => look_up_and_read(),
+                _ => branch.generation.read(look_up_and_read),
+            };
+            // A branch that has lost its base meanwhile has everything itself now.
+            if !based || branch.has_base() {
+                return content;
+            }
+        }
+    }
+
+    /// A chunk of what a branch rests on.
+    fn base_chunk(&self, branch: &Arc<Branch>, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
+        let mut content = vec![0; branch.chunk_size() as usize];
+        match branch.base() {
+            None => {}
+            Some(Base::Line(line)) => match &line.at {
+                Some(at) => content.copy_from_slice(&at.chunk(self, chunk)?),
+                None => return self.chunk_of(&line, chunk, lost),
+            },
+            Some(Base::Image(image)) => drop(image.read(&mut content, chunk * branch.chunk_size(), true)?),
+        }
+        Ok(content)
+    }
+
+    fn slot_content(&self, slot: Slot, len: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
+        let mut content = vec![0; len as usize];
+        let pv = self.pvs.get(slot.pv())?;
+        if let Some(lost) = lost {
+            lost.set(!self.read_parts(&pv, &mut content, slot.offset())?.is_empty());
+            return Ok(content);
+        }
+        self.check_place(&pv, slot.offset(), content.len())?;
+        let failed = |e| {
+            pv.count_read_error(slot.offset(), &e);
+            Error::io(format!("read from {} at byte {}", pv.path, slot.offset()), e)
+        };
+        pv.disk.read_at(&mut content, slot.offset()).map_err(failed)?;
+        Ok(content)
+    }
+}
+
+impl Core {
+    /// Fails where a part of a range of a physical volume is damaged.
+    #[inline]
+    pub(crate) fn check_place(&self, pv: &Pv, at: u64, len: usize) -> Result<()> {
+        if !self.damage.any() {
+            return Ok(());
+        }
+        match self.damage.overlaps(pv.id, at..at + len as u64).first() {
+            None => Ok(()),
+            Some(part) => Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "read from {} at byte {}: {} bytes there could not be read and are lost until they are written again",
+                    pv.path,
+                    part.start,
+                    part.end - part.start
+                ),
+            )),
+        }
+    }
+
+    /// Reads what can be read of a range of a physical volume, and zeros for the rest: its parts,
+    /// in `out`. What can't be read is damage from then on. A physical volume that does not answer
+    /// at all is not damaged but away: that is an error, and what it holds is not given up.
+    pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
+        let range = at..at + out.len() as u64;
+        if let Err(error) = pv.disk.read_at(out, at) {
+            let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
+            pv.count_read_error(at, &error);
+            if !is_unreadable(&error) {
+                return Err(failed(error));
+            }
+            let away = failed(error).of_absent_pv();
+            let answers = || pv.disk.answers().map_err(|_| away.clone());
+            answers()?;
+            let unreadable = self.read_in_pieces(pv, out, at)?;
+            // It may have gone away meanwhile.
+            answers()?;
+            unreadable.into_iter().for_each(|place| self.damage.add(pv.id, place));
+        }
+        let lost = self.damage.overlaps(pv.id, range);
+        let lost: Vec<Range<usize>> =
+            lost.into_iter().map(|part| (part.start - at) as usize..(part.end - at) as usize).collect();
+        lost.iter().for_each(|part| out[part.clone()].fill(0));
+        Ok(lost)
+    }
+
+    /// Reads blocks, and of those that fail sectors; the sectors that fail.
+    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
+        let mut unreadable = Vec::new();
+        let end = at + out.len() as u64;
+        let mut from = at;
+        while from < end {
+            let to = (from / BLOCK * BLOCK + BLOCK).min(end);
+            let block = &mut out[(from - at) as usize..(to - at) as usize];
+            match pv.disk.read_at(block, from) {
+                Ok(()) => {}
+                Err(error) if is_unreadable(&error) => {
+                    for (sector, place) in
+                        block.chunks_mut(SECTOR as usize).zip((from..).step_by(SECTOR as usize))
+                    {
+                        match pv.disk.read_at(sector, place) {
+                            Ok(()) => {}
+                            Err(error) if is_unreadable(&error) => {
+                                unreadable.push(place..place + sector.len() as u64);
+                            }
+                            Err(error) => {
+                                return Err(Error::io(
+                                    format!("read from {} at byte {place}", pv.path),
+                                    error,
+                                ));
+                            }
+                        }
+                    }
+                }
+                Err(error) => return Err(Error::io(format!("read from {} at byte {from}", pv.path), error)),
+            }
+            from = to;
+        }
+        Ok(unreadable)
+    }
+}
+
+impl Core {
+    /// Reads journal data as the destager sees it: collected, so verified once.
+    pub(crate) fn read_journal(&self, file: u32, position: u32, out: &mut [u8]) -> Result<()> {
+        let Some(segment) = self.journal.file(file) else {
+            return Err(corrupt(format!("read journal file {file}: there is none")));
+        };
+        let failed = |e| Error::io(format!("read journal file {file}"), e);
+        segment.disk.read_at(out, position.into()).map_err(failed)
+    }
+}

@@ -1,0 +1,198 @@
+//! Control operations that policies ask for: limits of snapshots, ages, depth, epochs that run out.
+//!
+//! Each function submits at most one operation, and returns false when there is nothing to do.
+
+use crate::branch::namespace::{Namespace, RENEWED, Snapshot, check_deletable, check_depth, frozen_now};
+use crate::branch::{Base, Branch, VolumeState};
+use crate::catalog::{Control, SnapshotRecord};
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::error::{ErrorKind, Result, conflict};
+use crate::settings::AnchorPolicy;
+use crate::world::uuid;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Destager {
+    /// Forgets one mark of a moment that has expired: its name is free again. False when there is none.
+    pub(crate) fn forget_mark(&self) -> Result<bool> {
+        if !std::mem::take(&mut self.state.lock().marks_expire) {
+            return Ok(false);
+        }
+        let Some((volume, lsn)) = self.core.expired_mark() else { return Ok(false) };
+        // There may be more.
+        self.state.lock().marks_expire = true;
+        self.submit(|_| Ok(Control::Unmark { volume, lsn }))?;
+        Ok(true)
+    }
+}
+
+impl Core {
+    /// A mark before all that is kept of its volume's past: (volume, LSN).
+    fn expired_mark(&self) -> Option<(u64, u64)> {
+        let marks: BTreeSet<(u64, u64)> =
+            self.names.read().marks.iter().map(|((volume, _), lsn)| (*volume, *lsn)).collect();
+        // What comes later may lie in a history of which nothing is carried out yet.
+        let settled = self.positions.settled.load(Ordering::Acquire);
+        let (mut of, mut begins) = (None, None);
+        marks.into_iter().filter(|(_, lsn)| *lsn <= settled).find(|(volume, lsn)| {
+            if of.replace(*volume) != Some(*volume) {
+                let oldest = self.stretches(*volume).into_iter().next();
+                begins = oldest.and_then(|stretch| stretch.branch.cdp.log.read().begins());
+            }
+            begins.is_none_or(|(begins, _)| *lsn < begins)
+        })
+    }
+}
+
+impl Destager {
+    /// Deletes one snapshot, if a volume's policy says so: see [`Destager::delete_by_policy`].
+    pub(crate) fn enforce_snapshot_policies(&self) -> Result<bool> {
+        self.delete_by_policy(false)
+    }
+}
+
+impl Destager {
+    /// Gives one volume whose epochs run out a new branch that rests on what it is now: a rollback
+    /// to the present, with its place in the histories, but its handles go on. What it rests on is
+    /// a snapshot that nobody sees; it goes when the new branch has a copy of everything. False
+    /// when no volume needs it.
+    pub(crate) fn renew_branch(&self) -> Result<bool> {
+        let limit = self.core.options.renew_at_epoch;
+        let needy = |state: &&Arc<VolumeState>| {
+            state.line.branch.epoch.load(Ordering::Acquire) >= limit
+                && !state.importing.load(Ordering::Acquire)
+                && check_depth(&state.line).is_ok()
+        };
+        let Some(id) = self.core.names.read().by_name.values().find(needy).map(|state| state.id) else {
+            return Ok(false);
+        };
+        let fill = !self.core.is_low_on_space();
+        let renewed = self.submit_with(|names| {
+            let Some(state) = names.volume_by_id(id).filter(needy) else {
+                return Err(conflict("give the volume a new branch: it needs none any more"));
+            };
+            let undo = SnapshotRecord {
+                deleted: true,
+                ..frozen_now(state, RENEWED, uuid(&*self.core.world.rng), 0)?
+            };
+            let branch = names.next_id + 1;
+            let size = state.size.load(Ordering::Acquire);
+            let renewal =
+                Control::RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
+            let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
+            // What it rests on keeps the space of what is overwritten.
+            let fill = fill.then(|| Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) });
+            Ok(([renewal].into_iter().chain(anchor).chain(fill).collect(), None))
+        });
+        match renewed {
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            renewed => renewed.map(|_| true),
+        }
+    }
+}
+
+impl Destager {
+    /// Begins to flatten the volume that rests on the most levels, if those are too many: reading walks them. One at a time,
+    /// and not where space is low. False when nothing is to be done.
+    pub(crate) fn flatten_deepest(&self) -> Result<bool> {
+        let limit = self.core.options.flatten_depth;
+        let deepest = {
+            let names = self.core.names.read();
+            let deep = names.by_name.values().map(|v| &v.line).filter(|line| line.branch.depth > limit);
+            let mut deep = deep.map(|line| (line.depth() as u32 - 1, line.branch.clone())).peekable();
+            if limit == 0 || deep.peek().is_none() {
+                return Ok(false);
+            }
+            let deep: Vec<(u32, Arc<Branch>)> = deep.filter(|(depth, _)| *depth > limit).collect();
+            if deep.iter().any(|(_, branch)| branch.filling.load(Ordering::Acquire)) {
+                return Ok(false);
+            }
+            deep.into_iter().max_by_key(|(depth, _)| *depth)
+        };
+        let Some((_, branch)) = deepest.filter(|_| !self.core.is_low_on_space()) else { return Ok(false) };
+        self.submit(|_| Ok(Control::SetFill { branches: vec![branch.id], rate: Some(QUIET_RATE) }))?;
+        Ok(true)
+    }
+
+    /// Begins to flatten what rests on moments that have expired: a volume, or a snapshot that somebody sees, of which they
+    /// are the own past. Where nobody sees a snapshot it goes with its own part of that past. One at a time, and not where
+    /// space is low. False when nothing is to be done.
+    pub(crate) fn flatten_over_expired(&self) -> Result<bool> {
+        let held_up = std::mem::take(&mut self.state.lock().held_up);
+        if held_up.is_empty() || self.core.options.flatten_depth == 0 || self.core.is_low_on_space() {
+            return Ok(false);
+        }
+        let found = {
+            let names = self.core.names.read();
+            let seen = names.snapshots.values().filter(|s| names.is_in_sight(s)).map(|s| &s.state);
+            let mut seen = names.by_name.values().chain(seen).map(|state| &state.line.branch);
+            let holds = |branch: &&Arc<Branch>| {
+                branch.base().is_some_and(|base| is_moment(&base, |of| held_up.contains(&of)))
+                    && !branch.filling.load(Ordering::Acquire)
+            };
+            seen.find(holds).map(|branch| branch.id)
+        };
+        let Some(branch) = found else { return Ok(false) };
+        self.submit(|_| Ok(Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }))?;
+        Ok(true)
+    }
+}
+
+impl Destager {
+    /// Sequences one anchor that time, or a limit in bytes, asks for. False when none is due.
+    pub(crate) fn anchor_by_time(&self) -> Result<bool> {
+        let now = self.core.clock.now();
+        let is_due = |state: &&Arc<VolumeState>| {
+            let cdp = &state.line.branch.cdp;
+            let Some(settings) = cdp.wanted() else { return false };
+            let since = now.saturating_sub(cdp.anchored.load(Ordering::Relaxed));
+            let by_time = matches!(settings.anchors, AnchorPolicy::Interval(ns) if since >= ns);
+            cdp.writes.load(Ordering::Relaxed) > 0 && (by_time || cdp.needs_anchor_to_forget(now))
+        };
+        let due = self.core.names.read().by_name.values().find(is_due).cloned();
+        let Some(due) = due else { return Ok(false) };
+        self.submit_with(|names| match names.volume_by_id(due.id) {
+            Some(state) if is_due(&state) => Ok((vec![names.anchor(state, &*self.core.world.rng)?], None)),
+            _ => Err(conflict("take an anchor: it is not due any more")),
+        })
+        .map(|_| true)
+        .or_else(|e| if e.kind() == ErrorKind::Conflict { Ok(false) } else { Err(e) })
+    }
+}
+
+impl Destager {
+    /// Deletes one snapshot whose time has come. None goes while the clock is in doubt. False when
+    /// none is due.
+    pub(crate) fn expire_undo(&self) -> Result<bool> {
+        if self.core.clock.is_suspended() {
+            return Ok(false);
+        }
+        let now = self.core.clock.now();
+        let Some(id) = due(&self.core.names.read(), now).map(|s| s.state.id) else { return Ok(false) };
+        let deleted = self.submit(|names| match due(names, now) {
+            Some(snapshot) if snapshot.state.id == id => Ok(Control::DeleteSnapshots { ids: vec![id] }),
+            _ => Err(conflict("delete a snapshot whose time has come: it is kept after all")),
+        });
+        match deleted {
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            deleted => deleted.map(|_| true),
+        }
+    }
+}
+
+/// A snapshot whose time has come, and that nothing keeps.
+pub(crate) fn due(names: &Namespace, now: u64) -> Option<&Arc<Snapshot>> {
+    let come = names.expiring.iter().filter(|(_, until)| **until <= now);
+    let mut found = come.filter_map(|(id, _)| names.snapshots.get(id));
+    found.find(|s| check_deletable(s).is_ok() && s.state.handles.load(Ordering::Acquire) == 0)
+}
+
+/// Bytes a second that flattening by itself copies.
+pub(crate) const QUIET_RATE: u64 = 64 << 20;
+
+/// Is it a moment of such a branch?
+pub(crate) fn is_moment(base: &Base, of: impl Fn(u64) -> bool) -> bool {
+    matches!(base, Base::Line(line) if line.at.is_some() && of(line.branch.id))
+}

@@ -1,0 +1,50 @@
+//! The ranges of a volume that can't be read any more.
+
+use super::Pool;
+use crate::branch::Line;
+use crate::catalog::page::{CHUNKS, MapPage, Slot};
+use crate::error::Result;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// The ranges of a volume that can't be read any more, as (byte offset, length). What is staged
+    /// over them does not count. Looks through the volume's map where the pool has any damage.
+    pub fn damaged_ranges(&self, volume: &str) -> Result<Vec<(u64, u64)>> {
+        let mut found = Vec::new();
+        if !self.core.damage.any() {
+            return Ok(found);
+        }
+        let state = self.core.names.read().volume(volume)?.clone();
+        let _reading = self.core.readers.enter();
+        let levels: Vec<Line> = state.line.levels().collect();
+        let size = state.line.branch.chunk_size();
+        let pages = state.size.load(Ordering::Acquire).div_ceil(CHUNKS * size);
+        for (depth, level) in levels.iter().enumerate() {
+            let mut from = 0;
+            while from < pages
+                && let Some(number) = self.core.map.next_page(level, from, pages - 1)?
+            {
+                from = number + 1;
+                let above = levels[..depth].iter().map(|upper| self.core.map.load(upper, number));
+                let above: Vec<Arc<MapPage>> = above.collect::<Result<_>>()?;
+                for (at, entry) in self.core.map.load(level, number)?.iter() {
+                    if entry.slot == Slot::HOLE || above.iter().any(|page| page.get(at).is_some()) {
+                        continue;
+                    }
+                    let start = entry.slot.offset();
+                    let chunk = (number * CHUNKS + at as u64) * size;
+                    let parts = self.core.damage.overlaps(entry.slot.pv(), start..start + size);
+                    found.extend(parts.iter().map(|p| (chunk + p.start - start, p.end - p.start)));
+                }
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Bytes and places of the pool that can't be read any more.
+    pub fn damaged(&self) -> (u64, u64) {
+        self.core.damage.totals()
+    }
+}

@@ -1,0 +1,142 @@
+//! Volumes over images, and making volumes independent of what they rest on.
+
+use super::Pool;
+use crate::branch::image::Image;
+use crate::branch::namespace::Namespace;
+use crate::branch::{Base, Branch, VolumeState};
+use crate::catalog::page::CHUNKS;
+use crate::catalog::{Control, Frozen};
+use crate::error::{Result, conflict, not_found};
+use crate::info::{FlattenInfo, Origin, VolumeInfo};
+use crate::policies::is_moment;
+use crate::settings::NewVolume;
+use crate::world::uuid;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Branches that one operation names: it has to fit a journal record.
+const MAX_BRANCHES: usize = 1000;
+
+impl Pool {
+    /// Creates a volume that shows an image outside of the pool, a raw file or block device that must not change from now
+    /// on, until it is written to. It takes no space. A size of 0 is the image's; a longer volume has zeros behind it.
+    pub fn create_volume_over(&self, new: &NewVolume, image: &str) -> Result<VolumeInfo> {
+        let record = Image::describe(&*self.core.dir, image, new.size)?;
+        let mut new = new.clone();
+        if new.size == 0 {
+            new.size =
+                record.len.checked_next_multiple_of(new.block_size.max(1).into()).unwrap_or(record.len);
+        }
+        let (identity, now) = (uuid(&*self.core.world.rng), self.core.world.clock.now());
+        self.destager
+            .submit(|names| names.create(&new, &self.core.config, identity, now, Some(record.clone())))?;
+        // Opened now, and kept open: it is the file that the caller may hold for us, which its name
+        // need not lead to a moment later. Should it have gone, the reads will tell.
+        let _ = self.origin(&new.name);
+        self.volume(&new.name)
+    }
+
+    /// What a volume shows where it has nothing of its own: an image, or the snapshot of another volume, or a moment of it.
+    pub fn origin(&self, volume: &str) -> Result<Option<Origin>> {
+        let base = {
+            let names = self.core.names.read();
+            let own = names.branches_of(names.volume(volume)?);
+            let mut bases = own.values().rev().filter_map(|branch| branch.base());
+            let Some(base) = bases.find(|base| is_foreign(base, &own)) else { return Ok(None) };
+            match base {
+                Base::Line(line) if line.at.is_none() => return Ok(names.snapshot_at(line.frozen())),
+                base => base,
+            }
+        };
+        // Looked at without the names: it may take time.
+        Ok(match base {
+            Base::Image(image) => {
+                let unavailable = image.check().err().map(|e| e.to_string());
+                Some(Origin::Image { path: image.record.path.clone(), length: image.record.len, unavailable })
+            }
+            Base::Line(line) => line.at.map(|at| self.moment_origin(&at)),
+        })
+    }
+
+    /// Makes a volume independent of its origin in the background, at most `bytes_per_second` (0: as fast as it goes): what
+    /// it and its snapshots still show of an image, of a snapshot of another volume, or of a moment (also one of its own
+    /// past, after a recovery in place), is copied into it. Goes on after a restart. [`crate::ErrorKind::Conflict`] when it
+    /// rests on none.
+    pub fn flatten_volume(&self, volume: &str, bytes_per_second: u64) -> Result<()> {
+        self.destager.submit(|names| {
+            let state = names.volume(volume)?;
+            let own = names.branches_of(state);
+            let wanted = own.values().filter(|branch| {
+                branch.base().is_some_and(|base| is_foreign(&base, &own) || is_moment(&base, |_| true))
+            });
+            let branches: Vec<u64> = wanted.map(|branch| branch.id).take(MAX_BRANCHES).collect();
+            if branches.is_empty() {
+                return Err(conflict(format!("flatten {volume}: it rests on nothing else")));
+            }
+            Ok(Control::SetFill { branches, rate: Some(bytes_per_second) })
+        })?;
+        Ok(())
+    }
+
+    /// Ends the flattening of a volume where it is: what is copied stays. [`crate::ErrorKind::NotFound`] when there is none.
+    pub fn stop_flatten(&self, volume: &str) -> Result<()> {
+        self.destager.submit(|names| {
+            let branches: Vec<u64> = filling(names, names.volume(volume)?).iter().map(|b| b.id).collect();
+            if branches.is_empty() {
+                return Err(not_found(format!("stop flattening {volume}: it is not being flattened")));
+            }
+            Ok(Control::SetFill { branches, rate: None })
+        })?;
+        Ok(())
+    }
+
+    /// How far the flattening of a volume is; `None` when there is none (any more).
+    pub fn flattening(&self, volume: &str) -> Result<Option<FlattenInfo>> {
+        let (branches, size) = {
+            let names = self.core.names.read();
+            let state = names.volume(volume)?;
+            (filling(&names, state), state.size.load(Ordering::Relaxed))
+        };
+        if branches.is_empty() {
+            return Ok(None);
+        }
+        let mut info = FlattenInfo { position: size, copied_bytes: 0, stalled: None };
+        let m = self.destager.state.lock();
+        for branch in branches {
+            let Some(job) = m.filling.get(&branch.id) else {
+                // Not begun yet, or just done.
+                info.position = if branch.has_base() { 0 } else { info.position };
+                continue;
+            };
+            info.position = info.position.min(job.record.page.saturating_mul(CHUNKS << branch.chunk_log2));
+            info.copied_bytes += job.record.copied;
+            info.stalled = info.stalled.or(job.stalled.clone());
+        }
+        Ok(Some(info))
+    }
+}
+
+/// Is it something that is not the volume's own?
+fn is_foreign(base: &Base, own: &BTreeMap<u64, Arc<Branch>>) -> bool {
+    match base {
+        Base::Image(_) => true,
+        Base::Line(line) => !own.contains_key(&line.branch.id),
+    }
+}
+
+/// The branches of a volume that are being made complete.
+pub(crate) fn filling(names: &Namespace, volume: &VolumeState) -> Vec<Arc<Branch>> {
+    let own = names.branches_of(volume).into_values();
+    own.filter(|branch| branch.filling.load(Ordering::Acquire)).collect()
+}
+
+impl Namespace {
+    /// The snapshot that froze this state, by its names.
+    fn snapshot_at(&self, of: Frozen) -> Option<Origin> {
+        let snapshot = self.snapshots.values().find(|s| s.state.line.frozen() == of)?;
+        let volume = self.volume_by_id(snapshot.volume).map(|v| v.name.read().clone());
+        let name = snapshot.state.name.read().clone();
+        Some(Origin::Snapshot { volume: volume.unwrap_or_default(), snapshot: name })
+    }
+}

@@ -1,0 +1,185 @@
+//! What of a volume's past can be gone back to.
+
+use super::Pool;
+use crate::catalog::LineRecord;
+use crate::cdp::log::record::Entry;
+use crate::cdp::log::segment::SegmentFile;
+use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
+use crate::cdp::moment::sample::CdpSample;
+use crate::cdp::moment::spans::Stretch;
+use crate::error::{Result, invalid};
+use crate::info::{Anchor, Bucket, Change, History, Mark, Span};
+use crate::units::SECTOR;
+use std::collections::BTreeSet;
+use std::ops::{Range, RangeInclusive};
+
+impl Pool {
+    /// What of a volume's past can be gone back to, with its changes over time in so many buckets.
+    pub fn history(&self, volume: &str, buckets: usize) -> Result<History> {
+        if buckets > MAX_BUCKETS {
+            return Err(invalid(format!("list a history: at most {MAX_BUCKETS} buckets")));
+        }
+        let state = self.core.names.read().volume(volume)?.clone();
+        self.destager.record_until(self.core.journal.last().0)?;
+        let mut history = History { marks: self.marks(state.id), ..History::default() };
+        self.core.look_at_clock();
+        history.flushes = self.core.newest_flushes(state.id)?;
+        let stretches = self.core.stretches(state.id);
+        for Stretch { branch, until, .. } in &stretches {
+            let anchors = {
+                let log = branch.cdp.log.read();
+                history.spans.extend(log.spans(branch.id, *until));
+                anchors_of(&log)
+            };
+            // Names come before logs: whoever holds them may look at a log.
+            history.anchors.extend(self.named(anchors));
+        }
+        history.anchors.sort_by_key(|anchor| anchor.lsn);
+        history.buckets = self.buckets(&history.spans, &stretches, buckets);
+        if let Some(first) = history.spans.iter().map(|span| span.from.1).min() {
+            history.clock = self.core.clock.changes(first);
+        }
+        self.by_the_wall(&mut history);
+        Ok(history)
+    }
+
+    /// Turns pool times into what the wall clock said.
+    fn by_the_wall(&self, history: &mut History) {
+        let History { spans, anchors, marks, flushes, buckets, clock: _ } = history;
+        let of_spans = spans.iter_mut().flat_map(|span| [Some(&mut span.from), span.to.as_mut()]).flatten();
+        let times = of_spans.chain(flushes).map(|(_, time)| time);
+        let times = times.chain(anchors.iter_mut().map(|anchor| &mut anchor.time));
+        let times = times.chain(marks.iter_mut().map(|mark| &mut mark.time));
+        let times = times.chain(buckets.iter_mut().map(|bucket| &mut bucket.from));
+        times.for_each(|time| *time = self.core.clock.wall(*time));
+    }
+
+    /// When a range of bytes changed, with LSNs in a range: the oldest `limit` changes, oldest first.
+    pub fn changes(
+        &self,
+        volume: &str,
+        bytes: Range<u64>,
+        lsns: RangeInclusive<u64>,
+        limit: usize,
+    ) -> Result<Vec<Change>> {
+        let id = self.core.names.read().volume(volume)?.id;
+        self.destager.record_until((*lsns.end()).min(self.core.journal.last().0))?;
+        let mut found = self.recorded(id, &bytes, &lsns, limit)?;
+        found.iter_mut().for_each(|change| change.time = self.core.clock.wall(change.time));
+        Ok(found)
+    }
+
+    /// The distinct chunks that were written between the last two anchors, or if none were, in all that is kept; of so many
+    /// writes at most, the oldest. For the cost model, which asks again and again: what is not destaged yet does not count,
+    /// and is not destaged for it.
+    pub fn recorded_chunks(&self, volume: &str, limit: usize) -> Result<BTreeSet<u64>> {
+        let state = self.core.names.read().volume(volume)?.clone();
+        let mut anchors = BTreeSet::new();
+        for stretch in self.core.stretches(state.id) {
+            anchors.extend(anchors_of(&stretch.branch.cdp.log.read()).iter().map(|(lsn, ..)| *lsn));
+        }
+        let mut newest = anchors.iter().rev();
+        let between = match (newest.next(), newest.next()) {
+            (Some(last), Some(before)) => before.saturating_add(1)..=*last,
+            _ => 0..=u64::MAX,
+        };
+        let everything = 0..u64::MAX;
+        let mut changes = self.recorded(state.id, &everything, &between, limit)?;
+        if changes.is_empty() {
+            changes = self.recorded(state.id, &everything, &(0..=u64::MAX), limit)?;
+        }
+        let chunk_size = state.line.branch.chunk_size();
+        Ok(changes.iter().map(|change| change.offset / chunk_size).collect())
+    }
+
+    /// As [`Pool::changes`], of what is recorded by now.
+    fn recorded(
+        &self,
+        volume: u64,
+        bytes: &Range<u64>,
+        lsns: &RangeInclusive<u64>,
+        limit: usize,
+    ) -> Result<Vec<Change>> {
+        let mut found = Vec::new();
+        for stretch in self.core.stretches(volume) {
+            stretch.branch.changes(bytes, lsns, limit, &mut found)?;
+        }
+        found.sort_by_key(|change: &Change| (change.lsn, change.offset));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Records of a volume as they are stored, spread over the newest part of its log: at most `limit`.
+    pub fn cdp_samples(&self, volume: &str, limit: usize) -> Result<Vec<CdpSample>> {
+        let state = self.core.names.read().volume(volume)?.clone();
+        let newest = {
+            let log = state.line.branch.cdp.log.read();
+            let open = log.open.as_ref().filter(|open| !open.entries.is_empty());
+            match open {
+                Some(open) => Some((open.file.clone(), open.entries.values().copied().collect())),
+                None => match log.sealed.values().next_back().cloned() {
+                    Some(sealed) => {
+                        drop(log);
+                        Some((sealed.file.clone(), sealed.all_entries()?))
+                    }
+                    None => None,
+                },
+            }
+        };
+        let Some((file, entries)): Option<(SegmentFile, Vec<Entry>)> = newest else {
+            return Ok(Vec::new());
+        };
+        let stride = entries.len().div_ceil(limit.max(1)).max(1);
+        let file = file.open()?;
+        entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()
+    }
+
+    fn marks(&self, volume: u64) -> Vec<Mark> {
+        let lines = self.core.lines.read();
+        let of_volume = lines.get(&volume).into_iter().flatten();
+        let marks = of_volume.filter_map(|(lsn, line)| match line {
+            LineRecord::Mark { name, time } => Some(Mark { name: name.clone(), lsn: *lsn, time: *time }),
+            LineRecord::Branch { .. } => None,
+        });
+        marks.collect()
+    }
+
+    /// Anchors with the names of the snapshots that they are.
+    fn named(&self, anchors: Vec<(u64, u64, u64)>) -> Vec<Anchor> {
+        let names = self.core.names.read();
+        let name = |id: &u64| {
+            let snapshot = names.snapshots.get(id).filter(|s| names.is_in_sight(s))?;
+            Some(snapshot.state.name.read().clone())
+        };
+        let named = |(lsn, time, id)| Anchor { lsn, time, snapshot: name(&id) };
+        anchors.into_iter().map(named).collect()
+    }
+
+    /// Changes over time, from the first moment to the last write. Of segments that are full only the sums are known
+    /// without reading: they are spread evenly over the segment's time.
+    fn buckets(&self, spans: &[Span], stretches: &[Stretch], count: usize) -> Vec<Bucket> {
+        let last = self.core.journal.last().1;
+        let Some(first) = spans.iter().map(|span| span.from.1).min().filter(|_| count > 0) else {
+            return Vec::new();
+        };
+        let length = (last.saturating_sub(first) / count as u64).saturating_add(1);
+        let from = |n: usize| first.saturating_add(length.saturating_mul(n as u64));
+        let mut buckets: Vec<Bucket> =
+            (0..count).map(|n| Bucket { from: from(n), ..Bucket::default() }).collect();
+        let at = |time: u64| ((time.saturating_sub(first) / length) as usize).min(count - 1);
+        for stretch in stretches {
+            let log = stretch.branch.cdp.log.read();
+            for segment in log.sealed.values() {
+                let record = &segment.record;
+                spread(&mut buckets[at(record.times.0)..=at(record.times.1)], record);
+            }
+            for entry in log.open.iter().flat_map(|open| open.entries.values()) {
+                let bucket = &mut buckets[at(entry.time)];
+                bucket.records += 1;
+                bucket.written += u64::from(entry.sectors) * SECTOR;
+                bucket.stored += entry.space();
+            }
+        }
+        buckets
+    }
+}

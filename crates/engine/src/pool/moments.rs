@@ -1,0 +1,195 @@
+//! Moments as users name them.
+
+use super::Pool;
+use crate::branch::pinned::At;
+use crate::branch::{Base, Branch, Line, VolumeState};
+use crate::catalog::LineRecord;
+use crate::cdp::moment::{By, moment_uuid, yet_to_come};
+use crate::error::{Result, not_found};
+use crate::info::{Moment, Origin, Point};
+use crate::volume::Volume;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Pool {
+    /// Finds a moment of a volume's past: see [`Moment`]. One after now is [`crate::ErrorKind::Invalid`], one that was not
+    /// recorded, or has expired, [`crate::ErrorKind::NotFound`].
+    pub fn resolve(&self, volume: &str, moment: &Moment) -> Result<Point> {
+        self.core.check_histories()?;
+        let id = self.core.names.read().volume(volume)?.id;
+        let by = self.wanted(volume, id, moment)?;
+        // What was sequenced by then is carried out first: it is recorded there.
+        match by {
+            By::Lsn(lsn) => self.destager.record_until(lsn)?,
+            By::Time(time) => self.destager.record_until_time(time)?,
+        }
+        let (branch, found, time) = self.look_up(volume, id, by)?;
+        let lsn = if let By::Lsn(lsn) = by { lsn } else { found };
+        let log = branch.cdp.log.read();
+        if lsn < log.floor() {
+            return Err(not_found(format!(
+                "go back to LSN {lsn} of volume {volume}: its history begins at LSN {} now",
+                log.floor()
+            )));
+        }
+        if log.recording_since(lsn).is_none() {
+            return Err(not_found(format!("go back to LSN {lsn} of volume {volume}: CDP was not on then")));
+        }
+        Ok(Point { lsn, time: self.core.clock.wall(time), branch: branch.id, size: log.size_at(lsn) })
+    }
+
+    fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
+        let by = match moment {
+            Moment::Lsn(lsn) | Moment::FlushUpTo(lsn) => By::Lsn(*lsn),
+            Moment::PoolTime(time) | Moment::FlushBeforePoolTime(time) => By::Time(*time),
+            Moment::Time(wall) | Moment::FlushBefore(wall) => {
+                let time = self.core.pool_time(*wall);
+                By::Time(time.ok_or_else(|| yet_to_come(format_args!(" of volume {volume}")))?)
+            }
+            Moment::Mark(name) => {
+                let lsn = self.core.names.read().marks.get(&(id, name.clone())).copied();
+                By::Lsn(lsn.ok_or_else(|| {
+                    not_found(format!("find the mark {name:?} of volume {volume}: there is none"))
+                })?)
+            }
+        };
+        let future = match by {
+            By::Lsn(lsn) => lsn > self.core.journal.last().0,
+            By::Time(time) => time > self.core.now(),
+        };
+        if future {
+            return Err(yet_to_come(format_args!(" of volume {volume}")));
+        }
+        match moment {
+            Moment::FlushBefore(_) | Moment::FlushUpTo(_) | Moment::FlushBeforePoolTime(_) => {
+                let flush = self.core.last_flush(id, |(lsn, time)| by.reaches(*lsn, *time))?;
+                Ok(By::Lsn(flush.map(|(lsn, _)| lsn).ok_or_else(|| {
+                    not_found(format!("find a flush of volume {volume} by that moment: none is known"))
+                })?))
+            }
+            _ => Ok(by),
+        }
+    }
+
+    /// A moment as it is, but a time on the wall as pool time.
+    pub(super) fn by_pool_time(&self, moment: &Moment) -> Result<Moment> {
+        let find = |wall| self.core.pool_time(wall).ok_or_else(|| yet_to_come(format_args!("")));
+        Ok(match moment {
+            Moment::Time(wall) => Moment::PoolTime(find(*wall)?),
+            Moment::FlushBefore(wall) => Moment::FlushBeforePoolTime(find(*wall)?),
+            moment => moment.clone(),
+        })
+    }
+
+    /// The moment of a snapshot, as LSN. [`crate::ErrorKind::NotFound`] where the volume's history does not have it: CDP was
+    /// off when it was taken, or that part of the history was forgotten.
+    pub fn moment_of_snapshot(&self, volume: &str, snapshot: &str) -> Result<u64> {
+        let (id, state) = {
+            let names = self.core.names.read();
+            let volume = names.volume(volume)?;
+            (volume.id, names.snapshot(volume, snapshot)?.state.clone())
+        };
+        let branch = &state.line.branch;
+        let anchor = || branch.cdp.log.read().anchor(state.id);
+        let mut found = anchor();
+        if found.is_none() {
+            // It may not be carried out yet.
+            self.destager.record_until(self.core.journal.last().0)?;
+            found = anchor();
+        }
+        let lsn = found.ok_or_else(|| {
+            not_found(format!(
+                "go back to the moment of snapshot {volume}@{snapshot}: the volume's history does not have it"
+            ))
+        })?;
+        // A rollback keeps what was before it. From its place in the order on the volume has another content.
+        let lines = self.core.lines.read();
+        let line = lines.get(&id).and_then(|of_volume| of_volume.get(&lsn));
+        let left = matches!(line, Some(LineRecord::Branch { branch: to, .. }) if *to != branch.id);
+        Ok(if left { lsn - 1 } else { lsn })
+    }
+
+    /// The branch that a volume wrote to at a moment, and the last thing recorded there by then: (LSN, time).
+    fn look_up(&self, volume: &str, id: u64, by: By) -> Result<(Arc<Branch>, u64, u64)> {
+        let line = {
+            let lines = self.core.lines.read();
+            let of_volume = lines.get(&id).into_iter().flatten();
+            let spans = of_volume.filter_map(|(lsn, line)| match line {
+                LineRecord::Branch { branch, time } => Some((*branch, *lsn, *time)),
+                LineRecord::Mark { .. } => None,
+            });
+            spans.filter(|(_, lsn, time)| by.reaches(*lsn, *time)).max_by_key(|(_, lsn, _)| *lsn)
+        };
+        let unknown = || not_found(format!("go back in volume {volume}: CDP was not on then"));
+        let (branch, lsn, time) = line.ok_or_else(unknown)?;
+        let branch = self.core.names.read().branches.get(&branch).cloned().ok_or_else(unknown)?;
+        let (lsn, time) =
+            branch.last_recorded(by)?.into_iter().chain([(lsn, time)]).max().unwrap_or((lsn, time));
+        Ok((branch, lsn, time))
+    }
+
+    /// A moment that something rests on, as users know it.
+    pub(crate) fn moment_origin(&self, at: &At) -> Origin {
+        let (branch, lsn) = at.place();
+        let began = {
+            let lines = self.core.lines.read();
+            let all = lines.iter().flat_map(|(volume, lines)| lines.iter().map(move |line| (*volume, line)));
+            let of_branch = all.filter_map(|(volume, (from, line))| match line {
+                LineRecord::Branch { branch: of, time } if *of == branch && *from <= lsn => {
+                    Some((*from, *time, volume))
+                }
+                _ => None,
+            });
+            of_branch.max()
+        };
+        let name = |id| Some(self.core.names.read().volume_by_id(id)?.name.read().clone());
+        let volume = began.and_then(|(.., volume)| name(volume)).unwrap_or_default();
+        let recorded = at.branch.last_recorded(By::Lsn(lsn));
+        let time = recorded.ok().map(|found| found.max(began.map(|(from, time, _)| (from, time))));
+        Origin::Moment { volume, lsn, time: time.flatten().map(|(_, time)| self.core.clock.wall(time)) }
+    }
+
+    /// The branches that rest on a moment, with the name of the volume whose history it is, as far as that is there still,
+    /// and the LSN: of volumes that were recovered, or taken back.
+    pub fn moment_bases(&self) -> BTreeMap<u64, (Option<String>, u64)> {
+        let owners: BTreeMap<u64, u64> = {
+            let lines = self.core.lines.read();
+            let all =
+                lines.iter().flat_map(|(volume, lines)| lines.values().map(move |line| (line, *volume)));
+            let of_branch = all.filter_map(|(line, volume)| match line {
+                LineRecord::Branch { branch, .. } => Some((*branch, volume)),
+                LineRecord::Mark { .. } => None,
+            });
+            of_branch.collect()
+        };
+        let names = self.core.names.read();
+        let base = |(id, branch): (&u64, &Arc<Branch>)| {
+            let Some(Base::Line(line)) = branch.base() else { return None };
+            let (of, lsn) = line.at?.place();
+            let volume = owners.get(&of).and_then(|volume| names.volume_by_id(*volume));
+            Some((*id, (volume.map(|v| v.name.read().clone()), lsn)))
+        };
+        names.branches.iter().filter_map(base).collect()
+    }
+
+    /// A read-only device that shows a volume as it was at a moment. While it is held, nothing of that moment expires.
+    pub fn open_moment(self: &Arc<Self>, volume: &str, moment: &Moment) -> Result<Arc<Volume>> {
+        let (state, line, point) = self.hold(volume, moment)?;
+        let of = (moment_uuid(&state.uuid, point.lsn), state.block_size, point.time);
+        let view = VolumeState::frozen(0, of, line, format!("{volume}@lsn-{}", point.lsn), point.size);
+        Ok(Arc::new(Volume::new(self.destager.clone(), Arc::new(view), true, false)))
+    }
+
+    /// Finds a moment and keeps it from expiring.
+    pub(crate) fn hold(&self, volume: &str, moment: &Moment) -> Result<(Arc<VolumeState>, Line, Point)> {
+        let state = self.core.names.read().volume(volume)?.clone();
+        let point = self.resolve(volume, moment)?;
+        let branch = self.core.names.read().branches.get(&point.branch).cloned();
+        let branch = branch.ok_or_else(|| not_found("go back to a moment: it has just expired"))?;
+        let at = At::new(&branch, point.lsn);
+        if !at.kept || branch.cdp.log.read().floor() > point.lsn {
+            return Err(not_found("go back to a moment: it has just expired"));
+        }
+        Ok((state, Line { branch, epoch: 0, at: Some(at) }, point))
+    }
+}

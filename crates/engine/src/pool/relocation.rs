@@ -1,0 +1,68 @@
+//! Bringing a volume's chunks back into order: what users ask for and are told.
+
+use super::Pool;
+use crate::catalog::page::{CHUNKS, Slot};
+use crate::destage::state::Relocation;
+use crate::error::{Result, not_found};
+use crate::info::{Layout, RelocationInfo};
+use crate::upkeep::relocate::{PAGES_PER_STEP, follows};
+
+impl Pool {
+    /// Begins to bring a volume's chunks back into their order, in the background, at most `bytes_per_second` (0: as fast
+    /// as it goes). A restart ends it; asked again it goes on from what is in order by then.
+    pub fn relocate_volume(&self, volume: &str, bytes_per_second: u64) -> Result<()> {
+        let branch = self.core.names.read().volume(volume)?.line.branch.id;
+        let job = Relocation { rate: bytes_per_second, ..Relocation::default() };
+        self.destager.state.lock().relocating.insert(branch, job);
+        self.core.kick();
+        Ok(())
+    }
+
+    /// Ends the relocation of a volume where it is. [`crate::ErrorKind::NotFound`] when there is none.
+    pub fn stop_relocation(&self, volume: &str) -> Result<RelocationInfo> {
+        let info = self.relocation(volume)?;
+        let branch = self.core.names.read().volume(volume)?.line.branch.id;
+        self.destager.state.lock().relocating.remove(&branch);
+        info.ok_or_else(|| not_found(format!("stop the relocation of {volume}: there is none")))
+    }
+
+    /// How far the relocation of a volume is; `None` when there is none (any more).
+    pub fn relocation(&self, volume: &str) -> Result<Option<RelocationInfo>> {
+        let names = self.core.names.read();
+        let state = names.volume(volume)?;
+        let (branch, size) = (&state.line.branch, state.size.load(std::sync::atomic::Ordering::Relaxed));
+        let (id, page_bytes) = (branch.id, CHUNKS << branch.chunk_log2);
+        drop(names);
+        let m = self.destager.state.lock();
+        let info = |job: &Relocation| RelocationInfo {
+            pass: job.pass + 1,
+            position: (job.page * page_bytes).min(size),
+            moved_bytes: job.moved,
+        };
+        Ok(m.relocating.get(&id).map(info))
+    }
+
+    /// How the chunks that a volume has of its own lie: what relocation would improve. Reads the whole map.
+    pub fn layout(&self, volume: &str) -> Result<Layout> {
+        let branch = self.core.names.read().volume(volume)?.line.branch.clone();
+        let mut layout = Layout::default();
+        let (mut from, mut before) = (0, None);
+        loop {
+            let numbers = self.core.catalog.page_numbers(branch.id, from, u64::MAX, PAGES_PER_STEP)?;
+            for number in &numbers {
+                let page = self.core.map.read((branch.id, *number))?;
+                for (at, entry) in page.iter().filter(|(_, e)| e.slot != Slot::HOLE) {
+                    let here = (number * CHUNKS + at as u64, entry.slot);
+                    let goes_on = before.is_some_and(|before| follows(before, here, branch.slot_log2));
+                    layout.chunks += 1;
+                    layout.runs += u64::from(!goes_on);
+                    before = Some(here);
+                }
+            }
+            match numbers.last() {
+                Some(last) => from = last + 1,
+                None => return Ok(layout),
+            }
+        }
+    }
+}

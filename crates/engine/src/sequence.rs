@@ -1,0 +1,119 @@
+//! The order of control operations: each gets a place in the journal, like any write.
+//!
+//! The folder also has what stands in the way of a place, and what comes with one: room in the
+//! journal, space that has to come back first, and anchors.
+
+pub(crate) mod anchors;
+pub(crate) mod deletion;
+pub(crate) mod relief;
+pub(crate) mod room;
+
+use crate::branch::Branch;
+use crate::branch::namespace::Namespace;
+use crate::catalog::Control;
+use crate::destage::Destager;
+use crate::error::Result;
+use crate::journal::record::{Kind, PieceCrcs};
+use crate::journal::{Record, Room};
+use crate::space::reservations::full;
+use bytes::Bytes;
+use relief::Relief;
+use std::sync::Arc;
+
+impl Destager {
+    /// Sequences the operation that `build` makes of the names as they are, and makes it durable.
+    pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
+        self.submit_with(|names| Ok((vec![build(names)?], None)))
+    }
+
+    /// The same for operations that follow one another without anything between them, the last of which may need a slot of
+    /// a branch: it is promised before they are sequenced.
+    pub(crate) fn submit_with(
+        &self,
+        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
+    ) -> Result<u64> {
+        self.submit_timed(build).map(|(lsn, _)| lsn)
+    }
+
+    /// The same; tells the last one's LSN and time.
+    pub(crate) fn submit_timed(
+        &self,
+        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
+    ) -> Result<(u64, u64)> {
+        let (lsn, time) = self.sequence_control(build, |_| Ok(None))?;
+        self.core.journal.sync_to(lsn)?;
+        self.core.kick();
+        Ok((lsn, time))
+    }
+
+    /// Sequences operations, and perhaps a record of data right behind them: LSN and time of the last record. Written and
+    /// durable later.
+    pub(crate) fn sequence_control(
+        &self,
+        build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
+        mut behind: impl FnMut(&Namespace) -> Result<Option<Record>>,
+    ) -> Result<(u64, u64)> {
+        let mut relief = Relief::default();
+        loop {
+            self.core.check_usable()?;
+            if self.core.too_many_turns(self.core.journal.turns()) {
+                self.make_room(Room::Turns)?;
+                continue;
+            }
+            let mut names = self.core.names.write();
+            let (controls, slot_of) = build(&names)?;
+            let encoded: Vec<Vec<u8>> = controls.iter().map(Control::encode).collect();
+            let space: u64 =
+                encoded.iter().map(|data| crate::journal::record::space(data.len() as u64)).sum();
+            let mut sequencing = self.core.journal.sequence();
+            match sequencing.room(space, true) {
+                Room::Ready => {}
+                wait => {
+                    drop(sequencing);
+                    drop(names);
+                    self.make_room(wait)?;
+                    continue;
+                }
+            }
+            if let Some(branch) = &slot_of
+                && !self.core.space.try_reserve(branch.slot_log2, 1)
+            {
+                let sequenced = sequencing.last_lsn();
+                drop(sequencing);
+                drop(names);
+                self.core.journal.write_out(sequenced)?;
+                if !self.relieve(&mut relief, 0, 0)? {
+                    return Err(full());
+                }
+                continue;
+            }
+            let mut last = 0;
+            let count = controls.len();
+            for (n, (control, data)) in controls.iter().zip(encoded).enumerate() {
+                let slot_of = slot_of.as_ref().filter(|_| n + 1 == count);
+                last = sequencing.push(control_record(control, data, slot_of))?;
+                names.apply(control, last, sequencing.last_time())?;
+            }
+            if let Some(record) = behind(&names)? {
+                last = sequencing.push(record)?;
+            }
+            return Ok((last, sequencing.last_time()));
+        }
+    }
+}
+
+/// The journal's record of an operation; `slot_of`: a slot of that branch was promised for it.
+fn control_record(control: &Control, data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
+    Record {
+        kind: Kind::Control,
+        branch: slot_of.map_or(0, |b| b.id),
+        epoch: 0,
+        offset: 0,
+        length: data.len() as u64,
+        slots: slot_of.is_some() as u16,
+        crcs: PieceCrcs::of(0, &data),
+        alone: slot_of.is_some() || !control.shares_commit(),
+        data: Bytes::from(data),
+        staging: None,
+    }
+}

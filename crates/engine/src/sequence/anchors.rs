@@ -1,0 +1,70 @@
+//! Anchors that writes make due, and that a crash cut off.
+
+use crate::branch::VolumeState;
+use crate::branch::namespace::Namespace;
+use crate::destage::Destager;
+use crate::error::Result;
+use crate::journal::Record;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Destager {
+    /// Sequences an anchor, if as many writes have come since the last one as there may be.
+    pub(crate) fn anchor_if_due(&self, state: &VolumeState) -> Result<()> {
+        let cdp = &state.line.branch.cdp;
+        let is_due = || cdp.distance().is_some_and(|most| cdp.writes.load(Ordering::Relaxed) >= most);
+        if !is_due() {
+            return Ok(());
+        }
+        if self.core.too_many_turns(self.core.journal.turns()) {
+            // Writers don't wait for turns: whoever writes when fewer wait takes it.
+            self.core.kick();
+            return Ok(());
+        }
+        let (lsn, _) = self.sequence_control(
+            |names| match names.volume_by_id(state.id) {
+                // Another writer may have been quicker, and the volume may be another one by now.
+                Some(now) if is_due() && now.line.branch.id == state.line.branch.id => {
+                    Ok((vec![names.anchor(now, &*self.core.world.rng)?], None))
+                }
+                _ => Ok((Vec::new(), None)),
+            },
+            |_| Ok(None),
+        )?;
+        self.core.journal.write_out(lsn)
+    }
+
+    /// At open: a rollback's new branch gets the anchor that was to follow, if a crash came in between. Nothing was written
+    /// to it before, since that would have come after the anchor.
+    pub(crate) fn make_up_anchors(&self) -> Result<()> {
+        let lacks = |state: &&Arc<VolumeState>| {
+            let branch = &state.line.branch;
+            branch.cdp.is_on() && branch.frozen.read().is_empty()
+        };
+        let lacking: Vec<u64> = self.core.names.read().by_name.values().filter(lacks).map(|v| v.id).collect();
+        lacking.into_iter().try_for_each(|id| {
+            let anchor = |names: &Namespace| {
+                let volume = names.volume_by_id(id);
+                volume.map(|volume| names.anchor(volume, &*self.core.world.rng)).transpose()
+            };
+            self.submit_with(|names| Ok((anchor(names)?.into_iter().collect(), None))).map(drop)
+        })
+    }
+
+    /// Sequences a discard that is too long to be recorded, right behind an anchor that keeps what was there.
+    pub(crate) fn discard_behind_anchor(
+        &self,
+        state: &VolumeState,
+        mut record: impl FnMut() -> Result<Record>,
+    ) -> Result<u64> {
+        let sequenced = self.sequence_control(
+            |names| {
+                let on = state.line.branch.cdp.is_on() && !state.deleted.load(Ordering::Acquire);
+                let anchor = on.then(|| names.anchor(state, &*self.core.world.rng)).transpose()?;
+                Ok((anchor.into_iter().collect(), None))
+            },
+            |_| record().map(Some),
+        );
+        sequenced.map(|(lsn, _)| lsn)
+    }
+}

@@ -1,0 +1,208 @@
+//! Deleting snapshots by policy, where they take more than their reserve or space is low.
+
+use crate::branch::VolumeState;
+use crate::branch::namespace::{Namespace, Snapshot};
+use crate::catalog::{CURRENT, Control};
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::error::{ErrorKind, Result, conflict};
+use crate::shortage::{Deletions, LastDeletion};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Destager {
+    /// The same; `short`: a request waits for space, so that space is low whatever the limit, and
+    /// each deletion is needed at once.
+    pub(crate) fn delete_by_policy(&self, short: bool) -> Result<bool> {
+        if !self.core.names.read().by_name.values().any(|state| state.policy.read().auto_delete) {
+            return Ok(false);
+        }
+        let low = self.deletion_helps(short);
+        let Some(id) = self.core.snapshot_to_delete(&self.core.names.read(), low) else { return Ok(false) };
+        let last = LastDeletion {
+            at: self.core.world.clock.monotonic(),
+            returned: self.core.positions.returned.load(Ordering::Relaxed),
+            expected: self.core.unique_bytes(id)?,
+        };
+        let deleted = self.submit(|names| match self.core.snapshot_to_delete(names, low) {
+            Some(again) if again == id => Ok(Control::DeleteSnapshots { ids: vec![id] }),
+            _ => Err(conflict("delete a snapshot by policy: it is not needed any more")),
+        });
+        match deleted {
+            Ok(_) => {
+                self.core.positions.auto_deleted.fetch_add(1, Ordering::Relaxed);
+                if low {
+                    self.core.deletions.lock().last = Some(last);
+                }
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Is space so low that a snapshot should go, and did the last that went give something back?
+    fn deletion_helps(&self, short: bool) -> bool {
+        if !short && !self.core.lacks_own_space() {
+            *self.core.deletions.lock() = Deletions::default();
+            return false;
+        }
+        if self.is_returning(&self.state.lock()) {
+            return false;
+        }
+        let returned = self.core.positions.returned.load(Ordering::Relaxed);
+        let deletions = &mut *self.core.deletions.lock();
+        if let Some(last) =
+            deletions.last.take_if(|last| short || !last.is_recent(self.core.world.clock.monotonic()))
+        {
+            // Of what it alone needed nothing has come back, so the next will hardly give more.
+            deletions.futile = (last.expected > 0 && returned == last.returned).then_some(returned);
+        }
+        deletions.last.is_none() && deletions.futile != Some(returned)
+    }
+}
+
+impl Core {
+    /// Bytes that only this snapshot needs, as of the last destage.
+    fn unique_bytes(&self, id: u64) -> Result<u64> {
+        let (line, is_live) = {
+            let names = self.names.read();
+            let Some(snapshot) = names.snapshots.get(&id) else { return Ok(0) };
+            let line = snapshot.state.line.clone();
+            let live =
+                names.volume_by_id(snapshot.volume).is_some_and(|v| v.line.branch.id == line.branch.id);
+            (line, live)
+        };
+        let epochs: Vec<u32> = line.branch.frozen.read().iter().copied().collect();
+        let tally = Tally::new(epochs, &self.catalog.usage(line.branch.id)?, is_live);
+        let at = tally.epochs.binary_search(&line.epoch).ok();
+        Ok(at.map_or(0, |at| tally.unique[at] << line.branch.slot_log2))
+    }
+
+    fn snapshot_to_delete(&self, names: &Namespace, low: bool) -> Option<u64> {
+        let willing = |state: &&Arc<VolumeState>| state.policy.read().auto_delete;
+        let volumes = names.by_name.values().filter(willing);
+        let needy = volumes.filter(|state| {
+            let taken = taken(names, state);
+            taken > 0 && (low || is_over(state, taken))
+        });
+        let oldest = needy.filter_map(|state| {
+            let mut snapshots = names.snapshots_of(state.id).into_iter();
+            snapshots.find(|s| !s.protected.load(Ordering::Acquire) && !is_held(names, s))
+        });
+        let oldest = oldest.min_by_key(|s| s.state.id)?.state.id;
+        // What was deleted before may still give back enough.
+        let dissolving = names.snapshots.values().any(|s| !names.is_in_sight(s) && !is_held(names, s));
+        (!dissolving).then_some(oldest)
+    }
+
+    pub(crate) fn is_low_on_space(&self) -> bool {
+        let totals = self.space.totals();
+        totals.available < totals.capacity / 100 * self.options.low_space_percent as u64
+    }
+
+    /// Is the pool's own space low, whatever the file systems below have?
+    pub(crate) fn lacks_own_space(&self) -> bool {
+        let totals = self.space.totals();
+        totals.own < totals.capacity / 100 * self.options.low_space_percent as u64
+    }
+}
+
+/// Is a snapshot in use? Its deletion would give nothing back.
+pub(crate) fn is_held(names: &Namespace, snapshot: &Snapshot) -> bool {
+    snapshot.state.handles.load(Ordering::Acquire) > 0 || names.is_pinned(&snapshot.state)
+}
+
+/// Bytes that a volume's snapshots are expected to take.
+pub(crate) fn reserve(state: &VolumeState) -> u64 {
+    let percent = state.policy.read().reserve_percent;
+    (state.size.load(Ordering::Acquire) as u128 * percent as u128 / 100) as u64
+}
+
+pub(crate) fn is_over(state: &VolumeState, taken: u64) -> bool {
+    taken > reserve(state) && state.line.branch.cdp.log.read().anchors().next().is_none()
+}
+
+/// Bytes that a volume's snapshots take, deleted ones too until they are dissolved.
+pub(crate) fn taken(names: &Namespace, state: &VolumeState) -> u64 {
+    let live = &state.line.branch;
+    let kept = live.kept.load(Ordering::Relaxed) << live.slot_log2;
+    let mut left: BTreeSet<u64> = [live.id].into();
+    let of_lines_left = names.snapshots_of(state.id).into_iter().filter_map(|s| {
+        let branch = &s.state.line.branch;
+        left.insert(branch.id).then(|| branch.slots.load(Ordering::Relaxed) << branch.slot_log2)
+    });
+    kept + of_lines_left.sum::<u64>()
+}
+
+/// Slots of one branch, by who needs them.
+pub(crate) struct Tally {
+    /// Of the snapshots that are there, or that something rests on.
+    pub(crate) epochs: Vec<u32>,
+    /// Of the volume as it is now.
+    pub(crate) current: u64,
+    /// Of snapshots only.
+    pub(crate) kept: u64,
+    /// What each snapshot sees, by its index in `epochs`.
+    pub(crate) referenced: Vec<u64>,
+    /// What nobody else does.
+    pub(crate) unique: Vec<u64>,
+}
+
+impl Tally {
+    /// `usage` are (last epoch, epoch of birth, slots); on a branch without a volume the current map belongs to snapshots.
+    pub(crate) fn new(epochs: Vec<u32>, usage: &[(u32, u32, u64)], is_live: bool) -> Tally {
+        let (mut current, mut kept) = (0, 0);
+        let mut unique = vec![0; epochs.len()];
+        // Where the count of what is seen rises and falls.
+        let mut steps = vec![(0u64, 0u64); epochs.len() + 1];
+        for (last, born, slots) in usage {
+            let first = epochs.partition_point(|epoch| epoch < born);
+            let end = epochs.partition_point(|epoch| epoch <= last);
+            if *last == CURRENT && is_live {
+                current += slots;
+            } else if first < end {
+                kept += slots;
+                if first + 1 == end {
+                    unique[first] += slots;
+                }
+            }
+            if first < end {
+                steps[first].0 += slots;
+                steps[end].1 += slots;
+            }
+        }
+        let mut seen = 0;
+        let referenced = steps.iter().take(epochs.len()).map(|(more, less)| {
+            seen = seen + more - less;
+            seen
+        });
+        let referenced = referenced.collect();
+        Tally { epochs, current, kept, referenced, unique }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_belong_to_those_who_see_them() {
+        let usage =
+            [(2, 1, 1), (2, 2, 10), (5, 2, 100), (5, 3, 1000), (CURRENT, 1, 10_000), (CURRENT, 6, 100_000)];
+        let live = Tally::new(vec![2, 5], &usage, true);
+        assert_eq!((live.current, live.kept), (110_000, 1111));
+        assert_eq!(live.unique, [11, 1000]);
+        assert_eq!(live.referenced, [10_111, 11_100]);
+        let left = Tally::new(vec![2, 5], &usage, false);
+        assert_eq!((left.current, left.kept), (0, 11_111), "what was born later is nobody's");
+        assert_eq!(left.unique, [11, 1000]);
+        let one = Tally::new(vec![5], &usage, false);
+        assert_eq!(
+            (one.kept, &one.unique[..]),
+            (11_100, &[11_100][..]),
+            "being dissolved: 11 are on their way"
+        );
+    }
+}

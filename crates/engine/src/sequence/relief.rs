@@ -1,0 +1,82 @@
+//! What a request does that the pool cannot promise space to: it helps to free what waits to be
+//! freed, asks the policies of snapshots, and waits for what is on its way, all within bounds.
+
+use crate::destage::Destager;
+use crate::error::Result;
+use crate::shortage::passing;
+use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
+
+/// Rounds before a request is refused, as long as each brings something back.
+const MAX_ROUNDS: u32 = 256;
+/// Rounds that only carry out what is pending: records mostly take less than was promised to them.
+const MAX_PENDING: u32 = 3;
+/// Rounds that only wait for readers of what was freed, and how long each waits.
+const MAX_WAITS: u32 = 200;
+const WAIT: Duration = Duration::from_millis(5);
+/// Steps of freeing in one round.
+const STEPS: u32 = 64;
+
+/// One request that found no space, and what it has done about it.
+#[derive(Default)]
+pub(crate) struct Relief {
+    rounds: u32,
+    pending: u32,
+    waits: u32,
+}
+
+/// What one round has done.
+struct Round {
+    carried_out: bool,
+    steps: u32,
+    /// Slots were freed that readers may still hold.
+    retired: bool,
+}
+
+impl Destager {
+    /// Takes a round of bringing space back for a request that cannot be promised `slots` slots of
+    /// size `1 << slot_log2` (0: it lacks something else). False when there is nothing more to
+    /// bring back, or the request has waited long enough.
+    pub(crate) fn relieve(&self, relief: &mut Relief, slot_log2: u8, slots: u64) -> Result<bool> {
+        relief.rounds += 1;
+        if relief.rounds > MAX_ROUNDS {
+            return Ok(false);
+        }
+        let round = self.reclaim_round()?;
+        if round.steps > 0 {
+            return Ok(true);
+        }
+        if round.carried_out && relief.pending < MAX_PENDING {
+            relief.pending += 1;
+            return Ok(true);
+        }
+        if round.retired && relief.waits < MAX_WAITS {
+            relief.waits += 1;
+            Condvar::new().wait_for(&mut Mutex::new(()).lock(), WAIT);
+            return Ok(true);
+        }
+        // Where the file systems below are what is full a deletion gives nothing back.
+        Ok(slots > 0 && !self.core.space.has_own_room(slot_log2, slots) && self.delete_by_policy(true)?)
+    }
+
+    fn reclaim_round(&self) -> Result<Round> {
+        let last = self.core.journal.last().0;
+        let mut carried_out = false;
+        while passing(self.destage_once(last), false)? {
+            carried_out = true;
+        }
+        let m = &mut *self.state.lock();
+        self.core.check_usable()?;
+        let mut steps = 0;
+        while steps < STEPS && passing(self.free(m), false)? {
+            steps += 1;
+        }
+        if carried_out || steps > 0 || self.is_returning(m) {
+            passing(self.checkpoint(m), ())?;
+            self.poll_retired(m)?;
+            // What that commit let go of.
+            self.poll_retired(m)?;
+        }
+        Ok(Round { carried_out, steps, retired: self.is_returning(m) })
+    }
+}

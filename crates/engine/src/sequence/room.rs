@@ -1,0 +1,89 @@
+//! Room in the journal: a request that finds none helps to carry out what is there, or waits.
+
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::error::{Error, ErrorKind, Result};
+use crate::journal::Room;
+use crate::shortage::{Task, passing};
+use std::sync::atomic::Ordering;
+
+impl Destager {
+    /// Room for a record, after [`Room`] said that there is none: makes a file, or destages, or waits for the thread
+    /// that does. The writer's own help is the backpressure.
+    pub(crate) fn make_room(&self, room: Room) -> Result<()> {
+        self.core.check_usable()?;
+        match room {
+            Room::Ready => Ok(()),
+            Room::NeedsFile => self.core.add_journal_file(false).map(|_| ()),
+            Room::Full if self.help_destage()? => Ok(()),
+            Room::Full if self.core.shortages.cause(Task::Destage).is_some() => self.wait_out_shortage(),
+            Room::Turns if self.help_destage()? => Ok(()),
+            // Turns don't count then.
+            Room::Turns if self.core.shortages.cause(Task::Destage).is_some() => Ok(()),
+            Room::Full => {
+                self.core.journal.wait_for_room();
+                Ok(())
+            }
+            Room::Turns => {
+                self.core.journal.wait_for_turns(self.core.options.max_turns);
+                Ok(())
+            }
+        }
+    }
+
+    /// Destages one batch, unless somebody else is at it. False when that brought nothing.
+    fn help_destage(&self) -> Result<bool> {
+        self.core.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
+        self.core.kick();
+        let Some(mut m) = self.state.try_lock() else { return Ok(false) };
+        let m = &mut *m;
+        self.poll_retired(m)?;
+        let progress = self.retry_destage(m)?;
+        if progress {
+            self.owe_freeing(m);
+            let mut steps = 0;
+            while steps < STEPS_OF_HELP && passing(self.pay_freeing(m, false), false)? {
+                steps += 1;
+            }
+        } else {
+            passing(self.checkpoint(m), ())?;
+        }
+        Ok(self.poll_retired(m)? || progress)
+    }
+}
+
+impl Core {
+    /// Do so many turns wait that nothing may add to them? Not while destage waits for the end of a
+    /// shortage: a deletion may be what ends that.
+    pub(crate) fn too_many_turns(&self, waiting: usize) -> bool {
+        waiting >= self.options.max_turns && self.shortages.cause(Task::Destage).is_none()
+    }
+}
+
+impl Destager {
+    /// Waits for room in the journal while destage waits for the end of a shortage, or refuses the
+    /// write after a while.
+    pub(crate) fn wait_out_shortage(&self) -> Result<()> {
+        let used = self.core.journal.usage().0;
+        for _ in 0..self.core.options.shortage_waits {
+            self.core.journal.wait_for_room();
+            if let Some(mut m) = self.state.try_lock() {
+                self.retry_destage(&mut m)?;
+            }
+            // Readers of old segments may have gone meanwhile. What counts is that room came back:
+            // how much the write needs is not known here, and it looks again.
+            let has_come_back = self.core.journal.usage().0 < used;
+            if has_come_back || self.core.shortages.cause(Task::Destage).is_none() {
+                return Ok(());
+            }
+            self.core.check_usable()?;
+        }
+        self.core.shortages.cause(Task::Destage).map_or(Ok(()), |cause| {
+            let text = "take the write: the journal is full, and is not carried out for want of resources";
+            Err(Error::new(ErrorKind::NoSpace, format!("{text}: {cause}")))
+        })
+    }
+}
+
+/// Steps of freeing that a writer which helps to destage takes at most with one batch.
+pub(crate) const STEPS_OF_HELP: u32 = 16;

@@ -1,0 +1,333 @@
+//! What a pool and its volumes are asked to be: plain data, no behaviour.
+//!
+//! Sizes are bytes and times are nanoseconds unless a name says otherwise.
+
+use crate::error::{Result, invalid};
+use std::time::Duration;
+
+/// Fixed when a pool is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Unit of allocation on physical volumes: a power of two, 64 KiB to 1 GiB.
+    pub extent_size: u64,
+    /// Bytes of journal, in segments; at least four segments.
+    pub journal_size: u64,
+    /// Bytes of one journal segment: a power of two, 256 KiB to 256 MiB.
+    pub segment_size: u64,
+    /// What every physical volume writes atomically (512 or 4096): slots overwritten in place never share one.
+    pub atomic_unit: u32,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        PoolConfig { extent_size: 4 << 20, journal_size: 1 << 30, segment_size: 32 << 20, atomic_unit: 4096 }
+    }
+}
+
+/// Chosen each time a pool is opened.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Bound of the map-page cache, shared by all volumes.
+    pub map_cache_bytes: usize,
+    /// Its replacement.
+    pub map_cache_policy: CachePolicy,
+    /// Bound of the catalog's page cache.
+    pub catalog_cache_bytes: usize,
+    /// Threads that apply a batch (1: all on the caller's thread, as the simulator wants it).
+    pub destage_threads: usize,
+    /// Journal bytes in one destage batch; at most an eighth of the journal.
+    pub batch_bytes: u64,
+    /// Destage starts when this share of the journal is in use, in per cent (0: at once).
+    pub destage_start_percent: u8,
+    /// Destage starts when so many stretches of the journal wait that can't share a commit, however
+    /// few bytes they are: whoever needs the journal to be carried out, and a writer that finds it
+    /// full, waits for them all.
+    pub lazy_turns: usize,
+    /// So many of them may wait, and one more; what would add to them (snapshots, marks, long
+    /// discards) waits for the first ones to go.
+    pub max_turns: usize,
+    /// Warn when less than this share of the capacity is free, in per cent.
+    pub low_space_percent: u8,
+    /// Volumes that rest on more levels than this are made independent of them in the background (0: never).
+    pub flatten_depth: u32,
+    /// When nothing else is to be done old history is compressed harder, and what histories have in
+    /// shared segments is sorted apart though it is little.
+    pub recompress_history: bool,
+    /// Branches of a batch that are recorded in segments of their own, at most: those with the most
+    /// to record. The others share segments.
+    pub own_histories: usize,
+    /// So many runs of a branch may wait in shared segments before they are brought to segments of
+    /// its own, and twice as many wait at most; fewer where there are very many branches.
+    pub waiting_runs: usize,
+    /// Bytes of shared segments from which on the oldest of them is emptied.
+    pub shared_segment_bytes: u64,
+    /// A volume whose branch has come to this epoch goes on with a new branch, without its clients
+    /// noticing.
+    pub renew_at_epoch: u32,
+    /// Files of histories that are kept open; a history may have any number of them. Those that a
+    /// batch is writing to come on top.
+    pub open_files: usize,
+    /// How often, at intervals of 5 ms, a writer that finds the journal full looks for room while
+    /// background work waits for the end of a shortage. Then its write is refused.
+    pub shortage_waits: u32,
+    /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
+    pub backing_margin: u64,
+    /// So often all of the catalog is read and verified in the background (zero: never).
+    pub catalog_scrub_interval: Duration,
+    /// Physical volumes get a new stamp with the first commit after so many nanoseconds: what was
+    /// copied, or restored, within a shorter time of one run is not told from what is there.
+    pub stamp_interval: u64,
+    /// Damage of the journal that would keep the pool from opening is accepted:
+    /// [`crate::pool::Pool::journal_loss`] tells what was lost.
+    pub accept_journal_loss: bool,
+}
+
+impl PoolOptions {
+    /// Bytes of the catalog's ballast, which comes on top of the margin.
+    pub(crate) fn ballast(&self) -> u64 {
+        self.backing_margin / 4
+    }
+
+    /// What a batch carries is let go of as a whole: writers shall not have to wait for it.
+    pub(crate) fn fit(&mut self, config: &PoolConfig) {
+        self.batch_bytes = self.batch_bytes.min(config.journal_size / 8);
+        // With none allowed nothing could begin.
+        self.max_turns = self.max_turns.max(1);
+    }
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions {
+            map_cache_bytes: 64 << 20,
+            map_cache_policy: CachePolicy::S3Fifo,
+            catalog_cache_bytes: 64 << 20,
+            destage_threads: 2,
+            batch_bytes: 128 << 20,
+            destage_start_percent: 60,
+            lazy_turns: 64,
+            max_turns: 256,
+            low_space_percent: 10,
+            flatten_depth: 32,
+            recompress_history: true,
+            own_histories: 4,
+            waiting_runs: 64,
+            shared_segment_bytes: 256 << 20,
+            renew_at_epoch: u32::MAX - (1 << 24),
+            open_files: 256,
+            shortage_waits: 1000,
+            backing_margin: 64 << 20,
+            catalog_scrub_interval: Duration::from_secs(7 * 86_400),
+            stamp_interval: 60_000_000_000,
+            accept_journal_loss: false,
+        }
+    }
+}
+
+/// Replacement policies of the map-page cache (ESnapII compares the first three).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum CachePolicy {
+    /// Round-robin: the oldest inserted goes first.
+    RoundRobin,
+    /// Least recently used.
+    Lru,
+    /// Least frequently used, ties by age.
+    Lfu,
+    /// S3-FIFO (Yang et al., SOSP 2023): small, main and ghost queues.
+    #[default]
+    S3Fifo,
+}
+
+/// Where new slots go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// The first free place.
+    Anywhere,
+    /// Next to the chunk's neighbour where possible.
+    Contiguous,
+}
+
+/// How a chunk that a snapshot needs is preserved when it is written to (Xiao et al. 2006).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Method {
+    /// Redirect-on-write: the old place is kept, the new content gets a new one.
+    #[default]
+    Redirect,
+    /// Copy-on-write: the old content is copied to a new place, and overwritten where it was.
+    Copy,
+}
+
+/// How much space a volume's snapshots may take, and what happens beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// Of the volume's size, in per cent (more than 100 is possible): what its snapshots are expected to take. Taking more
+    /// is a warning, never an error.
+    pub reserve_percent: u8,
+    /// Delete the oldest snapshot that is not protected, one after another, while they take more than the reserve or the
+    /// pool is low on space.
+    pub auto_delete: bool,
+}
+
+impl Default for SnapshotPolicy {
+    fn default() -> Self {
+        SnapshotPolicy { reserve_percent: 10, auto_delete: false }
+    }
+}
+
+/// What a write preserves when several snapshots see what is there (V:Drive calls the orders horizontal and vertical).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Order {
+    /// One version serves all of them: a write costs the same however many snapshots there are.
+    #[default]
+    Dependent,
+    /// Each gets a copy of its own, as long as there is space to spare: for comparison. What is discarded is shared.
+    Independent,
+}
+
+/// A physical volume to create or take in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PvSpec {
+    /// File name inside the data directory, or an absolute path of a file or block device.
+    pub path: String,
+    /// Size of a file to create; `None`: the existing size of the file or device.
+    pub size: Option<u64>,
+    /// Overwrite a label of another pool.
+    pub force: bool,
+}
+
+/// A volume to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewVolume {
+    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    pub name: String,
+    /// A multiple of `block_size`, up to 64 TiB.
+    pub size: u64,
+    /// A power of two, 512 B to the extent size, at least `block_size`.
+    pub chunk_size: u64,
+    /// 512 or 4096.
+    pub block_size: u32,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+/// The default chunk size: random load moves little, maps stay small (Xiao 2006 found the same).
+pub const DEFAULT_CHUNK_SIZE: u64 = 16 << 10;
+
+/// The largest volume.
+pub const MAX_VOLUME_SIZE: u64 = 64 << 40;
+
+/// A discard of more bytes than this is not recorded: it comes right behind an anchor.
+pub(crate) const LONG_DISCARD: u64 = 1 << 20;
+
+/// When anchors are inserted: a moment is found from the nearest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AnchorPolicy {
+    /// Never, but when CDP begins or its encoding changes: the paper's native TRAP.
+    Never,
+    /// After so many writes of chunks: one that touches several counts for each, as it is recorded for each.
+    Every(u64),
+    /// After so many nanoseconds in which there were writes.
+    Interval(u64),
+    /// After as many writes as the cost model says: see [`crate::pool::Pool::set_anchor_distance`].
+    #[default]
+    Model,
+}
+
+/// How long history is kept. Without any limit it is kept until the volume is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// Nanoseconds that can be gone back, at least, if `bytes` allows it.
+    pub time: Option<u64>,
+    /// Bytes of CDP log, at most, give or take a segment.
+    pub bytes: Option<u64>,
+}
+
+/// How a volume keeps its history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CdpSettings {
+    /// What a record holds.
+    pub encoding: Encoding,
+    /// How it is compressed.
+    pub compression: Compression,
+    /// When anchors are inserted.
+    pub anchors: AnchorPolicy,
+    /// The most writes of chunks between two anchors, whatever `anchors` says: the paper's M_max.
+    pub max_distance: Option<u64>,
+    /// How long it is kept.
+    pub retention: Retention,
+}
+
+impl Default for CdpSettings {
+    /// Parity with zero runs left out, anchors by the model, kept for ever.
+    fn default() -> Self {
+        CdpSettings {
+            encoding: Encoding::Parity,
+            compression: Compression::ZeroRun,
+            anchors: AnchorPolicy::Model,
+            max_distance: None,
+            retention: Retention::default(),
+        }
+    }
+}
+
+impl CdpSettings {
+    pub(crate) fn check(&self) -> Result<()> {
+        let zero = matches!(self.anchors, AnchorPolicy::Every(0) | AnchorPolicy::Interval(0))
+            || self.max_distance == Some(0)
+            || self.retention.time == Some(0)
+            || self.retention.bytes == Some(0);
+        if zero {
+            return Err(invalid("set up CDP: distances and limits must be more than zero"));
+        }
+        Ok(())
+    }
+}
+
+/// What a record holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Encoding {
+    /// Old XOR new, the parity of TRAP: leads forward and backward.
+    #[default]
+    Parity = 1,
+    /// The old content: leads backward only.
+    Undo = 2,
+    /// The new content: leads forward only.
+    Redo = 3,
+}
+
+/// How a payload is compressed. One that would not become smaller is stored as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Not at all.
+    None = 0,
+    /// Runs of zeros are left out: quick, and nearly all there is to gain where little of a block changes.
+    #[default]
+    ZeroRun = 1,
+    /// LZ4.
+    Lz4 = 2,
+    /// Zstandard.
+    Zstd = 3,
+}
+
+pub(crate) fn check_config(config: &PoolConfig) -> Result<()> {
+    let within = |v: u64, low: u64, high: u64| v.is_power_of_two() && (low..=high).contains(&v);
+    if !within(config.extent_size, 64 << 10, 1 << 30) {
+        return Err(invalid("create a pool: the extent size must be a power of two from 64 KiB to 1 GiB"));
+    }
+    if !within(config.segment_size, 256 << 10, 256 << 20) {
+        return Err(invalid(
+            "create a pool: the segment size must be a power of two from 256 KiB to 256 MiB",
+        ));
+    }
+    let segments = config.journal_size / config.segment_size;
+    if !(4..=65_536).contains(&segments) || config.journal_size % config.segment_size != 0 {
+        return Err(invalid(format!(
+            "create a pool: the journal must have 4 to 65536 whole segments of {} bytes",
+            config.segment_size
+        )));
+    }
+    if !matches!(config.atomic_unit, 512 | 4096) {
+        return Err(invalid("create a pool: the atomic unit must be 512 or 4096"));
+    }
+    Ok(())
+}

@@ -1,0 +1,632 @@
+//! Extents and slots: which are used, which are free, which are waiting for their last reader.
+//!
+//! Owned by the destager, so it needs no lock. Two bitmaps per extent: `live` is what the catalog says after the next
+//! commit; `busy` adds the slots that were freed but may still be read (or whose freeing is not durable yet): they are
+//! not given out (I5). Bitmaps are loaded when needed and dropped when an extent is full; an extent at rest costs 24
+//! bytes of memory.
+
+mod giving;
+mod undo;
+
+use super::label::DATA_START;
+use super::placement::{Choice, ExtentId, FreeView, choose};
+use super::pv::Pv;
+use super::reservations::{Backing, Change, Space};
+use crate::catalog::page::Slot;
+use crate::catalog::{Catalog, ExtentRecord, Txn};
+use crate::disk;
+use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
+use crate::settings::Placement;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// See the module.
+pub(crate) struct Allocator {
+    extent_size: u64,
+    placement: Placement,
+    catalog: Arc<Catalog>,
+    pvs: BTreeMap<u32, PvState>,
+    index: FreeIndex,
+    rooms: Rooms,
+    /// The extent of the last allocation, per slot size.
+    last: BTreeMap<u8, ExtentId>,
+    dirty: BTreeSet<ExtentId>,
+    freed: Vec<FreedSlot>,
+    change: Change,
+    /// What the file system below said when it had no room for an extent.
+    refused: Option<Error>,
+    /// What has changed since the last commit.
+    undo: Vec<undo::Step>,
+}
+
+/// Open extents in which a run of slots is looked for.
+const MAX_SEARCHED: usize = 64;
+
+/// A slot that was freed: (slot, log2 of its size).
+pub(crate) type FreedSlot = (Slot, u8);
+
+struct PvState {
+    pv: Arc<Pv>,
+    draining: bool,
+    /// A write to it has failed: nothing is given out there any more.
+    failed: bool,
+    /// The file system that its free extents take their space from, as far as is known.
+    file_system: Option<u64>,
+    /// Its extents in the free index.
+    free: u64,
+    /// Free ones for which the file system below has no room: not in the index until it has.
+    aside: Vec<u32>,
+    extents: Vec<Extent>,
+}
+
+#[derive(Default)]
+struct Extent {
+    /// log2 of the slot size; 0 when nothing uses it.
+    slot_log2: u8,
+    live: u32,
+    busy: u32,
+    bits: Option<Box<Bits>>,
+}
+
+struct Bits {
+    live: Vec<u64>,
+    busy: Vec<u64>,
+}
+
+/// What file systems are left with when extents are opened there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Margins {
+    Kept,
+    /// Only where the catalog and logs are.
+    OfLogsKept,
+    /// What was promised is kept.
+    Used,
+}
+
+impl Margins {
+    fn next(self) -> Option<Margins> {
+        match self {
+            Margins::Kept => Some(Margins::OfLogsKept),
+            Margins::OfLogsKept => Some(Margins::Used),
+            Margins::Used => None,
+        }
+    }
+}
+
+/// Bytes that file systems had for extents when they were asked last, less what was opened there since.
+#[derive(Default)]
+struct Rooms {
+    by_file_system: BTreeMap<u64, u64>,
+    /// Where logs take their space from, too.
+    of_logs: Option<u64>,
+}
+
+#[derive(Default)]
+struct FreeIndex {
+    free: BTreeSet<ExtentId>,
+    open: BTreeMap<u8, BTreeSet<ExtentId>>,
+    /// PVs whose file systems have their margin left and no more. Promises count on other extents first, so these are taken when
+    /// there are no others: the margin is the catalog's.
+    shunned: BTreeSet<u32>,
+}
+
+impl FreeView for FreeIndex {
+    fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId> {
+        self.open.get(&slot_log2)?.range(from..).next().copied()
+    }
+    fn next_free(&self, from: ExtentId) -> Option<ExtentId> {
+        let mut from = from;
+        loop {
+            let found = *self.free.range(from..).next()?;
+            if !self.shunned.contains(&found.0) {
+                return Some(found);
+            }
+            from = (found.0.checked_add(1)?, 0);
+        }
+    }
+}
+
+impl Allocator {
+    pub(crate) fn new(extent_size: u64, placement: Placement, catalog: Arc<Catalog>) -> Self {
+        Allocator {
+            extent_size,
+            placement,
+            catalog,
+            pvs: BTreeMap::new(),
+            index: FreeIndex::default(),
+            rooms: Rooms::default(),
+            last: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            freed: Vec::new(),
+            change: Change::default(),
+            refused: None,
+            undo: Vec::new(),
+        }
+    }
+
+    pub(crate) fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
+    }
+
+    fn slots_per_extent(&self, slot_log2: u8) -> u32 {
+        (self.extent_size >> slot_log2) as u32
+    }
+
+    /// Takes in a PV whose extents are all free, as a change of capacity that the caller passes on.
+    pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, draining: bool) -> Change {
+        let mut extents = Vec::new();
+        extents.resize_with(pv.extents as usize, Extent::default);
+        let mut change = Change::default();
+        if !draining {
+            self.index.free.extend((0..pv.extents).map(|e| (pv.id, e)));
+            change.free_extents = pv.extents as i64;
+        }
+        let free = change.free_extents as u64;
+        let failed = false;
+        let state = PvState { pv, draining, failed, file_system: None, free, aside: Vec::new(), extents };
+        self.pvs.insert(state.pv.id, state);
+        change
+    }
+
+    /// Loads the catalog's extents, once all PVs are in; what that takes from the capacity.
+    pub(crate) fn load(&mut self) -> Result<Change> {
+        let mut found = Vec::new();
+        self.catalog.clone().extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
+        let mut change = Change::default();
+        for (id, record) in found {
+            let per_extent = self.extent_size.checked_shr(record.slot_log2 as u32).unwrap_or(0) as u32;
+            let Some(state) = self.pvs.get_mut(&id.0) else {
+                return Err(corrupt(format!("load extent {} of PV {}: there is no such PV", id.1, id.0)));
+            };
+            let Some(extent) = state.extents.get_mut(id.1 as usize) else {
+                return Err(corrupt(format!("load extent {} of PV {}: it is beyond its end", id.1, id.0)));
+            };
+            // The row of an extent without slots in use is removed, so one that counts none has
+            // lost its count.
+            if !(1..=per_extent).contains(&record.used) || !(9..=30).contains(&record.slot_log2) {
+                return Err(corrupt(format!(
+                    "load extent {} of PV {}: its record makes no sense",
+                    id.1, id.0
+                )));
+            }
+            *extent =
+                Extent { slot_log2: record.slot_log2, live: record.used, busy: record.used, bits: None };
+            state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
+            if state.gives() {
+                self.index.free.remove(&id);
+                state.free -= 1;
+                change.free_extents -= 1;
+                change.free_slots[record.slot_log2 as usize] += (per_extent - record.used) as i64;
+                if record.used < per_extent {
+                    self.index.open.entry(record.slot_log2).or_default().insert(id);
+                }
+            }
+        }
+        Ok(change)
+    }
+
+    fn extent(&mut self, id: ExtentId) -> Result<&mut Extent> {
+        let extent = self.pvs.get_mut(&id.0).and_then(|s| s.extents.get_mut(id.1 as usize));
+        extent.ok_or_else(|| corrupt(format!("find extent {} of PV {}: there is none", id.1, id.0)))
+    }
+
+    /// The extent, with its bitmaps loaded.
+    fn loaded(&mut self, id: ExtentId) -> Result<(&mut Extent, Box<Bits>)> {
+        let (extent_size, catalog) = (self.extent_size, self.catalog.clone());
+        let extent = self.extent(id)?;
+        if let Some(bits) = extent.bits.take() {
+            return Ok((extent, bits));
+        }
+        let words = ((extent_size >> extent.slot_log2) as usize).div_ceil(64);
+        let live = if extent.live > 0 { catalog.bitmap(id.0, id.1, words)? } else { vec![0; words] };
+        let count: u32 = live.iter().map(|w| w.count_ones()).sum();
+        if count != extent.live {
+            return Err(corrupt(format!(
+                "load the bitmap of extent {} of PV {}: {count} slots are marked, {} were counted",
+                id.1, id.0, extent.live
+            )));
+        }
+        Ok((extent, Box::new(Bits { busy: live.clone(), live })))
+    }
+
+    fn locate(&self, slot: Slot, slot_log2: u8) -> Result<(ExtentId, u32)> {
+        let at = slot.offset().checked_sub(DATA_START);
+        let at =
+            at.ok_or_else(|| corrupt(format!("locate slot {:#x}: it lies in front of the data", slot.0)))?;
+        let index = (at % self.extent_size) >> slot_log2;
+        let extent = u32::try_from(at / self.extent_size)
+            .map_err(|_| corrupt(format!("locate slot {:#x}: it lies behind every extent", slot.0)))?;
+        Ok(((slot.pv(), extent), index as u32))
+    }
+
+    fn slot_at(&self, id: ExtentId, index: u32, slot_log2: u8) -> Slot {
+        Slot::new(id.0, DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2))
+    }
+
+    /// Allocates a slot; `wish` is the slot of the chunk before, near which the new one is best placed. Whoever holds a
+    /// reservation never sees it fail.
+    pub(crate) fn allocate(&mut self, space: &Space, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
+        let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
+        let (mut spare, mut margins) = (true, Margins::Kept);
+        loop {
+            let last = self.last.get(&slot_log2).copied();
+            let near = wished.map(|(id, _)| id);
+            let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last, spare) else {
+                match margins.next() {
+                    Some(next) if !self.index.shunned.is_empty() => margins = next,
+                    _ => {
+                        let refused = self.refused.clone();
+                        return Err(refused.unwrap_or_else(|| no_space("allocate a slot")));
+                    }
+                }
+                self.index.shunned.clear();
+                continue;
+            };
+            let id = match choice {
+                Choice::Open(id) => id,
+                Choice::Free(id) if !self.has_room(space, id.0, margins) => continue,
+                Choice::Free(id) => {
+                    // Opening one more than needed must not eat what others were promised.
+                    let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
+                    if !space.open_extent(slot_log2, needed) {
+                        spare = false;
+                        continue;
+                    }
+                    if !self.open_extent(space, id, slot_log2)? {
+                        continue;
+                    }
+                    id
+                }
+            };
+            let after = match (self.placement, wished) {
+                (Placement::Contiguous, Some((wished_id, index))) if wished_id == id => index + 1,
+                _ => 0,
+            };
+            self.last.insert(slot_log2, id);
+            return self.take_slot(id, slot_log2, after);
+        }
+    }
+
+    /// May one more extent of this PV be opened, for the sake of these margins? If not, the PV is shunned.
+    fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
+        let Some(file_system) = self.pvs.get(&pv).and_then(|state| state.file_system) else { return true };
+        let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
+        let logs = if self.rooms.of_logs == Some(file_system) { space.logs() } else { 0 };
+        let has_room = match margins {
+            Margins::Kept => room.saturating_sub(logs) >= self.extent_size,
+            Margins::OfLogsKept => self.rooms.of_logs != Some(file_system),
+            Margins::Used => true,
+        };
+        if !has_room {
+            self.index.shunned.insert(pv);
+        }
+        has_room
+    }
+
+    /// Gives a free extent a slot size; the space was told before. False when its backing store is full: all free extents
+    /// of its PV are set aside.
+    fn open_extent(&mut self, space: &Space, id: ExtentId, slot_log2: u8) -> Result<bool> {
+        let offset = DATA_START + id.1 as u64 * self.extent_size;
+        let Some(state) = self.pvs.get_mut(&id.0) else {
+            return Err(corrupt(format!("open an extent of PV {}: there is no such PV", id.0)));
+        };
+        self.index.free.remove(&id);
+        state.free -= 1;
+        if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
+            let error =
+                state.pv.write_failed(format!("allocate extent {} of {}", id.1, state.pv.path), error);
+            if error.kind() != ErrorKind::NoSpace {
+                // It is as free as it was before.
+                state.free += 1;
+                self.index.free.insert(id);
+                space.close_extent(slot_log2);
+                return Err(error);
+            }
+            self.refused = Some(error);
+            // What it got hold of in spite of that.
+            let _ = state.pv.disk.punch(offset, self.extent_size);
+            space.set_aside(slot_log2, 1 + state.free);
+            state.aside.push(id.1);
+            state.free = 0;
+            let others: Vec<ExtentId> =
+                self.index.free.range((id.0, 0)..=(id.0, u32::MAX)).copied().collect();
+            state.aside.extend(others.iter().map(|(_, extent)| *extent));
+            self.index.free.retain(|other| other.0 != id.0);
+            return Ok(false);
+        }
+        let room = state.file_system.and_then(|below| self.rooms.by_file_system.get_mut(&below));
+        if let Some(room) = room {
+            *room = room.saturating_sub(self.extent_size);
+        }
+        state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
+        *self.extent(id)? = Extent { slot_log2, ..Extent::default() };
+        self.index.open.entry(slot_log2).or_default().insert(id);
+        self.undo.push(undo::Step::Opened(id));
+        Ok(true)
+    }
+
+    fn take_slot(&mut self, id: ExtentId, slot_log2: u8, after: u32) -> Result<Slot> {
+        let slots = self.slots_per_extent(slot_log2);
+        let (extent, bits) = self.loaded(id)?;
+        let index = first_zero(&bits.busy, after, slots).or_else(|| first_zero(&bits.busy, 0, slots));
+        extent.bits = Some(bits);
+        let Some(index) = index else {
+            return Err(corrupt(format!("allocate in extent {} of PV {}: it is full", id.1, id.0)));
+        };
+        self.take_index(id, slot_log2, index)
+    }
+
+    /// Takes this very slot, if it is free and of this size, and its PV takes data.
+    pub(crate) fn take_at(&mut self, slot: Slot, slot_log2: u8) -> Result<bool> {
+        let Ok((id, index)) = self.locate(slot, slot_log2) else { return Ok(false) };
+        let slots = self.slots_per_extent(slot_log2);
+        let takes = |s: &PvState| {
+            let extent = s.extents.get(id.1 as usize);
+            s.gives() && extent.is_some_and(|e| e.slot_log2 == slot_log2 && e.busy < slots)
+        };
+        if !self.pvs.get(&id.0).is_some_and(takes) {
+            return Ok(false);
+        }
+        let (extent, bits) = self.loaded(id)?;
+        let free = !get(&bits.busy, index);
+        extent.bits = Some(bits);
+        if free {
+            self.take_index(id, slot_log2, index)?;
+        }
+        Ok(free)
+    }
+
+    /// Takes `count` slots in a row, in an extent that is open or in a free one that no promise needs and no margin; the first
+    /// of them.
+    pub(crate) fn take_run(&mut self, space: &Space, slot_log2: u8, count: u32) -> Result<Option<Slot>> {
+        let slots = self.slots_per_extent(slot_log2);
+        let open: Vec<ExtentId> =
+            self.index.open.get(&slot_log2).into_iter().flatten().rev().take(MAX_SEARCHED).copied().collect();
+        let mut found = None;
+        for id in open {
+            let (extent, bits) = self.loaded(id)?;
+            found = zeros(&bits.busy, count, slots).map(|index| (id, index));
+            extent.bits = Some(bits);
+            if found.is_some() {
+                break;
+            }
+        }
+        while found.is_none()
+            && count <= slots
+            && let Some(id) = self.index.next_free((0, 0))
+        {
+            if !self.has_room(space, id.0, Margins::Kept) {
+                continue;
+            }
+            if !space.open_extent(slot_log2, false) {
+                break;
+            }
+            found = self.open_extent(space, id, slot_log2)?.then_some((id, 0));
+        }
+        let Some((id, first)) = found else { return Ok(None) };
+        for index in first..first + count {
+            self.take_index(id, slot_log2, index)?;
+        }
+        Ok(Some(self.slot_at(id, first, slot_log2)))
+    }
+
+    fn take_index(&mut self, id: ExtentId, slot_log2: u8, index: u32) -> Result<Slot> {
+        let slots = self.slots_per_extent(slot_log2);
+        let (extent, mut bits) = self.loaded(id)?;
+        set(&mut bits.live, index);
+        set(&mut bits.busy, index);
+        extent.bits = Some(bits);
+        extent.live += 1;
+        extent.busy += 1;
+        if extent.busy == slots {
+            self.index.open.entry(slot_log2).or_default().remove(&id);
+        }
+        self.change.free_slots[slot_log2 as usize] -= 1;
+        self.dirty.insert(id);
+        self.undo.push(undo::Step::Took(id, index));
+        Ok(self.slot_at(id, index, slot_log2))
+    }
+
+    /// Frees a slot: gone from the catalog with the next commit, given out again only after [`Allocator::reuse`].
+    pub(crate) fn free(&mut self, slot: Slot, slot_log2: u8) -> Result<()> {
+        let (id, index) = self.locate(slot, slot_log2)?;
+        let (extent, mut bits) = self.loaded(id)?;
+        let owned = extent.slot_log2 == slot_log2 && get(&bits.live, index);
+        if owned {
+            clear(&mut bits.live, index);
+            extent.live -= 1;
+        }
+        extent.bits = Some(bits);
+        if !owned {
+            return Err(corrupt(format!(
+                "free slot {index} of extent {} of PV {}: it is not in use",
+                id.1, id.0
+            )));
+        }
+        self.dirty.insert(id);
+        self.freed.push((slot, slot_log2));
+        self.undo.push(undo::Step::Freed(id, index));
+        Ok(())
+    }
+
+    /// Writes what has changed into `txn`.
+    pub(crate) fn persist(&mut self, txn: &mut Txn<'_>) -> Result<()> {
+        let extent_size = self.extent_size;
+        for id in std::mem::take(&mut self.dirty) {
+            let (extent, bits) = self.loaded(id)?;
+            let record = ExtentRecord { slot_log2: extent.slot_log2, used: extent.live };
+            txn.put_extent(id.0, id.1, &record, &bits.live)?;
+            // A full extent's bitmap is not needed until something in it is freed.
+            let full = extent.live as u64 == extent_size >> record.slot_log2;
+            extent.bits = (!full).then_some(bits);
+        }
+        Ok(())
+    }
+
+    /// After the commit: the slots that it freed, to be retired, and the change of what is free.
+    pub(crate) fn committed(&mut self) -> (Vec<FreedSlot>, Change) {
+        self.undo.clear();
+        (std::mem::take(&mut self.freed), std::mem::take(&mut self.change))
+    }
+
+    /// Gives back slots whose last reader is gone.
+    pub(crate) fn reuse(&mut self, slots: &[FreedSlot]) -> Result<Change> {
+        for (slot, slot_log2) in slots {
+            let (id, index) = self.locate(*slot, *slot_log2)?;
+            let per_extent = self.slots_per_extent(*slot_log2);
+            let (extent, mut bits) = self.loaded(id)?;
+            clear(&mut bits.busy, index);
+            extent.busy -= 1;
+            let empty = extent.busy == 0;
+            extent.bits = (!empty).then_some(bits);
+            if empty {
+                *extent = Extent::default();
+            }
+            let Some(state) = self.pvs.get_mut(&id.0) else {
+                continue;
+            };
+            if empty {
+                state.pv.used_extents.fetch_sub(1, Ordering::Relaxed);
+            }
+            if !state.gives() {
+                continue;
+            }
+            self.change.free_slots[*slot_log2 as usize] += 1;
+            let open = self.index.open.entry(*slot_log2).or_default();
+            if empty {
+                open.remove(&id);
+                self.index.free.insert(id);
+                state.free += 1;
+                self.change.free_slots[*slot_log2 as usize] -= per_extent as i64;
+                self.change.free_extents += 1;
+                self.punch(id);
+            } else {
+                open.insert(id);
+            }
+        }
+        Ok(std::mem::take(&mut self.change))
+    }
+
+    /// Gives an empty extent's backing space back. Only a hint: what fails costs space, not data.
+    fn punch(&self, id: ExtentId) {
+        if let Some(state) = self.pvs.get(&id.0) {
+            let _ = state.pv.disk.punch(DATA_START + id.1 as u64 * self.extent_size, self.extent_size);
+        }
+    }
+
+    /// Does the byte lie in a slot in use, or that a reader may still hold? And where does the slot
+    /// end, or what has none?
+    pub(crate) fn is_used(&mut self, pv: u32, byte: u64) -> Result<(bool, u64)> {
+        let slot = Slot::new(pv, byte);
+        let ((_, number), _) = self.locate(slot, 9)?;
+        let extent = self.pvs.get(&pv).and_then(|state| state.extents.get(number as usize));
+        let Some(slot_log2) = extent.filter(|e| e.busy > 0).map(|e| e.slot_log2) else {
+            return Ok((false, DATA_START + (u64::from(number) + 1) * self.extent_size));
+        };
+        let (id, index) = self.locate(slot, slot_log2)?;
+        let (extent, bits) = self.loaded(id)?;
+        let used = get(&bits.busy, index);
+        extent.bits = Some(bits);
+        Ok((used, self.slot_at(id, index + 1, slot_log2).offset()))
+    }
+
+    /// What there is for free extents now, when `margin` bytes of each file system are kept for the rest of the pool; and for logs,
+    /// which are in the one that `data` tells of. Extents that were set aside are free again as far as there is room for them:
+    /// so many. Of what `data` has available `ahead` bytes are in use, for what is promised them.
+    pub(crate) fn backing(
+        &mut self,
+        margin: u64,
+        data: Option<disk::Backing>,
+        ahead: u64,
+    ) -> Result<(Backing, u64)> {
+        let left = |below: &disk::Backing| below.available.saturating_sub(margin);
+        let mut of_pvs = Vec::with_capacity(self.pvs.len());
+        for state in self.pvs.values() {
+            if state.failed {
+                // It is given nothing, and may not answer.
+                of_pvs.push(None);
+                continue;
+            }
+            let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
+            let mut of_pv = state.pv.disk.backing_available().map_err(fail)?;
+            if let (Some(of_pv), Some(data)) = (&mut of_pv, &data)
+                && of_pv.file_system == data.file_system
+            {
+                of_pv.available += ahead;
+            }
+            of_pvs.push(of_pv);
+        }
+        let mut backing = Backing { log_bytes: data.as_ref().map_or(u64::MAX, left), ..Backing::NONE };
+        let mut taken_back = 0;
+        // By file system: free extents there, and bytes for them.
+        let mut below: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for ((id, state), of_pv) in self.pvs.iter_mut().zip(of_pvs) {
+            let room = of_pv.as_ref().map_or(u64::MAX, |of_pv| left(of_pv) / self.extent_size);
+            let kept = (state.aside.len() as u64).saturating_sub(room) as usize;
+            let back = state.aside.split_off(kept);
+            taken_back += back.len() as u64;
+            state.free += back.len() as u64;
+            state.file_system = of_pv.as_ref().map(|of_pv| of_pv.file_system);
+            self.index.free.extend(back.into_iter().map(|extent| (*id, extent)));
+            let Some(of_pv) = of_pv else {
+                backing.solid += state.free;
+                continue;
+            };
+            let (free, bytes) = below.entry(of_pv.file_system).or_insert((0, u64::MAX));
+            (*free, *bytes) = (*free + state.free, left(&of_pv).min(*bytes));
+            let same = data.as_ref().is_some_and(|data| data.file_system == of_pv.file_system);
+            backing.shared |= same && state.gives();
+        }
+        self.index.shunned.clear();
+        self.rooms.of_logs = data.as_ref().map(|data| data.file_system);
+        self.rooms.by_file_system = below.iter().map(|(id, (_, bytes))| (*id, *bytes)).collect();
+        backing.sparse = below.values().map(|(free, _)| free).sum();
+        backing.sparse_bytes = match below.len() {
+            1 => below.values().map(|(_, bytes)| *bytes).sum(),
+            // What is left of one does not add up to an extent with what is left of another.
+            _ => below.values().map(|(f, bytes)| (*f).min(bytes / self.extent_size) * self.extent_size).sum(),
+        };
+        Ok((backing, taken_back))
+    }
+}
+
+fn get(words: &[u64], bit: u32) -> bool {
+    words.get(bit as usize / 64).is_some_and(|w| w >> (bit % 64) & 1 == 1)
+}
+fn set(words: &mut [u64], bit: u32) {
+    words[bit as usize / 64] |= 1 << (bit % 64);
+}
+fn clear(words: &mut [u64], bit: u32) {
+    words[bit as usize / 64] &= !(1 << (bit % 64));
+}
+
+/// The first of `count` zero bits in a row, below `end`.
+fn zeros(words: &[u64], count: u32, end: u32) -> Option<u32> {
+    let mut from = 0;
+    loop {
+        let first = first_zero(words, from, end)?;
+        let last = first.checked_add(count)?;
+        if last > end {
+            return None;
+        }
+        match (first..last).find(|bit| get(words, *bit)) {
+            None => return Some(first),
+            Some(taken) => from = taken + 1,
+        }
+    }
+}
+
+/// The first zero bit at or after `from`, below `end`.
+fn first_zero(words: &[u64], from: u32, end: u32) -> Option<u32> {
+    let mut at = from;
+    while at < end {
+        let word = words.get(at as usize / 64)? | ((1u64 << (at % 64)) - 1);
+        if word != u64::MAX {
+            let bit = (at & !63) + word.trailing_ones();
+            return (bit < end).then_some(bit);
+        }
+        at = (at & !63) + 64;
+    }
+    None
+}

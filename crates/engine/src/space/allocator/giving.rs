@@ -1,0 +1,131 @@
+//! Physical volumes that give out slots, and those that do not: their data is moved off them, or a
+//! write to them has failed.
+
+use super::{Allocator, Extent, PvState};
+use crate::space::reservations::{Change, Space};
+use std::sync::atomic::Ordering;
+
+impl PvState {
+    /// Are its slots given out?
+    pub(super) fn gives(&self) -> bool {
+        !self.draining && !self.failed
+    }
+}
+
+impl Allocator {
+    /// What a PV contributes to what is free: (extents in all, change when it is taken out).
+    pub(crate) fn contribution(&self, pv: u32) -> (u32, Change) {
+        let mut change = Change::default();
+        let Some(state) = self.pvs.get(&pv) else {
+            return (0, change);
+        };
+        change.aside = -(state.aside.len() as i64);
+        change.free_extents = state.aside.len() as i64;
+        for extent in &state.extents {
+            if extent.slot_log2 == 0 {
+                change.free_extents -= 1;
+            } else {
+                let slots = (self.extent_size >> extent.slot_log2) as i64;
+                change.free_slots[extent.slot_log2 as usize] -= slots - extent.busy as i64;
+            }
+        }
+        (state.extents.len() as u32, change)
+    }
+
+    /// Data is to be moved off a PV, or not any more: while it is, no slots are given out there.
+    pub(crate) fn set_draining(&mut self, pv: u32, draining: bool) {
+        self.change_state(pv, |state| state.draining = draining);
+    }
+
+    fn change_state(&mut self, pv: u32, change: impl FnOnce(&mut PvState)) {
+        let extent_size = self.extent_size;
+        let Some(state) = self.pvs.get_mut(&pv) else {
+            return;
+        };
+        let gave = state.gives();
+        change(state);
+        let gives = state.gives();
+        if gave == gives {
+            return;
+        }
+        state.aside.clear();
+        let unused = state.extents.iter().filter(|e| e.slot_log2 == 0).count() as u64;
+        state.free = if gives { unused } else { 0 };
+        for (number, extent) in state.extents.iter().enumerate() {
+            let id = (pv, number as u32);
+            if extent.slot_log2 == 0 {
+                if gives {
+                    self.index.free.insert(id)
+                } else {
+                    self.index.free.remove(&id)
+                };
+            } else {
+                let open = self.index.open.entry(extent.slot_log2).or_default();
+                let has_room = (extent.busy as u64) < extent_size >> extent.slot_log2;
+                if gives && has_room {
+                    open.insert(id)
+                } else {
+                    open.remove(&id)
+                };
+            }
+        }
+    }
+
+    /// Are slots of the PV given out?
+    pub(crate) fn gives(&self, pv: u32) -> bool {
+        self.pvs.get(&pv).is_some_and(PvState::gives)
+    }
+
+    /// Gives out nothing any more on PVs that have failed, and takes what they had out of `space`.
+    /// False when there are no new ones. Nothing may be uncommitted.
+    pub(crate) fn leave_failed(&mut self, space: &Space) -> bool {
+        let failed = |state: &&PvState| !state.failed && state.pv.failure().is_some();
+        let failed: Vec<u32> = self.pvs.values().filter(failed).map(|state| state.pv.id).collect();
+        for pv in &failed {
+            if self.gives(*pv) {
+                let (extents, change) = self.contribution(*pv);
+                space.change_capacity(-i64::from(extents), &change, true);
+            }
+            self.change_state(*pv, |state| state.failed = true);
+        }
+        !failed.is_empty()
+    }
+
+    /// Has the PV failed, so that its slots are not given out?
+    pub(crate) fn has_failed(&self, pv: u32) -> bool {
+        self.pvs.get(&pv).is_some_and(|state| state.failed)
+    }
+
+    /// Are slots of any PV given out?
+    pub(crate) fn gives_any(&self) -> bool {
+        self.pvs.values().any(PvState::gives)
+    }
+
+    /// The physical volumes, draining ones too.
+    pub(crate) fn pv_ids(&self) -> Vec<u32> {
+        self.pvs.keys().copied().collect()
+    }
+
+    /// Is data moved off the PV?
+    pub(crate) fn is_draining(&self, pv: u32) -> bool {
+        self.pvs.get(&pv).is_some_and(|s| s.draining)
+    }
+
+    /// Extents of a PV that are in use or waiting for readers.
+    pub(crate) fn used_extents(&self, pv: u32) -> u64 {
+        self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of slots in use on a PV.
+    pub(crate) fn used_bytes(&self, pv: u32) -> u64 {
+        let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;
+        self.pvs.get(&pv).map_or(0, |s| s.extents.iter().map(bytes).sum())
+    }
+
+    /// Forgets an empty PV.
+    pub(crate) fn remove_pv(&mut self, pv: u32) {
+        self.pvs.remove(&pv);
+        self.index.free.retain(|id| id.0 != pv);
+        self.last.retain(|_, id| id.0 != pv);
+    }
+}

@@ -1,0 +1,100 @@
+//! Taking back what was allocated and freed since the last commit: background work that met a
+//! shortage leaves no trace in memory, and can be done again.
+
+use super::{Allocator, Bits, DATA_START, Extent, ExtentId, clear, set};
+use crate::error::Result;
+use crate::space::reservations::Change;
+use std::sync::atomic::Ordering;
+
+/// A change since the last commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step {
+    /// A free extent was given a slot size.
+    Opened(ExtentId),
+    /// A slot was taken: (extent, index).
+    Took(ExtentId, u32),
+    /// A slot was freed.
+    Freed(ExtentId, u32),
+}
+
+impl Allocator {
+    /// Nothing has changed since the last commit.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.undo.is_empty()
+    }
+
+    /// Takes back everything since the last commit. The change is what was counted in the pool's
+    /// space at once, for extents that are closed again; what slots would have changed is forgotten
+    /// here.
+    pub(crate) fn roll_back(&mut self) -> Result<Change> {
+        let mut change = Change::default();
+        for step in std::mem::take(&mut self.undo).into_iter().rev() {
+            match step {
+                Step::Opened(id) => self.close_extent(id, &mut change)?,
+                Step::Took(id, index) => self.put_back(id, index)?,
+                Step::Freed(id, index) => {
+                    let (extent, mut bits) = self.with_bits(id)?;
+                    set(&mut bits.live, index);
+                    extent.live += 1;
+                    extent.bits = Some(bits);
+                }
+            }
+        }
+        self.dirty.clear();
+        self.freed.clear();
+        self.change = Change::default();
+        Ok(change)
+    }
+
+    /// The extent with its bitmaps, as they are in memory. A full extent may have lost them in a
+    /// commit that failed.
+    fn with_bits(&mut self, id: ExtentId) -> Result<(&mut Extent, Box<Bits>)> {
+        let extent_size = self.extent_size;
+        let extent = self.extent(id)?;
+        let slots = extent_size >> extent.slot_log2;
+        if extent.bits.is_none() && u64::from(extent.live) == slots {
+            let mut all = vec![u64::MAX; (slots as usize).div_ceil(64)];
+            if let Some(last) = all.last_mut().filter(|_| slots % 64 > 0) {
+                *last = (1 << (slots % 64)) - 1;
+            }
+            let extent = self.extent(id)?;
+            return Ok((extent, Box::new(Bits { live: all.clone(), busy: all })));
+        }
+        self.loaded(id)
+    }
+
+    fn put_back(&mut self, id: ExtentId, index: u32) -> Result<()> {
+        let (extent, mut bits) = self.with_bits(id)?;
+        clear(&mut bits.live, index);
+        clear(&mut bits.busy, index);
+        extent.live -= 1;
+        extent.busy -= 1;
+        extent.bits = Some(bits);
+        let slot_log2 = extent.slot_log2;
+        // Nothing is taken where it drains.
+        self.index.open.entry(slot_log2).or_default().insert(id);
+        Ok(())
+    }
+
+    fn close_extent(&mut self, id: ExtentId, change: &mut Change) -> Result<()> {
+        let slot_log2 = self.extent(id)?.slot_log2;
+        *self.extent(id)? = Extent::default();
+        self.index.open.entry(slot_log2).or_default().remove(&id);
+        self.index.free.insert(id);
+        if let Some(state) = self.pvs.get_mut(&id.0) {
+            state.free += 1;
+            state.pv.used_extents.fetch_sub(1, Ordering::Relaxed);
+            let room = state.file_system.and_then(|below| self.rooms.by_file_system.get_mut(&below));
+            if let Some(room) = room {
+                *room += self.extent_size;
+            }
+            if state.pv.failure().is_none() {
+                let at = DATA_START + u64::from(id.1) * self.extent_size;
+                let _ = state.pv.disk.punch(at, self.extent_size);
+            }
+        }
+        change.free_extents += 1;
+        change.free_slots[slot_log2 as usize] -= i64::from(self.slots_per_extent(slot_log2));
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Labels of physical volumes: the first block says whose it is. [Stamps](crate::space::stamp) lie behind
+//! it.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | magic `HINDCAST` |
+//! | 8..12 | CRC32C of bytes 12..4096 |
+//! | 12..16 | format version |
+//! | 16..32 | pool UUID |
+//! | 32..48 | PV UUID |
+//! | 48..52 | PV number |
+//! | 52..56 | number of extents |
+//! | 56..64 | extent size in bytes |
+//!
+//! Data begins at [`DATA_START`], so that extents are well aligned on any device.
+
+use super::stamp::{self, Bearer, HEAD_LEN};
+use crate::catalog::StampRecord;
+use crate::codec::{Reader, Writer, crc32c};
+use crate::disk::{Disk, SyncPurpose};
+use crate::error::{Error, Result, invalid};
+use std::io;
+
+/// Byte offset of extent 0.
+pub(crate) const DATA_START: u64 = 1 << 20;
+/// Bytes of the label block.
+pub(crate) const LABEL_LEN: usize = 4096;
+const MAGIC: &[u8; 8] = b"HINDCAST";
+const VERSION: u32 = 1;
+
+/// A decoded label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) pool: [u8; 16],
+    pub(crate) pv_uuid: [u8; 16],
+    pub(crate) pv: u32,
+    pub(crate) extents: u32,
+    pub(crate) extent_size: u64,
+}
+
+/// What the first block of a disk says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing that is a label.
+    None,
+    /// A label that does not verify, or of a version unknown here.
+    Damaged,
+    /// A label.
+    Label(Label),
+}
+
+impl Label {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).bytes(&self.pv_uuid);
+        w.u32(self.pv).u32(self.extents).u64(self.extent_size);
+        w.0.resize(LABEL_LEN, 0);
+        let crc = crc32c(&w.0[12..]);
+        w.0[8..12].copy_from_slice(&crc.to_le_bytes());
+        w.0
+    }
+
+    pub(crate) fn decode(block: &[u8]) -> Found {
+        if block.get(..8) != Some(MAGIC) {
+            return Found::None;
+        }
+        Self::decode_fields(block).map_or(Found::Damaged, Found::Label)
+    }
+
+    fn decode_fields(block: &[u8]) -> Option<Label> {
+        let block = block.get(..LABEL_LEN)?;
+        let mut r = Reader::new(&block[8..]);
+        let crc = r.u32()?;
+        if crc != crc32c(&block[12..]) || r.u32()? != VERSION {
+            return None;
+        }
+        Some(Label {
+            pool: r.array()?,
+            pv_uuid: r.array()?,
+            pv: r.u32()?,
+            extents: r.u32()?,
+            extent_size: r.u64()?,
+        })
+    }
+
+    /// Reads the label of `disk`.
+    pub(crate) fn read(disk: &dyn Disk, path: &str) -> Result<Found> {
+        let fail = |e| Error::io(format!("read the label of {path}"), e);
+        if disk.len().map_err(fail)? < LABEL_LEN as u64 {
+            return Ok(Found::None);
+        }
+        let mut block = vec![0u8; LABEL_LEN];
+        disk.read_at(&mut block, 0).map_err(fail)?;
+        Ok(Label::decode(&block))
+    }
+
+    /// Does what is left of a label that was overwritten prove that it was this one? Two of its
+    /// magic and its UUIDs do.
+    pub(crate) fn remains_on(&self, disk: &dyn Disk, path: &str) -> Result<bool> {
+        let mut block = vec![0; LABEL_LEN];
+        disk.read_at(&mut block, 0).map_err(|e| Error::io(format!("read the label of {path}"), e))?;
+        let whole = self.encode();
+        let same = [0..8, 16..32, 32..48].into_iter().filter(|at| block[at.clone()] == whole[at.clone()]);
+        Ok(same.count() >= 2)
+    }
+
+    /// Writes the label and a first stamp, and makes both durable.
+    pub(crate) fn write(&self, disk: &dyn Disk, path: &str, stamp: &StampRecord) -> Result<()> {
+        let mut head = self.encode();
+        head.extend(stamp::first(&Bearer { pool: self.pool, pv_uuid: self.pv_uuid }, stamp));
+        write_head(disk, path, &head)
+    }
+
+    /// Writes the label and makes it durable; stamps stay as they are.
+    pub(crate) fn write_alone(&self, disk: &dyn Disk, path: &str) -> Result<()> {
+        write_head(disk, path, &self.encode())
+    }
+}
+
+fn write_head(disk: &dyn Disk, path: &str, head: &[u8]) -> Result<()> {
+    let fail = |e| Error::io(format!("write the label of {path}"), e);
+    disk.write_at(head, 0).map_err(fail)?;
+    disk.sync(SyncPurpose::Label).map_err(fail)
+}
+
+/// Removes label and stamps of a disk that leaves the pool.
+pub(crate) fn wipe(disk: &dyn Disk, path: &str) -> Result<()> {
+    let fail = |e| Error::io(format!("wipe the label of {path}"), e);
+    disk.write_at(&[0; HEAD_LEN], 0).map_err(fail)?;
+    wipe_backups(disk).map_err(fail)?;
+    disk.sync(SyncPurpose::Label).map_err(fail)
+}
+
+/// Whole extents that fit on a disk of `size` bytes; an error when there is not even one.
+pub(crate) fn extents_on(size: u64, extent_size: u64, path: &str) -> Result<u32> {
+    let extents = size.saturating_sub(DATA_START) / extent_size;
+    if extents == 0 {
+        return Err(invalid(format!(
+            "use {path}: it has {size} bytes, too small for one extent of {extent_size} bytes behind the first {DATA_START}"
+        )));
+    }
+    u32::try_from(extents)
+        .map_err(|_| invalid(format!("use {path}: {extents} extents are too many; choose larger extents")))
+}
+
+/// Byte of a physical volume at which the first slot begins.
+pub(crate) const SLOTS_START: u64 = 64 << 10;
+
+/// Clears the slots of a physical volume that leaves its pool. Only what holds something is
+/// written: a sparse file on a full file system has room for that, and for no more.
+pub(crate) fn wipe_backups(disk: &dyn Disk) -> io::Result<()> {
+    let mut block = vec![0; HEADER_LEN];
+    for at in (SLOTS_START..DATA_START).step_by(HEADER_LEN) {
+        disk.read_at(&mut block, at)?;
+        if block.iter().any(|byte| *byte != 0) {
+            block.fill(0);
+            disk.write_at(&block, at)?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of the header.
+pub(crate) const HEADER_LEN: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_and_damage() {
+        let label = Label { pool: [1; 16], pv_uuid: [2; 16], pv: 3, extents: 4, extent_size: 1 << 22 };
+        let block = label.encode();
+        let hex: String = block[..64].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            "48494e44434153543ad7bb4901000000010101010101010101010101010101010202020202020202020202020202020203000000040000000000400000000000"
+        );
+        assert_eq!(Label::decode(&block), Found::Label(label));
+        for byte in 8..LABEL_LEN {
+            let mut bad = block.clone();
+            bad[byte] ^= 4;
+            assert_eq!(Label::decode(&bad), Found::Damaged, "byte {byte}");
+        }
+        assert_eq!(Label::decode(&[0; LABEL_LEN]), Found::None);
+        assert_eq!(Label::decode(&block[..100]), Found::Damaged);
+        assert_eq!(Label::decode(&[]), Found::None);
+    }
+
+    #[test]
+    fn sizes() {
+        assert!(extents_on(DATA_START + 100, 4096, "x").is_err());
+        assert_eq!(extents_on(DATA_START + 8192 + 1, 4096, "x").unwrap(), 2);
+        assert!(extents_on(0, 4096, "x").is_err());
+    }
+}

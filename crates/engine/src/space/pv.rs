@@ -1,0 +1,322 @@
+//! Physical volumes: taking them in, recognizing them, and finding their disks on the read path.
+
+use super::label::{Found, Label, extents_on};
+use crate::catalog::PvRecord;
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
+use crate::settings::PvSpec;
+use arc_swap::{ArcSwapOption, Guard};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// PV numbers a pool can ever use; they fit a slot address, and the table below stays small.
+pub(crate) const MAX_PVS: u32 = 4096;
+
+/// An open physical volume.
+pub(crate) struct Pv {
+    pub(crate) id: u32,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) path: String,
+    pub(crate) extents: u32,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// Bytes that the disk below writes as a whole, where that is known.
+    pub(crate) physical_block: Option<u64>,
+    /// Its file system writes what is overwritten somewhere else. Asked once: a dead disk may not
+    /// answer.
+    pub(crate) overwrites_elsewhere: bool,
+    /// Extents in use or waiting for readers, as the allocator counts them.
+    pub(crate) used_extents: AtomicU64,
+    /// Reads that failed since the pool was opened, and the last of them.
+    read_errors: AtomicU64,
+    last_read_error: Mutex<String>,
+    /// What a write or a sync failed with: from then on nothing is written to it, until the pool is
+    /// opened again.
+    failure: OnceLock<String>,
+    /// It has left the pool, and this became of its label.
+    pub(crate) wiped: OnceLock<Result<()>>,
+}
+
+impl Pv {
+    pub(crate) fn new(id: u32, record: &PvRecord, disk: Arc<dyn Disk>) -> Arc<Pv> {
+        disk.advise_random();
+        let PvRecord { uuid, path, extents, .. } = record.clone();
+        Arc::new(Pv {
+            id,
+            uuid,
+            path,
+            extents,
+            physical_block: disk.physical_block().ok().flatten(),
+            overwrites_elsewhere: disk.overwrites_elsewhere().unwrap_or(false),
+            disk,
+            used_extents: AtomicU64::new(0),
+            read_errors: AtomicU64::new(0),
+            last_read_error: Mutex::default(),
+            failure: OnceLock::new(),
+            wiped: OnceLock::new(),
+        })
+    }
+
+    /// What it failed with, if it takes no writes any more.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The error of a write that failed. Unless that was for want of something, the volume has
+    /// failed.
+    pub(crate) fn write_failed(&self, what: impl Into<String>, error: std::io::Error) -> Error {
+        let error = Error::io(what, error);
+        if error.is_shortage() { error } else { self.fail(error) }
+    }
+
+    /// Makes what was written durable. When that fails the volume has failed, whatever the cause:
+    /// what was written since the last sync may be lost.
+    pub(crate) fn sync(&self, purpose: SyncPurpose) -> Result<()> {
+        self.disk.sync(purpose).map_err(|e| self.fail(Error::io(format!("sync {}", self.path), e)))
+    }
+
+    /// The volume has failed with `error`.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        self.failure.get_or_init(|| error.to_string());
+        error.of_failed_pv()
+    }
+
+    /// Takes note of a read that failed.
+    pub(crate) fn count_read_error(&self, at: u64, error: &std::io::Error) {
+        *self.last_read_error.lock() = format!("at byte {at}: {error}");
+        self.read_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reads that failed since the pool was opened, and the last of them.
+    pub(crate) fn read_errors(&self) -> (u64, String) {
+        (self.read_errors.load(Ordering::Relaxed), self.last_read_error.lock().clone())
+    }
+}
+
+/// Open PVs by number, read without a lock. Numbers are never used twice. Groups are made when a number of theirs is used
+/// first: a pool mostly has a few PVs, and a place costs something when the table goes.
+pub(crate) struct PvTable([OnceLock<Group>; MAX_PVS as usize / GROUP]);
+
+const GROUP: usize = 64;
+const _: () = assert!((MAX_PVS as usize).is_multiple_of(GROUP));
+
+type Group = Box<[ArcSwapOption<Pv>; GROUP]>;
+
+/// A PV found in the table; it stays open as long as this lives.
+pub(crate) struct PvRef(Guard<Option<Arc<Pv>>>);
+
+impl std::ops::Deref for PvRef {
+    type Target = Pv;
+    fn deref(&self) -> &Pv {
+        // Made by `PvTable::get` only, of a PV that is there.
+        self.0.as_ref().expect("a PV that was found")
+    }
+}
+
+impl PvTable {
+    pub(crate) fn new() -> Self {
+        PvTable(std::array::from_fn(|_| OnceLock::new()))
+    }
+
+    #[inline]
+    fn place(&self, id: u32) -> Option<&ArcSwapOption<Pv>> {
+        Some(&self.0.get(id as usize / GROUP)?.get()?[id as usize % GROUP])
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Result<PvRef> {
+        let found = self.place(id).map(ArcSwapOption::load).filter(|pv| pv.is_some());
+        let found =
+            found.ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but there is none")));
+        Ok(PvRef(found?))
+    }
+
+    /// The PV to hold for longer, if it is open.
+    pub(crate) fn held(&self, id: u32) -> Option<Arc<Pv>> {
+        self.place(id)?.load_full()
+    }
+
+    pub(crate) fn insert(&self, pv: Arc<Pv>) {
+        if let Some(group) = self.0.get(pv.id as usize / GROUP) {
+            let group = group.get_or_init(|| Box::new(std::array::from_fn(|_| ArcSwapOption::empty())));
+            group[pv.id as usize % GROUP].store(Some(pv));
+        }
+    }
+
+    /// Takes a PV out; its disk is closed with its last reader.
+    pub(crate) fn take(&self, id: u32) -> Option<Arc<Pv>> {
+        self.place(id)?.swap(None)
+    }
+}
+
+/// Opens a PV that the catalog knows and verifies that it is the right one.
+pub(crate) fn open_known(
+    dir: &dyn Dir,
+    pool: [u8; 16],
+    extent_size: u64,
+    id: u32,
+    record: &PvRecord,
+    mode: OpenMode,
+) -> Result<Arc<Pv>> {
+    let path = &record.path;
+    let disk = dir.open_locked(path, mode).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            let text =
+                format!("open physical volume {path}: another process has it open, or it is named twice");
+            Error::new(ErrorKind::Busy, text)
+        }
+        std::io::ErrorKind::NotFound => Error::with_source(
+            ErrorKind::NotFound,
+            format!(
+                "open physical volume {path}: it is missing; bring it back, the pool can't open without it"
+            ),
+            e,
+        ),
+        _ => Error::io(format!("open physical volume {path}"), e),
+    })?;
+    match Label::read(&*disk, path)? {
+        Found::Label(label) if label.pool != pool => {
+            return Err(conflict(format!("open physical volume {path}: it belongs to another pool")));
+        }
+        Found::Label(label) if label.pv_uuid != record.uuid || label.pv != id => {
+            return Err(conflict(format!(
+                "open physical volume {path}: it is another volume of this pool (number {}, not {id})",
+                label.pv
+            )));
+        }
+        Found::Label(label) if label.extents != record.extents || label.extent_size != extent_size => {
+            return Err(corrupt(format!("open physical volume {path}: its label contradicts the catalog")));
+        }
+        Found::Label(_) => {}
+        Found::Damaged => {
+            return Err(corrupt(format!("open physical volume {path}: its label does not verify")));
+        }
+        Found::None => {
+            return Err(conflict(format!("open physical volume {path}: it has no label of this pool")));
+        }
+    }
+    let size = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
+    if extents_on(size, extent_size, path)? < record.extents {
+        return Err(corrupt(format!("open physical volume {path}: it has shrunk to {size} bytes")));
+    }
+    Ok(Pv::new(id, record, disk))
+}
+
+/// Opens or creates the disk of a new PV and refuses one that is somebody's; nothing is written yet. `known` tells
+/// whether a PV of this pool is in use: a label may have been written for an addition that a crash cut short.
+pub(crate) fn open_new(
+    dir: &dyn Dir,
+    spec: &PvSpec,
+    pool: [u8; 16],
+    (extent_size, atomic_unit): (u64, u32),
+    known: &dyn Fn(&[u8; 16]) -> bool,
+) -> Result<(Arc<dyn Disk>, u32)> {
+    let path = &spec.path;
+    if path.is_empty() || path.len() > 4096 {
+        return Err(invalid("use a physical volume: its path must have 1 to 4096 bytes"));
+    }
+    if is_own_file(path) {
+        return Err(conflict(format!("use {path}: a pool's own files have such names")));
+    }
+    let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
+    let mut created = false;
+    let disk = match dir.open_locked(path, OpenMode::Existing) {
+        Ok(disk) => disk,
+        // Perhaps by this very pool, which says more.
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+            let disk = dir.open(path, OpenMode::ReadOnly).map_err(fail)?;
+            check_unknown(Label::read(&*disk, path)?, path, pool, known)?;
+            return Err(Error::new(ErrorKind::Busy, format!("use {path}: it is in use already")));
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if spec.size.is_none() {
+                return Err(not_found(format!(
+                    "use {path}: it does not exist; give a size to create a file"
+                )));
+            }
+            created = true;
+            dir.open_locked(path, OpenMode::CreateNew).map_err(fail)?
+        }
+        Err(e) => return Err(fail(e)),
+    };
+    let taken = take(&*disk, spec, pool, (extent_size, atomic_unit), known);
+    if taken.is_err() && created {
+        // Nobody wanted an empty file. Should it stay, it does no harm.
+        let _ = dir.remove(path);
+    }
+    Ok((disk, taken?))
+}
+
+/// Refuses the disk of a new PV that is somebody's, or does not do; gives a file its size. Tells
+/// how many extents it has.
+fn take(
+    disk: &dyn Disk,
+    spec: &PvSpec,
+    pool: [u8; 16],
+    (extent_size, atomic_unit): (u64, u32),
+    known: &dyn Fn(&[u8; 16]) -> bool,
+) -> Result<u32> {
+    let path = &spec.path;
+    let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
+    if let Some(whole) = disk.physical_block().map_err(fail)?.filter(|whole| *whole > u64::from(atomic_unit))
+    {
+        return Err(invalid(format!(
+            "use {path}: its disk writes {whole} bytes as a whole, more than the pool's atomic unit of {atomic_unit}: \
+             a power cut could damage what lies beside a write"
+        )));
+    }
+    match check_unknown(Label::read(disk, path)?, path, pool, known)? {
+        Found::Label(label) if label.pool == pool => {}
+        Found::Label(_) | Found::Damaged if !spec.force => {
+            return Err(conflict(format!(
+                "use {path}: it carries the label of another pool; force to overwrite it"
+            )));
+        }
+        Found::None if !spec.force && !is_blank(disk).map_err(fail)? => {
+            return Err(conflict(format!("use {path}: it holds something; force to overwrite it")));
+        }
+        _ => {}
+    }
+    let mut size = disk.len().map_err(fail)?;
+    if let Some(wanted) = spec.size {
+        if disk.is_block_device() {
+            if wanted > size {
+                return Err(invalid(format!("use {path}: the device has {size} bytes, not {wanted}")));
+            }
+            size = wanted;
+        } else if size < wanted {
+            extents_on(wanted, extent_size, path)?;
+            disk.set_len(wanted).map_err(fail)?;
+            size = wanted;
+        }
+    }
+    extents_on(size, extent_size, path)
+}
+
+/// Refuses the label of a physical volume of this pool that is in use.
+fn check_unknown(
+    found: Found,
+    path: &str,
+    pool: [u8; 16],
+    known: &dyn Fn(&[u8; 16]) -> bool,
+) -> Result<Found> {
+    match found {
+        Found::Label(label) if label.pool == pool && known(&label.pv_uuid) => {
+            Err(conflict(format!("use {path}: it is already physical volume {} of this pool", label.pv)))
+        }
+        found => Ok(found),
+    }
+}
+
+/// Is it a name that the engine gives to files of its own?
+fn is_own_file(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let prefixes = [crate::catalog::FILE, "journal-", crate::cdp::log::record::FILE_PREFIX];
+    prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == crate::space::lock::LOCK_FILE
+}
+
+/// Is there nothing in front of where data would begin? (A file system, a partition table or an image would be.)
+fn is_blank(disk: &dyn Disk) -> std::io::Result<bool> {
+    let mut head = vec![0u8; disk.len()?.min(crate::space::label::DATA_START) as usize];
+    disk.read_at(&mut head, 0)?;
+    Ok(head.iter().all(|b| *b == 0))
+}

@@ -1,0 +1,184 @@
+//! Stamping physical volumes: when the pool is opened, and now and then while it is in use (see
+//! [`crate::space::stamp`]).
+//!
+//! Each opening issues a stamp in the commit that begins its incarnation, and writes it to all
+//! physical volumes before anything is given out or overwritten. Later ones ride on commits that
+//! are made anyway: the first commit after [`crate::settings::PoolOptions::stamp_interval`] issues the next
+//! stamp, a maintenance step writes it, and the commit after that takes note of it. A pool without
+//! commits changes nothing and needs no stamps.
+
+use super::label::Label;
+use super::pv::Pv;
+use super::stamp::{self, Age, Bearer, Stamped};
+use crate::catalog::{KnownStamps, StampRecord, Txn};
+use crate::disk::Disk;
+use crate::error::{Result, corrupt, no_space};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Physical volumes that are synced at a time.
+const AT_A_TIME: usize = 16;
+
+/// The stamps of an open pool. The lock is a leaf.
+pub(crate) struct Stamping {
+    pub(crate) state: Mutex<State>,
+    /// The opening's own stamp waits for space on some physical volume: until it is there nothing
+    /// is written to any.
+    pub(crate) waits: AtomicBool,
+}
+
+pub(crate) struct State {
+    /// The last one that is committed.
+    pub(crate) issued: StampRecord,
+    /// It has been written to the physical volumes.
+    pub(crate) written: bool,
+    /// The next commit issues one.
+    due: bool,
+    /// When it was issued, by the world's clock.
+    issued_at: u64,
+    /// The last one of this life that is durable on each physical volume.
+    pub(crate) borne: BTreeMap<u32, StampRecord>,
+    /// Durable ones that the catalog does not know of yet.
+    pub(crate) unrecorded: BTreeMap<u32, StampRecord>,
+    /// What an operator should know.
+    pub(crate) problems: BTreeMap<u32, String>,
+}
+
+/// What a transaction says of stamps, to be passed on when it is committed.
+pub(crate) struct Stored {
+    recorded: BTreeMap<u32, StampRecord>,
+    issued: Option<(StampRecord, u64)>,
+}
+
+/// How a physical volume and the catalog stand to one another.
+pub(crate) fn age_of(pv: &Pv, pool: [u8; 16], known: &KnownStamps) -> Age {
+    let stamped = Stamped::read(&*pv.disk, &Bearer { pool, pv_uuid: pv.uuid });
+    stamped.age(&known.issued, known.durable.get(&pv.id))
+}
+
+impl Stamping {
+    /// Of a pool whose opening has issued a stamp, and written it to `pvs`; with `waits` others
+    /// have no space for it yet.
+    pub(crate) fn new(
+        issued: StampRecord,
+        now: u64,
+        (pvs, waits): (&[Arc<Pv>], bool),
+        problems: BTreeMap<u32, String>,
+    ) -> Self {
+        let borne: BTreeMap<u32, StampRecord> = pvs.iter().map(|pv| (pv.id, issued)).collect();
+        let unrecorded = borne.clone();
+        let (written, due) = (!waits, false);
+        let state = State { issued, written, due, issued_at: now, borne, unrecorded, problems };
+        Stamping { state: Mutex::new(state), waits: AtomicBool::new(waits) }
+    }
+
+    /// Fails with [`ErrorKind::NoSpace`] while the opening's own stamp waits for space: a copy of
+    /// the data directory that is older could not be told from this one.
+    ///
+    /// [`ErrorKind::NoSpace`]: crate::ErrorKind::NoSpace
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.waits.load(Ordering::Acquire) {
+            true => {
+                Err(no_space("write to physical volumes: one has no space for the stamp of this opening"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Adds to a transaction what has become durable since the last one, and the next stamp when it
+    /// is due.
+    pub(crate) fn store(&self, txn: &mut Txn<'_>, now: u64, interval: u64) -> Result<Stored> {
+        let state = self.state.lock();
+        for (pv, stamp) in &state.unrecorded {
+            txn.put_durable_stamp(*pv, stamp)?;
+        }
+        // Clocks go back.
+        let due = state.written && (state.due || now.abs_diff(state.issued_at) >= interval);
+        let next = StampRecord { sequence: state.issued.sequence + 1, ..state.issued };
+        if due {
+            txn.put_issued_stamp(&next)?;
+        }
+        Ok(Stored { recorded: state.unrecorded.clone(), issued: due.then_some((next, now)) })
+    }
+
+    /// That transaction is committed.
+    pub(crate) fn stored(&self, stored: Stored) {
+        let state = &mut *self.state.lock();
+        state.unrecorded.retain(|pv, stamp| stored.recorded.get(pv) != Some(stamp));
+        if let Some((stamp, now)) = stored.issued {
+            (state.issued, state.issued_at, state.written, state.due) = (stamp, now, false, false);
+        }
+    }
+
+    /// The next commit issues a stamp, however young the last one is.
+    pub(crate) fn make_due(&self) {
+        self.state.lock().due = true;
+    }
+
+    /// Forgets a physical volume that leaves.
+    pub(crate) fn forget(&self, pv: u32) {
+        let state = &mut *self.state.lock();
+        state.borne.remove(&pv);
+        state.unrecorded.remove(&pv);
+        state.problems.remove(&pv);
+    }
+
+    /// What an operator should know.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.state.lock().problems.values().cloned().collect()
+    }
+
+    /// Labels and stamps a disk that is about to become physical volume `label.pv`; durable when
+    /// this returns.
+    pub(crate) fn first(&self, label: &Label, disk: &dyn Disk, path: &str) -> Result<()> {
+        let stamp = self.state.lock().issued;
+        label.write(disk, path, &stamp)?;
+        let state = &mut *self.state.lock();
+        state.borne.insert(label.pv, stamp);
+        state.unrecorded.insert(label.pv, stamp);
+        Ok(())
+    }
+}
+
+/// Writes `stamp` to `pvs` and makes it durable, on some at a time if `beside`: the outcome for
+/// each. `durable` has what is known to be durable on each.
+pub(crate) fn stamp_all(
+    pvs: &[Arc<Pv>],
+    pool: [u8; 16],
+    stamp: &StampRecord,
+    durable: &BTreeMap<u32, StampRecord>,
+    beside: bool,
+    check: &(dyn Fn(&Pv, &Stamped) -> Result<()> + Sync),
+) -> Vec<Result<()>> {
+    let one = &|pv: &Arc<Pv>| {
+        let bearer = Bearer { pool, pv_uuid: pv.uuid };
+        let stamped = Stamped::read(&*pv.disk, &bearer);
+        check(pv, &stamped)?;
+        let known = durable.get(&pv.id).map_or(0, |stamp| stamp.sequence);
+        if stamped.latest().is_some_and(|found| found.sequence > known) {
+            // A kill may have left it in the page cache only. The other copy is all there is until
+            // it is durable.
+            stamp::sync(&*pv.disk, &pv.path)?;
+        }
+        stamped.replace(&*pv.disk, &pv.path, &bearer, stamp)?;
+        stamp::sync(&*pv.disk, &pv.path)
+    };
+    if !beside || pvs.len() == 1 {
+        return pvs.iter().map(one).collect();
+    }
+    let mut outcomes = Vec::with_capacity(pvs.len());
+    for some in pvs.chunks(AT_A_TIME) {
+        std::thread::scope(|scope| {
+            let start = |pv| std::thread::Builder::new().spawn_scoped(scope, move || one(pv));
+            let running: Vec<_> = some.iter().map(|pv| (pv, start(pv))).collect();
+            outcomes.extend(running.into_iter().map(|(pv, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|_| Err(corrupt("stamp: a thread ended"))),
+                // There are as many threads as there can be.
+                Err(_) => one(pv),
+            }));
+        });
+    }
+    outcomes
+}

@@ -1,0 +1,240 @@
+//! Moving data off physical volumes that are to be removed: copy, sync, commit, a few chunks at a time.
+
+use crate::branch::Branch;
+use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
+use crate::catalog::{Version, VersionKey};
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::destage::state::{EvacuateFrom, Maintenance};
+use crate::disk::SyncPurpose;
+use crate::error::Result;
+use crate::shortage::Task;
+use crate::space::pv::Pv;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Map pages looked at, and bytes moved (at least one chunk), by one step.
+const PAGES_PER_STEP: usize = 64;
+const BYTES_PER_STEP: u64 = 4 << 20;
+const VERSIONS_PER_STEP: usize = 4096;
+/// Nanoseconds from a physical volume that did not answer to the next attempt.
+const PATIENCE: u64 = 1_000_000_000;
+
+impl Destager {
+    /// Moves a few chunks away from draining PVs. False when nothing is to be moved, or nothing can be.
+    pub(crate) fn evacuate(&self, m: &mut Maintenance) -> Result<bool> {
+        let draining =
+            |m: &Maintenance, pv: &u32| m.allocator.is_draining(*pv) && m.allocator.used_extents(*pv) > 0;
+        let any = self.core.names.read().pvs.keys().any(|pv| draining(m, pv));
+        if !any {
+            self.core.positions.drain_stalled.store(false, Ordering::Relaxed);
+        }
+        // Slots of the journal's last batch may still be on their way: nothing moves before they are in place.
+        let now = self.core.world.clock.monotonic();
+        if !any || m.evacuated || now < m.evacuate_after || m.is_half_done() {
+            return Ok(false);
+        }
+        match self.evacuate_step(m) {
+            // Other work goes on meanwhile.
+            Err(away) if away.is_pv_away() => {
+                self.take_back(m).map_err(|e| self.core.fault.poison(&e))?;
+                self.core.positions.drain_stalled.store(true, Ordering::Relaxed);
+                m.evacuate_after = now.saturating_add(PATIENCE);
+                Ok(false)
+            }
+            done => done.map_err(|e| self.failed(m, Task::Upkeep, e)),
+        }
+    }
+
+    fn evacuate_step(&self, m: &mut Maintenance) -> Result<bool> {
+        let mut moves = Moves::new(BYTES_PER_STEP);
+        let next = match m.evacuate_from {
+            EvacuateFrom::Map(from) => self.evacuate_maps(m, from, &mut moves)?,
+            EvacuateFrom::Versions(from) => self.evacuate_versions(m, from, &mut moves)?,
+        };
+        let short = moves.short;
+        self.commit_moves(m, moves)?;
+        m.evacuate_from = next.unwrap_or_default();
+        m.evacuated = short || next.is_none();
+        self.core.positions.drain_stalled.store(short, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Moves chunks of a few map pages; where to go on.
+    fn evacuate_maps(
+        &self,
+        m: &mut Maintenance,
+        from: PageKey,
+        moves: &mut Moves,
+    ) -> Result<Option<EvacuateFrom>> {
+        let mut pages: Vec<(PageKey, MapPage)> = Vec::new();
+        let most = self.core.catalog_room.pages(PAGES_PER_STEP);
+        let next = self.core.catalog.visit_pages(from, most, &mut |key, page| {
+            let page = page?;
+            if page.iter().any(|(_, e)| leaves(m, e)) {
+                pages.push((key, page));
+            }
+            Ok(())
+        })?;
+        for (key, mut page) in pages {
+            let Some(branch) = self.movable(m, key.0) else { continue };
+            let mut touched = false;
+            let leaving: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| leaves(m, *e)).collect();
+            for (at, entry) in leaving {
+                let Some(slot) = self.move_one(m, &branch, entry.slot, moves)? else {
+                    moves.pages.extend(touched.then_some((key, page)));
+                    return Ok(Some(EvacuateFrom::Map(key)));
+                };
+                page.set(at, Entry { slot, ..entry });
+                touched = true;
+            }
+            moves.pages.extend(touched.then_some((key, page)));
+        }
+        Ok(Some(next.map_or(EvacuateFrom::Versions((0, 0, 0)), EvacuateFrom::Map)))
+    }
+
+    /// Moves chunks of a few versions; where to go on.
+    fn evacuate_versions(
+        &self,
+        m: &mut Maintenance,
+        from: VersionKey,
+        moves: &mut Moves,
+    ) -> Result<Option<EvacuateFrom>> {
+        let mut versions: Vec<Version> = Vec::new();
+        let next = self.core.catalog.visit_versions(from, VERSIONS_PER_STEP, &mut |_, version| {
+            versions.extend(Some(version?).filter(|v| leaves(m, v.entry)));
+            Ok(())
+        })?;
+        for version in versions {
+            let Some(branch) = self.movable(m, version.key.0) else { continue };
+            let Some(slot) = self.move_one(m, &branch, version.entry.slot, moves)? else {
+                return Ok(Some(EvacuateFrom::Versions(version.key)));
+            };
+            moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
+        }
+        Ok(next.map(EvacuateFrom::Versions))
+    }
+
+    /// The branch, unless its slots are about to be freed anyway.
+    pub(super) fn movable(&self, m: &Maintenance, id: u64) -> Option<Arc<Branch>> {
+        self.core.names.read().branches.get(&id).filter(|b| !m.dead.contains_key(&b.id)).cloned()
+    }
+
+    /// Moves one chunk; `None` when this step has done enough, or when there is no space: a move takes space like a write.
+    pub(super) fn move_one(
+        &self,
+        m: &mut Maintenance,
+        branch: &Branch,
+        from: Slot,
+        moves: &mut Moves,
+    ) -> Result<Option<Slot>> {
+        if moves.budget == 0 {
+            return Ok(None);
+        }
+        if !self.borrow(m, branch.slot_log2, 1) {
+            moves.short = true;
+            return Ok(None);
+        }
+        let to = m.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+        self.copy_chunk(m, branch, from, to)?;
+        moves.note(branch, to, 1);
+        Ok(Some(to))
+    }
+
+    /// Copies a chunk to a slot that was allocated for it, and frees the one where it was.
+    pub(super) fn copy_chunk(
+        &self,
+        m: &mut Maintenance,
+        branch: &Branch,
+        from: Slot,
+        to: Slot,
+    ) -> Result<()> {
+        let (source, target) = (self.core.pvs.get(from.pv())?, self.core.pvs.get(to.pv())?);
+        let size = 1u64 << branch.chunk_log2;
+        let mut buffer = vec![0u8; size.min(1 << 20) as usize];
+        for at in (0..size).step_by(buffer.len()) {
+            let lost = self.core.read_parts(&source, &mut buffer, from.offset() + at)?;
+            self.core.write_copy(&target, &buffer, to.offset() + at, &lost)?;
+        }
+        m.allocator.free(from, branch.slot_log2)?;
+        self.core.positions.bytes.fetch_add(size, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn commit_moves(&self, m: &mut Maintenance, moves: Moves) -> Result<()> {
+        if moves.written.is_empty() {
+            return Ok(());
+        }
+        for id in moves.written {
+            self.core.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
+        }
+        let mut txn = self.core.catalog.begin()?;
+        txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;
+        txn.put_versions(moves.versions.iter())?;
+        self.commit_aside(m, txn, &moves.released)?;
+        let of_pages = moves.pages.iter().map(|(key, _)| key.0);
+        let branches: BTreeSet<u64> = of_pages.chain(moves.versions.iter().map(|v| v.key.0)).collect();
+        self.core.publish(moves.pages);
+        branches.into_iter().for_each(|branch| self.core.map.forget_frozen(branch));
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Writes what was copied to a slot; `lost` are the parts of it that could not be read.
+    pub(super) fn write_copy(&self, target: &Pv, bytes: &[u8], at: u64, lost: &[Range<usize>]) -> Result<()> {
+        self.stamping.check()?;
+        let failed = |e| target.write_failed(format!("copy a chunk to {} at byte {at}", target.path), e);
+        target.disk.write_at(bytes, at).map_err(failed)?;
+        let place = |part: &Range<usize>| at + part.start as u64..at + part.end as u64;
+        let lost: Vec<Range<u64>> = lost.iter().map(place).collect();
+        self.damage.written(target.id, at..at + bytes.len() as u64, &lost);
+        Ok(())
+    }
+}
+
+/// What one step has moved.
+#[derive(Default)]
+pub(super) struct Moves {
+    /// Bytes that may still be moved.
+    budget: u64,
+    /// Bytes that were moved.
+    bytes: u64,
+    /// There was no space for more.
+    pub(super) short: bool,
+    pub(super) pages: Vec<(PageKey, MapPage)>,
+    pub(super) versions: Vec<Version>,
+    released: Vec<(u8, u64)>,
+    /// Physical volumes that were written to.
+    written: BTreeSet<u32>,
+}
+
+impl Moves {
+    /// Nothing yet, and `budget` bytes to move (at least one chunk).
+    pub(super) fn new(budget: u64) -> Moves {
+        Moves { budget, ..Moves::default() }
+    }
+
+    /// Takes note of `chunks` that were copied to `to` and what follows it.
+    pub(super) fn note(&mut self, branch: &Branch, to: Slot, chunks: u64) {
+        self.released.push((branch.slot_log2, chunks));
+        self.written.insert(to.pv());
+        self.bytes += chunks << branch.chunk_log2;
+        self.budget = self.budget.saturating_sub(chunks << branch.chunk_log2);
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has this step done enough?
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget == 0
+    }
+}
+
+fn leaves(m: &Maintenance, entry: Entry) -> bool {
+    entry.slot != Slot::HOLE && m.allocator.is_draining(entry.slot.pv())
+}

@@ -1,0 +1,442 @@
+//! Making branches complete: what an epoch of a branch still reads through the base is brought into the branch, until it
+//! needs its base no more and lets go of it. That is how a volume over an image becomes independent of the image, and how a
+//! clone (or a volume that was rolled back) becomes independent of what it rests on.
+//!
+//! Through the base read the epochs of a chunk that are older than all that the branch itself has of it. They all see the
+//! same: one copy, born in the branch's first epoch, serves them. Where the branch has nothing at all the copy becomes the
+//! current content, else a version for the newest snapshot among those epochs. What is zeros below needs no copy: a branch
+//! without a base reads zeros where it has nothing.
+//!
+//! A chunk that is too long for a journal record is made the branch's own in the same way, by whoever is about to write a part of
+//! it over an image or a moment ([`crate::destage::Destager::fill_chunk`]).
+//!
+//! Every step moves like an evacuation (copy, sync, commit) and carries how far it is, so it can be cut short anywhere. The
+//! last one takes the base away, in one commit; whoever is reading through it notices, and reads again.
+
+use crate::branch::{Branch, Foreign, HEAD, Line, VolumeState};
+use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
+use crate::catalog::{BranchRecord, FillRecord, Version};
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::destage::batch::Below;
+use crate::destage::state::{Fill, Maintenance};
+use crate::disk::SyncPurpose;
+use crate::error::{Error, Result, no_space, not_found};
+use crate::shortage::Task;
+use crate::space::reservations::full;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Map pages looked at, and bytes copied (at least one chunk), by one step.
+const PAGES_PER_STEP: usize = 64;
+const BYTES_PER_STEP: u64 = 4 << 20;
+/// A copy is made in pieces of this many bytes.
+const PIECE: u64 = 1 << 20;
+/// The epoch that a branch begins with.
+const FIRST: u32 = 1;
+/// What stands in the way is looked at again after so many nanoseconds.
+const PATIENCE: u64 = 1_000_000_000;
+/// How long the last step waits for those who write to the branch.
+const WRITERS: Duration = Duration::from_millis(20);
+
+/// What one step copies.
+struct Step {
+    /// Bytes that may still be copied.
+    budget: u64,
+    copied: u64,
+    slots: u64,
+    pages: Vec<(PageKey, MapPage)>,
+    versions: Vec<Version>,
+    /// Physical volumes that were written to.
+    written: BTreeSet<u32>,
+    /// The last slot that was taken.
+    last: Option<Slot>,
+    /// Why it can't go on.
+    stalled: Option<Error>,
+}
+
+impl Step {
+    fn new(budget: u64) -> Step {
+        Step {
+            budget,
+            copied: 0,
+            slots: 0,
+            pages: Vec::new(),
+            versions: Vec::new(),
+            written: BTreeSet::new(),
+            last: None,
+            stalled: None,
+        }
+    }
+}
+
+/// What is copied into a slot.
+enum Content<'a> {
+    Bytes(&'a [u8]),
+    Slot(Slot),
+}
+
+/// What is to be done with a page.
+enum Looked {
+    /// It is complete.
+    Whole,
+    /// The step has done enough, or can't go on, before its end.
+    Part,
+}
+
+impl Destager {
+    /// Takes a step towards making one branch complete. False when there is none, or none may go on now.
+    pub(crate) fn fill_branches(&self, m: &mut Maintenance) -> Result<bool> {
+        // Slots of the journal's last batch may still be on their way: nothing is copied before they are in place.
+        if m.filling.is_empty() || m.is_half_done() {
+            return Ok(false);
+        }
+        let now = self.core.world.clock.monotonic();
+        let ready = |job: &Fill| now >= job.not_before;
+        let found = m.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id);
+        if let Some(id) = found {
+            let job = m.filling.get(&id).cloned();
+            self.fill_step(m, id, now).map_err(|e| {
+                // Others come first then.
+                let later = |job| Fill { not_before: now.saturating_add(PATIENCE), ..job };
+                m.filling.extend(job.map(|job| (id, later(job))));
+                self.failed(m, Task::Upkeep, e)
+            })?;
+        }
+        let stalled = m.filling.values().find_map(|job| job.stalled.clone());
+        *self.core.positions.completion_stalled.lock() = stalled;
+        Ok(found.is_some())
+    }
+
+    fn fill_step(&self, m: &mut Maintenance, id: u64, now: u64) -> Result<()> {
+        let Some(mut job) = m.filling.remove(&id) else { return Ok(()) };
+        let branch = self.core.names.read().branches.get(&id).cloned();
+        let Some(branch) = branch.filter(|b| b.has_base()) else { return Ok(()) };
+        let rate = job.record.rate;
+        let budget = if rate == 0 { BYTES_PER_STEP } else { BYTES_PER_STEP.min(rate) };
+        let mut step = Step::new(budget);
+        let end = self.core.end_page(&branch);
+        let page = self.fill_pages(m, &branch, job.record.page..end, &mut step)?;
+        let (copied, stalled) = (step.copied, step.stalled.take());
+        job.record = FillRecord { page, copied: job.record.copied + copied, ..job.record };
+        self.commit_fill(m, &branch, step, Some(job.record))?;
+        if page >= end && stalled.is_none() {
+            if self.let_go_of_base(m, &branch)? {
+                return Ok(());
+            }
+        } else if stalled.is_some() {
+            job.not_before = now.saturating_add(PATIENCE);
+        } else if let Some(pause) = copied.saturating_mul(PATIENCE).checked_div(rate) {
+            job.not_before = now.saturating_add(pause.min(PATIENCE));
+        }
+        job.stalled = stalled.map(|why| why.to_string());
+        m.filling.insert(id, job);
+        Ok(())
+    }
+
+    /// Makes one chunk of a volume its own, as a step on the way would, before a part of it is written: `content` is what it shows
+    /// (none: zeros), which destage must not look for, and which is too long to be brought into the journal in one record. Who writes to the
+    /// volume is held off meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
+    pub(crate) fn fill_chunk(&self, volume: &VolumeState, chunk: u64, content: Option<&[u8]>) -> Result<()> {
+        let branch = &volume.line.branch;
+        for carried_out in [false, true] {
+            {
+                let m = &mut *self.state.lock();
+                self.core.check_usable()?;
+                // What is trimmed after a deletion is looked through from the start, and this is part of it then.
+                volume.check_there()?;
+                if self.core.catalog.branch(branch.id)?.is_some() {
+                    loop {
+                        match self.fill_alone(m, branch, chunk, content) {
+                            Err(error) if error.is_taken_back() => {}
+                            done => return done,
+                        }
+                    }
+                }
+            }
+            if !carried_out {
+                // Who made the branch has only written so to the journal.
+                self.record_until(self.core.journal.last().0)?;
+            }
+        }
+        Err(not_found(format!("write to a part of chunk {chunk} of branch {}: it is gone", branch.id)))
+    }
+
+    fn fill_alone(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        chunk: u64,
+        content: Option<&[u8]>,
+    ) -> Result<()> {
+        let (number, at) = MapPage::locate(chunk);
+        let key = (branch.id, number);
+        let mut page = (*self.core.map.read(key)?).clone();
+        if page.get(at).is_some() {
+            // A step of flattening, or a smaller size, has come before it.
+            return Ok(());
+        }
+        let mut step = Step::new(branch.chunk_size());
+        let mut slot = Slot::HOLE;
+        // Zeros need an entry, too: what has none would be looked for below.
+        if let Some(content) = content {
+            let placed = self.place_copy(m, branch, Content::Bytes(content), &mut step);
+            match placed.map_err(|e| self.failed(m, Task::Upkeep, e))? {
+                Some(taken) => slot = taken,
+                None => return Err(step.stalled.unwrap_or_else(full)),
+            }
+        }
+        page.set(at, Entry { slot, born: FIRST });
+        step.pages.push((key, page));
+        self.commit_fill(m, branch, step, None).map_err(|e| self.failed(m, Task::Upkeep, e))
+    }
+
+    /// Copies what is missing in some of `pages`; the page where that goes on.
+    fn fill_pages(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        pages: std::ops::Range<u64>,
+        step: &mut Step,
+    ) -> Result<u64> {
+        let mut at = pages.start;
+        for _ in 0..self.core.catalog_room.pages(PAGES_PER_STEP) {
+            if at >= pages.end || step.budget == 0 {
+                break;
+            }
+            at = match self.core.next_below(branch, at..pages.end) {
+                Ok(next) => next,
+                Err(error) if blames_foreign(branch) => {
+                    step.stalled = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            if at < pages.end {
+                match self.fill_page(m, branch, at, step)? {
+                    Looked::Whole => at += 1,
+                    Looked::Part => break,
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    /// Copies what is missing in a page.
+    fn fill_page(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        number: u64,
+        step: &mut Step,
+    ) -> Result<Looked> {
+        let key = (branch.id, number);
+        let mut page = (*self.core.map.read(key)?).clone();
+        let oldest = self.core.oldest_births(branch, number, &page)?;
+        let (before, mut looked) = (step.slots, Looked::Whole);
+        for (at, oldest) in oldest.into_iter().enumerate() {
+            // Whoever is as old as what there is, or younger, sees that.
+            let last = oldest.map(|born| branch.keeper(FIRST, born));
+            if last == Some(None) {
+                continue;
+            }
+            let chunk = number * CHUNKS + at as u64;
+            if step.budget == 0 {
+                looked = Looked::Part;
+                break;
+            }
+            let Some(slot) = self.copy_below(m, branch, chunk, step)? else {
+                if step.stalled.is_some() {
+                    looked = Looked::Part;
+                    break;
+                }
+                continue;
+            };
+            let entry = Entry { slot, born: FIRST };
+            match last.flatten() {
+                Some(last) => step.versions.push(Version { key: (branch.id, chunk, last), entry }),
+                None => drop(page.set(at, entry)),
+            }
+        }
+        if step.slots > before {
+            step.pages.push((key, page));
+        }
+        Ok(looked)
+    }
+
+    /// Copies what a chunk shows from below into a slot of the branch. `None`: it is zeros, or that can't be done now.
+    fn copy_below(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        chunk: u64,
+        step: &mut Step,
+    ) -> Result<Option<Slot>> {
+        let below = self.core.find_below(&Line { branch: branch.clone(), epoch: HEAD, at: None }, chunk)?;
+        let mut bytes = Vec::new();
+        let content = match below {
+            // Holes can be very many: they must be passed quickly.
+            Below::Zeros => return Ok(None),
+            Below::Slot(from) => Content::Slot(from),
+            Below::Foreign(foreign) => {
+                // Whole, before anything is taken: what can't be read leaves nothing behind.
+                bytes.resize(branch.chunk_size() as usize, 0);
+                if let Err(error) = foreign.read(&self.core, &mut bytes, chunk << branch.chunk_log2) {
+                    step.stalled = Some(error);
+                    return Ok(None);
+                }
+                if bytes.iter().all(|b| *b == 0) {
+                    return Ok(None);
+                }
+                Content::Bytes(&bytes)
+            }
+        };
+        self.place_copy(m, branch, content, step)
+    }
+
+    /// Puts the content of a chunk into a slot of the branch. `None`, and `stalled`: there is no room.
+    fn place_copy(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        content: Content<'_>,
+        step: &mut Step,
+    ) -> Result<Option<Slot>> {
+        if !self.borrow(m, branch.slot_log2, 1) {
+            step.stalled = Some(no_space("copy a chunk from below: the pool is full"));
+            return Ok(None);
+        }
+        let size = branch.chunk_size();
+        let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, step.last)?;
+        let target = self.core.pvs.get(slot.pv())?;
+        match content {
+            Content::Bytes(bytes) => self.core.write_copy(&target, bytes, slot.offset(), &[])?,
+            Content::Slot(from) => {
+                let source = self.core.pvs.get(from.pv())?;
+                let mut buffer = vec![0u8; size.min(PIECE) as usize];
+                for at in (0..size).step_by(buffer.len()) {
+                    let lost = self.core.read_parts(&source, &mut buffer, from.offset() + at)?;
+                    self.core.write_copy(&target, &buffer, slot.offset() + at, &lost)?;
+                }
+            }
+        }
+        self.core.positions.bytes.fetch_add(size, Ordering::Relaxed);
+        self.core.positions.allocated.fetch_add(size, Ordering::Relaxed);
+        step.copied += size;
+        step.budget = step.budget.saturating_sub(size);
+        step.slots += 1;
+        step.written.insert(slot.pv());
+        step.last = Some(slot);
+        Ok(Some(slot))
+    }
+
+    /// Makes a step's copies the branch's own; `record` says how far a job is.
+    fn commit_fill(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        step: Step,
+        record: Option<FillRecord>,
+    ) -> Result<()> {
+        if step.pages.is_empty() {
+            return Ok(());
+        }
+        for id in step.written {
+            self.core.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
+        }
+        let mut txn = self.core.catalog.begin()?;
+        txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;
+        txn.put_versions(step.versions.iter())?;
+        self.core.put_branch(&mut txn, branch.id, |b| {
+            b.slots += step.slots;
+            b.fill = record.or(b.fill);
+        })?;
+        self.commit_aside(m, txn, &[(branch.slot_log2, step.slots)])?;
+        branch.slots.fetch_add(step.slots, Ordering::Relaxed);
+        let numbers: Vec<u64> = step.pages.iter().map(|(key, _)| key.1).collect();
+        self.core.publish(step.pages);
+        self.core.map.forget_views(branch.id, FIRST, numbers.into_iter());
+        Ok(())
+    }
+
+    /// The branch is complete: it rests on nothing any more. False while somebody writes who relies on the base.
+    fn let_go_of_base(&self, m: &mut Maintenance, branch: &Arc<Branch>) -> Result<bool> {
+        let Some(_alone) = branch.bringing.try_write_for(WRITERS) else { return Ok(false) };
+        let mut txn = self.core.catalog.begin()?;
+        let complete = |b: &mut BranchRecord| (b.base, b.fill) = (None, None);
+        self.core.put_branch(&mut txn, branch.id, complete)?;
+        self.commit_aside(m, txn, &[])?;
+        // In this order: what is not being filled, and rests on something, was not completed.
+        self.core.names.write().drop_base(branch);
+        branch.filling.store(false, Ordering::Release);
+        Ok(true)
+    }
+}
+
+impl Core {
+    /// The map page behind the last that anybody reads of a branch.
+    fn end_page(&self, branch: &Branch) -> u64 {
+        let names = self.names.read();
+        let of_branch = names.states().filter(|state| state.line.branch.id == branch.id);
+        let size = of_branch.map(|state| state.size.load(Ordering::Acquire)).max().unwrap_or(0);
+        size.div_ceil(CHUNKS << branch.chunk_log2)
+    }
+
+    /// The first of `pages` of which anything below a branch has content; their end if none has.
+    fn next_below(&self, branch: &Arc<Branch>, pages: std::ops::Range<u64>) -> Result<u64> {
+        let mut next = pages.end;
+        let mut line = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let image = loop {
+            for line in line.levels().skip(1) {
+                let found = self.map.next_content(&line, pages.start, pages.end - 1)?;
+                next = next.min(found.unwrap_or(next));
+            }
+            match line.foreign() {
+                None => return Ok(next),
+                Some(Foreign::Image(image)) => break image,
+                Some(Foreign::Moment(at)) => {
+                    let found = self.next_page_at(&at, pages.start, pages.end - 1)?;
+                    next = next.min(found.unwrap_or(next));
+                    // The branch of a moment rests on something, too.
+                    line = at.line();
+                }
+            }
+        };
+        let bytes = CHUNKS << branch.chunk_log2;
+        let mut at = pages.start * bytes;
+        // A file has data and holes by turns: two looks are enough.
+        for _ in 0..2 {
+            if at >= image.record.shown {
+                return Ok(next);
+            }
+            let (end, data) = image.run_at(at)?;
+            if data {
+                return Ok(next.min(at / bytes));
+            }
+            at = end;
+        }
+        Ok(next.min(at / bytes))
+    }
+
+    /// When the oldest content that a branch itself has of each chunk of a page was born.
+    fn oldest_births(&self, branch: &Branch, number: u64, page: &MapPage) -> Result<Vec<Option<u32>>> {
+        let mut oldest = vec![None; CHUNKS as usize];
+        for (at, entry) in page.iter() {
+            oldest[at] = Some(entry.born);
+        }
+        let first = number * CHUNKS;
+        for version in self.catalog.versions_in(branch.id, first..first + CHUNKS)? {
+            let born = &mut oldest[MapPage::locate(version.key.1).1];
+            *born = Some(born.unwrap_or(u32::MAX).min(version.entry.born));
+        }
+        Ok(oldest)
+    }
+}
+
+/// Can a failure of looking below a branch be that of an image or a history? Anything else is the pool's own.
+fn blames_foreign(branch: &Arc<Branch>) -> bool {
+    let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+    head.foreign().is_some()
+}

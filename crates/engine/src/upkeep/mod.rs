@@ -1,0 +1,13 @@
+//! Background work beside destage: freeing, moving, making branches complete, forgetting, sorting.
+//!
+//! Each file has one kind of work, as steps that a caller takes one at a time.
+
+pub(crate) mod dissolve;
+pub(crate) mod evacuate;
+pub(crate) mod flatten;
+pub(crate) mod freeing;
+pub(crate) mod reclaim;
+pub(crate) mod recompress;
+pub(crate) mod relocate;
+pub(crate) mod retention;
+pub(crate) mod sort;

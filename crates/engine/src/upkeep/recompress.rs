@@ -1,0 +1,211 @@
+//! Compressing old history harder, when nothing else is to be done.
+//!
+//! A sealed segment is written anew as another edition, every record with the content that it had,
+//! and takes the old one's place with a commit. Who reads the old one goes on: it loses its name
+//! when nobody holds it. A crash leaves a file that the catalog does not know, and that goes at the
+//! next opening. What is damaged stays as it is, for the check to find.
+
+use crate::branch::Branch;
+use crate::catalog::SegmentRecord;
+use crate::cdp::log::codec::{Packer, unpack};
+use crate::cdp::log::record::{ALIGN, HEADER_LEN, SegmentHead};
+use crate::cdp::log::segment::Sealed;
+use crate::cdp::write::append::Draft;
+use crate::codec::align_up;
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::destage::state::Maintenance;
+use crate::disk::{Dir, Lane, SyncPurpose};
+use crate::error::{Error, Result};
+use crate::settings::Compression;
+use crate::shortage::Task;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Records after which it is looked whether they become smaller, and whether there is something better to do.
+const SAMPLE: usize = 64;
+
+/// For each nanosecond of it so many others: nobody waits for it, and the processor has better things to do.
+const REST: u64 = 3;
+/// The longest rest, in nanoseconds.
+const LONGEST_REST: u64 = 60_000_000_000;
+
+/// What came of compressing a segment harder.
+enum Outcome {
+    /// Its next edition, on disk and durable.
+    Smaller(Box<Draft>),
+    /// It would not become smaller, by a twentieth at least.
+    Futile,
+    /// A record of it is damaged.
+    Damaged,
+    /// There is something better to do.
+    Pressed,
+}
+
+impl Destager {
+    /// Compresses one segment harder, without keeping other background work from being done. False when there is nothing to be done
+    /// now.
+    pub(crate) fn compact_history(&self) -> Result<bool> {
+        if !self.core.options.recompress_history {
+            return Ok(false);
+        }
+        let began = self.core.world.clock.monotonic();
+        let Some((branch, old)) = self.next_to_compact(&mut self.state.lock(), began) else {
+            return Ok(false);
+        };
+        // Two editions take room for a while; the next one is not written unless it is smaller.
+        let room = old.record.end;
+        if !self.core.space.try_reserve_log(room) {
+            self.state.lock().compacted.remove(&branch.id);
+            return Ok(false);
+        }
+        let done = self.compact(&branch, &old, began);
+        self.core.space.adjust_log(-(room as i64));
+        done
+    }
+
+    fn compact(&self, branch: &Arc<Branch>, old: &Sealed, began: u64) -> Result<bool> {
+        let head = old.file.head;
+        // What can't be read, or written now, stays as it is: that takes space, and nothing else.
+        let outcome = self.core.compacted(branch, old);
+        let now = self.core.world.clock.monotonic();
+        let rest = (REST * now.saturating_sub(began)).min(LONGEST_REST);
+        self.state.lock().compact_from = now.saturating_add(rest);
+        if !matches!(outcome, Ok(Outcome::Smaller(_))) {
+            let _ = self.core.dir.remove(&next_edition(&head).file_name());
+        }
+        let new = match outcome {
+            Ok(Outcome::Smaller(draft)) => {
+                Sealed::new(draft.file, SegmentRecord { compact: true, ..draft.record })
+            }
+            Ok(Outcome::Futile) => {
+                Sealed::new(old.file.clone(), SegmentRecord { compact: true, ..old.record })
+            }
+            Ok(Outcome::Damaged) | Err(_) => return Ok(true),
+            Ok(Outcome::Pressed) => {
+                // Once more from the start, another time.
+                self.state.lock().compacted.remove(&branch.id);
+                return Ok(false);
+            }
+        };
+        let m = &mut *self.state.lock();
+        let (file, is_new) = (new.file.clone(), new.record.edition != old.record.edition);
+        let done = self.replace_segment(m, branch, old, new);
+        match done.map_err(|e| self.failed(m, Task::Upkeep, e)) {
+            Err(error) if error.is_shortage() => {
+                if is_new {
+                    file.remove_unused();
+                }
+                m.compacted.remove(&branch.id);
+                Ok(false)
+            }
+            done => done.map(|()| true),
+        }
+    }
+
+    /// The oldest segment of any branch that was not tried since the pool was opened.
+    fn next_to_compact(&self, m: &mut Maintenance, now: u64) -> Option<(Arc<Branch>, Arc<Sealed>)> {
+        if now < m.compact_from {
+            return None;
+        }
+        let names = self.core.names.read();
+        names.branches.values().find_map(|branch| {
+            let tried = m.compacted.get(&branch.id);
+            let from = tried.map_or(0, |seq| seq + 1);
+            let log = branch.cdp.log.read();
+            let plain = log.last_settings().is_some_and(|s| s.compression == Compression::None);
+            let mut segments = log.sealed.range(from..).map(|(_, segment)| segment);
+            let found = segments.find(|s| !s.record.compact && s.run().is_none() && !plain)?;
+            m.compacted.insert(branch.id, found.file.head.seq);
+            Some((branch.clone(), found.clone()))
+        })
+    }
+
+    fn replace_segment(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        old: &Sealed,
+        new: Sealed,
+    ) -> Result<()> {
+        let seq = old.file.head.seq;
+        let expired = !branch.cdp.log.read().sealed.get(&seq).is_some_and(|now| std::ptr::eq(&**now, old));
+        if expired {
+            if new.record.edition != old.record.edition {
+                new.file.remove_unused();
+            }
+            return Ok(());
+        }
+        self.core.check_usable()?;
+        let mut txn = self.core.catalog.begin()?;
+        txn.put_cdp_segment(branch.id, seq, &new.record)?;
+        self.commit_aside(m, txn, &[])?;
+        let (before, after) = (old.record, new.record);
+        branch.cdp.change(|log| log.put_sealed(seq, Arc::new(new)));
+        if after.edition != before.edition {
+            self.core.positions.compacted.fetch_add(before.end - after.end, Ordering::Relaxed);
+            old.file.remove_unused();
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Makes the next edition of a segment.
+    fn compacted(&self, branch: &Branch, old: &Sealed) -> Result<Outcome> {
+        let Ok(mut entries) = old.all_entries() else { return Ok(Outcome::Damaged) };
+        entries.sort_unstable_by_key(|entry| entry.at);
+        let from = old.file.open()?;
+        let mut draft =
+            Draft::new(self.shelf(branch.id).create(old.file.head.seq, old.file.head.edition + 1)?);
+        let lane = &mut Lane::new(false, 0);
+        let mut packer = Packer::hard()?;
+        let mut packed = Vec::new();
+        let (mut before, mut after) = (0, 0);
+        for (n, entry) in entries.into_iter().enumerate() {
+            if n > 0 && n.is_multiple_of(SAMPLE) {
+                if saves_little(before, after) {
+                    return Ok(Outcome::Futile);
+                }
+                if self.is_pressed() {
+                    return Ok(Outcome::Pressed);
+                }
+            }
+            let Ok((epoch, raw)) = from.record(&entry) else { return Ok(Outcome::Damaged) };
+            packed.clone_from(&raw);
+            let compression = packer.pack(&mut packed, 0);
+            // The only other copy is about to go.
+            if unpack(compression, &packed, raw.len()).as_ref() != Some(&raw) {
+                return Err(Error::new(crate::ErrorKind::Io, "compress a record: it does not come back"));
+            }
+            before += entry.space();
+            draft.push(lane, entry, epoch, |out| {
+                out.extend_from_slice(&packed);
+                compression
+            })?;
+            after += align_up((HEADER_LEN + packed.len()) as u64, ALIGN);
+        }
+        if saves_little(before, after) {
+            return Ok(Outcome::Futile);
+        }
+        draft.end_group(lane)?;
+        draft.seal(lane, std::iter::empty())?;
+        if saves_little(old.record.end, draft.record.end) {
+            return Ok(Outcome::Futile);
+        }
+        // What this sync failed to make durable is in a file that goes again.
+        draft.sync(lane, SyncPurpose::Cdp)?;
+        // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
+        let failed = |e| self.fault.poison(&Error::io("sync the data directory", e).lasting());
+        self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
+        Ok(Outcome::Smaller(Box::new(draft)))
+    }
+}
+
+fn saves_little(before: u64, after: u64) -> bool {
+    after > before - before / 20
+}
+
+fn next_edition(head: &SegmentHead) -> SegmentHead {
+    SegmentHead { edition: head.edition + 1, ..*head }
+}

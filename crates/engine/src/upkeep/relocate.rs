@@ -1,0 +1,283 @@
+//! Bringing chunks home: redirect-on-write scatters a volume's chunks, relocation makes them lie in order again.
+//!
+//! A map page is looked at in segments of a few MiB. Where most chunks of a segment keep one distance to their place in
+//! the volume, the others are brought to where that distance puts them: their home, which a version of the same chunk may
+//! have to leave first. A segment without such a majority is written anew, in one run of free slots. Every step moves like
+//! an evacuation (copy, sync, commit), so it can be cut short anywhere; asked again, it passes what is in order already.
+
+use super::evacuate::Moves;
+use crate::branch::Branch;
+use crate::catalog::Version;
+use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
+use crate::destage::Destager;
+use crate::destage::state::{Maintenance, Relocation};
+use crate::error::Result;
+use crate::shortage::Task;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Map pages looked at, and bytes moved (at least one chunk), by one step.
+pub(crate) const PAGES_PER_STEP: usize = 64;
+const BYTES_PER_STEP: u64 = 4 << 20;
+/// Bytes in a row that are as good as in order: a longer run reads no faster.
+const RUN_BYTES: u64 = 256 << 10;
+/// A home that a version leaves is free in the next pass; what is not in order after so many is left as it is.
+const MAX_PASSES: u32 = 6;
+/// From this pass on a segment with strays that can't go home is written anew.
+const PATIENCE: u32 = 2;
+/// Turns of the grace period after which a slot is free, if nobody reads it.
+const POLLS: u32 = 3;
+const NANOSECOND: u64 = 1_000_000_000;
+
+impl Destager {
+    /// Takes a step of one relocation. False when there is none, or none may go on now.
+    pub(crate) fn relocate(&self, m: &mut Maintenance) -> Result<bool> {
+        // Slots of the journal's last batch may still be on their way: nothing moves before they are in place.
+        if m.relocating.is_empty() || m.is_half_done() {
+            return Ok(false);
+        }
+        let now = self.core.world.clock.monotonic();
+        let ready = |job: &Relocation| now >= job.not_before;
+        let Some(id) = m.relocating.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id) else {
+            return Ok(false);
+        };
+        let job = m.relocating.get(&id).cloned();
+        self.relocate_step(m, id, now).map_err(|e| {
+            // Others come first then.
+            let later = |job| Relocation { not_before: now.saturating_add(NANOSECOND), ..job };
+            m.relocating.extend(job.map(|job| (id, later(job))));
+            self.failed(m, Task::Upkeep, e)
+        })?;
+        Ok(true)
+    }
+
+    fn relocate_step(&self, m: &mut Maintenance, id: u64, now: u64) -> Result<()> {
+        let Some(mut job) = m.relocating.remove(&id) else { return Ok(()) };
+        let Some(branch) = self.movable(m, id) else { return Ok(()) };
+        if job.page == 0 && job.pass > 0 {
+            // What the last pass took away becomes free when its readers are gone.
+            for _ in 0..POLLS {
+                self.poll_retired(m)?;
+            }
+        }
+        let mut moves = Moves::new(BYTES_PER_STEP);
+        let most = self.core.catalog_room.pages(PAGES_PER_STEP);
+        let numbers = self.core.catalog.page_numbers(id, job.page, u64::MAX, most)?;
+        let last = numbers.len() < most;
+        for number in numbers {
+            let mut page = (*self.core.map.read((id, number))?).clone();
+            let moved = moves.bytes();
+            let whole = self.relocate_page(m, &branch, number, &mut page, job.pass, &mut moves)?;
+            if moves.bytes() > moved {
+                moves.pages.push(((id, number), page));
+            }
+            job.page = number + u64::from(whole);
+            if !whole {
+                break;
+            }
+        }
+        let (moved, short, spent) = (moves.bytes(), moves.short, moves.is_spent());
+        self.commit_moves(m, moves)?;
+        job.in_pass += moved;
+        job.moved += moved;
+        if let Some(pause) = (moved.saturating_mul(NANOSECOND)).checked_div(job.rate) {
+            job.not_before = now.saturating_add(pause.min(NANOSECOND));
+        }
+        if short {
+            return Ok(());
+        }
+        if last && !spent {
+            let Relocation { in_pass, pass, .. } = job;
+            if in_pass == 0 || pass + 1 == MAX_PASSES {
+                return Ok(());
+            }
+            job = Relocation { page: 0, pass: pass + 1, in_pass: 0, ..job };
+        }
+        m.relocating.insert(id, job);
+        Ok(())
+    }
+
+    /// Brings the chunks of a page into order; false when this step has done enough before its end.
+    fn relocate_page(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        number: u64,
+        page: &mut MapPage,
+        pass: u32,
+        moves: &mut Moves,
+    ) -> Result<bool> {
+        let per_extent = (self.core.config.extent_size >> branch.slot_log2).max(1);
+        let size = (BYTES_PER_STEP >> branch.slot_log2).clamp(1, CHUNKS).min(per_extent) as usize;
+        let least = ((RUN_BYTES >> branch.slot_log2) as usize).min(size / 4).max(2);
+        let placed: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| e.slot != Slot::HOLE).collect();
+        for segment in placed.chunk_by(|a, b| a.0 / size == b.0 / size) {
+            let strays = strays(segment, branch.slot_log2, least);
+            if size == 1 || strays.is_empty() {
+                continue;
+            }
+            if moves.is_spent() || moves.short {
+                return Ok(false);
+            }
+            let home = majority(segment, branch.slot_log2);
+            let anew = strays.len() * 4 >= segment.len();
+            match home {
+                Some(home) if pass < PATIENCE || !anew => {
+                    for (at, entry) in strays {
+                        self.bring_home(m, branch, (number, at, entry), home, page, moves)?;
+                    }
+                }
+                _ if anew => self.write_anew(m, branch, segment, least, page, moves)?,
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves one chunk to its home, if that is free; a version of the same chunk that has it moves away.
+    fn bring_home(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        (number, at, entry): (u64, usize, Entry),
+        home: Distance,
+        page: &mut MapPage,
+        moves: &mut Moves,
+    ) -> Result<()> {
+        let Some(wanted) = home.slot_of(at, branch.slot_log2) else { return Ok(()) };
+        if wanted == entry.slot || moves.is_spent() || moves.short {
+            return Ok(());
+        }
+        if !self.borrow(m, branch.slot_log2, 1) {
+            moves.short = true;
+            return Ok(());
+        }
+        if m.allocator.take_at(wanted, branch.slot_log2)? {
+            self.copy_chunk(m, branch, entry.slot, wanted)?;
+            moves.note(branch, wanted, 1);
+            page.set(at, Entry { slot: wanted, ..entry });
+            return Ok(());
+        }
+        self.return_last(m);
+        let chunk = number * CHUNKS + at as u64;
+        let versions = self.core.catalog.versions_of(branch.id, chunk)?;
+        if let Some(version) = versions.into_iter().find(|v| v.entry.slot == wanted)
+            && let Some(slot) = self.move_one(m, branch, wanted, moves)?
+        {
+            moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
+        }
+        Ok(())
+    }
+
+    /// Writes chunks one after another into free slots in a row, where there are any; in shorter rows of at least `least`
+    /// otherwise.
+    fn write_anew(
+        &self,
+        m: &mut Maintenance,
+        branch: &Arc<Branch>,
+        segment: &[(usize, Entry)],
+        least: usize,
+        page: &mut MapPage,
+        moves: &mut Moves,
+    ) -> Result<()> {
+        let count = segment.len() as u32;
+        if !self.borrow(m, branch.slot_log2, count.into()) {
+            moves.short = true;
+            return Ok(());
+        }
+        let Some(first) = m.allocator.take_run(&self.core.space, branch.slot_log2, count)? else {
+            self.return_last(m);
+            let halves = segment.split_at(segment.len() / 2);
+            if halves.0.len() >= least {
+                self.write_anew(m, branch, halves.0, least, page, moves)?;
+                self.write_anew(m, branch, halves.1, least, page, moves)?;
+            }
+            return Ok(());
+        };
+        for (n, (at, entry)) in segment.iter().enumerate() {
+            let slot = Slot::new(first.pv(), first.offset() + ((n as u64) << branch.slot_log2));
+            self.copy_chunk(m, branch, entry.slot, slot)?;
+            moves.note(branch, slot, 1);
+            page.set(*at, Entry { slot, ..*entry });
+        }
+        Ok(())
+    }
+}
+
+/// How far a slot lies from where chunk 0 of the page would: the same for chunks that lie in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Distance {
+    pv: u32,
+    bytes: i64,
+}
+
+impl Distance {
+    fn of(at: usize, slot: Slot, slot_log2: u8) -> Distance {
+        Distance { pv: slot.pv(), bytes: slot.offset() as i64 - ((at as i64) << slot_log2) }
+    }
+
+    fn slot_of(self, at: usize, slot_log2: u8) -> Option<Slot> {
+        let offset = u64::try_from(self.bytes + ((at as i64) << slot_log2)).ok()?;
+        Some(Slot::new(self.pv, offset))
+    }
+}
+
+/// The distance that more than half of the chunks keep.
+fn majority(segment: &[(usize, Entry)], slot_log2: u8) -> Option<Distance> {
+    let mut votes: BTreeMap<Distance, usize> = BTreeMap::new();
+    for (at, entry) in segment {
+        *votes.entry(Distance::of(*at, entry.slot, slot_log2)).or_default() += 1;
+    }
+    votes.into_iter().find(|(_, count)| count * 2 > segment.len()).map(|(distance, _)| distance)
+}
+
+/// Does a chunk lie behind one before it: forward, and skipping no more than the volume does? Chunks that were never
+/// written may, but need not, have room kept for them.
+pub(crate) fn follows(before: (u64, Slot), here: (u64, Slot), slot_log2: u8) -> bool {
+    let ((a, from), (b, to)) = (before, here);
+    let gap = (b - a) << slot_log2;
+    from.pv() == to.pv() && from.offset() < to.offset() && to.offset() - from.offset() <= gap
+}
+
+/// The chunks in runs shorter than `least`.
+fn strays(segment: &[(usize, Entry)], slot_log2: u8, least: usize) -> Vec<(usize, Entry)> {
+    let place = |(at, entry): &(usize, Entry)| (*at as u64, entry.slot);
+    let runs: Vec<&[(usize, Entry)]> =
+        segment.chunk_by(|a, b| follows(place(a), place(b), slot_log2)).collect();
+    if runs.len() <= 1 {
+        return Vec::new();
+    }
+    runs.into_iter().filter(|run| run.len() < least).flatten().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(slots: &[(usize, u64)]) -> Vec<(usize, Entry)> {
+        slots
+            .iter()
+            .map(|(at, n)| (*at, Entry { slot: Slot::new(1, (1 << 20) + n * 4096), born: 1 }))
+            .collect()
+    }
+
+    #[test]
+    fn what_lies_in_order_is_no_stray() {
+        let strays = |slots: &[(usize, u64)]| -> Vec<usize> {
+            crate::upkeep::relocate::strays(&segment(slots), 12, 2).into_iter().map(|(at, _)| at).collect()
+        };
+        assert_eq!(strays(&[(0, 5), (1, 6), (2, 7)]), []);
+        assert_eq!(strays(&[(0, 5), (4, 6), (9, 7)]), [], "packed");
+        assert_eq!(strays(&[(0, 5), (4, 9), (9, 14)]), [], "with room kept");
+        assert_eq!(strays(&[(0, 5), (1, 6), (2, 40), (3, 8), (4, 9)]), [2]);
+        assert_eq!(strays(&[(0, 9), (1, 8), (2, 7)]), [0, 1, 2], "backwards");
+    }
+
+    #[test]
+    fn the_majority_says_where_home_is() {
+        let segment = segment(&[(0, 5), (1, 6), (2, 40), (3, 8)]);
+        let home = majority(&segment, 12).unwrap();
+        assert_eq!(home.slot_of(2, 12), Some(Slot::new(1, (1 << 20) + 7 * 4096)));
+        assert_eq!(majority(&segment[1..3], 12), None);
+    }
+}

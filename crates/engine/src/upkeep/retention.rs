@@ -1,0 +1,407 @@
+//! Forgetting: histories that have come of age, or grown too large, lose their beginning; those of deleted volumes go.
+//!
+//! What goes is committed first, then the files lose their names. Anchors that nothing needs any more are snapshots like
+//! others: what a user can still see stays, the rest is dissolved.
+
+use crate::branch::{Branch, VolumeState};
+use crate::catalog::{Event, LineRecord, SegmentRecord};
+use crate::cdp::log::Listed;
+use crate::cdp::log::segment::SegmentFile;
+use crate::cdp::moment::flushes::ROWS_PER_STEP;
+use crate::cdp::moment::spans::Stretch;
+use crate::core::Core;
+use crate::destage::Destager;
+use crate::destage::state::Maintenance;
+use crate::error::Result;
+use crate::settings::{Encoding, Retention};
+use crate::shortage::Task;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Histories whose beginnings are forgotten with one commit.
+const RAISES: usize = 64;
+/// Retention forgets at least this part of what a history keeps at once. Runs are short, and a
+/// commit for each run would be dear.
+const SPARED: u64 = 64;
+
+/// What a volume's retention asks for.
+struct Due {
+    /// Oldest first.
+    stretches: Vec<Stretch>,
+    /// What is older may go.
+    cutoff: Option<u64>,
+    /// How long history is to be kept.
+    time: u64,
+    /// Bytes that the history has above its limit.
+    excess: u64,
+    /// The limit in bytes; 0: there is none.
+    most: u64,
+}
+
+/// What is to be forgotten of a branch: what it recorded before an LSN.
+struct Raise {
+    branch: Arc<Branch>,
+    lsn: u64,
+    time: u64,
+    segments: Vec<Listed>,
+    events: Vec<u64>,
+    anchors: Vec<u64>,
+}
+
+impl Due {
+    /// The stretches of which nothing is wanted any more.
+    fn expired(&self) -> impl Iterator<Item = (&Stretch, u64)> {
+        let is_old = |time: u64| self.cutoff.is_some_and(|cutoff| time <= cutoff);
+        // The newest one loses its beginning when there is too much, and no more.
+        let in_the_way = self.excess > 0 && self.stretches.len() > 1;
+        self.stretches.iter().enumerate().filter_map(move |(n, stretch)| {
+            let (lsn, time) = stretch.until?;
+            (is_old(time) || stretch.outlived || in_the_way && n == 0).then_some((stretch, lsn))
+        })
+    }
+
+    /// The new beginning of the first stretch that can lose a part. Other stretches come with later
+    /// steps.
+    fn raises(&self) -> Option<Raise> {
+        // Expired stretches that something rests on stay for a while. Their bytes do not make
+        // younger stretches lose theirs.
+        let held: u64 = self.expired().map(|(s, _)| s.branch.cdp.log.read().stored()).sum();
+        self.stretches.iter().enumerate().find_map(|(n, stretch)| {
+            let excess = if n == 0 { self.excess } else { self.excess.saturating_sub(held) };
+            // More than the excess goes, so that not each batch needs a commit.
+            let excess = (excess > 0).then(|| excess.max(self.most / SPARED));
+            let (lsn, time) = stretch.branch.cdp.new_floor(self, excess)?;
+            stretch.branch.cdp.may_forget(lsn).then(|| Raise::new(&stretch.branch, lsn, time))
+        })
+    }
+}
+
+impl Raise {
+    fn new(branch: &Arc<Branch>, lsn: u64, time: u64) -> Raise {
+        let log = branch.cdp.log.read();
+        let gone = |s: &Listed| s.record.lsns.1 <= lsn;
+        let segments = log.all_segments().into_iter().filter(gone).collect();
+        let events = log.events_before(lsn);
+        let anchors = events.iter().filter_map(|at| log.anchor_at(*at)).collect();
+        Raise { branch: branch.clone(), lsn, time, segments, events, anchors }
+    }
+
+    fn floor(&self) -> Event {
+        Event::Floor { lsn: self.lsn, time: self.time }
+    }
+}
+
+impl Destager {
+    /// Takes a step of forgetting. False when there is nothing to forget.
+    pub(crate) fn forget_history(&self, m: &mut Maintenance) -> Result<bool> {
+        let forgot = self.forget_begun(m).and_then(|forgot| {
+            Ok(forgot || self.end_histories(m)? || self.enforce_retention(m)? || self.forget_flushes(m)?)
+        });
+        forgot.map_err(|e| self.failed(m, Task::Upkeep, e))
+    }
+
+    /// Forgets an anchor behind which recording was to begin, when a crash came in between and it did not.
+    fn forget_begun(&self, m: &mut Maintenance) -> Result<bool> {
+        // What follows it was sequenced with it, so that comes next.
+        let (destaged, names) = (m.destaged, self.core.names.read());
+        let of = |lsn: u64, id: &u64| {
+            names.branches.get(id).filter(|b| b.cdp.log.read().begun() == Some(lsn)).cloned()
+        };
+        m.begun.retain(|lsn, id| *lsn >= destaged || of(*lsn, id).is_some());
+        let begun = m.begun.range(..destaged).next().and_then(|(lsn, id)| Some((*lsn, of(*lsn, id)?)));
+        drop(names);
+        let Some((lsn, branch)) = begun else { return Ok(false) };
+        let anchors = branch.cdp.log.read().anchor_at(lsn).into_iter().collect();
+        let mut txn = self.core.catalog.begin()?;
+        txn.remove_cdp_event(branch.id, lsn)?;
+        self.commit_aside(m, txn, &[])?;
+        m.begun.remove(&lsn);
+        branch.cdp.change(|log| log.remove_event(lsn));
+        // It may have been tried more than once.
+        m.begun.extend(branch.cdp.log.read().begun().map(|older| (older, branch.id)));
+        self.let_go(m, &branch, anchors)?;
+        Ok(true)
+    }
+
+    /// Drops what nothing rests on of the history of a deleted volume; a volume that was rolled back rests on itself, so that
+    /// goes piece by piece.
+    fn end_histories(&self, m: &mut Maintenance) -> Result<bool> {
+        let ended: Vec<u64> = m.ended.iter().copied().collect();
+        for volume in ended {
+            let stretches = self.core.stretches(volume);
+            if let Some(free) = stretches.iter().find(|s| s.branch.cdp.may_forget(u64::MAX)) {
+                self.forget_branch(m, &free.branch)?;
+                return Ok(true);
+            }
+            if stretches.is_empty() {
+                let lines =
+                    self.core.lines.read().get(&volume).into_iter().flatten().map(|(lsn, _)| *lsn).collect();
+                self.drop_lines(m, volume, lines)?;
+                m.ended.remove(&volume);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forgets that a volume wrote to branches, or had marks, from these LSNs on.
+    fn drop_lines(&self, m: &mut Maintenance, volume: u64, lsns: Vec<u64>) -> Result<()> {
+        let mut txn = self.core.catalog.begin()?;
+        lsns.iter().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
+        self.commit_aside(m, txn, &[])?;
+        let mut lines = self.core.lines.write();
+        if let Some(of_volume) = lines.get_mut(&volume) {
+            of_volume.retain(|lsn, _| !lsns.contains(lsn));
+            if of_volume.is_empty() {
+                lines.remove(&volume);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the beginnings of histories where their retention says so, of up to [`RAISES`] with
+    /// one commit.
+    fn enforce_retention(&self, m: &mut Maintenance) -> Result<bool> {
+        m.held_up.clear();
+        let mut raises = Vec::new();
+        let mut volumes = self.core.with_history();
+        // The volumes behind the last one come first. So each has its turn where more comes of age
+        // than steps can take.
+        volumes.sort_unstable_by_key(|state| (state.id <= m.forgot_of, state.id));
+        for state in volumes {
+            let empty = self.core.empty_lines(state.id);
+            let due = self.core.due(state.id);
+            let alone = !empty.is_empty() || due.expired().next().is_some();
+            if !raises.is_empty() && (alone || raises.len() >= RAISES) {
+                break;
+            }
+            m.forgot_of = state.id;
+            if !empty.is_empty() {
+                self.drop_lines(m, state.id, empty)?;
+                return Ok(true);
+            }
+            if let Some((stretch, _)) = due.expired().find(|(s, until)| s.branch.cdp.may_forget(*until)) {
+                self.forget_branch(m, &stretch.branch)?;
+                return Ok(true);
+            }
+            m.held_up.extend(due.expired().map(|(stretch, _)| stretch.branch.id));
+            // What something rests on keeps its stretch, and loses no more than its beginning.
+            raises.extend(due.raises());
+        }
+        if raises.is_empty() { Ok(false) } else { self.raise_floors(m, raises).map(|()| true) }
+    }
+
+    /// Forgets all that a branch has recorded.
+    fn forget_branch(&self, m: &mut Maintenance, branch: &Arc<Branch>) -> Result<()> {
+        let (segments, events, anchors) = {
+            let log = branch.cdp.log.read();
+            let events: Vec<u64> = log.events.keys().copied().collect();
+            (log.all_segments(), events, log.anchors().collect::<Vec<u64>>())
+        };
+        let mut txn = self.core.catalog.begin()?;
+        segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch.id))?;
+        events.iter().try_for_each(|lsn| txn.remove_cdp_event(branch.id, *lsn))?;
+        self.core.damage.forget_gaps(branch.id, u64::MAX);
+        self.commit_aside(m, txn, &[])?;
+        self.core.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
+        let mut gone = Default::default();
+        branch.cdp.change(|log| gone = log.clear());
+        self.core.shared.let_go(&gone.0);
+        gone.1.iter().for_each(SegmentFile::remove_unused);
+        m.marks_expire = true;
+        self.let_go(m, branch, anchors)
+    }
+
+    /// Forgets the beginnings of histories.
+    fn raise_floors(&self, m: &mut Maintenance, raises: Vec<Raise>) -> Result<()> {
+        let mut txn = self.core.catalog.begin()?;
+        for raise in &raises {
+            let branch = raise.branch.id;
+            raise.segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch))?;
+            raise.events.iter().try_for_each(|at| txn.remove_cdp_event(branch, *at))?;
+            txn.put_cdp_event(branch, 0, &raise.floor())?;
+        }
+        raises.iter().for_each(|raise| self.core.damage.forget_gaps(raise.branch.id, raise.lsn));
+        self.commit_aside(m, txn, &[])?;
+        m.marks_expire = true;
+        for raise in &raises {
+            let Raise { branch, segments, events, .. } = raise;
+            let (mut gone, mut open, mut closing) = (Vec::new(), None, 0);
+            branch.cdp.change(|log| {
+                for listed in segments {
+                    if log.is_open(listed.seq) {
+                        closing = log.closing_room();
+                        open = log.open.take();
+                    }
+                    gone.extend(log.remove_sealed(listed.seq));
+                }
+                events.iter().for_each(|at| log.remove_event(*at));
+                log.put_event(0, raise.floor());
+            });
+            self.core.shared.let_go(&gone);
+            self.core.space.adjust_log(-(closing as i64));
+            open.iter().for_each(|open| open.file.remove_unused());
+        }
+        raises.into_iter().try_for_each(|raise| self.let_go(m, &raise.branch, raise.anchors))
+    }
+
+    /// After the commit: anchors that nobody sees are to be dissolved.
+    fn let_go(&self, m: &mut Maintenance, branch: &Arc<Branch>, anchors: Vec<u64>) -> Result<()> {
+        for id in anchors {
+            // A deletion that is only sequenced, and may yet be lost, counts when it is carried out.
+            if self.core.catalog.snapshot(id)?.is_some_and(|s| s.deleted) {
+                m.deleted.insert(id);
+            }
+        }
+        // As carried out: a deletion that is only sequenced may be lost yet, and writes to the volume come before it.
+        if self.core.catalog.branch(branch.id)?.is_some_and(|b| b.dead) {
+            // It may have been trimmed before: what its anchors kept has to be looked at again.
+            m.dead.entry(branch.id).or_insert(0);
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// The oldest lines of a volume, as far as nothing of their branches is there any more. Younger ones stay: their moments
+    /// would seem to belong to the line before.
+    fn empty_lines(&self, volume: u64) -> Vec<u64> {
+        let lines = self.lines.read();
+        let names = self.names.read();
+        let is_empty = |id: &u64| names.branches.get(id).is_none_or(|b| b.cdp.log.read().events.is_empty());
+        let branches = lines.get(&volume).into_iter().flatten().filter_map(|(lsn, line)| match line {
+            LineRecord::Branch { branch, .. } => Some((lsn, branch)),
+            LineRecord::Mark { .. } => None,
+        });
+        branches.take_while(|(_, id)| is_empty(id)).map(|(lsn, _)| *lsn).collect()
+    }
+
+    /// What is to go of a volume's past.
+    fn due(&self, volume: u64) -> Due {
+        let stretches = self.stretches(volume);
+        // Where CDP is off now, the newest that was said counts.
+        let settings = stretches.iter().rev().find_map(|s| s.branch.cdp.log.read().last_settings());
+        let Retention { time, bytes } = settings.map(|s| s.retention).unwrap_or_default();
+        // Ages are pool time. While the clock is in doubt nothing is old.
+        let time = time.filter(|_| !self.clock.is_suspended());
+        let cutoff = time.map(|time| self.now().saturating_sub(time));
+        let stored = || stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum::<u64>();
+        let excess = bytes.map_or(0, |most| stored().saturating_sub(most));
+        Due { stretches, cutoff, time: time.unwrap_or(0), excess, most: bytes.unwrap_or(0) }
+    }
+
+    /// The volumes that have, or had, a history.
+    fn with_history(&self) -> Vec<Arc<VolumeState>> {
+        let lines = self.lines.read();
+        let names = self.names.read();
+        names.by_name.values().filter(|v| lines.contains_key(&v.id)).cloned().collect()
+    }
+}
+
+impl crate::cdp::log::BranchCdp {
+    /// Has half of the bytes that there may be come since the last anchor, or half of the time gone by, where history can begin at
+    /// anchors only? Then the older half can go when the limit is reached.
+    pub(crate) fn needs_anchor_to_forget(&self, now: u64) -> bool {
+        let log = self.log.read();
+        let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };
+        let anchor = |(at, event): (&u64, &Event)| match event {
+            Event::Anchor { time, .. } => Some((*at, *time)),
+            _ => None,
+        };
+        let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
+        // One may be sequenced that is yet to be carried out.
+        let is_last = self.anchored.load(Ordering::Relaxed) <= time;
+        let since =
+            || log.segment_records().filter(|r| r.lsns.0 > last).map(SegmentRecord::bytes).sum::<u64>();
+        let Retention { time: longest, bytes } = settings.retention;
+        let is_old = longest.is_some_and(|longest| now.saturating_sub(time) > longest / 2);
+        is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))
+    }
+
+    /// Where history should begin instead, as (LSN, time): at the newest anchor before the cutoff,
+    /// or at the end of a segment if records lead backward from there; where there is an excess of
+    /// bytes, at the first such place behind it.
+    fn new_floor(&self, due: &Due, excess: Option<u64>) -> Option<(u64, u64)> {
+        let log = self.log.read();
+        let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(u64::MAX));
+        if pinned <= floor {
+            return None;
+        }
+        let anchor = |(at, event): (&u64, &Event)| match event {
+            Event::Anchor { time, .. } => Some((*at, *time)),
+            _ => None,
+        };
+        let backward = |at: u64| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
+        // The last segment, if it is open, has no end yet.
+        let behind = log.is_open_behind();
+        let closed = || log.in_order().map(|(_, record)| record).filter(|r| r.sealed || behind);
+        let ends = || {
+            let ends = closed().map(|record| (record.lsns.1, record.times.1));
+            ends.filter(|(at, _)| *at > floor && *at <= pinned && backward(*at))
+        };
+        let by_time = due.cutoff.and_then(|cutoff| {
+            // Times grow with LSNs.
+            let anchors = log.events.range(floor + 1..=pinned).filter_map(anchor);
+            let anchor = anchors.take_while(|(_, time)| *time <= cutoff).last();
+            ends().filter(|(_, time)| *time <= cutoff).max().max(anchor)
+        });
+        // A single run that comes of age is not worth a commit.
+        let worth = |(at, _): &(u64, u64)| {
+            let of_age = |(_, from): (u64, u64)| due.cutoff.map_or(0, |cutoff| cutoff.saturating_sub(from));
+            log.begins().is_none_or(|begins| of_age(begins) >= due.time / SPARED)
+                || closed().any(|record| record.start == 0 && record.lsns.1 <= *at)
+        };
+        let by_time = by_time.filter(worth);
+        let first_end = excess.and_then(|excess| {
+            let mut bytes = 0;
+            let free = closed().take_while(|record| record.lsns.1 <= pinned);
+            let free = free.take_while(|record| {
+                let before = bytes;
+                bytes += record.bytes();
+                before < excess
+            });
+            free.last().map(|record| record.lsns.1)
+        });
+        let by_size = first_end.and_then(|end| {
+            let anchor = log.events.range(end.max(floor + 1)..=pinned).find_map(anchor);
+            ends().filter(|(at, _)| *at >= end).chain(anchor).min()
+        });
+        by_time.max(by_size)
+    }
+}
+
+impl Destager {
+    /// Takes a step of forgetting flush points of moments that are gone. False when there are none.
+    pub(super) fn forget_flushes(&self, m: &mut Maintenance) -> Result<bool> {
+        let volumes: Vec<(u64, u64)> = {
+            let all = self.core.flushes.0.lock();
+            all.iter().filter_map(|(volume, of)| Some((*volume, of.oldest?))).collect()
+        };
+        for (volume, oldest) in volumes {
+            // What is not carried out yet may begin a history.
+            let begins = self.core.begins(volume).min(m.destaged + 1);
+            if oldest >= begins {
+                continue;
+            }
+            let (gone, next) = self.core.catalog.flushes_before(volume, begins, ROWS_PER_STEP)?;
+            if !gone.is_empty() {
+                let mut txn = self.core.catalog.begin()?;
+                gone.iter().try_for_each(|key| txn.remove_flushes(volume, *key))?;
+                self.commit_aside(m, txn, &[])?;
+            }
+            let exists = self.core.names.read().volume_by_id(volume).is_some();
+            let mut all = self.core.flushes.0.lock();
+            if let Some(of) = all.get_mut(&volume) {
+                // The commit may have stored some.
+                of.oldest = if gone.is_empty() { next } else { Some(0) };
+                if of.oldest.is_none() && of.waiting.is_empty() && !exists {
+                    all.remove(&volume);
+                }
+            }
+            if !gone.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

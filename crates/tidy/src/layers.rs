@@ -1,0 +1,257 @@
+//! Layers of a crate: each folder imports only those below it.
+//!
+//! Two things are looked at. *Imports*: what a `use`, or a path in code, names. *Calls of parts*:
+//! some types, like an engine's core, get methods in many folders. A call of such a method names no
+//! folder, so calls are compared with the places of the definitions.
+
+use crate::Finding;
+use crate::rust::{is_word, line_of, mask, words};
+use std::collections::BTreeMap;
+
+/// The layers of one crate.
+pub struct Layers<'a> {
+    /// Its source folder, relative to the root, with a slash at the end.
+    pub root: &'a str,
+    /// Modules, bottom to top: `catalog`, or `cdp::log` where folders of one folder differ.
+    pub order: &'a [&'a str],
+    /// Types that get methods in several layers, and how code names a value of each.
+    pub parts: &'a [(&'a str, &'a str)],
+}
+
+/// A file without its tests.
+struct Module {
+    /// `a::b`; empty for the crate's root.
+    name: String,
+    code: String,
+}
+
+impl Module {
+    fn new(root: &str, path: &str, text: &str) -> Module {
+        let inside = path.strip_prefix(root).unwrap_or(path).trim_end_matches(".rs");
+        let name = inside.trim_end_matches("/mod").replace('/', "::");
+        let mut code = mask(text);
+        if let Some(tests) = code.find("#[cfg(test)]\nmod tests {") {
+            code.truncate(tests);
+        }
+        Module { name: if name == "lib" { String::new() } else { name }, code }
+    }
+
+    /// An absolute path, if this one leads through the crate: `crate::a`, `super::b`.
+    fn absolute(&self, path: &str) -> Option<String> {
+        let mut own: Vec<&str> = self.name.split("::").collect();
+        let mut parts = path.split("::").peekable();
+        match *parts.peek()? {
+            "crate" => {
+                own.clear();
+                parts.next();
+            }
+            "super" => {
+                while parts.next_if_eq(&"super").is_some() {
+                    own.pop();
+                }
+            }
+            _ => return None,
+        }
+        own.extend(parts);
+        Some(own.join("::"))
+    }
+
+    /// What it imports: (position in the code, path).
+    fn imports(&self) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        let mut code = self.code.clone();
+        loop {
+            let next = words(&code, "use").next();
+            let Some(at) = next else { break };
+            let Some(length) = code[at..].find(';') else { break };
+            for path in leaves(&code[at + "use".len()..at + length], "") {
+                found.extend(self.absolute(&path).map(|path| (at, path)));
+            }
+            // Blanked, so that no path of it counts twice.
+            let blank: String =
+                code[at..at + length].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+            code.replace_range(at..at + length, &blank);
+        }
+        for word in ["crate", "super"] {
+            for at in words(&code, word) {
+                let path: String = code[at..].chars().take_while(|c| is_word(*c) || *c == ':').collect();
+                found.extend(self.absolute(path.trim_end_matches(':')).map(|path| (at, path)));
+            }
+        }
+        found
+    }
+
+    /// Methods of a type that it defines: (name, where the block begins and ends).
+    fn blocks(&self, of: &str) -> Vec<(usize, usize)> {
+        let head = format!("impl {of} {{\n");
+        let starts = self.code.match_indices(&head).map(|(at, _)| at);
+        starts.map(|at| (at, self.code[at..].find("\n}\n").map_or(self.code.len(), |end| at + end))).collect()
+    }
+}
+
+/// The paths of a use tree.
+fn leaves(tree: &str, before: &str) -> Vec<String> {
+    let tree = tree.trim();
+    let Some((head, rest)) = tree.split_once('{') else {
+        let path = tree.split(" as ").next().unwrap_or(tree).trim();
+        return vec![format!("{before}{path}")];
+    };
+    let before = format!("{before}{}", head.trim());
+    let body = rest.trim_end().strip_suffix('}').unwrap_or(rest);
+    let (mut depth, mut start, mut found) = (0, 0, Vec::new());
+    for (at, c) in body.char_indices().chain([(body.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                let item = body[start..at].trim();
+                if !item.is_empty() {
+                    found.extend(leaves(item, &before));
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Names of functions that begin in a piece of code.
+fn functions(code: &str) -> Vec<String> {
+    words(code, "fn")
+        .map(|at| code[at + 2..].trim_start().chars().take_while(|c| is_word(*c)).collect())
+        .collect()
+}
+
+/// Calls `base.name(`, with white space before the dot: (position, name).
+fn calls(code: &str, base: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for at in words(code, base) {
+        let Some(rest) = code[at + base.len()..].trim_start().strip_prefix('.') else { continue };
+        let name: String = rest.trim_start().chars().take_while(|c| is_word(*c)).collect();
+        let behind = &rest.trim_start()[name.len()..];
+        if behind.starts_with('(') || behind.starts_with("::<") {
+            found.push((at, name));
+        }
+    }
+    found
+}
+
+impl Layers<'_> {
+    /// The layer of a module or an item, and its number from the bottom.
+    fn layer(&self, path: &str) -> Option<(usize, &str)> {
+        let is_in = |layer: &&str| path == *layer || path.starts_with(&format!("{layer}::"));
+        let longest = self.order.iter().filter(|l| is_in(l)).max_by_key(|l| l.len())?;
+        Some((self.order.iter().position(|l| l == longest)?, longest))
+    }
+
+    /// What files, (path, text), do that their layers don't allow, by path.
+    pub fn broken<'f>(&self, files: impl Iterator<Item = (&'f str, &'f str)>) -> Vec<(String, Finding)> {
+        let modules: Vec<(String, Module)> = files
+            .map(|(path, text)| (path.to_owned(), Module::new(self.root, path, text)))
+            .filter(|(_, module)| !module.name.is_empty())
+            .collect();
+        let defined = self.defined(&modules);
+        let mut found = Vec::new();
+        for (path, module) in &modules {
+            let mut add =
+                |at, what| found.push((path.clone(), Finding { line: line_of(&module.code, at), what }));
+            let Some((own, layer)) = self.layer(&module.name) else {
+                add(0, "it is in no layer".to_owned());
+                continue;
+            };
+            for (at, import) in module.imports() {
+                if let Some((number, other)) = self.layer(&import)
+                    && number > own
+                {
+                    add(at, format!("{layer} imports {import}: {other} is above it"));
+                }
+            }
+            for (at, name) in self.calls_of_parts(module) {
+                if let Some((number, other)) = defined.get(&name)
+                    && *number > own
+                {
+                    add(at, format!("{layer} calls {name}(), which is defined above it, in {other}"));
+                }
+            }
+        }
+        found
+    }
+
+    /// By name, the lowest layer in which a part gets a method of that name.
+    fn defined(&self, modules: &[(String, Module)]) -> BTreeMap<String, (usize, String)> {
+        let mut defined: BTreeMap<String, (usize, String)> = BTreeMap::new();
+        for (_, module) in modules {
+            let Some((number, layer)) = self.layer(&module.name) else { continue };
+            for (part, _) in self.parts {
+                for (start, end) in module.blocks(part) {
+                    for name in functions(&module.code[start..end]) {
+                        let known = defined.entry(name).or_insert((number, layer.to_owned()));
+                        if number < known.0 {
+                            *known = (number, layer.to_owned());
+                        }
+                    }
+                }
+            }
+        }
+        defined
+    }
+
+    fn calls_of_parts(&self, module: &Module) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        for (part, value) in self.parts {
+            found.extend(calls(&module.code, value));
+            for (start, end) in module.blocks(part) {
+                let own = calls(&module.code[start..end], "self");
+                found.extend(own.into_iter().map(|(at, name)| (start + at, name)));
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYERS: Layers<'_> =
+        Layers { root: "c/src/", order: &["low", "core", "a::deep", "a"], parts: &[("Core", "core")] };
+
+    fn broken(files: &[(&str, &str)]) -> Vec<(String, usize)> {
+        let found = LAYERS.broken(files.iter().copied());
+        found.into_iter().map(|(path, finding)| (path, finding.line)).collect()
+    }
+
+    #[test]
+    fn imports_lead_down() {
+        let fine = "//! Doc.\nuse crate::low::X;\nuse super::a;\nuse std::a;\n// crate::a::Y\n";
+        assert_eq!(broken(&[("c/src/a/mod.rs", fine), ("c/src/lib.rs", "use crate::nothing;\n")]), []);
+        for up in [
+            "use crate::a::X;\n",
+            "use crate::{low::Y, a::{self, X}};\n",
+            "fn f() { crate::a::g(); }\n",
+            "use super::a;\n",
+        ] {
+            assert!(!broken(&[("c/src/low.rs", up)]).is_empty(), "{up}");
+        }
+        // In tests everything may be used.
+        assert_eq!(broken(&[("c/src/low.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n")]), []);
+    }
+
+    #[test]
+    fn folders_of_a_folder_may_be_layers() {
+        assert_eq!(broken(&[("c/src/a/mod.rs", "use crate::a::deep::X;\n")]), []);
+        assert_eq!(
+            broken(&[("c/src/a/deep/x.rs", "\nuse super::super::Y;\n")]),
+            [("c/src/a/deep/x.rs".into(), 2)]
+        );
+        assert_eq!(broken(&[("c/src/new.rs", "\n")]), [("c/src/new.rs".into(), 1)]);
+    }
+
+    #[test]
+    fn a_method_is_called_from_its_layer_or_above() {
+        let core = "impl Core {\n    fn low(&self) {\n        self.high();\n    }\n}\n";
+        let a = "impl Core {\n    fn high(&self) {\n        self.low();\n    }\n}\nfn f(core: &Core) {\n    core\n        .low();\n}\n";
+        assert_eq!(broken(&[("c/src/core.rs", core), ("c/src/a/mod.rs", a)]), [("c/src/core.rs".into(), 3)]);
+    }
+}
