@@ -5,8 +5,9 @@ pub(crate) fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// CRC-32/MEF, for what holds sums already: our own structures, and what clients write. A CRC32C of anything that ends in its own
-/// CRC32C says nothing about it: it is the same for all of that length.
+/// CRC-32/MEF, for what holds sums already: our own structures, and what clients write. A CRC32C of
+/// anything that ends in its own CRC32C says nothing about it: it is the same for all of that
+/// length.
 pub(crate) fn outer_sum(data: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Mef, data) as u32
 }

@@ -78,8 +78,8 @@ pub(crate) struct Core {
 pub(crate) struct SharedPositions {
     pub(crate) preserved: AtomicU64,
     pub(crate) destaged: AtomicU64,
-    /// Everything up to here is in place and to be found, though the catalog may not say so yet; and a time before which
-    /// nothing is sequenced that is not.
+    /// Everything up to here is in place and to be found, though the catalog may not say so yet;
+    /// and a time before which nothing is sequenced that is not.
     pub(crate) settled: AtomicU64,
     pub(crate) settled_time: AtomicU64,
     pub(crate) batches: AtomicU64,

@@ -1,7 +1,8 @@
 //! The top seam: what a target (NBD, iSCSI) knows of a volume, and nothing more (I1).
 //!
-//! All offsets and lengths are bytes and multiples of [`DeviceInfo::block_size`]; a target checks range, alignment and
-//! access before it calls, the device checks again under its own lock, because a volume can shrink meanwhile.
+//! All offsets and lengths are bytes and multiples of [`DeviceInfo::block_size`]; a target checks
+//! range, alignment and access before it calls, the device checks again under its own lock, because
+//! a volume can shrink meanwhile.
 
 use crate::error::Result;
 use bytes::Bytes;
@@ -60,22 +61,25 @@ pub fn first_difference(one: &[u8], other: &[u8]) -> Option<u64> {
 
 /// A block device as the targets see it. Every method may be called from any thread at any time.
 ///
-/// What an acknowledgement promises is I4: `write` returning means that the write survives the death of the process;
-/// `flush` returning means that every write acknowledged before it was called, on any connection, survives power loss.
-/// That is why multi-connection consistency may be advertised.
+/// What an acknowledgement promises is I4: `write` returning means that the write survives the
+/// death of the process; `flush` returning means that every write acknowledged before it was
+/// called, on any connection, survives power loss. That is why multi-connection consistency may be
+/// advertised.
 pub trait BlockDevice: Send + Sync {
     /// Shape and current size.
     fn info(&self) -> DeviceInfo;
 
-    /// Reads into `buf` without waiting for a disk: `Ok(false)` when it would have to (the buffer's content is then
-    /// undefined, and the caller uses [`BlockDevice::read`] from a thread that may block).
+    /// Reads into `buf` without waiting for a disk: `Ok(false)` when it would have to (the buffer's
+    /// content is then undefined, and the caller uses [`BlockDevice::read`] from a thread that may
+    /// block).
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool>;
 
     /// Reads into `buf`, waiting for disks as needed.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Writes a batch, in order, as one journal group; each operation gets its own result. With `fua` all of them are
-    /// on stable storage before it returns. May block: on the journal's disk, and on backpressure.
+    /// Writes a batch, in order, as one journal group; each operation gets its own result. With
+    /// `fua` all of them are on stable storage before it returns. May block: on the journal's disk,
+    /// and on backpressure.
     fn write(&self, ops: &mut [WriteOp], fua: bool);
 
     /// Writes `new` where the device holds `expected`, of the same length; the inner result is the
@@ -110,7 +114,8 @@ pub trait BlockDevice: Send + Sync {
     /// Frees a range; it reads as zeros afterwards.
     fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<()>;
 
-    /// Zeroes a range. With `may_unmap` space may be freed, else it stays or becomes allocated (or reserved).
+    /// Zeroes a range. With `may_unmap` space may be freed, else it stays or becomes allocated (or
+    /// reserved).
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()>;
 
     /// Describes `offset..offset+len` as runs in order; stops early, at a run's end, once

@@ -1,5 +1,5 @@
-//! The engine's one error type: a small kind that tells the caller what to do, a context that begins with a verb,
-//! and the source.
+//! The engine's one error type: a small kind that tells the caller what to do, a context that
+//! begins with a verb, and the source.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,8 @@ use std::io;
 pub enum ErrorKind {
     /// The named object does not exist: check the name.
     NotFound,
-    /// The name or state conflicts with what exists: choose another name, or force where that is offered.
+    /// The name or state conflicts with what exists: choose another name, or force where that is
+    /// offered.
     Conflict,
     /// The request can never succeed as written: misaligned, malformed, out of a limit.
     Invalid,
@@ -23,15 +24,18 @@ pub enum ErrorKind {
     Io,
     /// Stored bytes do not verify: never served; run `hindcast check`.
     Corrupt,
-    /// A part of a volume's history can't be brought back: what leads there is damaged. What is served is right.
+    /// A part of a volume's history can't be brought back: what leads there is damaged. What is
+    /// served is right.
     Lost,
-    /// The pool stopped trusting itself after a failed write or sync (I7): restart the server to recover.
+    /// The pool stopped trusting itself after a failed write or sync (I7): restart the server to
+    /// recover.
     Poisoned,
     /// Another process or an unfinished operation holds what is needed: retry later.
     Busy,
     /// Not available in this configuration or format version.
     Unsupported,
-    /// The image that a volume rests on is missing, or is not what it was: make it available again, then retry.
+    /// The image that a volume rests on is missing, or is not what it was: make it available again,
+    /// then retry.
     Unavailable,
 }
 

@@ -26,7 +26,8 @@ impl Fault {
         if self.poisoned.load(Ordering::Acquire) { Err(self.error()) } else { Ok(()) }
     }
 
-    /// Poisons the pool because of `cause` (the first cause stays) and returns what waiting requests are told.
+    /// Poisons the pool because of `cause` (the first cause stays) and returns what waiting
+    /// requests are told.
     pub(crate) fn poison(&self, cause: &Error) -> Error {
         let told = || match cause.kind() {
             ErrorKind::ReadOnly => cause.to_string(),

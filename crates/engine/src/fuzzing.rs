@@ -1,4 +1,5 @@
-//! Entry points for the fuzz targets: decoders of everything that is read from disks. Behind the feature `fuzzing`.
+//! Entry points for the fuzz targets: decoders of everything that is read from disks. Behind the
+//! feature `fuzzing`.
 
 use crate::catalog::page::MapPage;
 use crate::catalog::{
@@ -36,8 +37,8 @@ pub fn journal(data: &[u8]) {
     }
 }
 
-/// A CDP record, a block of an index, the head of a segment, and payloads of every compression. Sums are corrected, so that
-/// the fuzzer gets behind them.
+/// A CDP record, a block of an index, the head of a segment, and payloads of every compression.
+/// Sums are corrected, so that the fuzzer gets behind them.
 pub fn cdp(data: &[u8]) {
     use crate::cdp::log::record::{SegmentHead, decode_block, decode_record, put_index, thing_at};
     use crate::settings::Compression;
@@ -101,8 +102,8 @@ pub fn label(data: &[u8]) {
     }
 }
 
-/// A stream, in one piece and in pieces: what comes out is the same. The fuzzer can't make sums, so `data` is also taken for a
-/// list of records whose headers and sums are made here.
+/// A stream, in one piece and in pieces: what comes out is the same. The fuzzer can't make sums, so
+/// `data` is also taken for a list of records whose headers and sums are made here.
 pub fn stream(data: &[u8]) {
     fn items(data: &[u8], piece: usize) -> (Vec<Item>, Option<String>) {
         let (mut decoder, mut items) = (Decoder::new(), Vec::new());

@@ -1,15 +1,18 @@
 //! The optimistic read: nobody waits for anybody, and nobody sees a byte too late.
 //!
-//! A snapshot may be read from a place that is about to be overwritten (copy-on-write). Its content is copied away and the
-//! copy published; then the generation moves; then the place is overwritten. A reader takes the generation, looks up
-//! afresh, reads, and where the generation has moved does so again: what it read in the old place was overwritten at the
-//! earliest after the move, and whoever looks up after the move finds the copy.
+//! A snapshot may be read from a place that is about to be overwritten (copy-on-write). Its content
+//! is copied away and the copy published; then the generation moves; then the place is overwritten.
+//! A reader takes the generation, looks up afresh, reads, and where the generation has moved does
+//! so again: what it read in the old place was overwritten at the earliest after the move, and
+//! whoever looks up after the move finds the copy.
 //!
-//! Written over [`Counter`], so that a test can explore every interleaving of it, and of the grace periods beside it.
+//! Written over [`Counter`], so that a test can explore every interleaving of it, and of the grace
+//! periods beside it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A sequentially consistent atomic counter: the standard library's, or one whose interleavings a test explores.
+/// A sequentially consistent atomic counter: the standard library's, or one whose interleavings a
+/// test explores.
 pub(crate) trait Counter: Send + Sync {
     /// Zero.
     fn zero() -> Self;
@@ -64,7 +67,8 @@ impl<C: Counter> Generation<C> {
         }
     }
 
-    /// Publishes where contents were copied to. From its return on the old places may be overwritten.
+    /// Publishes where contents were copied to. From its return on the old places may be
+    /// overwritten.
     pub(crate) fn supersede(&self, publish: impl FnOnce()) {
         publish();
         self.0.increment();
@@ -85,8 +89,8 @@ mod tests {
     /// Schedules that a test tries at most: the exhaustive searches here are smaller.
     const SCHEDULES: usize = 200_000;
 
-    /// Two slots, and where the snapshot's content is: the map, the disks and the destager of a very small pool. A slot
-    /// is read and written by system calls, which synchronise.
+    /// Two slots, and where the snapshot's content is: the map, the disks and the destager of a
+    /// very small pool. A slot is read and written by system calls, which synchronise.
     struct Tiny {
         slots: [Shared; 2],
         place: Shared,
@@ -137,7 +141,8 @@ mod tests {
         });
     }
 
-    /// Without the grace period a slot that was left could be another's before the reader is done with it.
+    /// Without the grace period a slot that was left could be another's before the reader is done
+    /// with it.
     #[test]
     fn a_slot_that_was_left_waits_for_its_readers() {
         explore(|| {
@@ -160,7 +165,8 @@ mod tests {
         });
     }
 
-    /// Random schedules of more than can be searched to the end: two readers, chunks overwritten again and again.
+    /// Random schedules of more than can be searched to the end: two readers, chunks overwritten
+    /// again and again.
     #[test]
     fn readers_and_a_destager_go_on_and_on() {
         let race = || {

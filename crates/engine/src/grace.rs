@@ -1,7 +1,9 @@
-//! Grace periods: when nobody can still be reading what was taken away (a freed slot, a released journal segment).
+//! Grace periods: when nobody can still be reading what was taken away (a freed slot, a released
+//! journal segment).
 //!
-//! Two phases of counters, as in sleepable RCU: a reader counts itself in the current phase; what is retired waits
-//! until the phase was turned and the counters of the old one fell to zero. Readers never wait; the owner polls.
+//! Two phases of counters, as in sleepable RCU: a reader counts itself in the current phase; what
+//! is retired waits until the phase was turned and the counters of the old one fell to zero.
+//! Readers never wait; the owner polls.
 
 use crate::generation::Counter;
 use parking_lot::Mutex;

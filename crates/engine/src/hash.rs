@@ -2,8 +2,9 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-/// A hash by folded multiplication: a few instructions for the small integer keys of this cache. No protection against
-/// chosen keys, of which there are none: branch and page numbers are the engine's own.
+/// A hash by folded multiplication: a few instructions for the small integer keys of this cache. No
+/// protection against chosen keys, of which there are none: branch and page numbers are the
+/// engine's own.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Mix(u64);
 

@@ -1,4 +1,5 @@
-//! What the pool is asked for and what it tells: plain data, no behaviour. Sizes are bytes unless a name says else.
+//! What the pool is asked for and what it tells: plain data, no behaviour. Sizes are bytes unless a
+//! name says else.
 
 use crate::clock::ClockChange;
 use crate::disk::SyncPurpose;
@@ -64,8 +65,8 @@ pub struct SnapshotInfo {
     pub created: u64,
     /// The branch and the epoch that it froze.
     pub of: (u64, u32),
-    /// Branches (clones, rolled-back volumes) rest on it, or a history that has it as an anchor: it can be deleted from
-    /// sight, and stays until they go.
+    /// Branches (clones, rolled-back volumes) rest on it, or a history that has it as an anchor: it
+    /// can be deleted from sight, and stays until they go.
     pub pinned: bool,
     /// Open handles.
     pub handles: u64,
@@ -75,11 +76,13 @@ pub struct SnapshotInfo {
     pub expires: Option<u64>,
     /// What people and programs noted about it.
     pub labels: BTreeMap<String, String>,
-    /// The identity of its content: its own UUID, or that of the snapshot that a stream brought here.
+    /// The identity of its content: its own UUID, or that of the snapshot that a stream brought
+    /// here.
     pub content: [u8; 16],
 }
 
-/// The space of a volume and of its snapshots, in bytes of slots. What lies in the bases of a clone is theirs.
+/// The space of a volume and of its snapshots, in bytes of slots. What lies in the bases of a clone
+/// is theirs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
     /// Of the volume as it is now.
@@ -129,8 +132,8 @@ pub struct VolumeStats {
 /// What preserving has cost, since the pool was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PreserveStats {
-    /// Pre-image copies: chunks whose old content was copied to a place of its own (copy-on-write, and the copies of the
-    /// independent order).
+    /// Pre-image copies: chunks whose old content was copied to a place of its own (copy-on-write,
+    /// and the copies of the independent order).
     pub copies: u64,
     /// Bytes of them.
     pub copied_bytes: u64,
@@ -138,19 +141,20 @@ pub struct PreserveStats {
     pub redirects: u64,
     /// Bytes written there.
     pub redirected_bytes: u64,
-    /// Fill reads: parts of chunks that were read to complete a chunk which was written to in part, at a new place. First
-    /// writes to a clone have them too.
+    /// Fill reads: parts of chunks that were read to complete a chunk which was written to in part,
+    /// at a new place. First writes to a clone have them too.
     pub fill_reads: u64,
     /// Bytes of them.
     pub fill_bytes: u64,
-    /// Bytes that clients wrote into chunks that had to be preserved for it; what was written twice before it was moved to
-    /// its place counts once.
+    /// Bytes that clients wrote into chunks that had to be preserved for it; what was written twice
+    /// before it was moved to its place counts once.
     pub host_bytes: u64,
 }
 
 impl PreserveStats {
-    /// Space efficiency (Xiao et al. 2006): bytes that clients wrote over bytes that were written to snapshot space because
-    /// of it. 1: nothing was wasted; less: chunks were written to in part. `None` before anything was preserved.
+    /// Space efficiency (Xiao et al. 2006): bytes that clients wrote over bytes that were written
+    /// to snapshot space because of it. 1: nothing was wasted; less: chunks were written to in
+    /// part. `None` before anything was preserved.
     pub fn space_efficiency(&self) -> Option<f64> {
         let written = self.copied_bytes + self.redirected_bytes;
         (written > 0).then(|| self.host_bytes as f64 / written as f64)
@@ -253,7 +257,8 @@ pub struct PoolInfo {
     pub own_available: u64,
     /// Bytes reserved for writes that are in the journal but not yet in place.
     pub reserved: u64,
-    /// Bytes of the data directory's file system reserved for the histories of such writes, and to close what is open of them.
+    /// Bytes of the data directory's file system reserved for the histories of such writes, and to
+    /// close what is open of them.
     pub reserved_history: u64,
     /// Bytes that the data directory's file system has available, where that is known: histories
     /// and the catalog grow there.
@@ -430,7 +435,8 @@ pub enum Moment {
     Time(u64),
     /// A mark.
     Mark(String),
-    /// The last flush not later than this: nanoseconds since the Unix epoch. It is later than the writes that it covers.
+    /// The last flush not later than this: nanoseconds since the Unix epoch. It is later than the
+    /// writes that it covers.
     FlushBefore(u64),
     /// The last flush that covers nothing after the record with this LSN.
     FlushUpTo(u64),
@@ -554,7 +560,8 @@ pub struct CdpInfo {
     pub anchors: u64,
     /// Nanoseconds that can be gone back, from now.
     pub window: u64,
-    /// Retention by time is not achieved, though history has been long enough: the limit in bytes, which there is, is too low.
+    /// Retention by time is not achieved, though history has been long enough: the limit in bytes,
+    /// which there is, is too low.
     pub short: bool,
 }
 

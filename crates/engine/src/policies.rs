@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Forgets one mark of a moment that has expired: its name is free again. False when there is none.
+    /// Forgets one mark of a moment that has expired: its name is free again. False when there is
+    /// none.
     pub(crate) fn forget_mark(&self) -> Result<bool> {
         if !std::mem::take(&mut self.state.lock().marks_expire) {
             return Ok(false);
@@ -94,8 +95,8 @@ impl Destager {
 }
 
 impl Destager {
-    /// Begins to flatten the volume that rests on the most levels, if those are too many: reading walks them. One at a time,
-    /// and not where space is low. False when nothing is to be done.
+    /// Begins to flatten the volume that rests on the most levels, if those are too many: reading
+    /// walks them. One at a time, and not where space is low. False when nothing is to be done.
     pub(crate) fn flatten_deepest(&self) -> Result<bool> {
         let limit = self.core.options.flatten_depth;
         let deepest = {
@@ -116,9 +117,10 @@ impl Destager {
         Ok(true)
     }
 
-    /// Begins to flatten what rests on moments that have expired: a volume, or a snapshot that somebody sees, of which they
-    /// are the own past. Where nobody sees a snapshot it goes with its own part of that past. One at a time, and not where
-    /// space is low. False when nothing is to be done.
+    /// Begins to flatten what rests on moments that have expired: a volume, or a snapshot that
+    /// somebody sees, of which they are the own past. Where nobody sees a snapshot it goes with its
+    /// own part of that past. One at a time, and not where space is low. False when nothing is to
+    /// be done.
     pub(crate) fn flatten_over_expired(&self) -> Result<bool> {
         let held_up = std::mem::take(&mut self.state.lock().held_up);
         if held_up.is_empty() || self.core.options.flatten_depth == 0 || self.core.is_low_on_space() {

@@ -26,8 +26,8 @@ impl Destager {
         self.submit_with(|names| Ok((vec![build(names)?], None)))
     }
 
-    /// The same for operations that follow one another without anything between them, the last of which may need a slot of
-    /// a branch: it is promised before they are sequenced.
+    /// The same for operations that follow one another without anything between them, the last of
+    /// which may need a slot of a branch: it is promised before they are sequenced.
     pub(crate) fn submit_with(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
@@ -46,8 +46,8 @@ impl Destager {
         Ok((lsn, time))
     }
 
-    /// Sequences operations, and perhaps a record of data right behind them: LSN and time of the last record. Written and
-    /// durable later.
+    /// Sequences operations, and perhaps a record of data right behind them: LSN and time of the
+    /// last record. Written and durable later.
     pub(crate) fn sequence_control(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,

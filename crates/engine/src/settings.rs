@@ -14,7 +14,8 @@ pub struct PoolConfig {
     pub journal_size: u64,
     /// Bytes of one journal segment: a power of two, 256 KiB to 256 MiB.
     pub segment_size: u64,
-    /// What every physical volume writes atomically (512 or 4096): slots overwritten in place never share one.
+    /// What every physical volume writes atomically (512 or 4096): slots overwritten in place never
+    /// share one.
     pub atomic_unit: u32,
 }
 
@@ -48,7 +49,8 @@ pub struct PoolOptions {
     pub max_turns: usize,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,
-    /// Volumes that rest on more levels than this are made independent of them in the background (0: never).
+    /// Volumes that rest on more levels than this are made independent of them in the background
+    /// (0: never).
     pub flatten_depth: u32,
     /// When nothing else is to be done old history is compressed harder, and what histories have in
     /// shared segments is sorted apart though it is little.
@@ -70,7 +72,8 @@ pub struct PoolOptions {
     /// How often, at intervals of 5 ms, a writer that finds the journal full looks for room while
     /// background work waits for the end of a shortage. Then its write is refused.
     pub shortage_waits: u32,
-    /// Bytes of the data directory's file system that neither physical volumes nor histories take: the catalog grows there.
+    /// Bytes of the data directory's file system that neither physical volumes nor histories take:
+    /// the catalog grows there.
     pub backing_margin: u64,
     /// So often all of the catalog is read and verified in the background (zero: never).
     pub catalog_scrub_interval: Duration,
@@ -160,11 +163,11 @@ pub enum Method {
 /// How much space a volume's snapshots may take, and what happens beyond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotPolicy {
-    /// Of the volume's size, in per cent (more than 100 is possible): what its snapshots are expected to take. Taking more
-    /// is a warning, never an error.
+    /// Of the volume's size, in per cent (more than 100 is possible): what its snapshots are
+    /// expected to take. Taking more is a warning, never an error.
     pub reserve_percent: u8,
-    /// Delete the oldest snapshot that is not protected, one after another, while they take more than the reserve or the
-    /// pool is low on space.
+    /// Delete the oldest snapshot that is not protected, one after another, while they take more
+    /// than the reserve or the pool is low on space.
     pub auto_delete: bool,
 }
 
@@ -174,13 +177,15 @@ impl Default for SnapshotPolicy {
     }
 }
 
-/// What a write preserves when several snapshots see what is there (V:Drive calls the orders horizontal and vertical).
+/// What a write preserves when several snapshots see what is there (V:Drive calls the orders
+/// horizontal and vertical).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Order {
     /// One version serves all of them: a write costs the same however many snapshots there are.
     #[default]
     Dependent,
-    /// Each gets a copy of its own, as long as there is space to spare: for comparison. What is discarded is shared.
+    /// Each gets a copy of its own, as long as there is space to spare: for comparison. What is
+    /// discarded is shared.
     Independent,
 }
 
@@ -224,7 +229,8 @@ pub(crate) const LONG_DISCARD: u64 = 1 << 20;
 pub enum AnchorPolicy {
     /// Never, but when CDP begins or its encoding changes: the paper's native TRAP.
     Never,
-    /// After so many writes of chunks: one that touches several counts for each, as it is recorded for each.
+    /// After so many writes of chunks: one that touches several counts for each, as it is recorded
+    /// for each.
     Every(u64),
     /// After so many nanoseconds in which there were writes.
     Interval(u64),
@@ -300,7 +306,8 @@ pub enum Encoding {
 pub enum Compression {
     /// Not at all.
     None = 0,
-    /// Runs of zeros are left out: quick, and nearly all there is to gain where little of a block changes.
+    /// Runs of zeros are left out: quick, and nearly all there is to gain where little of a block
+    /// changes.
     #[default]
     ZeroRun = 1,
     /// LZ4.

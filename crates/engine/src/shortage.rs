@@ -3,8 +3,8 @@
 //!
 //! What can run short is everything that the host lends: space in a file system, descriptors,
 //! memory, threads. Work that fails for want of it is taken back up to the last commit
-//! ([`crate::destage::Destager::failed`]) and done again later, less and less often. Meanwhile the journal holds what
-//! was acknowledged. Once that is full, writes are refused.
+//! ([`crate::destage::Destager::failed`]) and done again later, less and less often. Meanwhile the
+//! journal holds what was acknowledged. Once that is full, writes are refused.
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;

@@ -71,7 +71,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): small, seedable, good enough for identities and simulation.
+/// SplitMix64 (Steele, Lea and Flood 2014): small, seedable, good enough for identities and
+/// simulation.
 #[derive(Debug)]
 pub struct SplitMix(Mutex<u64>);
 

@@ -1,4 +1,5 @@
-//! Continuous data protection through the public interface, on an in-memory directory: every moment of what was done.
+//! Continuous data protection through the public interface, on an in-memory directory: every moment
+//! of what was done.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -159,7 +160,8 @@ fn every_moment_of_every_encoding() {
     }
 }
 
-/// What a batch replaces is read in pieces: one may end in the middle of what is written to a chunk, whoever reads it.
+/// What a batch replaces is read in pieces: one may end in the middle of what is written to a
+/// chunk, whoever reads it.
 #[test]
 fn a_chunk_is_written_to_more_often_than_a_piece_holds() {
     for encoding in ENCODINGS {
@@ -304,8 +306,9 @@ fn records(dir: &MemDir) -> Vec<(String, u64)> {
     names.flat_map(of_file).collect()
 }
 
-/// `undo` leads from the anchor after a moment, `redo` from the one before it: a record that is damaged can cost the moments on
-/// its other side as far as the next anchor, and no more; what is lost is said, with the chunk.
+/// `undo` leads from the anchor after a moment, `redo` from the one before it: a record that is
+/// damaged can cost the moments on its other side as far as the next anchor, and no more; what is
+/// lost is said, with the chunk.
 #[test]
 fn a_damaged_undo_or_redo_record_costs_no_moment_that_does_not_need_it() {
     for encoding in [Encoding::Undo, Encoding::Redo] {

@@ -1,5 +1,5 @@
-//! What becomes of a history that nobody wants any more: after CDP was switched off, after rollbacks, where something rests
-//! on it.
+//! What becomes of a history that nobody wants any more: after CDP was switched off, after
+//! rollbacks, where something rests on it.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -246,7 +246,8 @@ fn what_rests_on_its_own_past_can_be_flattened() {
     site.reopen();
 }
 
-/// One recovery in place, and nobody flattens anything: retention passes all the same, as far as the user's snapshot allows.
+/// One recovery in place, and nobody flattens anything: retention passes all the same, as far as
+/// the user's snapshot allows.
 #[test]
 fn retention_passes_what_a_volume_was_taken_back_to() {
     let site = site();
@@ -264,7 +265,8 @@ fn retention_passes_what_a_volume_was_taken_back_to() {
     site.reopen();
 }
 
-/// Where history begins at the end of a segment there is neither a record nor an anchor at its first moment.
+/// Where history begins at the end of a segment there is neither a record nor an anchor at its
+/// first moment.
 #[test]
 fn the_first_moment_that_is_shown_is_found_by_its_time() {
     let site = site();
@@ -356,7 +358,8 @@ fn flattening_looks_only_at_segments_that_matter() {
     assert!(told.stalled.is_some());
 }
 
-/// `redo` leads nowhere without an anchor before it: one is taken in time, or nothing could ever go.
+/// `redo` leads nowhere without an anchor before it: one is taken in time, or nothing could ever
+/// go.
 #[test]
 fn redo_expires_by_time_without_anchors_of_its_own() {
     let site = site();

@@ -1,5 +1,5 @@
-//! Looking back: what `history`, `changes` and `cdp_samples` tell of things that were done, and which moment a flush, a
-//! snapshot or a name means.
+//! Looking back: what `history`, `changes` and `cdp_samples` tell of things that were done, and
+//! which moment a flush, a snapshot or a name means.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -73,7 +73,8 @@ fn changes_tell_when_a_range_changed() {
 fn the_oldest_changes_are_told_though_a_batch_fills_several_segments() {
     let f = Fixture::new();
     f.cdp(Encoding::Redo);
-    // From both ends: the log of the batch has chunk after chunk, and what was written first in its first and last segment.
+    // From both ends: the log of the batch has chunk after chunk, and what was written first in its
+    // first and last segment.
     let chunks = (0..128).map(|n| if n % 2 == 0 { 63 - n / 2 % 32 } else { n / 2 % 32 });
     let mut lsns: Vec<u64> = chunks.map(|chunk| f.write(chunk * 16 * KIB, 16 * KIB, 7)).collect();
     f.pool.drain().unwrap();
@@ -189,7 +190,8 @@ fn a_group_goes_back_together() {
     assert!(["a", "b", "c"].iter().all(|name| anchors(name) >= 2), "each new branch begins with one");
 }
 
-/// A flush of an idle volume, of one whose history is over before it was carried out, and of those that write nothing.
+/// A flush of an idle volume, of one whose history is over before it was carried out, and of those
+/// that write nothing.
 #[test]
 fn flush_points_are_kept_where_nothing_else_is_to_be_done() {
     let mut site = Site::new(32);
@@ -310,7 +312,8 @@ fn the_moment_of_a_snapshot_is_where_it_was_taken() {
         pool.set_cdp(name, Some(settings)).unwrap();
     }
     site.clock.advance(1000);
-    // The clock stands still from here: the writes are ahead of it, and of the time that the snapshots have.
+    // The clock stands still from here: the writes are ahead of it, and of the time that the
+    // snapshots have.
     for byte in 1..6 {
         write(&volume, 0, byte, 512);
         write(&other, 0, 10 + byte, 512);
@@ -612,7 +615,8 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     assert_eq!(lsns(&site), [] as [u64; 0]);
 }
 
-/// A client that goes on writing, and so little that nothing is destaged, does not keep them from being stored.
+/// A client that goes on writing, and so little that nothing is destaged, does not keep them from
+/// being stored.
 #[test]
 fn flush_points_are_stored_in_time() {
     let site = Site::new(32);

@@ -1,4 +1,5 @@
-//! Differences between moments, and between a moment and a snapshot or now, against what they read as.
+//! Differences between moments, and between a moment and a snapshot or now, against what they read
+//! as.
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 

@@ -1,5 +1,5 @@
-//! What a pool does when its disks fail (I7): errors reach the client, a failed sync or a lost write ends trust, and
-//! nothing unverified is served.
+//! What a pool does when its disks fail (I7): errors reach the client, a failed sync or a lost
+//! write ends trust, and nothing unverified is served.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[macro_use]
@@ -411,7 +411,8 @@ fn damaged_staged_data_is_an_error_and_never_data() {
     assert_eq!(read(&volume, 0, 4096), Err(ErrorKind::Corrupt));
 }
 
-/// Flips a bit in the last sector of the first run of `pattern` in each journal file; returns in how many.
+/// Flips a bit in the last sector of the first run of `pattern` in each journal file; returns in
+/// how many.
 fn flip_in_journal(dir: &FaultyDir, pattern: &[u8]) -> usize {
     let names = dir.list().unwrap().into_iter().filter(|n| n.starts_with("journal"));
     names
@@ -459,7 +460,8 @@ fn used(pool: &Pool) -> Vec<u64> {
     pool.pvs().iter().map(|pv| pv.used).collect()
 }
 
-/// What lies on a full file system is not used, only out of reach: other physical volumes serve, and it comes back by itself.
+/// What lies on a full file system is not used, only out of reach: other physical volumes serve,
+/// and it comes back by itself.
 #[test]
 fn a_full_file_system_below_and_room_again() {
     let (dir, pool, volume) = fixture_of_two();
@@ -506,7 +508,8 @@ fn file_systems_below_count_each_for_itself() {
     assert_eq!(read(&volume, 32 * KIB, 64 * KIB).unwrap(), [[1; 32 << 10], [2; 32 << 10]].concat());
 }
 
-/// What the catalog will need of a file system is left to it while there are extents elsewhere; but what was promised is kept.
+/// What the catalog will need of a file system is left to it while there are extents elsewhere; but
+/// what was promised is kept.
 #[test]
 fn margins_are_used_last() {
     let (dir, pool, volume) = fixture_of_two();
@@ -516,7 +519,8 @@ fn margins_are_used_last() {
     pool.drain().unwrap();
     assert_eq!(used(&pool), [first, 512 * KIB]);
     dir.heal();
-    // Promised of the one before its file system was full, and of the other before it began to be emptied.
+    // Promised of the one before its file system was full, and of the other before it began to be
+    // emptied.
     assert_eq!(write(&volume, 640 * KIB, 3, 256 * KIB), Ok(()));
     pool.drain_pv("pv-1.img", true).unwrap();
     dir.fail(Failing::Margin("pv-0"));
@@ -538,7 +542,8 @@ fn the_catalogs_margin_is_used_last_of_all() {
     assert_eq!(read(&volume, 64 * KIB, 512 * KIB).unwrap(), vec![2; 512 << 10]);
 }
 
-/// A record says what was durable when it was written: what was, and is not there, is damage, and no end of the log.
+/// A record says what was durable when it was written: what was, and is not there, is damage, and
+/// no end of the log.
 #[test]
 fn the_word_of_a_later_record_counts() {
     let (dir, pool, volume) = fixture();
@@ -588,8 +593,8 @@ fn damage_between_two_records_is_lost_and_never_shown() {
     assert_eq!(read(&past, 4096, 4096).unwrap(), vec![1; 4096]);
 }
 
-/// A log with a hole must not be taken for whole, whichever of its writes fails: those of a batch that is recorded beside the
-/// one before it are waited for before that one is even in place.
+/// A log with a hole must not be taken for whole, whichever of its writes fails: those of a batch
+/// that is recorded beside the one before it are waited for before that one is even in place.
 #[test]
 fn a_write_of_a_history_that_fails_leaves_no_hole_in_it() {
     let (mut failed, mut made_again) = (0, 0);
@@ -632,8 +637,8 @@ fn a_write_of_a_history_that_fails_leaves_no_hole_in_it() {
     assert!(failed > 0 && made_again > 0, "{failed} poisoned, {made_again} thrown away and made again");
 }
 
-/// A pool with a volume whose 16 MiB hold ones, in place, and whose history is kept from there on. Its batches have several
-/// pieces of the log, and it is always pressed to destage.
+/// A pool with a volume whose 16 MiB hold ones, in place, and whose history is kept from there on.
+/// Its batches have several pieces of the log, and it is always pressed to destage.
 fn history_fixture() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     let dir = FaultyDir::new();
     let config = PoolConfig { journal_size: 64 * MIB, segment_size: 8 * MIB, ..PoolConfig::default() };

@@ -1,7 +1,8 @@
-//! Pools written by earlier builds open for ever: every image in `images/` is opened, verified, used and opened again.
+//! Pools written by earlier builds open for ever: every image in `images/` is opened, verified,
+//! used and opened again.
 //!
-//! A release that changes a format adds an image and keeps the others:
-//! `HINDCAST_NEW_IMAGE=NAME cargo test -p hindcast-engine --test old_images` writes one.
+//! A release that changes a format adds an image and keeps the others: `HINDCAST_NEW_IMAGE=NAME
+//! cargo test -p hindcast-engine --test old_images` writes one.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -29,7 +30,8 @@ fn world(time: u64) -> World {
     World { clock: Arc::new(ManualClock::new(time)), rng: Arc::new(SplitMix::new(time)) }
 }
 
-/// An image: per file its name, its length, and the blocks that are not zeros. Numbers are little-endian u64.
+/// An image: per file its name, its length, and the blocks that are not zeros. Numbers are
+/// little-endian u64.
 fn save(dir: &MemDir) -> Vec<u8> {
     let mut out = Vec::new();
     for name in dir.list().unwrap() {
@@ -93,7 +95,8 @@ fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
     assert_eq!(wrong.map(|i| (i as u64 + offset, buf[i])), None, "expected {byte}");
 }
 
-/// The state that every image holds: two PVs, data in place and in the journal, every kind of record.
+/// The state that every image holds: two PVs, data in place and in the journal, every kind of
+/// record.
 fn write_state(dir: &MemDir) {
     let config = PoolConfig {
         extent_size: 64 * KIB,

@@ -1,4 +1,5 @@
-//! Volumes over images outside of the pool, and volumes that become independent of what they rest on.
+//! Volumes over images outside of the pool, and volumes that become independent of what they rest
+//! on.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -173,7 +174,8 @@ fn a_volume_may_be_longer_or_shorter_than_its_image() {
     );
 }
 
-/// A chunk that is longer than a record is copied before a part of it is written, which needs the image then and never again.
+/// A chunk that is longer than a record is copied before a part of it is written, which needs the
+/// image then and never again.
 #[test]
 fn chunks_longer_than_a_record() {
     let f = Fixture::new(8);
@@ -182,7 +184,8 @@ fn chunks_longer_than_a_record() {
     f.pool.create_volume_over(&new, "image").unwrap();
     let v = f.pool.open_volume("v", false).unwrap();
     write(&v, 512, 1024, 9).unwrap();
-    // All of a chunk, in several records; a part of one that the image has nothing of; and of one behind it.
+    // All of a chunk, in several records; a part of one that the image has nothing of; and of one
+    // behind it.
     write(&v, 256 * KIB, 256 * KIB, 8).unwrap();
     v.discard(300 * KIB, 10 * KIB, false).unwrap();
     v.write_zeroes(600 * KIB, 512, false, false).unwrap();

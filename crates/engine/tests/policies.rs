@@ -124,7 +124,8 @@ fn write(pool: &Arc<Pool>, volume: &str, offset: u64, byte: u8, len: u64) -> Res
     op.result
 }
 
-/// Destage is lazy, and one deletion by policy follows another: it is over when several looks found nothing.
+/// Destage is lazy, and one deletion by policy follows another: it is over when several looks found
+/// nothing.
 fn idle(pool: &Pool) {
     let mut looks = 0;
     while looks < 4 {

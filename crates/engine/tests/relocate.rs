@@ -137,7 +137,8 @@ fn what_is_scattered_altogether_is_written_anew() {
     let scattered = f.runs();
     f.pool.relocate_volume("v", 0).unwrap();
     f.idle();
-    // Free slots in a row are rare where many extents are half full: rows of at least 16 are made then.
+    // Free slots in a row are rare where many extents are half full: rows of at least 16 are made
+    // then.
     assert!(f.runs() <= 32 && scattered > 150, "{scattered} runs became {}", f.runs());
     assert_rounds(&v, |_| 2);
     assert_rounds(&f.pool.open_snapshot("v", "s").unwrap(), |_| 1);

@@ -1,5 +1,6 @@
-//! Snapshots read, and taken, while others write at full speed and the background work goes on: nobody ever sees a byte
-//! that was written later than they may, and a group is one instant of the order of writes.
+//! Snapshots read, and taken, while others write at full speed and the background work goes on:
+//! nobody ever sees a byte that was written later than they may, and a group is one instant of the
+//! order of writes.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -95,8 +96,8 @@ fn finish(dir: Arc<MemDir>, pool: Arc<Pool>) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// Readers of a snapshot, of its clone and of an older snapshot, while the origin is overwritten block by block, discarded
-/// and destaged in threads.
+/// Readers of a snapshot, of its clone and of an older snapshot, while the origin is overwritten
+/// block by block, discarded and destaged in threads.
 fn readers_never_see_a_later_byte(method: Method) {
     let (dir, pool) = pool();
     let blocks = SIZE / BLOCK;
@@ -113,8 +114,8 @@ fn readers_never_see_a_later_byte(method: Method) {
         std::thread::scope(|scope| {
             scope.spawn(|| maintain(&pool, stop));
             scope.spawn(|| {
-                // Rounds of overwriting: in the even ones the snapshot of this round is the only thing between the data
-                // and the writer.
+                // Rounds of overwriting: in the even ones the snapshot of this round is the only
+                // thing between the data and the writer.
                 for n in 1.. {
                     pool.create_snapshots(&[("origin", &format!("s{n}"))]).unwrap();
                     round.store(n, Ordering::Release);
@@ -177,8 +178,9 @@ fn readers_never_see_a_later_byte_by_copying() {
     readers_never_see_a_later_byte(Method::Copy);
 }
 
-/// Four writers put a counter of their own, one write after the other, in turn into two volumes: into block `2 * writer`
-/// and the one behind it of the volume whose turn it is. What a group shows of a writer must be a prefix of what it did.
+/// Four writers put a counter of their own, one write after the other, in turn into two volumes:
+/// into block `2 * writer` and the one behind it of the volume whose turn it is. What a group shows
+/// of a writer must be a prefix of what it did.
 #[test]
 fn a_thousand_groups_are_instants_of_the_order_of_writes() {
     const WRITERS: u64 = 4;

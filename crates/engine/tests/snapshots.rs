@@ -223,7 +223,8 @@ fn a_shrunk_volume_keeps_what_its_snapshot_saw() {
     f.reopen();
 }
 
-/// A branch stays in the catalog as long as a snapshot there names it, wherever the work of deleting both is cut short.
+/// A branch stays in the catalog as long as a snapshot there names it, wherever the work of
+/// deleting both is cut short.
 #[test]
 fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
     for (before, after) in (0..8).flat_map(|before| (0..12).map(move |after| (before, after))) {
@@ -245,7 +246,8 @@ fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
     }
 }
 
-/// Terabytes of a clone cost a row, not a page for each 256 of its chunks; what snapshots saw stays.
+/// Terabytes of a clone cost a row, not a page for each 256 of its chunks; what snapshots saw
+/// stays.
 #[test]
 fn a_long_discard_of_a_clone_is_cheap() {
     const TIB: u64 = 1 << 40;
@@ -304,7 +306,8 @@ fn a_long_discard_of_a_clone_is_cheap() {
     f.reopen();
 }
 
-/// The independent order: a write costs a copy for each snapshot that lacks the chunk, and each copy goes with its own.
+/// The independent order: a write costs a copy for each snapshot that lacks the chunk, and each
+/// copy goes with its own.
 #[test]
 fn in_the_independent_order_each_snapshot_has_its_own_copy() {
     for method in [Method::Redirect, Method::Copy] {
@@ -356,7 +359,8 @@ fn in_the_independent_order_each_snapshot_has_its_own_copy() {
     }
 }
 
-/// Copies of their own never take what was promised to writes: the snapshots share when space is short.
+/// Copies of their own never take what was promised to writes: the snapshots share when space is
+/// short.
 #[test]
 fn the_independent_order_shares_where_space_is_short() {
     let f = site();
@@ -382,7 +386,8 @@ fn the_independent_order_shares_where_space_is_short() {
     f.reopen();
 }
 
-/// A block status of a clone with something staged once asked the base chunk by chunk, at every level.
+/// A block status of a clone with something staged once asked the base chunk by chunk, at every
+/// level.
 #[test]
 fn the_status_of_a_clone_asks_its_bases_once() {
     const CHUNKS: u64 = 16 << 10;
@@ -421,7 +426,8 @@ fn the_status_of_a_clone_asks_its_bases_once() {
     );
 }
 
-/// Where a snapshot comes from is looked up by what it froze: under its name of today, and only those in sight count.
+/// Where a snapshot comes from is looked up by what it froze: under its name of today, and only
+/// those in sight count.
 #[test]
 fn the_newest_snapshot_before() {
     let f = site();
@@ -454,8 +460,8 @@ fn the_newest_snapshot_before() {
     assert_eq!(f.pool.newest_snapshot(branch, 0..u32::MAX), None);
 }
 
-/// Snapshots are looked at while what they see is still staged: when it comes to its place their pages are made anew, be they
-/// few or so many that all are forgotten at once.
+/// Snapshots are looked at while what they see is still staged: when it comes to its place their
+/// pages are made anew, be they few or so many that all are forgotten at once.
 #[test]
 fn views_of_staged_snapshots_follow_what_is_destaged() {
     for count in [3, 150] {

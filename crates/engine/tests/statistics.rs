@@ -64,7 +64,8 @@ fn a_copy_counts_once_for_each_chunk_and_snapshot() {
     let expected = PreserveStats {
         copies: 1,
         copied_bytes: CHUNK,
-        // What was written twice before it was moved to its place counts once; what came later cost nothing.
+        // What was written twice before it was moved to its place counts once; what came later cost
+        // nothing.
         host_bytes: 8 * KIB,
         ..PreserveStats::default()
     };

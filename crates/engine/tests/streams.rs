@@ -160,7 +160,8 @@ fn an_import_that_was_cut_short_goes_on() {
     }
 }
 
-/// Cut anywhere, garbage behind the cut: the file ends up as the very stream that it would have been.
+/// Cut anywhere, garbage behind the cut: the file ends up as the very stream that it would have
+/// been.
 #[test]
 fn a_file_that_was_cut_short_goes_on() {
     let a = origin();

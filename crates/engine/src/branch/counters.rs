@@ -1,4 +1,5 @@
-//! What volumes count since the pool was opened: requests, where they went, and what preserving has cost.
+//! What volumes count since the pool was opened: requests, where they went, and what preserving has
+//! cost.
 //!
 //! Nothing here takes a lock that requests share: every counter is an atomic of its own.
 
@@ -12,8 +13,8 @@ const MAX_REGIONS: usize = 256;
 /// log2 of the smallest region's bytes.
 const MIN_REGION_LOG2: u8 = 20;
 
-/// Counters of a volume; they go on when it is rolled back. Apart from what every request reads: counting must not take
-/// those lines from other processors.
+/// Counters of a volume; they go on when it is rolled back. Apart from what every request reads:
+/// counting must not take those lines from other processors.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct VolumeCounters {
@@ -66,8 +67,8 @@ impl VolumeCounters {
     }
 }
 
-/// Requests by the place that they touch. The regions are powers of two, and as many as fit: where a volume grows past
-/// the last one, neighbours are folded into one.
+/// Requests by the place that they touch. The regions are powers of two, and as many as fit: where
+/// a volume grows past the last one, neighbours are folded into one.
 struct Regions {
     log2: AtomicU8,
     cells: [Cell; MAX_REGIONS],
@@ -105,8 +106,8 @@ impl Regions {
         }
     }
 
-    /// Makes regions so large that byte `last` is in one. What is counted at this very moment may be found beside its
-    /// region; nothing is lost.
+    /// Makes regions so large that byte `last` is in one. What is counted at this very moment may
+    /// be found beside its region; nothing is lost.
     #[cold]
     fn fold(&self, last: u64) -> u8 {
         let _one_at_a_time = self.folding.lock();

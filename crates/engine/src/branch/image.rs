@@ -1,8 +1,10 @@
-//! Images outside of the pool that volumes rest on: opened when they are needed, and never believed without a look.
+//! Images outside of the pool that volumes rest on: opened when they are needed, and never believed
+//! without a look.
 //!
-//! An image that is missing, or is not what it was, fails the reads that need it with [`ErrorKind::Unavailable`] and
-//! nothing else: the pool opens without it, and asks again each time. What tells a change is its length and, of a file,
-//! the time of its last modification: a guard against mistakes, not a proof.
+//! An image that is missing, or is not what it was, fails the reads that need it with
+//! [`ErrorKind::Unavailable`] and nothing else: the pool opens without it, and asks again each
+//! time. What tells a change is its length and, of a file, the time of its last modification: a
+//! guard against mistakes, not a proof.
 
 use crate::catalog::ImageRecord;
 use crate::disk::{Dir, Disk, OpenMode};
@@ -24,7 +26,8 @@ impl Image {
         Image { record, dir, disk: RwLock::new(None) }
     }
 
-    /// Describes the image at `path` as it is now; a volume of `size` bytes (0: as long as the image) is to show it.
+    /// Describes the image at `path` as it is now; a volume of `size` bytes (0: as long as the
+    /// image) is to show it.
     pub(crate) fn describe(dir: &dyn Dir, path: &str, size: u64) -> Result<ImageRecord> {
         let failed = |e| Error::io(format!("open the image {path}"), e);
         let disk = dir.open(path, OpenMode::ReadOnly).map_err(failed)?;
@@ -33,8 +36,8 @@ impl Image {
         Ok(ImageRecord { path: path.to_owned(), len, modified, shown })
     }
 
-    /// Fills `out` from byte `at`; beyond what is shown there are zeros. `Ok(false)` where a disk would have to be waited for
-    /// and that may not be.
+    /// Fills `out` from byte `at`; beyond what is shown there are zeros. `Ok(false)` where a disk
+    /// would have to be waited for and that may not be.
     pub(crate) fn read(&self, out: &mut [u8], at: u64, may_block: bool) -> Result<bool> {
         let there = self.record.shown.saturating_sub(at).min(out.len() as u64) as usize;
         let (data, beyond) = out.split_at_mut(there);
@@ -50,7 +53,8 @@ impl Image {
         })
     }
 
-    /// What lies at `at`, in front of the end of what is shown: `(end, data)`, as [`Disk::run_at`] tells it.
+    /// What lies at `at`, in front of the end of what is shown: `(end, data)`, as [`Disk::run_at`]
+    /// tells it.
     pub(crate) fn run_at(&self, at: u64) -> Result<(u64, bool)> {
         let (end, data) = self.with(|disk| disk.run_at(at))?;
         Ok((end.min(self.record.shown), data))
@@ -61,7 +65,8 @@ impl Image {
         self.with(|_| Ok(()))
     }
 
-    /// Lets `act` use the disk. The image is looked at afterwards: what was read before somebody changed it is right.
+    /// Lets `act` use the disk. The image is looked at afterwards: what was read before somebody
+    /// changed it is right.
     fn with<T>(&self, act: impl FnOnce(&dyn Disk) -> std::io::Result<T>) -> Result<T> {
         let held = self.disk.read().clone();
         let disk = match held {

@@ -36,11 +36,11 @@ pub(crate) struct Branch {
     base: RwLock<Option<Base>>,
     /// Is there a base?
     based: AtomicBool,
-    /// There is an image, or a moment of a history, below: content that destage will need is brought in before what is
-    /// written over it.
+    /// There is an image, or a moment of a history, below: content that destage will need is
+    /// brought in before what is written over it.
     pub(crate) over_foreign: bool,
-    /// Held alone by who brings such content into the journal, and shared by who writes: neither may come between
-    /// the other's look and its record.
+    /// Held alone by who brings such content into the journal, and shared by who writes: neither
+    /// may come between the other's look and its record.
     pub(crate) bringing: RwLock<()>,
     /// Levels under it when it began; bases may have gone since.
     pub(crate) depth: u32,
@@ -172,7 +172,8 @@ impl Branch {
         if self.has_base() { self.base.read().clone() } else { None }
     }
 
-    /// The branch is complete. Whoever looked for something in the base meanwhile finds out, and looks again.
+    /// The branch is complete. Whoever looked for something in the base meanwhile finds out, and
+    /// looks again.
     pub(crate) fn drop_base(&self) -> Option<Base> {
         self.based.store(false, Ordering::SeqCst);
         self.base.write().take()
@@ -258,8 +259,8 @@ impl Line {
     }
 }
 
-/// Branches that rested on something. A walk through levels is right if they still do at its end: a base that nothing rests
-/// on any more is taken apart.
+/// Branches that rested on something. A walk through levels is right if they still do at its end: a
+/// base that nothing rests on any more is taken apart.
 pub(crate) struct Based(Vec<Arc<Branch>>);
 
 impl Based {
@@ -295,14 +296,15 @@ pub(crate) struct VolumeState {
     pub(crate) import: RwLock<Option<ImportRecord>>,
     /// Does the volume take writes of an import alone? For the path of writes.
     pub(crate) importing: AtomicBool,
-    /// The number of the import that may write: see [`crate::stream::Lease`]. 0: none may. A new number is stored under
-    /// the sequencing lock.
+    /// The number of the import that may write: see [`crate::stream::Lease`]. 0: none may. A new
+    /// number is stored under the sequencing lock.
     pub(crate) lease: AtomicU64,
     pub(crate) counters: Arc<VolumeCounters>,
 }
 
 impl VolumeState {
-    /// What is only read: a snapshot, or a moment. `of` is the device that it is like: identity, block size, and since when.
+    /// What is only read: a snapshot, or a moment. `of` is the device that it is like: identity,
+    /// block size, and since when.
     pub(crate) fn frozen(id: u64, of: ([u8; 16], u32, u64), line: Line, name: String, size: u64) -> Self {
         let (uuid, block_size, created) = of;
         VolumeState {

@@ -1,5 +1,5 @@
-//! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last sequenced record.
-//! The catalog follows, in LSN order.
+//! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last
+//! sequenced record. The catalog follows, in LSN order.
 
 use super::counters::{PreserveCounters, VolumeCounters};
 use super::image::Image;
@@ -147,7 +147,8 @@ impl Namespace {
         self.by_id.values().chain(self.snapshots.values().map(|s| &s.state))
     }
 
-    /// The branches of a volume: the one that it writes to, and those of its snapshots, in sight or not.
+    /// The branches of a volume: the one that it writes to, and those of its snapshots, in sight or
+    /// not.
     pub(crate) fn branches_of(&self, volume: &VolumeState) -> BTreeMap<u64, Arc<Branch>> {
         let of_snapshots = self.snapshots.values().filter(|s| s.volume == volume.id);
         let branches = of_snapshots.map(|s| &s.state.line.branch).chain([&volume.line.branch]);
@@ -285,8 +286,8 @@ impl Namespace {
         self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: there is none")))
     }
 
-    /// Gives a control operation its meaning, at its place in the order: called under the sequencing lock right after
-    /// its record was pushed, and for every such record at recovery.
+    /// Gives a control operation its meaning, at its place in the order: called under the
+    /// sequencing lock right after its record was pushed, and for every such record at recovery.
     pub(crate) fn apply(&mut self, control: &Control, lsn: u64, time: u64) -> Result<()> {
         match control {
             Control::Group { parts } => parts.iter().try_for_each(|part| self.apply(part, lsn, time))?,

@@ -1,5 +1,5 @@
-//! What the catalog knows of histories: segments of CDP logs, what happened to a branch that the log's records don't tell,
-//! and the lines and marks of each volume.
+//! What the catalog knows of histories: segments of CDP logs, what happened to a branch that the
+//! log's records don't tell, and the lines and marks of each volume.
 
 use super::store::db;
 use super::values::{Value, seal, unseal};
@@ -138,7 +138,8 @@ impl Value for RunRecord {
     }
 }
 
-/// Records of an open segment that were committed together, and where their index is: right behind them.
+/// Records of an open segment that were committed together, and where their index is: right behind
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupRecord {
     pub(crate) start: u64,
@@ -164,14 +165,16 @@ impl Value for GroupRecord {
 pub(crate) enum Event {
     /// At LSN 0: moments before it (LSN, time) are gone.
     Floor { lsn: u64, time: u64 },
-    /// From here on all is recorded, in this way. `begins`: it was not before, and the volume had this size; the content of
-    /// that moment is that of an anchor at the same LSN, or, for a new branch, of its base.
+    /// From here on all is recorded, in this way. `begins`: it was not before, and the volume had
+    /// this size; the content of that moment is that of an anchor at the same LSN, or, for a new
+    /// branch, of its base.
     On { settings: CdpSettings, begins: bool, size: u64, time: u64 },
     /// Nothing is recorded any more.
     Off { time: u64 },
     /// A snapshot.
     Anchor { epoch: u32, snapshot: u64, time: u64 },
-    /// Another size. If it is less, everything from there to `end` became zeros; an anchor comes right before it.
+    /// Another size. If it is less, everything from there to `end` became zeros; an anchor comes
+    /// right before it.
     Resized { size: u64, end: u64, time: u64 },
     /// These bytes became zeros as a whole; an anchor comes right before it.
     Emptied { start: u64, end: u64, time: u64 },

@@ -151,7 +151,8 @@ pub(crate) enum Control {
     Group {
         parts: Vec<Control>,
     },
-    /// Branches are to be made complete, so many bytes per second at most (0: as fast as it goes), or left as they are.
+    /// Branches are to be made complete, so many bytes per second at most (0: as fast as it goes),
+    /// or left as they are.
     SetFill {
         branches: Vec<u64>,
         rate: Option<u64>,

@@ -69,8 +69,8 @@ fn take_number(r: &mut Reader<'_>) -> Option<u64> {
 }
 
 impl Catalog {
-    /// The volumes that have flush points, and of each the key of its oldest row and its newest point; of a damaged row the
-    /// LSN alone.
+    /// The volumes that have flush points, and of each the key of its oldest row and its newest
+    /// point; of a damaged row the LSN alone.
     pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, FlushPoint)>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
@@ -96,7 +96,8 @@ impl Catalog {
         })
     }
 
-    /// The last flush point of a volume that `reaches`, which says yes to all up to some point and no to the others.
+    /// The last flush point of a volume that `reaches`, which says yes to all up to some point and
+    /// no to the others.
     pub(crate) fn last_flush(
         &self,
         volume: u64,
@@ -163,7 +164,8 @@ impl Catalog {
         })
     }
 
-    /// The keys of a volume's rows before an LSN, oldest first, at most `most`; and the one that comes then.
+    /// The keys of a volume's rows before an LSN, oldest first, at most `most`; and the one that
+    /// comes then.
     pub(crate) fn flushes_before(
         &self,
         volume: u64,

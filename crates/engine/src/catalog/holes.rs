@@ -1,8 +1,9 @@
-//! Long holes: runs of whole map pages in which every chunk is a hole. A branch over a base has to say what is not there;
-//! so that discarding a terabyte of a clone is one row and not a million pages, it says it of runs.
+//! Long holes: runs of whole map pages in which every chunk is a hole. A branch over a base has to
+//! say what is not there; so that discarding a terabyte of a clone is one row and not a million
+//! pages, it says it of runs.
 //!
-//! A page is stored, or lies in a hole, or neither (then its chunks have their content in the base): never both. Whoever
-//! stores a page takes it out of its hole.
+//! A page is stored, or lies in a hole, or neither (then its chunks have their content in the
+//! base): never both. Whoever stores a page takes it out of its hole.
 
 use super::page::{MapPage, PageKey};
 use super::store::{db, guarded};
@@ -113,7 +114,8 @@ impl Catalog {
         })
     }
 
-    /// The first page of `branch` in `first..=last` that may hold more than holes, as the branch is now.
+    /// The first page of `branch` in `first..=last` that may hold more than holes, as the branch is
+    /// now.
     pub(crate) fn next_mapped(&self, branch: u64, first: u64, last: u64) -> Result<Option<u64>> {
         self.store.read("read the map", |txn| {
             let pages = db!("read the map", txn.open_table(MAP));
@@ -150,7 +152,8 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Makes one hole, born in `born`, of all pages that are in none yet. None of them may be stored.
+    /// Makes one hole, born in `born`, of all pages that are in none yet. None of them may be
+    /// stored.
     pub(crate) fn put_hole(&mut self, branch: u64, pages: Range<u64>, born: u32) -> Result<()> {
         guarded("update the holes", || {
             let mut table = db!("update the holes", self.txn.get()?.open_table(HOLES));

@@ -1,8 +1,9 @@
-//! The catalog: everything the pool knows except data, in one transactional store behind a narrow interface.
+//! The catalog: everything the pool knows except data, in one transactional store behind a narrow
+//! interface.
 //!
-//! The tables are few and their values small; no read transaction outlives a call, so none is held across I/O of the
-//! data path. Every commit saves redb's allocator state (quick repair), which makes reopening after a kill a matter of
-//! milliseconds.
+//! The tables are few and their values small; no read transaction outlives a call, so none is held
+//! across I/O of the data path. Every commit saves redb's allocator state (quick repair), which
+//! makes reopening after a kill a matter of milliseconds.
 
 mod adopt;
 mod backend;
@@ -124,9 +125,10 @@ fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
 }
 
 impl Catalog {
-    /// Writes the catalog of a new pool under a name of its own. Only [`Catalog::finish`] gives the pool its existence:
-    /// a creation that was cut short leaves none behind, and can be begun again. What it was about to be is known until the
-    /// next one has taken its place, since labels may bear its UUID.
+    /// Writes the catalog of a new pool under a name of its own. Only [`Catalog::finish`] gives the
+    /// pool its existence: a creation that was cut short leaves none behind, and can be begun
+    /// again. What it was about to be is known until the next one has taken its place, since labels
+    /// may bear its UUID.
     pub(crate) fn create(
         dir: &dyn Dir,
         superblock: &Superblock,
@@ -161,7 +163,8 @@ impl Catalog {
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
-    /// The UUID of the pool whose creation was cut short here: physical volumes may carry its label.
+    /// The UUID of the pool whose creation was cut short here: physical volumes may carry its
+    /// label.
     pub(crate) fn unfinished(dir: &dyn Dir) -> Result<Option<[u8; 16]>> {
         let found = Self::untouched(dir, NEW_FILE, CREATION_CACHE).and_then(|catalog| catalog.superblock());
         match found {
@@ -234,7 +237,8 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in memory.
+    /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in
+    /// memory.
     pub(crate) fn open_untouched(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         Self::untouched(dir, FILE, cache_bytes)
     }
@@ -331,7 +335,8 @@ impl Catalog {
         })
     }
 
-    /// Bytes that the file system under the catalog could still provide; `None` where that has no meaning.
+    /// Bytes that the file system under the catalog could still provide; `None` where that has no
+    /// meaning.
     pub(crate) fn backing_available(&self) -> std::io::Result<Option<Backing>> {
         self.store.backing_available()
     }
@@ -476,7 +481,8 @@ impl Catalog {
         })
     }
 
-    /// Visits map pages in order from `from`, at most `limit`; the key after the last one, if there are more.
+    /// Visits map pages in order from `from`, at most `limit`; the key after the last one, if there
+    /// are more.
     pub(crate) fn visit_pages(
         &self,
         from: PageKey,

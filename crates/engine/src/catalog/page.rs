@@ -8,10 +8,11 @@
 //! | 8..40 | bitmap: which chunks have an entry |
 //! | 40.. | entries in order of chunks: slot (8 bytes), born epoch (4 bytes) |
 //!
-//! A slot is the PV number in the upper 16 bits and the byte offset on the PV in units of 512 B below; 0, where a PV's
-//! label lies, stands for a hole. A chunk without an entry has its content in the branch's base. Only entries that
-//! exist take space, on disk and in memory, so that sparse volumes have small pages; a full page is 3,112 bytes, below
-//! the 4,000 that the catalog stores well.
+//! A slot is the PV number in the upper 16 bits and the byte offset on the PV in units of 512 B
+//! below; 0, where a PV's label lies, stands for a hole. A chunk without an entry has its content
+//! in the branch's base. Only entries that exist take space, on disk and in memory, so that sparse
+//! volumes have small pages; a full page is 3,112 bytes, below the 4,000 that the catalog stores
+//! well.
 
 use crate::codec::crc32c;
 
@@ -172,7 +173,8 @@ impl MapPage {
         }
     }
 
-    /// Decodes the page stored under `key`; `None` when it is damaged, misplaced or of another version.
+    /// Decodes the page stored under `key`; `None` when it is damaged, misplaced or of another
+    /// version.
     pub(crate) fn decode(key: PageKey, bytes: &[u8]) -> Option<MapPage> {
         let mut r = crate::codec::Reader::new(bytes);
         if r.u32()? != checksum(key, bytes.get(4..)?) || r.u16()? != VERSION {

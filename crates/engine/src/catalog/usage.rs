@@ -1,5 +1,6 @@
-//! How many slots are held by contents that were born in one epoch and last until another: what each snapshot holds alone,
-//! and what it shares, follows from these counts without looking at a single chunk.
+//! How many slots are held by contents that were born in one epoch and last until another: what
+//! each snapshot holds alone, and what it shares, follows from these counts without looking at a
+//! single chunk.
 //!
 //! Kept by the transaction that changes pages and versions, so they can't disagree with them.
 
@@ -39,8 +40,8 @@ impl UsageChange {
         kept
     }
 
-    /// A page takes the place of another. What they agree on is not looked up: entries of a page can be of as many epochs as it
-    /// has entries.
+    /// A page takes the place of another. What they agree on is not looked up: entries of a page
+    /// can be of as many epochs as it has entries.
     pub(super) fn replace_page(&mut self, branch: u64, old: &MapPage, new: &MapPage) {
         old.each_change(new, |old, new| {
             for (entry, slots) in [(old, -1), (new, 1)] {

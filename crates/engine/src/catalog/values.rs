@@ -241,7 +241,8 @@ pub(crate) struct BranchRecord {
     /// Slots that its map and its versions point to.
     pub(crate) slots: u64,
     pub(crate) base: Option<BaseRecord>,
-    /// It rests on the branch that is its base right after the record with this LSN; 0: as the epoch shows it.
+    /// It rests on the branch that is its base right after the record with this LSN; 0: as the
+    /// epoch shows it.
     pub(crate) base_at: u64,
     /// How it preserves.
     pub(crate) method: Method,
@@ -268,8 +269,8 @@ impl BranchRecord {
     }
 }
 
-/// Version 1 had neither base nor method, version 2 neither image nor fill, version 3 no moment; the oldest one that can say it
-/// all is still written, but for version 1.
+/// Version 1 had neither base nor method, version 2 neither image nor fill, version 3 no moment;
+/// the oldest one that can say it all is still written, but for version 1.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
         let base = self.frozen().unwrap_or(Frozen { branch: 0, epoch: 0 });

@@ -1,5 +1,6 @@
-//! Versions: contents that were overwritten, each valid for the snapshots from the epoch it was born in to the last one
-//! that needs it; and an index by that last epoch, so that deleting a snapshot visits only what it owns.
+//! Versions: contents that were overwritten, each valid for the snapshots from the epoch it was
+//! born in to the last one that needs it; and an index by that last epoch, so that deleting a
+//! snapshot visits only what it owns.
 
 use super::page::Entry;
 use super::store::{db, guarded};
@@ -40,8 +41,9 @@ impl Catalog {
         })
     }
 
-    /// The versions that a snapshot of `branch` at `epoch` sees of the chunks in `chunks` (first, last): of each chunk the
-    /// one with the smallest last epoch that is not below `epoch`, if it was born by then.
+    /// The versions that a snapshot of `branch` at `epoch` sees of the chunks in `chunks` (first,
+    /// last): of each chunk the one with the smallest last epoch that is not below `epoch`, if it
+    /// was born by then.
     pub(crate) fn versions_at(&self, branch: u64, epoch: u32, chunks: (u64, u64)) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
@@ -120,7 +122,8 @@ impl Catalog {
         })
     }
 
-    /// Visits all versions in order from `from`, at most `limit`; the key after the last one, if there are more.
+    /// Visits all versions in order from `from`, at most `limit`; the key after the last one, if
+    /// there are more.
     pub(crate) fn visit_versions(
         &self,
         from: VersionKey,

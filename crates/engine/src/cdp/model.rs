@@ -1,10 +1,13 @@
-//! The cost model of ST-CDP: how often to insert a snapshot (here: an anchor) into a log of parities.
+//! The cost model of ST-CDP: how often to insert a snapshot (here: an anchor) into a log of
+//! parities.
 //!
-//! Equations and symbols are those of section 4 of Yang, Cao, Li, Xie, Yang: "ST-CDP: Snapshots in TRAP for Continuous
-//! Data Protection", IEEE Transactions on Computers 2012, doi 10.1109/TC.2011.150. Long stretches between anchors take
-//! little space and long to recover from; short ones the reverse. [`BlockModel`] weighs one against the other for one
-//! block, in parities between anchors (*d*); [`VolumeModel`] for a whole volume, in writes between anchors (*M*), at
-//! prices that the user sets. docs/CDP.md tells which of its inputs the paper leaves unsaid, and the tests show it.
+//! Equations and symbols are those of section 4 of Yang, Cao, Li, Xie, Yang: "ST-CDP: Snapshots in
+//! TRAP for Continuous Data Protection", IEEE Transactions on Computers 2012, doi
+//! 10.1109/TC.2011.150. Long stretches between anchors take little space and long to recover from;
+//! short ones the reverse. [`BlockModel`] weighs one against the other for one block, in parities
+//! between anchors (*d*); [`VolumeModel`] for a whole volume, in writes between anchors (*M*), at
+//! prices that the user sets. docs/CDP.md tells which of its inputs the paper leaves unsaid, and
+//! the tests show it.
 //!
 //! Units throughout: bytes, seconds, writes. Money is in whatever unit the prices are.
 
@@ -46,7 +49,8 @@ impl Constants {
         self.s_blk / self.io_rate
     }
 
-    /// *M_max*: writes that can be recovered with `memory` bytes, each there compressed and as a block.
+    /// *M_max*: writes that can be recovered with `memory` bytes, each there compressed and as a
+    /// block.
     pub fn m_max(&self, memory: f64) -> u64 {
         whole(memory / (self.s_blk + self.s_log))
     }
@@ -60,13 +64,14 @@ impl Constants {
     }
 }
 
-/// *E*: parities to go through on average when the nearer of two anchors `d` parities apart is used (equation 4).
+/// *E*: parities to go through on average when the nearer of two anchors `d` parities apart is used
+/// (equation 4).
 pub fn expected_steps(d: f64) -> f64 {
     (d + 1.0) / 4.0
 }
 
-/// Seconds to recover a block from a log without anchors: native TRAP (equation 3). The block is written `w_avg` times
-/// a second, and the moment is `t_span` seconds ago.
+/// Seconds to recover a block from a log without anchors: native TRAP (equation 3). The block is
+/// written `w_avg` times a second, and the moment is `t_span` seconds ago.
 pub fn native_recovery(constants: &Constants, w_avg: f64, t_span: f64) -> f64 {
     constants.step() * w_avg * t_span
 }
@@ -79,8 +84,8 @@ pub struct BlockModel {
 }
 
 impl BlockModel {
-    /// A block that is written `w_avg` times per unit of time. The optimum does not depend on that; with 1, space is in
-    /// bytes per write.
+    /// A block that is written `w_avg` times per unit of time. The optimum does not depend on that;
+    /// with 1, space is in bytes per write.
     pub fn new(constants: Constants, w_avg: f64) -> Result<BlockModel> {
         constants.validate()?;
         positive("writes per unit of time", w_avg)?;
@@ -179,8 +184,8 @@ impl VolumeModel {
         })
     }
 
-    /// Seconds to recover the volume: parities to the nearer anchor, and half a day's snapshots (equation 9's first
-    /// part).
+    /// Seconds to recover the volume: parities to the nearer anchor, and half a day's snapshots
+    /// (equation 9's first part).
     pub fn recovery(&self, m: f64) -> f64 {
         self.e1 * expected_steps(m) + self.e2 * self.w_total / (2.0 * m)
     }
@@ -202,7 +207,8 @@ impl VolumeModel {
         beta * (self.e1 / 4.0 - self.e2 * self.w_total / 2.0 * m.powi(-2)) - gamma * self.e4 * m.powi(-2)
     }
 
-    /// *M₀*: where the cost is least (equation 12). Infinite when time costs nothing: then anchors only take space.
+    /// *M₀*: where the cost is least (equation 12). Infinite when time costs nothing: then anchors
+    /// only take space.
     pub fn best(&self) -> f64 {
         let Weights { beta, gamma } = self.weights;
         ((2.0 * beta * self.e2 * self.w_total + 4.0 * gamma * self.e4) / (beta * self.e1)).sqrt()
@@ -214,7 +220,8 @@ impl VolumeModel {
         (beta * self.e2 * self.w_total + 2.0 * gamma * self.e4) * m.powi(-3)
     }
 
-    /// Writes after which to insert an anchor: the whole number closest to *M₀*, at least 1, at most `m_max`.
+    /// Writes after which to insert an anchor: the whole number closest to *M₀*, at least 1, at
+    /// most `m_max`.
     pub fn interval(&self, m_max: u64) -> u64 {
         whole(self.best().round()).min(m_max.max(1))
     }

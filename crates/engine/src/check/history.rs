@@ -1,5 +1,5 @@
-//! CDP logs: every record that an index names is there and verifies, every index agrees with its records, and what the
-//! catalog counts is what there is.
+//! CDP logs: every record that an index names is there and verifies, every index agrees with its
+//! records, and what the catalog counts is what there is.
 
 use super::{CheckReport, Tables};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};

@@ -138,7 +138,8 @@ fn check_page(
                 format!("born in epoch {}, the branch is at {}", entry.born, branch.epoch),
             );
         }
-        // Over a base a shrunk volume says of its tail that it is a hole: it must stay one when the volume grows again.
+        // Over a base a shrunk volume says of its tail that it is a hole: it must stay one when the
+        // volume grows again.
         let says_nothing = entry.slot == Slot::HOLE;
         if !says_nothing && ends.get(&key.0).is_some_and(|end| chunk >= *end) {
             report.find("beyond-end", object(), "it lies behind the end of its volume");

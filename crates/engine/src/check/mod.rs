@@ -1,7 +1,8 @@
 //! Offline verification: recomputes from the outside everything that the catalog claims.
 //!
-//! Every slot that a map points to must be marked used, once, in an extent of its size, on a physical volume that is
-//! there; every mark must belong to a map; counts must agree; the journal must read to its end.
+//! Every slot that a map points to must be marked used, once, in an extent of its size, on a
+//! physical volume that is there; every mark must belong to a map; counts must agree; the journal
+//! must read to its end.
 //!
 //! A repair happens on request only. The maps are the authority over the marks, as long as all of
 //! them could be read: then marks become what the maps show. While any finding leaves a doubt about
@@ -171,7 +172,8 @@ struct Tables {
     snapshots: Vec<(u64, SnapshotRecord)>,
 }
 
-/// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets (map pages done, all).
+/// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets (map
+/// pages done, all).
 ///
 /// On a file system that can't be written to, the check takes the lock that is there, or goes on
 /// without one ([`CheckReport::unlocked`]); a repair is refused ([`ErrorKind::ReadOnly`]).
@@ -310,7 +312,8 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
     }
 }
 
-/// Images are there, and are what they were: what a volume still shows of one can't be read otherwise.
+/// Images are there, and are what they were: what a volume still shows of one can't be read
+/// otherwise.
 fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
     for (id, branch) in &tables.branches {
         if let Some(BaseRecord::Image(record)) = &branch.base

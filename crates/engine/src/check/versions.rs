@@ -1,4 +1,5 @@
-//! Snapshots and versions: each version belongs to a snapshot, none overlaps another, and the index agrees.
+//! Snapshots and versions: each version belongs to a snapshot, none overlaps another, and the index
+//! agrees.
 
 use super::maps::Used;
 use super::{CheckReport, Tables};

@@ -12,12 +12,13 @@ use std::sync::mpsc::{Sender, channel};
 
 /// The buffer of each thread, and the largest single write past the page cache.
 const MAX_WRITE: usize = 1 << 20;
-/// The largest single write to the page cache. The kernel makes folios as large as the writes that first fill them, and
-/// goes through all blocks of a folio for every later write to a part of it.
+/// The largest single write to the page cache. The kernel makes folios as large as the writes that
+/// first fill them, and goes through all blocks of a folio for every later write to a part of it.
 const MAX_CACHED: usize = 16 << 10;
 /// Copies of fewer bytes in a row than this are not worth waiting for the disk.
 const MIN_PAST_CACHE: usize = 64 << 10;
-/// So many reads are announced before the first of them is waited for: a cold disk serves them side by side.
+/// So many reads are announced before the first of them is waited for: a cold disk serves them side
+/// by side.
 pub(super) const READ_AHEAD: usize = 128;
 /// Bytes after which those written before are worth a sync.
 const SYNC_AFTER: usize = 8 << 20;
@@ -59,7 +60,8 @@ impl Core {
         self.sync_pvs(placed, purpose)
     }
 
-    /// While some threads write another one syncs, over and over, so that the disks have little left to do in the end.
+    /// While some threads write another one syncs, over and over, so that the disks have little
+    /// left to do in the end.
     fn write_side_by_side(&self, placed: &[Placed], threads: usize, purpose: SyncPurpose) -> Result<()> {
         let share = placed.len().div_ceil(threads);
         let (progress, written) = channel();
@@ -72,7 +74,8 @@ impl Core {
                 }
                 Ok(())
             };
-            // There may be as many threads as there can be. The sync that counts comes last, and not here.
+            // There may be as many threads as there can be. The sync that counts comes last, and
+            // not here.
             let mut workers: Vec<_> = thread().spawn_scoped(scope, sync).into_iter().collect();
             let mut here = Ok(());
             for part in placed.chunks(share) {

@@ -1,4 +1,5 @@
-//! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range of LSNs.
+//! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range
+//! of LSNs.
 
 use super::batch::{Batch, Collected, DiscardRange, Reserved, Run, Step};
 use super::state::{Ahead, Maintenance};
@@ -42,8 +43,8 @@ impl Destager {
 }
 
 impl Core {
-    /// The batch at `from`, and where it ends, if all of it is there and destage is pressed. What fails here fails again when
-    /// its turn has come.
+    /// The batch at `from`, and where it ends, if all of it is there and destage is pressed. What
+    /// fails here fails again when its turn has come.
     pub(super) fn collect_whole(&self, from: Cursor) -> Option<(Cursor, Batch)> {
         if !self.is_pressed() {
             return None;
@@ -54,7 +55,8 @@ impl Core {
         batch.full.then_some((to, batch))
     }
 
-    /// Records what it can of the batch at `from`, which may be `known`, while `before` is brought to its place.
+    /// Records what it can of the batch at `from`, which may be `known`, while `before` is brought
+    /// to its place.
     pub(super) fn look_ahead(
         &self,
         from: Cursor,
@@ -73,7 +75,8 @@ impl Core {
         Some(Ahead { from, to, batch })
     }
 
-    /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor behind it.
+    /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor
+    /// behind it.
     pub(super) fn collect(&self, cursor: &mut Cursor, last: u64, max_bytes: u64) -> Result<Collected> {
         let mut collector = Collector {
             core: self,

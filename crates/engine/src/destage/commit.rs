@@ -106,8 +106,9 @@ impl Destager {
         self.commit(m, txn, preserved, destaged, released)
     }
 
-    /// Commits `txn` with the allocator's changes and the positions; then lets go of what that commit frees.
-    /// `released` are reservations (log2 of the slot size, slots) whose records are now preserved.
+    /// Commits `txn` with the allocator's changes and the positions; then lets go of what that
+    /// commit frees. `released` are reservations (log2 of the slot size, slots) whose records are
+    /// now preserved.
     pub(crate) fn commit(
         &self,
         m: &mut Maintenance,
@@ -172,8 +173,8 @@ impl Destager {
         }
         self.core.positions.preserved.store(preserved, Ordering::Relaxed);
         self.core.positions.destaged.store(destaged, Ordering::Relaxed);
-        // What was retired here may still be in the map cache and in staging: nothing is polled before the caller has
-        // published and unstaged, and so turned away every new reader.
+        // What was retired here may still be in the map cache and in staging: nothing is polled
+        // before the caller has published and unstaged, and so turned away every new reader.
         Ok(())
     }
 
@@ -214,14 +215,16 @@ impl Destager {
         Ok(any)
     }
 
-    /// Asks the file systems under sparse physical volumes and histories what they can still provide. Where the host can't tell,
-    /// the last answer stands.
+    /// Asks the file systems under sparse physical volumes and histories what they can still
+    /// provide. Where the host can't tell, the last answer stands.
     pub(crate) fn measure_backing(&self, m: &mut Maintenance) {
-        // The catalog grows there, and the journal's files that do not exist yet take space from the same file system.
+        // The catalog grows there, and the journal's files that do not exist yet take space from
+        // the same file system.
         let margin = self.core.options.backing_margin;
         let kept = margin + self.core.journal.uncreated_bytes();
         let Some(mut data) = self.core.measure_catalog() else { return };
-        // What is recorded ahead has its space, and the promise of it until its commit: it would count twice.
+        // What is recorded ahead has its space, and the promise of it until its commit: it would
+        // count twice.
         let ahead = m.ahead.as_ref().map_or(0, Ahead::recorded_bytes);
         if let Some(data) = &mut data {
             data.available += ahead;
@@ -251,7 +254,8 @@ impl Destager {
         Cursor { seq, at, lsn }
     }
 
-    /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the other PVs alone.
+    /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the
+    /// other PVs alone.
     pub(crate) fn apply_draining(&self, m: &mut Maintenance, pv: u32, draining: bool, force: bool) -> bool {
         if m.allocator.is_draining(pv) == draining {
             return true;

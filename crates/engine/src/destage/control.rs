@@ -243,8 +243,8 @@ impl Destager {
         })
     }
 
-    /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done before, in steps
-    /// that can be repeated.
+    /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done
+    /// before, in steps that can be repeated.
     pub(super) fn carry_out(
         &self,
         m: &mut Maintenance,
@@ -257,7 +257,8 @@ impl Destager {
         for part in operation.parts() {
             match part {
                 Control::ResizeVolume { id, size } => self.discard_tail(m, *id, *size)?,
-                // Opened before the catalog takes it in: what can't be opened now could not be opened later either.
+                // Opened before the catalog takes it in: what can't be opened now could not be
+                // opened later either.
                 Control::AddPv { pv, .. } => drop(self.core.open_added(*pv)?),
                 Control::DeleteVolume { id } => left.extend(self.core.catalog.volume(*id)?.map(|v| v.branch)),
                 Control::RollBack { undo, .. } => left.push(undo.of.branch),
@@ -324,7 +325,8 @@ impl Destager {
             }
             Control::AddPv { pv, extents, .. } => self.take_pv_in(m, *pv, *extents)?,
             Control::SetDraining { pv, .. } => {
-                // What a later operation says counts already: nothing new may come to a PV that is about to leave.
+                // What a later operation says counts already: nothing new may come to a PV that is
+                // about to leave.
                 let stays = self.core.names.read().pvs.get(pv).is_some_and(|record| !record.draining);
                 self.apply_draining(m, *pv, !stays, true);
             }
@@ -372,9 +374,11 @@ impl Destager {
         let Some(branch) = branch else {
             return Err(corrupt(format!("resize volume {}: its branch is missing", record.name)));
         };
-        // To the end of the last chunk: what lies behind the old end was never visible, and must never be.
+        // To the end of the last chunk: what lies behind the old end was never visible, and must
+        // never be.
         let end = record.size.next_multiple_of(1 << branch.chunk_log2);
-        // The operation's place in the order is behind all records of this epoch that were sequenced before it.
+        // The operation's place in the order is behind all records of this epoch that were
+        // sequenced before it.
         let Some(epoch) = self.core.catalog.branch(branch.id)?.map(|b| b.epoch) else { return Ok(()) };
         self.discard_in_steps(m, &DiscardRange { branch, epoch, bytes: size..end })
     }

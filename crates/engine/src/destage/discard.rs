@@ -1,5 +1,5 @@
-//! Long discards and the tails of shrunk volumes: freed in steps, each with a commit of its own, and
-//! then made known by one more.
+//! Long discards and the tails of shrunk volumes: freed in steps, each with a commit of its own,
+//! and then made known by one more.
 
 use super::batch::{Batch, DiscardRange, Item, Run, Source, Step as RunStep};
 use super::control::Operation;
@@ -49,7 +49,8 @@ impl Destager {
         self.zero_part(m, range, range.bytes.start, first * size)?;
         self.zero_part(m, range, end * size, range.bytes.end)?;
         if !branch.has_base() {
-            // Pages in the middle vanish; the two at the edges may stay, so they are taken together with what follows.
+            // Pages in the middle vanish; the two at the edges may stay, so they are taken together
+            // with what follows.
             let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
             loop {
                 let most = self.core.catalog_room.pages(PAGES_PER_STEP) + 2;
@@ -61,7 +62,8 @@ impl Destager {
                 self.commit_freed(m, branch, step, range.epoch)?;
             }
         }
-        // Over a base it has to be said of every chunk that there is nothing: of whole pages as one hole.
+        // Over a base it has to be said of every chunk that there is nothing: of whole pages as one
+        // hole.
         let whole = first.div_ceil(CHUNKS)..end / CHUNKS;
         if whole.is_empty() {
             return self.hole_edge(m, range, first..end);
@@ -81,7 +83,8 @@ impl Destager {
         if step.pages.is_empty() { Ok(()) } else { self.commit_freed(m, &range.branch, step, range.epoch) }
     }
 
-    /// Makes holes of whole pages: of those that are stored so many at a time, of those in between as they come.
+    /// Makes holes of whole pages: of those that are stored so many at a time, of those in between
+    /// as they come.
     fn hole_pages(&self, m: &mut Maintenance, range: &DiscardRange, pages: Range<u64>) -> Result<()> {
         let branch = &range.branch;
         let mut from = pages.start;
@@ -133,7 +136,8 @@ impl Destager {
         };
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
         let plan = self.plan(m, &batch, false)?;
-        // Until the operation's own position is committed it is done again after a crash: nothing else follows from this.
+        // Until the operation's own position is committed it is done again after a crash: nothing
+        // else follows from this.
         self.place(m, &batch, plan, Maintenance::aside, None::<fn() -> Option<()>>, drop)
     }
 

@@ -1,4 +1,5 @@
-//! What the records of a batch are made of, read piece by piece: what its chunks hold before it, and what comes there.
+//! What the records of a batch are made of, read piece by piece: what its chunks hold before it,
+//! and what comes there.
 //!
 //! Where destage may borrow threads one reads the next pieces while this one is recorded.
 
@@ -15,13 +16,15 @@ use std::slice::Iter;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// A piece has so many bytes, and those of one record more: little enough for the processor's cache.
+/// A piece has so many bytes, and those of one record more: little enough for the processor's
+/// cache.
 const PIECE: usize = 512 << 10;
 /// The same where nobody reads ahead.
 const PIECE_ALONE: usize = 16 << 10;
 /// Pieces in turn.
 const PIECES: usize = 3;
-/// Reads that follow one another are announced to the disk together, up to so many bytes: it cuts off what is longer.
+/// Reads that follow one another are announced to the disk together, up to so many bytes: it cuts
+/// off what is longer.
 const MAX_ANNOUNCED: u64 = 128 << 10;
 
 /// Contents of chunks, and of what is written there.
@@ -52,7 +55,8 @@ pub(super) struct Before {
     pub(super) old: Range<usize>,
 }
 
-/// Bytes that are read, with as few reads as possible. They are kept for their memory, which is not made anew.
+/// Bytes that are read, with as few reads as possible. They are kept for their memory, which is not
+/// made anew.
 #[derive(Default)]
 pub(super) struct Window {
     bytes: Vec<u8>,

@@ -1,4 +1,5 @@
-//! What operations mean for continuous data protection: events of a log, and where a volume's history goes on.
+//! What operations mean for continuous data protection: events of a log, and where a volume's
+//! history goes on.
 
 use crate::branch::Branch;
 use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
@@ -95,7 +96,8 @@ impl Core {
         branch.ok_or_else(|| corrupt(format!("find branch {id}: it is missing")))
     }
 
-    /// A snapshot of a branch whose history is kept is an anchor; and so is one that nobody was meant to see.
+    /// A snapshot of a branch whose history is kept is an anchor; and so is one that nobody was
+    /// meant to see.
     fn anchor_event(&self, id: u64, snapshot: &SnapshotRecord, time: u64) -> Option<(Arc<Branch>, Event)> {
         let branch = self.names.read().branches.get(&snapshot.of.branch)?.clone();
         let counts = snapshot.deleted || branch.cdp.log.read().settings.is_some();

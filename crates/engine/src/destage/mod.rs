@@ -3,16 +3,16 @@
 //! A batch is a range of the journal below `synced_lsn`. Control records that only set something
 //! are carried out by its preserve phase, in their order; no batch has data of a branch from both
 //! sides of a snapshot. Other control records are carried out alone, and so are runs of long
-//! discards.
-//! **Preserve**: chunks without a slot get one and are written there whole; those PVs are synced;
-//! one catalog commit carries the map, the allocator and `preserved_lsn`. **Apply**: chunks that
-//! have a slot are overwritten in place, beside the preserve phase where nobody else needs what is
-//! there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and lets the
-//! journal's segments go. Batches are strictly one after another; parallelism is inside a batch.
+//! discards. **Preserve**: chunks without a slot get one and are written there whole; those PVs are
+//! synced; one catalog commit carries the map, the allocator and `preserved_lsn`. **Apply**: chunks
+//! that have a slot are overwritten in place, beside the preserve phase where nobody else needs
+//! what is there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and
+//! lets the journal's segments go. Batches are strictly one after another; parallelism is inside a
+//! batch.
 //!
-//! A crash between the two repeats the apply from the journal ([`crate::destage::Destager::finish_interrupted_batch`]);
-//! nothing is preserved twice. So does a shortage between the two, and a physical volume that fails
-//! there (`again.rs`).
+//! A crash between the two repeats the apply from the journal
+//! ([`crate::destage::Destager::finish_interrupted_batch`]); nothing is preserved twice. So does a
+//! shortage between the two, and a physical volume that fails there (`again.rs`).
 
 mod again;
 mod apply;
@@ -135,8 +135,9 @@ impl Destager {
         Ok(())
     }
 
-    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit. `meanwhile` is done until it is made,
-    /// while disks are waited for, and what comes of it `then`, after it.
+    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit.
+    /// `meanwhile` is done until it is made, while disks are waited for, and what comes of it
+    /// `then`, after it.
     fn place<M: Send, T>(
         &self,
         m: &mut Maintenance,
@@ -146,8 +147,8 @@ impl Destager {
         meanwhile: Option<impl FnOnce() -> Option<M> + Send>,
         then: impl FnOnce(Option<M>) -> T,
     ) -> Result<T> {
-        // What is overwritten before the catalog knows that the journal's part was durable could not be told from what a
-        // damaged journal lost.
+        // What is overwritten before the catalog knows that the journal's part was durable could
+        // not be told from what a damaged journal lost.
         if !(1..=m.committed.synced_lsn).contains(&batch.last_lsn) {
             plan.wait();
         }
@@ -162,7 +163,8 @@ impl Destager {
         applied.map(|()| done)
     }
 
-    /// The preserve phase: new slots are complete and durable before the commit that points to them.
+    /// The preserve phase: new slots are complete and durable before the commit that points to
+    /// them.
     fn preserve(
         &self,
         m: &mut Maintenance,
@@ -269,7 +271,8 @@ impl Core {
         Ok((recorded, txn))
     }
 
-    /// Writes `placed` durably and does something else: at the same time, where destage may borrow threads.
+    /// Writes `placed` durably and does something else: at the same time, where destage may borrow
+    /// threads.
     fn beside<T>(
         &self,
         placed: &[Placed],
@@ -324,7 +327,8 @@ impl Destager {
         Ok(())
     }
 
-    /// Destages one batch, unless the record with `lsn` is carried out. False when that is so, or there is nothing to destage.
+    /// Destages one batch, unless the record with `lsn` is carried out. False when that is so, or
+    /// there is nothing to destage.
     pub(crate) fn destage_once(&self, lsn: u64) -> Result<bool> {
         let m = &mut *self.state.lock();
         self.core.check_usable()?;

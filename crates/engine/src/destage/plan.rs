@@ -28,7 +28,8 @@ pub(super) struct Plan {
     pub(super) fresh: Vec<Placed>,
     /// Parts of chunks whose slot holds nothing that anybody else needs: written whenever it suits.
     pub(super) at_once: Vec<Placed>,
-    /// Parts of chunks whose slot holds what the commit makes known elsewhere, as a copy or in a history: written after it.
+    /// Parts of chunks whose slot holds what the commit makes known elsewhere, as a copy or in a
+    /// history: written after it.
     pub(super) after: Vec<Placed>,
     /// What is recorded of it already.
     pub(super) recorded: Vec<Recorder>,
@@ -108,7 +109,8 @@ impl Overlay {
         self.parts.iter().any(|p| p.2 != Source::Hole)
     }
 
-    /// Writes for a slot at `slot`: the parts, and in between, where they leave gaps, what `under` says.
+    /// Writes for a slot at `slot`: the parts, and in between, where they leave gaps, what `under`
+    /// says.
     fn place(&self, slot: Slot, chunk_size: u64, under: Under, out: &mut Vec<Placed>) {
         let mut at = 0u32;
         let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
@@ -142,7 +144,8 @@ enum Under {
     /// What the slot holds already.
     Kept,
     Zeros,
-    /// An image or a moment, of which the parts leave nothing to see: what they do not cover is zeros.
+    /// An image or a moment, of which the parts leave nothing to see: what they do not cover is
+    /// zeros.
     Covered,
     /// What another slot holds.
     Slot(Slot),
@@ -260,8 +263,9 @@ impl Destager {
 
     /// Decides for one chunk; also by how much the branch's slots grow.
     ///
-    /// The rule of preservation: if a snapshot sees what is there (it was born by then) and not this write, the old
-    /// content becomes a version, valid up to the newest such snapshot, and the chunk is born again.
+    /// The rule of preservation: if a snapshot sees what is there (it was born by then) and not
+    /// this write, the old content becomes a version, valid up to the newest such snapshot, and the
+    /// chunk is born again.
     fn plan_chunk(
         &self,
         m: &mut Maintenance,
@@ -298,8 +302,8 @@ impl Destager {
             }
             (current, ..) => (current, 0),
         };
-        // What is preserved or redirected leaves the order anyway: packed densely it is written in few runs. Only behind a
-        // neighbour that was redirected before it, it keeps that order.
+        // What is preserved or redirected leaves the order anyway: packed densely it is written in
+        // few runs. Only behind a neighbour that was redirected before it, it keeps that order.
         let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
         let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
         let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, wish)?;
@@ -377,9 +381,9 @@ impl Destager {
         }
     }
 
-    /// The independent order: each snapshot that sees what is there gets a copy of its own, but for the newest, which gets
-    /// the slot itself. They are a luxury: where there is no space the rest share what is left. The first epoch that the
-    /// newest has to serve, and the number of copies.
+    /// The independent order: each snapshot that sees what is there gets a copy of its own, but for
+    /// the newest, which gets the slot itself. They are a luxury: where there is no space the rest
+    /// share what is left. The first epoch that the newest has to serve, and the number of copies.
     fn copy_for_each(
         &self,
         m: &mut Maintenance,
@@ -436,14 +440,15 @@ impl Destager {
 }
 
 impl Core {
-    /// What lies under a chunk that the branch itself has nothing of. What its bases had staged by then is in place: their
-    /// records come before the branch's own.
+    /// What lies under a chunk that the branch itself has nothing of. What its bases had staged by
+    /// then is in place: their records come before the branch's own.
     fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
         let head = Line { branch: target.branch.clone(), epoch: HEAD, at: None };
         match self.find_below(&head, target.chunk)? {
             Below::Slot(slot) => Ok(Under::Slot(slot)),
             Below::Zeros => Ok(Under::Zeros),
-            // What an image or a moment has there was brought into the journal before the first write to a part of the chunk.
+            // What an image or a moment has there was brought into the journal before the first
+            // write to a part of the chunk.
             Below::Foreign(foreign) => {
                 let start = target.chunk << target.branch.chunk_log2;
                 let shown = foreign.shown().saturating_sub(start);
@@ -494,8 +499,8 @@ struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Where what is written over a slot that no snapshot sees belongs: a history would record it from what is in place, and
-    /// after a crash again.
+    /// Where what is written over a slot that no snapshot sees belongs: a history would record it
+    /// from what is in place, and after a crash again.
     fn overwriting(&mut self, target: &Target<'_>) -> &mut Vec<Placed> {
         if target.recorded { self.after } else { self.at_once }
     }
@@ -516,8 +521,9 @@ impl Outcome<'_> {
     }
 }
 
-/// What becomes of a chunk's entry, and the slot that is free, when the chunk is discarded in `epoch`. Over a base a hole
-/// has to be said; elsewhere nothing says it too. What is a hole stays the hole that it was, whoever sees it.
+/// What becomes of a chunk's entry, and the slot that is free, when the chunk is discarded in
+/// `epoch`. Over a base a hole has to be said; elsewhere nothing says it too. What is a hole stays
+/// the hole that it was, whoever sees it.
 pub(crate) fn hole(
     branch: &Branch,
     epoch: u32,

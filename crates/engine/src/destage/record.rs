@@ -1,8 +1,9 @@
-//! What continuous data protection keeps of a batch: one record for every (journal record, chunk), made from what is in
-//! place before the batch, and committed by its preserve phase.
+//! What continuous data protection keeps of a batch: one record for every (journal record, chunk),
+//! made from what is in place before the batch, and committed by its preserve phase.
 //!
-//! Most of a batch is recorded while the last writes of the one before go out: all chunks that those leave alone. Until the
-//! commit none of it counts; thrown away it is what a crash would have left.
+//! Most of a batch is recorded while the last writes of the one before go out: all chunks that
+//! those leave alone. Until the commit none of it counts; thrown away it is what a crash would have
+//! left.
 
 use super::batch::{Batch, Below, Item, Source};
 use super::gather::{Gather, Piece};
@@ -56,8 +57,8 @@ pub(super) struct Recorder<A = Appender> {
     branch: Arc<Branch>,
     epoch: u32,
     appender: A,
-    /// Of chunks, as of what is recorded. They are the log's, which gets them back when all is recorded: a recorder that is
-    /// thrown away takes them with it.
+    /// Of chunks, as of what is recorded. They are the log's, which gets them back when all is
+    /// recorded: a recorder that is thrown away takes them with it.
     sums: HashMap<u64, u32>,
     /// The items of each chunk that is not recorded yet, in the batch's order.
     left: Vec<Range<usize>>,
@@ -192,8 +193,8 @@ impl Core {
         Shelf { dir: self.dir.clone(), files: self.files.clone(), pool: self.uuid, branch, limit, most }
     }
 
-    /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun` is what
-    /// [`crate::core::Core::record_ahead`] has made of it.
+    /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun`
+    /// is what [`crate::core::Core::record_ahead`] has made of it.
     pub(super) fn log_batch(&self, batch: &Batch, mut begun: Vec<Recorder>) -> Result<Vec<Appended>> {
         if batch.stamps.is_empty() {
             return Ok(Vec::new());
@@ -261,7 +262,8 @@ impl Core {
         by_size.into_iter().enumerate().filter(is_own).map(|(_, of)| of.index).collect()
     }
 
-    /// Records what it can of a batch while `before` is brought to its place: what that does not touch.
+    /// Records what it can of a batch while `before` is brought to its place: what that does not
+    /// touch.
     pub(super) fn record_ahead(&self, batch: &Batch, before: &Batch) -> Result<Vec<Recorder>> {
         let _reading = self.readers.enter();
         let mut begun = Vec::new();

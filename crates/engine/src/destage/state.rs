@@ -1,5 +1,5 @@
-//! The state of background work, which one thread at a time may touch: the allocator, the position in
-//! the journal, and the lists of jobs.
+//! The state of background work, which one thread at a time may touch: the allocator, the position
+//! in the journal, and the lists of jobs.
 
 use super::batch::Batch;
 use super::record::Recorder;
@@ -24,7 +24,8 @@ impl Default for EvacuateFrom {
     }
 }
 
-/// What only one thread at a time may touch: the allocator and how far the log has been carried out.
+/// What only one thread at a time may touch: the allocator and how far the log has been carried
+/// out.
 pub(crate) struct Maintenance {
     pub(crate) allocator: Allocator,
     /// The next record to destage.
@@ -39,7 +40,8 @@ pub(crate) struct Maintenance {
     pub(crate) committed: Positions,
     /// Everything up to here is in place, durably, though the catalog may not say so yet.
     pub(crate) destaged: u64,
-    /// Branches without a writer, of which something may be left to free, and the map page where that goes on.
+    /// Branches without a writer, of which something may be left to free, and the map page where
+    /// that goes on.
     pub(crate) dead: BTreeMap<u64, u64>,
     /// Snapshots that were deleted and wait for what rests on them, or are being dissolved.
     pub(crate) deleted: BTreeSet<u64>,

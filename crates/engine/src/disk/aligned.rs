@@ -5,8 +5,8 @@ use std::ops::Deref;
 /// Direct I/O wants memory, place and length in whole blocks of this size at most.
 pub(super) const BLOCK: usize = 4096;
 
-/// Bytes that begin at a block. They do as long as there are no more than there was room for in the beginning; whoever has
-/// more pays for a copy, and for nothing else.
+/// Bytes that begin at a block. They do as long as there are no more than there was room for in the
+/// beginning; whoever has more pays for a copy, and for nothing else.
 #[derive(Default)]
 pub(crate) struct Aligned {
     memory: Vec<u8>,

@@ -65,7 +65,8 @@ impl FileDir {
         Ok(dir)
     }
 
-    /// Names outside of this directory are made durable at once, since [`Dir::sync`] does not reach them.
+    /// Names outside of this directory are made durable at once, since [`Dir::sync`] does not reach
+    /// them.
     fn sync_elsewhere(&self, path: &Path) -> io::Result<()> {
         let parent = parent(path);
         if parent == self.path { Ok(()) } else { sync_dir(parent) }
@@ -135,7 +136,8 @@ impl FileDir {
             flags |= OFlags::NOFOLLOW;
         }
         if block && mode != OpenMode::ReadOnly {
-            // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has claimed it.
+            // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has
+            // claimed it.
             flags |= OFlags::EXCL;
         }
         let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
@@ -259,8 +261,8 @@ struct FileDisk {
     syncs: Syncs,
 }
 
-/// The kernel tells a lost write to one sync, and the next one that all is well. So they come one after another, and after one
-/// that failed none succeeds.
+/// The kernel tells a lost write to one sync, and the next one that all is well. So they come one
+/// after another, and after one that failed none succeeds.
 #[derive(Default)]
 struct Syncs {
     failed: Mutex<bool>,
@@ -308,7 +310,8 @@ impl Disk for FileDisk {
     fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
         let mut rest = bufs;
         let mut at = offset;
-        // Also drops leading empty slices: a write of nothing but those would look like a full disk.
+        // Also drops leading empty slices: a write of nothing but those would look like a full
+        // disk.
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let now = &rest[..rest.len().min(MAX_SLICES)];
@@ -384,7 +387,8 @@ impl Disk for FileDisk {
         if len == 0 {
             return Ok(true);
         }
-        // On a block device both promise zeros too: discarding only where that zeroes, or writing zeros.
+        // On a block device both promise zeros too: discarding only where that zeroes, or writing
+        // zeros.
         let flags = if unmap { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };
         let flags = flags | FallocateFlags::KEEP_SIZE;
         match retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len)) {

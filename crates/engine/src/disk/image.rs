@@ -1,4 +1,5 @@
-//! Sparse disk content in memory that shares pages between copies: what [`super::MemDir`] and the simulator keep.
+//! Sparse disk content in memory that shares pages between copies: what [`super::MemDir`] and the
+//! simulator keep.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +7,8 @@ use std::sync::Arc;
 /// Unit of storage and sharing in bytes. Pages that were never written take no memory.
 pub const PAGE: u64 = 4096;
 
-/// The content of a disk. Cloning copies references to pages; a page is copied when one of its owners writes to it.
+/// The content of a disk. Cloning copies references to pages; a page is copied when one of its
+/// owners writes to it.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     len: u64,

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Carries out jobs in their order, on a thread of its own or at once. After one that failed no other is begun, and every later
-/// call tells of it.
+/// Carries out jobs in their order, on a thread of its own or at once. After one that failed no
+/// other is begun, and every later call tells of it.
 pub(crate) struct Lane {
     worker: Option<(SyncSender<Job>, JoinHandle<Result<()>>)>,
     /// What the first job that failed said.
@@ -16,8 +16,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// With a thread of its own if `beside`; the simulator wants none. At most `waiting` jobs, with their buffers, wait while
-    /// another one is carried out.
+    /// With a thread of its own if `beside`; the simulator wants none. At most `waiting` jobs, with
+    /// their buffers, wait while another one is carried out.
     pub(crate) fn new(beside: bool, waiting: usize) -> Lane {
         let start = || {
             let (jobs, taken) = sync_channel::<Job>(waiting);
@@ -102,7 +102,8 @@ mod tests {
             assert_eq!(*seen.lock(), (0..=20).collect::<Vec<u32>>(), "beside: {beside}");
         }
     }
-    /// Whoever waits for it and whoever does not, and all who come later: a log with a hole must not be taken for whole.
+    /// Whoever waits for it and whoever does not, and all who come later: a log with a hole must
+    /// not be taken for whole.
     #[test]
     fn a_failure_is_told_ever_after() {
         for beside in [false, true] {

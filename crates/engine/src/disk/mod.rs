@@ -1,4 +1,5 @@
-//! The bottom seam: files and block devices as the engine sees them. Faults are injected here and nowhere else.
+//! The bottom seam: files and block devices as the engine sees them. Faults are injected here and
+//! nowhere else.
 
 use std::io;
 use std::io::IoSlice;
@@ -36,7 +37,8 @@ pub(crate) fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| CODES.contains(&code))
 }
 
-/// Why a sync is issued. Shown in metrics; the simulator drops syncs by purpose to prove that each one is needed.
+/// Why a sync is issued. Shown in metrics; the simulator drops syncs by purpose to prove that each
+/// one is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SyncPurpose {
     /// Make acknowledged writes durable (FLUSH, FUA, control operations, before a destage).
@@ -110,12 +112,14 @@ pub struct Backing {
 /// Bytes that are read to see whether a disk answers.
 pub(crate) const PROBED: u64 = 4096;
 
-/// A file or block device: an array of bytes. Reads see writes at once; only a completed `sync` makes them durable.
+/// A file or block device: an array of bytes. Reads see writes at once; only a completed `sync`
+/// makes them durable.
 pub trait Disk: Send + Sync {
     /// Fills `buf` from `offset`; past the end it fails with `UnexpectedEof`.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Like `read_at`, but `Ok(false)` instead of waiting for the device. `Ok(true)`: `buf` is filled.
+    /// Like `read_at`, but `Ok(false)` instead of waiting for the device. `Ok(true)`: `buf` is
+    /// filled.
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
 
     /// Writes all of `buf` at `offset`, growing a file as needed.
@@ -124,15 +128,17 @@ pub trait Disk: Send + Sync {
     /// Writes all slices, one after another, at `offset`. The number of slices is not limited.
     fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
 
-    /// Writes all of `buf` at `offset`, both whole blocks of 4 KiB, for nobody who will read it soon: past the page cache, where that
-    /// can be. It is as durable as what `write_at` writes. What is [`Aligned`] is not copied.
+    /// Writes all of `buf` at `offset`, both whole blocks of 4 KiB, for nobody who will read it
+    /// soon: past the page cache, where that can be. It is as durable as what `write_at` writes.
+    /// What is [`Aligned`] is not copied.
     fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(buf, offset)
     }
 
-    /// Makes every completed write, and the length, durable. After an error nothing is known about any write since
-    /// the last successful sync: the caller must not retry and believe (I7). Somebody else who syncs at the same time, or later,
-    /// must not be told less: from an error on all syncs fail.
+    /// Makes every completed write, and the length, durable. After an error nothing is known about
+    /// any write since the last successful sync: the caller must not retry and believe (I7).
+    /// Somebody else who syncs at the same time, or later, must not be told less: from an error on
+    /// all syncs fail.
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()>;
 
     /// Current length in bytes.
@@ -141,32 +147,36 @@ pub trait Disk: Send + Sync {
     /// Cuts or extends (with zeros) a file. Not for block devices.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Reserves backing space, keeping content; does nothing where that has no meaning. `StorageFull` when there is
-    /// none.
+    /// Reserves backing space, keeping content; does nothing where that has no meaning.
+    /// `StorageFull` when there is none.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Gives backing space back; the range's content is undefined afterwards. A hint that may do nothing.
+    /// Gives backing space back; the range's content is undefined afterwards. A hint that may do
+    /// nothing.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Makes a range read as zeros without writing them: with `unmap` by giving backing space back, else by keeping or
-    /// reserving it. `Ok(false)`: it can't, and nothing has changed that the caller would not overwrite with zeros.
+    /// Makes a range read as zeros without writing them: with `unmap` by giving backing space back,
+    /// else by keeping or reserving it. `Ok(false)`: it can't, and nothing has changed that the
+    /// caller would not overwrite with zeros.
     fn zero(&self, _offset: u64, _len: u64, _unmap: bool) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// What lies at `offset` and after it: `(end, data)`, where `data` is false for a hole that reads as zeros, and `end`
-    /// is where that changes. Where holes are not known everything up to the end of the disk is data.
+    /// What lies at `offset` and after it: `(end, data)`, where `data` is false for a hole that
+    /// reads as zeros, and `end` is where that changes. Where holes are not known everything up to
+    /// the end of the disk is data.
     fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
         Ok((self.len()?.max(offset), true))
     }
 
-    /// When its content was changed last, in nanoseconds since the Unix epoch; `None` where that is not known (a block
-    /// device).
+    /// When its content was changed last, in nanoseconds since the Unix epoch; `None` where that is
+    /// not known (a block device).
     fn modified(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
 
-    /// What the backing store could still allocate for this file; `None` when it is fully backed (a block device).
+    /// What the backing store could still allocate for this file; `None` when it is fully backed (a
+    /// block device).
     fn backing_available(&self) -> io::Result<Option<Backing>>;
 
     /// Tells that a range will be read soon: it may be fetched meanwhile, many at a time.
@@ -212,7 +222,8 @@ pub enum OpenMode {
     Create,
 }
 
-/// A directory of disks. Names are relative to it; an absolute path names a disk elsewhere (a block device).
+/// A directory of disks. Names are relative to it; an absolute path names a disk elsewhere (a block
+/// device).
 pub trait Dir: Send + Sync {
     /// Opens a disk.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
@@ -225,8 +236,8 @@ pub trait Dir: Send + Sync {
     /// Block devices have an owner through `O_EXCL` and are not locked in addition.
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
 
-    /// Opens (creating it) and locks `name` exclusively, for as long as the returned value lives. `WouldBlock` when
-    /// another process holds it.
+    /// Opens (creating it) and locks `name` exclusively, for as long as the returned value lives.
+    /// `WouldBlock` when another process holds it.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>>;
 
     /// Locks `name` exclusively like `lock`, but writes nothing: `NotFound` when it is not there.
@@ -238,7 +249,8 @@ pub trait Dir: Send + Sync {
     /// Removes a name. Durable after `sync`.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file of this directory another name, replacing what had it, in one step. Durable after `sync`.
+    /// Gives a file of this directory another name, replacing what had it, in one step. Durable
+    /// after `sync`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// All names of plain files in this directory, sorted.

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Bytes written and not yet synced for which a sync begins in the background. It bounds how long a flush, or a
-/// snapshot, waits for what others have written.
+/// Bytes written and not yet synced for which a sync begins in the background. It bounds how long a
+/// flush, or a snapshot, waits for what others have written.
 const WRITE_BACK: u64 = 512 << 10;
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
@@ -174,7 +174,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Waits until so much is unsynced that a sync should begin; false when that is not so within `timeout`.
+    /// Waits until so much is unsynced that a sync should begin; false when that is not so within
+    /// `timeout`.
     pub(crate) fn wait_for_write_back(&self, timeout: Duration) -> bool {
         let mut state = self.state.lock();
         if state.unsynced < WRITE_BACK {
@@ -247,8 +248,8 @@ fn write_run(run: &[Pending], headers: &[u8]) -> Result<u64> {
         }
     }
     let bytes: u64 = slices.iter().map(|s| s.len() as u64).sum();
-    // To the end of its block: a block of a recycled segment that is written only in part would first be read from the
-    // disk. Whatever follows there is written later.
+    // To the end of its block: a block of a recycled segment that is written only in part would
+    // first be read from the disk. Whatever follows there is written later.
     let end = at + bytes;
     slices.push(IoSlice::new(&ZEROS[..(align_up(end, BLOCK) - end) as usize]));
     let file = &run[0].file;

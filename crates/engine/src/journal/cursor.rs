@@ -22,10 +22,12 @@ pub(crate) struct Located {
 }
 
 impl Journal {
-    /// Visits the records from `cursor` up to LSN `last`, in order, while `visit` says to go on; the cursor moves past
-    /// every record for which it returned true. The visitor sees the record's data.
+    /// Visits the records from `cursor` up to LSN `last`, in order, while `visit` says to go on;
+    /// the cursor moves past every record for which it returned true. The visitor sees the record's
+    /// data.
     ///
-    /// Everything up to `last` must be synced. A record that does not verify is [`crate::ErrorKind::Corrupt`].
+    /// Everything up to `last` must be synced. A record that does not verify is
+    /// [`crate::ErrorKind::Corrupt`].
     pub(crate) fn visit(
         &self,
         cursor: &mut Cursor,
@@ -34,12 +36,14 @@ impl Journal {
     ) -> Result<()> {
         while cursor.lsn <= last {
             let Some(segment) = self.segment(cursor.seq) else {
-                // Everything in the segment was carried out, and it was let go of: the log goes on in the next one.
+                // Everything in the segment was carried out, and it was let go of: the log goes on
+                // in the next one.
                 if self.segment(cursor.seq + 1).is_some_and(|s| s.header.prev_lsn + 1 == cursor.lsn) {
                     *cursor = Cursor { seq: cursor.seq + 1, at: FIRST_RECORD, lsn: cursor.lsn };
                     continue;
                 }
-                // After a restart LSNs go on behind the largest one ever seen: `last` may lie in that gap.
+                // After a restart LSNs go on behind the largest one ever seen: `last` may lie in
+                // that gap.
                 return if cursor.seq >= self.next_seq() { Ok(()) } else { Err(damaged(cursor)) };
             };
             if segment.last_lsn < cursor.lsn {

@@ -61,6 +61,6 @@ pub(crate) struct Accepted {
     pub(crate) beyond: Beyond,
 }
 
-/// How the error begins that an opening without [`crate::settings::PoolOptions::accept_journal_loss`]
-/// returns.
+/// How the error begins that an opening without
+/// [`crate::settings::PoolOptions::accept_journal_loss`] returns.
 pub const JOURNAL_DAMAGED: &str = "recover the journal";

@@ -1,12 +1,13 @@
 //! The pool's write-ahead log: every write with its data, every control operation, in one order.
 //!
-//! **Sequencing** ([`Journal::sequence`]) gives a record its LSN, its time and its place, under one short lock.
-//! **Group append** ([`Journal::write_out`]): whoever finds records waiting and nobody writing becomes the leader, takes
-//! all of them, and writes them with one system call; the others wait. **Sync** ([`Journal::sync_to`]) works the same
-//! way: one sync serves everybody.
+//! **Sequencing** ([`Journal::sequence`]) gives a record its LSN, its time and its place, under one
+//! short lock. **Group append** ([`Journal::write_out`]): whoever finds records waiting and nobody
+//! writing becomes the leader, takes all of them, and writes them with one system call; the others
+//! wait. **Sync** ([`Journal::sync_to`]) works the same way: one sync serves everybody.
 //!
-//! Written and synced positions are ends of contiguous prefixes. A sync covers everything sequenced when it begins, and
-//! what comes after starts at a fresh 4 KiB block, so no block that holds synced bytes is ever written again.
+//! Written and synced positions are ends of contiguous prefixes. A sync covers everything sequenced
+//! when it begins, and what comes after starts at a fresh 4 KiB block, so no block that holds
+//! synced bytes is ever written again.
 
 mod append;
 pub(crate) mod cursor;
@@ -296,9 +297,11 @@ impl Journal {
         Ok(true)
     }
 
-    /// The sequence number of the segment that holds, or will hold, the record after `lsn`: where a scan must start.
+    /// The sequence number of the segment that holds, or will hold, the record after `lsn`: where a
+    /// scan must start.
     ///
-    /// And the least incarnation of that segment: an older one with the same number is a leftover of an older life.
+    /// And the least incarnation of that segment: an older one with the same number is a leftover
+    /// of an older life.
     pub(crate) fn start_after(&self, lsn: u64) -> (u64, u64) {
         let state = self.state.lock();
         let holds = state.chain.iter().rev().find(|s| s.header.first_lsn <= lsn + 1);
@@ -311,7 +314,8 @@ impl Journal {
         (seq, segment.map_or(self.config.incarnation, |s| s.header.incarnation))
     }
 
-    /// Takes the segments below `seq` out of the log. They may be [recycled](Journal::recycle) once nobody reads them.
+    /// Takes the segments below `seq` out of the log. They may be [recycled](Journal::recycle) once
+    /// nobody reads them.
     pub(crate) fn release_below(&self, seq: u64) -> Vec<Arc<SegmentFile>> {
         let mut state = self.state.lock();
         let mut released = Vec::new();
@@ -367,8 +371,8 @@ impl Journal {
 }
 
 impl Sequencing<'_> {
-    /// Can a record with `data_len` bytes be placed now? One segment is kept for control records: a full pool can
-    /// still delete.
+    /// Can a record with `data_len` bytes be placed now? One segment is kept for control records: a
+    /// full pool can still delete.
     pub(crate) fn room(&self, data_len: u64, control: bool) -> Room {
         let state = &self.state;
         if state.open && self.fits(data_len).is_some() {
@@ -412,12 +416,14 @@ impl Sequencing<'_> {
         self.state.last_time
     }
 
-    /// LSN of the last record that may take space away from a chunk (a discard, a control operation).
+    /// LSN of the last record that may take space away from a chunk (a discard, a control
+    /// operation).
     pub(crate) fn last_unmapping(&self) -> u64 {
         self.state.last_unmapping
     }
 
-    /// Gives `record` its LSN, time and place; [`Sequencing::room`] must have said that there is one.
+    /// Gives `record` its LSN, time and place; [`Sequencing::room`] must have said that there is
+    /// one.
     pub(crate) fn push(&mut self, record: Record) -> Result<u64> {
         self.journal.fault.check()?;
         let lsn = self.state.next_lsn;

@@ -18,8 +18,9 @@
 //! | 77 | format version: 2 is written, 1 is read, too |
 //! | 78..80 | slots reserved for it (I6) |
 //!
-//! The data is summed in pieces that end at multiples of 4 KiB of the *volume*, so that staging can keep one sum per
-//! block and a staged read of one block is verified without reading the rest of a large record.
+//! The data is summed in pieces that end at multiples of 4 KiB of the *volume*, so that staging can
+//! keep one sum per block and a staged read of one block is verified without reading the rest of a
+//! large record.
 
 use crate::codec::{crc32c, outer_sum};
 pub(crate) use crate::units::{BLOCK, SECTOR};
@@ -30,13 +31,15 @@ pub(crate) const HEADER_LEN: usize = 80;
 pub(crate) const RECORD_ALIGN: u64 = 8;
 /// The largest data of one record; larger writes become several records.
 pub(crate) const MAX_DATA: u64 = 128 << 10;
-/// The longest range of one record that allocates zeros; it bounds the slots of a record below 2^16.
+/// The longest range of one record that allocates zeros; it bounds the slots of a record below
+/// 2^16.
 pub(crate) const MAX_ZERO: u64 = 16 << 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJR");
 /// The version that is written.
 pub(crate) const VERSION: u8 = 2;
-/// The version whose data has CRC32C, which does not see that one thing with a CRC32C of its own took another's place.
+/// The version whose data has CRC32C, which does not see that one thing with a CRC32C of its own
+/// took another's place.
 const CRC32C_VERSION: u8 = 1;
 const MAX_PIECES: usize = (MAX_DATA / BLOCK) as usize + 1;
 

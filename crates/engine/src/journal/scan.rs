@@ -113,7 +113,8 @@ impl Scanned {
         }
     }
 
-    /// Takes note of the record at `cursor`, and of what it says to have been durable when it was written.
+    /// Takes note of the record at `cursor`, and of what it says to have been durable when it was
+    /// written.
     fn note_unsynced(&mut self, header: &Header, cursor: Cursor) {
         self.unsynced.push_back(cursor);
         self.synced_lsn = self.synced_lsn.max(header.synced_lsn);
@@ -198,8 +199,8 @@ pub(crate) fn scan(
     Ok(scanned)
 }
 
-/// Makes what a scan found durable, before anything acts on it: what is not known to have been durable is written again
-/// (see [`super::tail`]).
+/// Makes what a scan found durable, before anything acts on it: what is not known to have been
+/// durable is written again (see [`super::tail`]).
 pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> Result<()> {
     let first = scanned.unsynced.front();
     for segment in &scanned.chain {

@@ -1,7 +1,8 @@
 //! A journal segment: one file of fixed size, a header block, then records.
 //!
-//! A file is used again and again; its header says which part of the log it holds now: `seq` counts segments of the
-//! log, `prev_lsn` is the last LSN of the segment before. A segment holds records of one incarnation only.
+//! A file is used again and again; its header says which part of the log it holds now: `seq` counts
+//! segments of the log, `prev_lsn` is the last LSN of the segment before. A segment holds records
+//! of one incarnation only.
 
 use super::record::Header;
 use crate::codec::{Reader, Writer, crc32c};
@@ -94,7 +95,8 @@ pub(crate) fn file_index(name: &str) -> Option<u32> {
     (digits.len() == 5).then(|| digits.parse().ok()).flatten()
 }
 
-/// Reads records one after another from a segment through a window, so that small records cost no system call each.
+/// Reads records one after another from a segment through a window, so that small records cost no
+/// system call each.
 pub(crate) struct SegmentReader<'a> {
     disk: &'a dyn Disk,
     salt: u32,

@@ -1,13 +1,15 @@
 //! Writing the journal's unsynced tail again, safely.
 //!
-//! After a kill the tail may be in the page cache only, and after a failed sync even a successful one proves nothing:
-//! Linux may hold pages for clean that never reached the disk. So what is not known to have been durable is written again
-//! at open. But it may hold acknowledged bytes that were durable all the same, and a power loss may turn a block that is
-//! being written into garbage. So each part of the tail is copied to a file of its own first, and that is synced, before the
+//! After a kill the tail may be in the page cache only, and after a failed sync even a successful
+//! one proves nothing: Linux may hold pages for clean that never reached the disk. So what is not
+//! known to have been durable is written again at open. But it may hold acknowledged bytes that
+//! were durable all the same, and a power loss may turn a block that is being written into garbage.
+//! So each part of the tail is copied to a file of its own first, and that is synced, before the
 //! part is written where it was. An open that was cut short is repeated from the copy.
 //!
-//! The copy counts only while the pool is at the incarnation that it names. Opening moves that on, durably, before anything
-//! is appended. The file stays, since there may be no room for it when it is needed again.
+//! The copy counts only while the pool is at the incarnation that it names. Opening moves that on,
+//! durably, before anything is appended. The file stays, since there may be no room for it when it
+//! is needed again.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -174,8 +176,9 @@ fn save(disk: &dyn Disk, owner: &Owner, copy: &Copy) -> io::Result<()> {
     disk.sync(SyncPurpose::JournalOpen)
 }
 
-/// Keeps room for the next copy, once the incarnation has moved on and the last one is ignored: a pool whose file system has
-/// become full opens again. Where there is none now, the next opening tries again.
+/// Keeps room for the next copy, once the incarnation has moved on and the last one is ignored: a
+/// pool whose file system has become full opens again. Where there is none now, the next opening
+/// tries again.
 pub(crate) fn keep_room(dir: &dyn Dir, segment_size: u64) -> Result<()> {
     let fail = |e| Error::io(format!("make room for {FILE}"), e);
     let len = DATA_AT + segment_size.min(PART);

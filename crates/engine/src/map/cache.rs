@@ -1,16 +1,18 @@
 //! A bounded, sharded cache with selectable replacement, shared by all volumes of a pool.
 //!
-//! A hit takes one shard's lock, one hash lookup and a constant number of index updates; nothing is allocated. Entries
-//! live in a slab and are linked by index into queues; the policies differ only in which queues there are, what a hit
-//! does, and who goes first.
+//! A hit takes one shard's lock, one hash lookup and a constant number of index updates; nothing is
+//! allocated. Entries live in a slab and are linked by index into queues; the policies differ only
+//! in which queues there are, what a hit does, and who goes first.
 //!
-//! Round-robin in ESnapII (Xiao et al. 2009) sweeps a pointer over the fixed places of its cache and replaces what it
-//! finds, used or not. Places fill in the order of the sweep, so that is first in, first out, and that is what it means
-//! here, where entries differ in size and have no fixed places.
+//! Round-robin in ESnapII (Xiao et al. 2009) sweeps a pointer over the fixed places of its cache
+//! and replaces what it finds, used or not. Places fill in the order of the sweep, so that is first
+//! in, first out, and that is what it means here, where entries differ in size and have no fixed
+//! places.
 //!
-//! **Coherence.** A loader that missed reads its value without any lock, so an update could overtake it. It takes
-//! [`Cache::generation`] before it reads and offers the value with [`Cache::insert_if`]; every update of the shard
-//! ([`Cache::publish`], [`Cache::invalidate`]) moves the generation, and the stale value is refused.
+//! **Coherence.** A loader that missed reads its value without any lock, so an update could
+//! overtake it. It takes [`Cache::generation`] before it reads and offers the value with
+//! [`Cache::insert_if`]; every update of the shard ([`Cache::publish`], [`Cache::invalidate`])
+//! moves the generation, and the stale value is refused.
 
 use crate::hash::Mix;
 use crate::settings::CachePolicy;
@@ -25,8 +27,8 @@ const NONE: u32 = u32::MAX;
 /// S3-FIFO counts accesses up to here.
 const MAX_FREQ: u64 = 3;
 
-/// See the module. `V` is cheap to clone (an `Arc`). Holds at most the bound it was given, or one entry per shard
-/// where even that is more.
+/// See the module. `V` is cheap to clone (an `Arc`). Holds at most the bound it was given, or one
+/// entry per shard where even that is more.
 pub(crate) struct Cache<K, V> {
     hasher: Mix,
     shards: [Padded<Mutex<Shard<K, V>>>; SHARDS],
@@ -54,7 +56,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
     }
 
     fn shard(&self, key: &K) -> &Mutex<Shard<K, V>> {
-        // Bits that the hash table inside uses neither for its buckets (low) nor for its tags (high).
+        // Bits that the hash table inside uses neither for its buckets (low) nor for its tags
+        // (high).
         let at = (self.hasher.hash_one(key) >> 32) as usize % SHARDS;
         &self.shards[at].0
     }
@@ -69,8 +72,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         self.shard(key).lock().generation
     }
 
-    /// A loader's insert: refused (false) when an update came between. A value that is there already stays, since in
-    /// one generation all loads are equal.
+    /// A loader's insert: refused (false) when an update came between. A value that is there
+    /// already stays, since in one generation all loads are equal.
     pub(crate) fn insert_if(&self, key: K, value: V, weight: usize, generation: u64) -> bool {
         let mut shard = self.shard(&key).lock();
         if shard.generation != generation {
@@ -82,7 +85,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         true
     }
 
-    /// An update: replaces (which counts as a use) or inserts, and turns away loaders that are under way.
+    /// An update: replaces (which counts as a use) or inserts, and turns away loaders that are
+    /// under way.
     pub(crate) fn publish(&self, key: K, value: V, weight: usize) {
         let mut shard = self.shard(&key).lock();
         shard.generation += 1;
@@ -154,8 +158,8 @@ impl Queue {
     const EMPTY: Queue = Queue { head: NONE, tail: NONE, bytes: 0, freq: 0, prev: NONE, next: NONE };
 }
 
-/// Round-robin and LRU have one queue, S3-FIFO two. LFU has [`LFU_ROOT`], which stays empty and links to the queues of
-/// the frequencies that occur.
+/// Round-robin and LRU have one queue, S3-FIFO two. LFU has [`LFU_ROOT`], which stays empty and
+/// links to the queues of the frequencies that occur.
 const ONLY: u32 = 0;
 const SMALL: u32 = 0;
 const MAIN: u32 = 1;
@@ -246,8 +250,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
             CachePolicy::Lfu => {
                 let queue = self.frequency_queue(LFU_ROOT, 1);
                 self.append(queue, at);
-                // So that a hit, which can need a queue more, need not allocate: there is at most one per entry, the
-                // one that an entry is leaving, and the root.
+                // So that a hit, which can need a queue more, need not allocate: there is at most
+                // one per entry, the one that an entry is leaving, and the root.
                 let most = self.entries.len() + 2;
                 self.queues.reserve(most.saturating_sub(self.queues.len()));
                 self.free_queues.reserve(most.saturating_sub(self.free_queues.len()));
@@ -286,8 +290,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         self.evictions += 1;
     }
 
-    /// Algorithm 1 of the S3-FIFO paper. Ends, since every round lowers a frequency or moves one entry to main, where
-    /// none comes back from.
+    /// Algorithm 1 of the S3-FIFO paper. Ends, since every round lowers a frequency or moves one
+    /// entry to main, where none comes back from.
     fn s3_victim(&mut self) -> u32 {
         loop {
             let small = &self.queues[SMALL as usize];
@@ -355,7 +359,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         queue
     }
 
-    /// LFU: to the queue of the next higher frequency. Within a queue the entry that came first goes first.
+    /// LFU: to the queue of the next higher frequency. Within a queue the entry that came first
+    /// goes first.
     fn promote(&mut self, at: u32) {
         let from = self.unlink(at);
         let to = self.frequency_queue(from, self.queues[from as usize].freq + 1);
@@ -400,7 +405,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
     }
 }
 
-/// S3-FIFO's memory of keys that left the small queue: as many bytes' worth as main can hold, oldest forgotten first.
+/// S3-FIFO's memory of keys that left the small queue: as many bytes' worth as main can hold,
+/// oldest forgotten first.
 struct Ghost<K> {
     bound: usize,
     bytes: usize,

@@ -1,8 +1,8 @@
 //! Maps: where a line's chunks are, read through one bounded cache for the whole pool.
 //!
-//! A branch's current map is stored in pages. What a snapshot sees is made of the current page (what was born by then) and
-//! of the versions (what was overwritten since), and cached as a page of its own: one look per chunk, however many
-//! snapshots there are.
+//! A branch's current map is stored in pages. What a snapshot sees is made of the current page
+//! (what was born by then) and of the versions (what was overwritten since), and cached as a page
+//! of its own: one look per chunk, however many snapshots there are.
 
 pub(crate) mod cache;
 
@@ -17,7 +17,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where more snapshots than these have pages in the cache, all of them are forgotten rather than one by one.
+/// Where more snapshots than these have pages in the cache, all of them are forgotten rather than
+/// one by one.
 const MOST_VIEWS: usize = 64;
 
 /// See the module.
@@ -25,7 +26,8 @@ pub(crate) struct Map {
     catalog: Arc<Catalog>,
     /// (branch, page number, epoch)
     cache: Cache<(u64, u64, u32), Arc<MapPage>>,
-    /// (branch, epoch) of the snapshots in use of which pages may be in the cache: of many there are none.
+    /// (branch, epoch) of the snapshots in use of which pages may be in the cache: of many there
+    /// are none.
     viewed: RwLock<BTreeSet<(u64, u32)>>,
     fault: Arc<Fault>,
 }
@@ -65,8 +67,8 @@ impl Map {
         let view = (line.branch.id, line.epoch);
         loop {
             let generation = self.cache.generation(&key);
-            // After that, and before the catalog is read: whoever changes the catalog after that finds the view here, or turns the
-            // page away.
+            // After that, and before the catalog is read: whoever changes the catalog after that
+            // finds the view here, or turns the page away.
             if line.epoch != HEAD && !self.viewed.read().contains(&view) {
                 self.viewed.write().insert(view);
             }
@@ -83,8 +85,8 @@ impl Map {
         }
     }
 
-    /// The page as a snapshot sees it. The current page is read first: what leaves it afterwards is still where it says,
-    /// and what has left it before is among the versions.
+    /// The page as a snapshot sees it. The current page is read first: what leaves it afterwards is
+    /// still where it says, and what has left it before is among the versions.
     fn frozen_page(&self, line: &Line, number: u64) -> Result<Arc<MapPage>> {
         let current = self.read((line.branch.id, number))?;
         let chunks = (number * CHUNKS, number * CHUNKS + CHUNKS - 1);
@@ -133,8 +135,9 @@ impl Map {
         Ok(Held::Nothing)
     }
 
-    /// The first page in `first..=last` in which `line` may have content of its own: long holes, which can be longer than
-    /// anybody can look through, are passed. Where they hide what lies below that is looked for in vain.
+    /// The first page in `first..=last` in which `line` may have content of its own: long holes,
+    /// which can be longer than anybody can look through, are passed. Where they hide what lies
+    /// below that is looked for in vain.
     pub(crate) fn next_content(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
         let current = self.catalog.next_mapped(line.branch.id, first, last)?;
         if line.epoch == HEAD {
@@ -158,7 +161,8 @@ impl Map {
         self.cache.publish((key.0, key.1, HEAD), page, weight);
     }
 
-    /// Forgets pages of a branch as those of its snapshots saw them that froze `epoch` or one after it.
+    /// Forgets pages of a branch as those of its snapshots saw them that froze `epoch` or one after
+    /// it.
     pub(crate) fn forget_views(&self, branch: u64, epoch: u32, numbers: impl Iterator<Item = u64> + Clone) {
         let views: Vec<u32> =
             self.viewed.read().range((branch, epoch)..(branch, HEAD)).map(|(_, view)| *view).collect();

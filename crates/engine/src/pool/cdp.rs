@@ -16,12 +16,13 @@ use std::sync::atomic::Ordering;
 const MAX_GROUP: usize = 200;
 
 impl Pool {
-    /// Switches CDP of a volume on or off, or changes how it is done, from this place in the order of writes on. What was
-    /// kept of the past stays, as long as its retention says.
+    /// Switches CDP of a volume on or off, or changes how it is done, from this place in the order
+    /// of writes on. What was kept of the past stays, as long as its retention says.
     pub fn set_cdp(&self, volume: &str, settings: Option<CdpSettings>) -> Result<VolumeInfo> {
         settings.iter().try_for_each(CdpSettings::check)?;
         let branch = self.core.names.read().volume(volume)?.line.branch.clone();
-        // Who writes over an image or a moment has looked whether what is there must be brought in whole, and now sequences it.
+        // Who writes over an image or a moment has looked whether what is there must be brought in
+        // whole, and now sequences it.
         let _alone = branch.over_foreign.then(|| branch.bringing.write());
         self.destager.submit_with(|names| {
             let state = names.volume(volume)?;
@@ -42,7 +43,8 @@ impl Pool {
         self.volume(volume)
     }
 
-    /// Writes of chunks between two anchors where [`crate::cdp::AnchorPolicy::Model`] is chosen. Forgotten when the pool is closed.
+    /// Writes of chunks between two anchors where [`crate::cdp::AnchorPolicy::Model`] is chosen.
+    /// Forgotten when the pool is closed.
     pub fn set_anchor_distance(&self, volume: &str, writes: Option<u64>) -> Result<()> {
         let state = self.core.names.read().volume(volume)?.clone();
         state.line.branch.cdp.model.store(writes.unwrap_or(0), Ordering::Relaxed);
@@ -79,14 +81,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a writable volume of a volume's past. It can be used at once, and rests on that history until it is filled.
+    /// Makes a writable volume of a volume's past. It can be used at once, and rests on that
+    /// history until it is filled.
     pub fn recover_volume(&self, volume: &str, moment: &Moment, new_name: &str) -> Result<VolumeInfo> {
         self.recover_volumes(&[(volume, new_name)], moment)?;
         self.volume(new_name)
     }
 
-    /// The same for a group, all at one moment: (volume, name of the new one). A mark or a flush is looked up in the first.
-    /// Tells what the moment is for each of them.
+    /// The same for a group, all at one moment: (volume, name of the new one). A mark or a flush is
+    /// looked up in the first. Tells what the moment is for each of them.
     pub fn recover_volumes(&self, wanted: &[(&str, &str)], moment: &Moment) -> Result<Vec<Point>> {
         let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
         wanted.iter().try_for_each(|(_, name)| check_name(name))?;
@@ -121,8 +124,9 @@ impl Pool {
         Ok(held.iter().map(|(.., point)| *point).collect())
     }
 
-    /// Takes volumes back to one moment: (volume, name of the snapshot that keeps what it was). Open handles are refused from
-    /// then on ([`ErrorKind::Busy`] when there are any, unless `force`).
+    /// Takes volumes back to one moment: (volume, name of the snapshot that keeps what it was).
+    /// Open handles are refused from then on ([`ErrorKind::Busy`] when there are any, unless
+    /// `force`).
     pub fn roll_back_to<'u, U: Into<Undo<'u>> + Copy>(
         &self,
         wanted: &[(&str, U)],
@@ -136,8 +140,8 @@ impl Pool {
         wanted.iter().map(|(volume, undo)| self.snapshot(volume, undo.name)).collect()
     }
 
-    /// The operations that take volumes back to the moments that are held; the first one is all that matters, the others are
-    /// the new branches' first anchors.
+    /// The operations that take volumes back to the moments that are held; the first one is all
+    /// that matters, the others are the new branches' first anchors.
     fn roll_backs(
         &self,
         names: &Namespace,
@@ -278,7 +282,8 @@ mod tests {
         retention: crate::settings::Retention { time: None, bytes: None },
     };
 
-    /// With `redo` everything rests on the anchor that follows a rollback: one that a crash cut off is made up for.
+    /// With `redo` everything rests on the anchor that follows a rollback: one that a crash cut off
+    /// is made up for.
     #[test]
     fn a_rollback_whose_anchor_is_lost() {
         let site = Inside::new(1 << 20);
@@ -306,7 +311,8 @@ mod tests {
         }
     }
 
-    /// An anchor behind which recording was to begin, and did not: nobody sees it, and it goes by itself.
+    /// An anchor behind which recording was to begin, and did not: nobody sees it, and it goes by
+    /// itself.
     #[test]
     fn an_anchor_without_a_beginning() {
         let mut site = Inside::new(1 << 20);

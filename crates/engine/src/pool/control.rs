@@ -25,8 +25,9 @@ impl Pool {
         self.volume(&new.name)
     }
 
-    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads zeros. [`ErrorKind::Conflict`]
-    /// while the volume is filled from a stream: that says how long it is.
+    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads
+    /// zeros. [`ErrorKind::Conflict`] while the volume is filled from a stream: that says how long
+    /// it is.
     pub fn resize_volume(self: &Arc<Self>, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
         let state = self.core.names.read().volume(name)?.clone();
         if force {
@@ -73,8 +74,8 @@ impl Pool {
         self.volume(name)
     }
 
-    /// Deletes a volume. Its space comes back in the background. [`ErrorKind::Busy`] when it is open and `force` is
-    /// not given.
+    /// Deletes a volume. Its space comes back in the background. [`ErrorKind::Busy`] when it is
+    /// open and `force` is not given.
     pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
         self.destager.submit(|names| {
             let volume = names.volume(name)?;
@@ -146,7 +147,8 @@ impl Pool {
         let identity = uuid(&*self.core.world.rng);
         let label = Label { pool: self.core.uuid, pv_uuid: identity, pv: id, extents, extent_size };
         self.core.stamping.first(&label, &*disk, &spec.path)?;
-        // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
+        // The journal's names are in this directory too: what this sync failed to make durable, the
+        // next would not report.
         self.core
             .dir
             .sync(SyncPurpose::Dir)
@@ -209,8 +211,9 @@ impl Pool {
         found.ok_or_else(|| crate::error::not_found(format!("find PV {id}: it was removed")))
     }
 
-    /// Starts (or stops) moving the data of a physical volume away, in the background. `wanted` is a path, a UUID or a
-    /// number. [`ErrorKind::NoSpace`] when the others can't hold what is promised.
+    /// Starts (or stops) moving the data of a physical volume away, in the background. `wanted` is
+    /// a path, a UUID or a number. [`ErrorKind::NoSpace`] when the others can't hold what is
+    /// promised.
     pub fn drain_pv(&self, wanted: &str, draining: bool) -> Result<()> {
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
@@ -218,7 +221,8 @@ impl Pool {
         // Earlier operations on it are carried out first.
         self.destager.destage_to(self.core.journal.last().0)?;
         if !draining {
-            // Its space counts again only once that is in the catalog: a promise must hold after a crash too.
+            // Its space counts again only once that is in the catalog: a promise must hold after a
+            // crash too.
             let lsn = self.destager.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
             return self.see_through(lsn);
         }

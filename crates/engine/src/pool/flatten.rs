@@ -19,8 +19,9 @@ use std::sync::atomic::Ordering;
 const MAX_BRANCHES: usize = 1000;
 
 impl Pool {
-    /// Creates a volume that shows an image outside of the pool, a raw file or block device that must not change from now
-    /// on, until it is written to. It takes no space. A size of 0 is the image's; a longer volume has zeros behind it.
+    /// Creates a volume that shows an image outside of the pool, a raw file or block device that
+    /// must not change from now on, until it is written to. It takes no space. A size of 0 is the
+    /// image's; a longer volume has zeros behind it.
     pub fn create_volume_over(&self, new: &NewVolume, image: &str) -> Result<VolumeInfo> {
         let record = Image::describe(&*self.core.dir, image, new.size)?;
         let mut new = new.clone();
@@ -37,7 +38,8 @@ impl Pool {
         self.volume(&new.name)
     }
 
-    /// What a volume shows where it has nothing of its own: an image, or the snapshot of another volume, or a moment of it.
+    /// What a volume shows where it has nothing of its own: an image, or the snapshot of another
+    /// volume, or a moment of it.
     pub fn origin(&self, volume: &str) -> Result<Option<Origin>> {
         let base = {
             let names = self.core.names.read();
@@ -59,10 +61,11 @@ impl Pool {
         })
     }
 
-    /// Makes a volume independent of its origin in the background, at most `bytes_per_second` (0: as fast as it goes): what
-    /// it and its snapshots still show of an image, of a snapshot of another volume, or of a moment (also one of its own
-    /// past, after a recovery in place), is copied into it. Goes on after a restart. [`crate::ErrorKind::Conflict`] when it
-    /// rests on none.
+    /// Makes a volume independent of its origin in the background, at most `bytes_per_second` (0:
+    /// as fast as it goes): what it and its snapshots still show of an image, of a snapshot of
+    /// another volume, or of a moment (also one of its own past, after a recovery in place), is
+    /// copied into it. Goes on after a restart. [`crate::ErrorKind::Conflict`] when it rests on
+    /// none.
     pub fn flatten_volume(&self, volume: &str, bytes_per_second: u64) -> Result<()> {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
@@ -79,7 +82,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the flattening of a volume where it is: what is copied stays. [`crate::ErrorKind::NotFound`] when there is none.
+    /// Ends the flattening of a volume where it is: what is copied stays.
+    /// [`crate::ErrorKind::NotFound`] when there is none.
     pub fn stop_flatten(&self, volume: &str) -> Result<()> {
         self.destager.submit(|names| {
             let branches: Vec<u64> = filling(names, names.volume(volume)?).iter().map(|b| b.id).collect();

@@ -1,7 +1,8 @@
 //! Health: whether the pool can be trusted, and what an operator should look at.
 //!
-//! A warning carries a code and a sentence. Codes never change their meaning, so alerts may rest on them; each has its
-//! cause and its cure in docs/OPERATIONS.md, which a test compares with this list.
+//! A warning carries a code and a sentence. Codes never change their meaning, so alerts may rest on
+//! them; each has its cause and its cure in docs/OPERATIONS.md, which a test compares with this
+//! list.
 
 use super::Pool;
 use crate::error::ErrorKind;

@@ -54,7 +54,8 @@ impl Pool {
         times.for_each(|time| *time = self.core.clock.wall(*time));
     }
 
-    /// When a range of bytes changed, with LSNs in a range: the oldest `limit` changes, oldest first.
+    /// When a range of bytes changed, with LSNs in a range: the oldest `limit` changes, oldest
+    /// first.
     pub fn changes(
         &self,
         volume: &str,
@@ -69,9 +70,9 @@ impl Pool {
         Ok(found)
     }
 
-    /// The distinct chunks that were written between the last two anchors, or if none were, in all that is kept; of so many
-    /// writes at most, the oldest. For the cost model, which asks again and again: what is not destaged yet does not count,
-    /// and is not destaged for it.
+    /// The distinct chunks that were written between the last two anchors, or if none were, in all
+    /// that is kept; of so many writes at most, the oldest. For the cost model, which asks again
+    /// and again: what is not destaged yet does not count, and is not destaged for it.
     pub fn recorded_chunks(&self, volume: &str, limit: usize) -> Result<BTreeSet<u64>> {
         let state = self.core.names.read().volume(volume)?.clone();
         let mut anchors = BTreeSet::new();
@@ -109,7 +110,8 @@ impl Pool {
         Ok(found)
     }
 
-    /// Records of a volume as they are stored, spread over the newest part of its log: at most `limit`.
+    /// Records of a volume as they are stored, spread over the newest part of its log: at most
+    /// `limit`.
     pub fn cdp_samples(&self, volume: &str, limit: usize) -> Result<Vec<CdpSample>> {
         let state = self.core.names.read().volume(volume)?.clone();
         let newest = {
@@ -155,8 +157,8 @@ impl Pool {
         anchors.into_iter().map(named).collect()
     }
 
-    /// Changes over time, from the first moment to the last write. Of segments that are full only the sums are known
-    /// without reading: they are spread evenly over the segment's time.
+    /// Changes over time, from the first moment to the last write. Of segments that are full only
+    /// the sums are known without reading: they are spread evenly over the segment's time.
     fn buckets(&self, spans: &[Span], stretches: &[Stretch], count: usize) -> Vec<Bucket> {
         let last = self.core.journal.last().1;
         let Some(first) = spans.iter().map(|span| span.from.1).min().filter(|_| count > 0) else {

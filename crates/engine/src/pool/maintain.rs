@@ -15,7 +15,8 @@ const FLUSHES_WAIT: u64 = 1_000_000_000;
 const POLICIES_REST: u64 = 19;
 
 impl Pool {
-    /// Takes the most urgent background step. [`Progress::Idle`]: call again when [`Pool::wait_for_work`] returns.
+    /// Takes the most urgent background step. [`Progress::Idle`]: call again when
+    /// [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
         let _alarm = self.core.fault.alarm("background work was under way");
         let progress = self.step()?;
@@ -62,7 +63,8 @@ impl Pool {
             return Ok(Progress::Worked);
         }
         m.seen = (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed));
-        // Segments are written in advance, when nothing else is to be done, so that appending never allocates.
+        // Segments are written in advance, when nothing else is to be done, so that appending never
+        // allocates.
         if self.core.add_journal_file(true).unwrap_or(false) {
             return Ok(Progress::Worked);
         }
@@ -116,9 +118,10 @@ impl Pool {
         Ok(self.destager.free_or_move(m)? || self.destager.relocate(m)? || self.destager.fill_branches(m)?)
     }
 
-    /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the bound on staged
-    /// records) is in use, or when nothing was written since the last idle step. A step that somebody called for says
-    /// nothing about that: snapshots taken under load would start it.
+    /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the
+    /// bound on staged records) is in use, or when nothing was written since the last idle step. A
+    /// step that somebody called for says nothing about that: snapshots taken under load would
+    /// start it.
     fn wants_destage(&self, m: &Maintenance) -> bool {
         let written = self.core.journal.written();
         if written < m.cursor.lsn {

@@ -136,14 +136,16 @@ impl Pool {
         Ok(self.core.names.read().volume(name)?.info())
     }
 
-    /// A read-only handle of a snapshot. While it is held the snapshot can be deleted from sight, and goes on to be read.
+    /// A read-only handle of a snapshot. While it is held the snapshot can be deleted from sight,
+    /// and goes on to be read.
     pub fn open_snapshot(self: &Arc<Self>, volume: &str, name: &str) -> Result<Arc<Volume>> {
         let names = self.core.names.read();
         let state = names.snapshot(names.volume(volume)?, name)?.state.clone();
         Ok(Arc::new(Volume::new(self.destager.clone(), state, true, true)))
     }
 
-    /// What differs between a snapshot and another one of the volume, or (without `to`) what the volume is now.
+    /// What differs between a snapshot and another one of the volume, or (without `to`) what the
+    /// volume is now.
     pub fn difference(self: &Arc<Self>, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
         let to = match to {
             Some(name) => self.open_snapshot(volume, name)?,
@@ -160,14 +162,16 @@ impl Pool {
         Ok(Arc::new(Volume::new(self.destager.clone(), state, read_only, true)))
     }
 
-    /// A handle that does not count as a user: for a target that keeps one as long as the volume exists, whether
-    /// anybody uses it or not, and opens one with [`Pool::open_volume`] for each client.
+    /// A handle that does not count as a user: for a target that keeps one as long as the volume
+    /// exists, whether anybody uses it or not, and opens one with [`Pool::open_volume`] for each
+    /// client.
     pub fn watch_volume(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
         let state = self.core.names.read().volume(name)?.clone();
         Ok(Arc::new(Volume::new(self.destager.clone(), state, false, false)))
     }
 
-    /// A read-only handle that counts neither as a user nor in statistics: to measure how fast the volume can be read.
+    /// A read-only handle that counts neither as a user nor in statistics: to measure how fast the
+    /// volume can be read.
     pub fn survey_volume(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
         let state = self.core.names.read().volume(name)?.clone();
         Ok(Arc::new(Volume::quiet(self.destager.clone(), state)))
@@ -209,8 +213,8 @@ impl Pool {
         *wanted = false;
     }
 
-    /// Waits, for at most `timeout`, until much was written and not synced, and syncs it: so flushes and control operations
-    /// find little left to wait for, and a power loss takes little.
+    /// Waits, for at most `timeout`, until much was written and not synced, and syncs it: so
+    /// flushes and control operations find little left to wait for, and a power loss takes little.
     pub fn write_back(&self, timeout: Duration) -> Result<Progress> {
         if !self.core.journal.wait_for_write_back(timeout) {
             return Ok(Progress::Idle);
@@ -226,7 +230,8 @@ impl Pool {
         self.core.fault.give_up(reason);
     }
 
-    /// Makes everything durable and records it; later requests fail. Staged data may stay in the journal.
+    /// Makes everything durable and records it; later requests fail. Staged data may stay in the
+    /// journal.
     pub fn close(&self) -> Result<()> {
         if self.core.work.closed.swap(true, Ordering::AcqRel) || self.core.is_only_shown() {
             return Ok(());

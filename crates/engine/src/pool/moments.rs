@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Pool {
-    /// Finds a moment of a volume's past: see [`Moment`]. One after now is [`crate::ErrorKind::Invalid`], one that was not
-    /// recorded, or has expired, [`crate::ErrorKind::NotFound`].
+    /// Finds a moment of a volume's past: see [`Moment`]. One after now is
+    /// [`crate::ErrorKind::Invalid`], one that was not recorded, or has expired,
+    /// [`crate::ErrorKind::NotFound`].
     pub fn resolve(&self, volume: &str, moment: &Moment) -> Result<Point> {
         self.core.check_histories()?;
         let id = self.core.names.read().volume(volume)?.id;
@@ -81,8 +82,8 @@ impl Pool {
         })
     }
 
-    /// The moment of a snapshot, as LSN. [`crate::ErrorKind::NotFound`] where the volume's history does not have it: CDP was
-    /// off when it was taken, or that part of the history was forgotten.
+    /// The moment of a snapshot, as LSN. [`crate::ErrorKind::NotFound`] where the volume's history
+    /// does not have it: CDP was off when it was taken, or that part of the history was forgotten.
     pub fn moment_of_snapshot(&self, volume: &str, snapshot: &str) -> Result<u64> {
         let (id, state) = {
             let names = self.core.names.read();
@@ -102,14 +103,16 @@ impl Pool {
                 "go back to the moment of snapshot {volume}@{snapshot}: the volume's history does not have it"
             ))
         })?;
-        // A rollback keeps what was before it. From its place in the order on the volume has another content.
+        // A rollback keeps what was before it. From its place in the order on the volume has
+        // another content.
         let lines = self.core.lines.read();
         let line = lines.get(&id).and_then(|of_volume| of_volume.get(&lsn));
         let left = matches!(line, Some(LineRecord::Branch { branch: to, .. }) if *to != branch.id);
         Ok(if left { lsn - 1 } else { lsn })
     }
 
-    /// The branch that a volume wrote to at a moment, and the last thing recorded there by then: (LSN, time).
+    /// The branch that a volume wrote to at a moment, and the last thing recorded there by then:
+    /// (LSN, time).
     fn look_up(&self, volume: &str, id: u64, by: By) -> Result<(Arc<Branch>, u64, u64)> {
         let line = {
             let lines = self.core.lines.read();
@@ -149,8 +152,8 @@ impl Pool {
         Origin::Moment { volume, lsn, time: time.flatten().map(|(_, time)| self.core.clock.wall(time)) }
     }
 
-    /// The branches that rest on a moment, with the name of the volume whose history it is, as far as that is there still,
-    /// and the LSN: of volumes that were recovered, or taken back.
+    /// The branches that rest on a moment, with the name of the volume whose history it is, as far
+    /// as that is there still, and the LSN: of volumes that were recovered, or taken back.
     pub fn moment_bases(&self) -> BTreeMap<u64, (Option<String>, u64)> {
         let owners: BTreeMap<u64, u64> = {
             let lines = self.core.lines.read();
@@ -172,7 +175,8 @@ impl Pool {
         names.branches.iter().filter_map(base).collect()
     }
 
-    /// A read-only device that shows a volume as it was at a moment. While it is held, nothing of that moment expires.
+    /// A read-only device that shows a volume as it was at a moment. While it is held, nothing of
+    /// that moment expires.
     pub fn open_moment(self: &Arc<Self>, volume: &str, moment: &Moment) -> Result<Arc<Volume>> {
         let (state, line, point) = self.hold(volume, moment)?;
         let of = (moment_uuid(&state.uuid, point.lsn), state.block_size, point.time);

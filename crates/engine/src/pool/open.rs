@@ -52,8 +52,9 @@ impl Pool {
         Ok(names.iter().any(|n| n == catalog::FILE))
     }
 
-    /// Creates an empty pool: writes its catalog, labels its physical volumes, then gives the catalog its name.
-    /// [`ErrorKind::Conflict`] when there is one already, or a physical volume belongs to another pool.
+    /// Creates an empty pool: writes its catalog, labels its physical volumes, then gives the
+    /// catalog its name. [`ErrorKind::Conflict`] when there is one already, or a physical volume
+    /// belongs to another pool.
     pub fn create(
         dir: Arc<dyn Dir>,
         world: &World,
@@ -109,10 +110,11 @@ impl Pool {
         Catalog::finish(&*dir)
     }
 
-    /// Locks, recovers and opens the pool in `dir`. [`ErrorKind::Busy`] when another process has it open.
+    /// Locks, recovers and opens the pool in `dir`. [`ErrorKind::Busy`] when another process has it
+    /// open.
     ///
-    /// What the journal holds beyond the catalog is made durable, then found again through staging; a batch that was
-    /// being applied is applied again (I5).
+    /// What the journal holds beyond the catalog is made durable, then found again through staging;
+    /// a batch that was being applied is applied again (I5).
     ///
     /// [`ErrorKind::Conflict`] when the data directory and a physical volume are not of the same
     /// time: one of them was restored, or copied and used elsewhere. Nothing is written then.
@@ -319,7 +321,8 @@ fn resume_clock(
     Ok(Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last)))
 }
 
-/// Takes note of the background work that the catalog knows of; and tells the lines of all volumes' histories.
+/// Takes note of the background work that the catalog knows of; and tells the lines of all volumes'
+/// histories.
 fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) -> Result<Lines> {
     let branches = catalog.branches()?;
     let anchors: BTreeSet<u64> =
@@ -330,7 +333,8 @@ fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) ->
     m.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
     for line in m.deleted.iter().filter_map(|id| Some(&names.snapshots.get(id)?.state.line)) {
         if !names.has_children(line.frozen()) {
-            // Its dissolution may have begun; since then writes were promised nothing to preserve for it.
+            // Its dissolution may have begun; since then writes were promised nothing to preserve
+            // for it.
             line.branch.frozen.write().remove(&line.epoch);
         }
     }
@@ -502,8 +506,8 @@ fn check_ages(
     Ok(undated)
 }
 
-/// Physical volumes that a journaled operation drains or removes get nothing new, as when it was sequenced: the catalog
-/// follows later, and records in between must not be placed on them.
+/// Physical volumes that a journaled operation drains or removes get nothing new, as when it was
+/// sequenced: the catalog follows later, and records in between must not be placed on them.
 fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space) {
     for pv in allocator.pv_ids() {
         let stays = names.pvs.get(&pv).is_some_and(|record| !record.draining);
@@ -528,8 +532,8 @@ fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
     Ok((lines, ended))
 }
 
-/// Scans the journal into staging and names, and makes the promises of what is staged again: in `space`, for batches of so many
-/// bytes.
+/// Scans the journal into staging and names, and makes the promises of what is staged again: in
+/// `space`, for batches of so many bytes.
 fn recover_journal(
     dir: &dyn Dir,
     start: ScanStart,
@@ -588,8 +592,8 @@ fn recover_journal(
     Ok(scanned)
 }
 
-/// Commits, before anything is appended, that what the scan found is durable and that another incarnation writes now.
-/// Issues the next stamp with it.
+/// Commits, before anything is appended, that what the scan found is durable and that another
+/// incarnation writes now. Issues the next stamp with it.
 fn begin_incarnation(
     catalog: &Catalog,
     committed: &mut Positions,

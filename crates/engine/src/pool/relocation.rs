@@ -8,8 +8,9 @@ use crate::info::{Layout, RelocationInfo};
 use crate::upkeep::relocate::{PAGES_PER_STEP, follows};
 
 impl Pool {
-    /// Begins to bring a volume's chunks back into their order, in the background, at most `bytes_per_second` (0: as fast
-    /// as it goes). A restart ends it; asked again it goes on from what is in order by then.
+    /// Begins to bring a volume's chunks back into their order, in the background, at most
+    /// `bytes_per_second` (0: as fast as it goes). A restart ends it; asked again it goes on from
+    /// what is in order by then.
     pub fn relocate_volume(&self, volume: &str, bytes_per_second: u64) -> Result<()> {
         let branch = self.core.names.read().volume(volume)?.line.branch.id;
         let job = Relocation { rate: bytes_per_second, ..Relocation::default() };
@@ -18,7 +19,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the relocation of a volume where it is. [`crate::ErrorKind::NotFound`] when there is none.
+    /// Ends the relocation of a volume where it is. [`crate::ErrorKind::NotFound`] when there is
+    /// none.
     pub fn stop_relocation(&self, volume: &str) -> Result<RelocationInfo> {
         let info = self.relocation(volume)?;
         let branch = self.core.names.read().volume(volume)?.line.branch.id;
@@ -42,7 +44,8 @@ impl Pool {
         Ok(m.relocating.get(&id).map(info))
     }
 
-    /// How the chunks that a volume has of its own lie: what relocation would improve. Reads the whole map.
+    /// How the chunks that a volume has of its own lie: what relocation would improve. Reads the
+    /// whole map.
     pub fn layout(&self, volume: &str) -> Result<Layout> {
         let branch = self.core.names.read().volume(volume)?.line.branch.clone();
         let mut layout = Layout::default();

@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering;
 const MAX_SNAPSHOTS_AT_ONCE: usize = 200;
 
 impl Pool {
-    /// Takes snapshots of volumes, all at one instant of the order of writes: (volume, name of the snapshot). Durable when
-    /// it returns; clients are not held up.
+    /// Takes snapshots of volumes, all at one instant of the order of writes: (volume, name of the
+    /// snapshot). Durable when it returns; clients are not held up.
     pub fn create_snapshots(&self, wanted: &[(&str, &str)]) -> Result<Vec<SnapshotInfo>> {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
             return Err(invalid(format!("create snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
@@ -66,7 +66,8 @@ impl Pool {
         names.by_name.values().flat_map(of).map(|s| info(&self.core.clock, &names, s)).collect()
     }
 
-    /// The newest snapshot in sight that froze one of these epochs of a branch: its volume's name, and its own.
+    /// The newest snapshot in sight that froze one of these epochs of a branch: its volume's name,
+    /// and its own.
     pub fn newest_snapshot(&self, branch: u64, epochs: Range<u32>) -> Option<(String, String)> {
         let names = self.core.names.read();
         let found = names.newest_in(branch, epochs)?;
@@ -74,8 +75,8 @@ impl Pool {
         Some((volume, found.state.name.read().clone()))
     }
 
-    /// The frozen state (branch, epoch) that a branch rests on, for those that rest on one: clones, and what volumes
-    /// that were rolled back write to.
+    /// The frozen state (branch, epoch) that a branch rests on, for those that rest on one: clones,
+    /// and what volumes that were rolled back write to.
     pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
         let names = self.core.names.read();
         let base = |(id, branch): (&u64, &Arc<Branch>)| {
@@ -97,8 +98,9 @@ impl Pool {
         Ok(names.past(names.volume(volume)?, name).is_some())
     }
 
-    /// Deletes snapshots of a volume: gone from sight at once. What only they need comes back in the background, once no
-    /// handle and no clone rests on them. [`ErrorKind::Conflict`] when one of them is protected.
+    /// Deletes snapshots of a volume: gone from sight at once. What only they need comes back in
+    /// the background, once no handle and no clone rests on them. [`ErrorKind::Conflict`] when one
+    /// of them is protected.
     pub fn delete_snapshots(&self, volume: &str, wanted: &[&str]) -> Result<()> {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
             return Err(invalid(format!("delete snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
@@ -126,7 +128,8 @@ impl Pool {
         self.snapshot(volume, new_name)
     }
 
-    /// Notes something about a snapshot, or with `None` forgets it: keys of 1 to 63 and values of up to 255 bytes, 16 in all.
+    /// Notes something about a snapshot, or with `None` forgets it: keys of 1 to 63 and values of
+    /// up to 255 bytes, 16 in all.
     pub fn label_snapshot(
         &self,
         volume: &str,
@@ -194,9 +197,9 @@ impl Pool {
         self.volume(new_name)
     }
 
-    /// Takes a volume back to one of its snapshots. Newer snapshots stay, and what the volume was is kept as the snapshot
-    /// `undo`. Open handles are refused from then on ([`ErrorKind::Busy`] when there are any, unless `force`): data never
-    /// changes under a client that does not know.
+    /// Takes a volume back to one of its snapshots. Newer snapshots stay, and what the volume was
+    /// is kept as the snapshot `undo`. Open handles are refused from then on ([`ErrorKind::Busy`]
+    /// when there are any, unless `force`): data never changes under a client that does not know.
     pub fn roll_back<'u>(
         &self,
         volume: &str,
@@ -279,7 +282,8 @@ pub(crate) fn info(clock: &PoolClock, names: &Namespace, snapshot: &Arc<Snapshot
 }
 
 impl Namespace {
-    /// What of a volume's past a name means: a `snapshot` or a `mark`. They share addresses, so a name is only one of them.
+    /// What of a volume's past a name means: a `snapshot` or a `mark`. They share addresses, so a
+    /// name is only one of them.
     pub(crate) fn past(&self, volume: &VolumeState, name: &str) -> Option<&'static str> {
         if self.snapshot(volume, name).is_ok() {
             return Some("snapshot");
@@ -293,7 +297,8 @@ impl Namespace {
         Ok(anchor(self.next_id, record))
     }
 
-    /// What follows a rollback of a volume whose history is kept: the first anchor of the new branch.
+    /// What follows a rollback of a volume whose history is kept: the first anchor of the new
+    /// branch.
     pub(crate) fn anchor_after(&self, roll_back: &Control, rng: &dyn Rng) -> Option<Control> {
         let Control::RollBack { id, branch, size, undo, .. } = roll_back else { return None };
         if !self.volume_by_id(*id)?.line.branch.cdp.is_on() {

@@ -1,4 +1,5 @@
-//! What snapshots take: how much each holds alone, what a volume's take together, and what happens when that is too much.
+//! What snapshots take: how much each holds alone, what a volume's take together, and what happens
+//! when that is too much.
 
 use super::Pool;
 use crate::branch::Branch;
@@ -10,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Pool {
-    /// The space of a volume and of each of its snapshots in sight, oldest first, as of the last destage: found by counts,
-    /// whatever the volume's size.
+    /// The space of a volume and of each of its snapshots in sight, oldest first, as of the last
+    /// destage: found by counts, whatever the volume's size.
     pub fn space_usage(&self, volume: &str) -> Result<SpaceUsage> {
         let (live, branches, snapshots, reserve) = {
             let names = self.core.names.read();
@@ -46,8 +47,9 @@ impl Pool {
         Ok(usage)
     }
 
-    /// What the snapshots of some volumes take beyond their reserve: (volume, bytes, reserve). Of a volume with a history
-    /// nobody can say how much is its snapshots' own and how much its anchors': it has no reserve.
+    /// What the snapshots of some volumes take beyond their reserve: (volume, bytes, reserve). Of a
+    /// volume with a history nobody can say how much is its snapshots' own and how much its
+    /// anchors': it has no reserve.
     pub fn over_reserve(&self) -> Vec<(String, u64, u64)> {
         let names = self.core.names.read();
         let over = names.by_name.iter().filter_map(|(name, state)| {

@@ -34,8 +34,8 @@ impl Destager {
         self.core.journal.write_out(lsn)
     }
 
-    /// At open: a rollback's new branch gets the anchor that was to follow, if a crash came in between. Nothing was written
-    /// to it before, since that would have come after the anchor.
+    /// At open: a rollback's new branch gets the anchor that was to follow, if a crash came in
+    /// between. Nothing was written to it before, since that would have come after the anchor.
     pub(crate) fn make_up_anchors(&self) -> Result<()> {
         let lacks = |state: &&Arc<VolumeState>| {
             let branch = &state.line.branch;
@@ -51,7 +51,8 @@ impl Destager {
         })
     }
 
-    /// Sequences a discard that is too long to be recorded, right behind an anchor that keeps what was there.
+    /// Sequences a discard that is too long to be recorded, right behind an anchor that keeps what
+    /// was there.
     pub(crate) fn discard_behind_anchor(
         &self,
         state: &VolumeState,

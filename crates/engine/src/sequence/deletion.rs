@@ -151,7 +151,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// `usage` are (last epoch, epoch of birth, slots); on a branch without a volume the current map belongs to snapshots.
+    /// `usage` are (last epoch, epoch of birth, slots); on a branch without a volume the current
+    /// map belongs to snapshots.
     pub(crate) fn new(epochs: Vec<u32>, usage: &[(u32, u32, u64)], is_live: bool) -> Tally {
         let (mut current, mut kept) = (0, 0);
         let mut unique = vec![0; epochs.len()];

@@ -1,9 +1,9 @@
 //! Extents and slots: which are used, which are free, which are waiting for their last reader.
 //!
-//! Owned by the destager, so it needs no lock. Two bitmaps per extent: `live` is what the catalog says after the next
-//! commit; `busy` adds the slots that were freed but may still be read (or whose freeing is not durable yet): they are
-//! not given out (I5). Bitmaps are loaded when needed and dropped when an extent is full; an extent at rest costs 24
-//! bytes of memory.
+//! Owned by the destager, so it needs no lock. Two bitmaps per extent: `live` is what the catalog
+//! says after the next commit; `busy` adds the slots that were freed but may still be read (or
+//! whose freeing is not durable yet): they are not given out (I5). Bitmaps are loaded when needed
+//! and dropped when an extent is full; an extent at rest costs 24 bytes of memory.
 
 mod giving;
 mod undo;
@@ -94,7 +94,8 @@ impl Margins {
     }
 }
 
-/// Bytes that file systems had for extents when they were asked last, less what was opened there since.
+/// Bytes that file systems had for extents when they were asked last, less what was opened there
+/// since.
 #[derive(Default)]
 struct Rooms {
     by_file_system: BTreeMap<u64, u64>,
@@ -106,8 +107,8 @@ struct Rooms {
 struct FreeIndex {
     free: BTreeSet<ExtentId>,
     open: BTreeMap<u8, BTreeSet<ExtentId>>,
-    /// PVs whose file systems have their margin left and no more. Promises count on other extents first, so these are taken when
-    /// there are no others: the margin is the catalog's.
+    /// PVs whose file systems have their margin left and no more. Promises count on other extents
+    /// first, so these are taken when there are no others: the margin is the catalog's.
     shunned: BTreeSet<u32>,
 }
 
@@ -244,8 +245,8 @@ impl Allocator {
         Slot::new(id.0, DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2))
     }
 
-    /// Allocates a slot; `wish` is the slot of the chunk before, near which the new one is best placed. Whoever holds a
-    /// reservation never sees it fail.
+    /// Allocates a slot; `wish` is the slot of the chunk before, near which the new one is best
+    /// placed. Whoever holds a reservation never sees it fail.
     pub(crate) fn allocate(&mut self, space: &Space, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
         let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
         let (mut spare, mut margins) = (true, Margins::Kept);
@@ -288,7 +289,8 @@ impl Allocator {
         }
     }
 
-    /// May one more extent of this PV be opened, for the sake of these margins? If not, the PV is shunned.
+    /// May one more extent of this PV be opened, for the sake of these margins? If not, the PV is
+    /// shunned.
     fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
         let Some(file_system) = self.pvs.get(&pv).and_then(|state| state.file_system) else { return true };
         let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
@@ -304,8 +306,8 @@ impl Allocator {
         has_room
     }
 
-    /// Gives a free extent a slot size; the space was told before. False when its backing store is full: all free extents
-    /// of its PV are set aside.
+    /// Gives a free extent a slot size; the space was told before. False when its backing store is
+    /// full: all free extents of its PV are set aside.
     fn open_extent(&mut self, space: &Space, id: ExtentId, slot_log2: u8) -> Result<bool> {
         let offset = DATA_START + id.1 as u64 * self.extent_size;
         let Some(state) = self.pvs.get_mut(&id.0) else {
@@ -377,8 +379,8 @@ impl Allocator {
         Ok(free)
     }
 
-    /// Takes `count` slots in a row, in an extent that is open or in a free one that no promise needs and no margin; the first
-    /// of them.
+    /// Takes `count` slots in a row, in an extent that is open or in a free one that no promise
+    /// needs and no margin; the first of them.
     pub(crate) fn take_run(&mut self, space: &Space, slot_log2: u8, count: u32) -> Result<Option<Slot>> {
         let slots = self.slots_per_extent(slot_log2);
         let open: Vec<ExtentId> =
@@ -428,7 +430,8 @@ impl Allocator {
         Ok(self.slot_at(id, index, slot_log2))
     }
 
-    /// Frees a slot: gone from the catalog with the next commit, given out again only after [`Allocator::reuse`].
+    /// Frees a slot: gone from the catalog with the next commit, given out again only after
+    /// [`Allocator::reuse`].
     pub(crate) fn free(&mut self, slot: Slot, slot_log2: u8) -> Result<()> {
         let (id, index) = self.locate(slot, slot_log2)?;
         let (extent, mut bits) = self.loaded(id)?;
@@ -531,9 +534,10 @@ impl Allocator {
         Ok((used, self.slot_at(id, index + 1, slot_log2).offset()))
     }
 
-    /// What there is for free extents now, when `margin` bytes of each file system are kept for the rest of the pool; and for logs,
-    /// which are in the one that `data` tells of. Extents that were set aside are free again as far as there is room for them:
-    /// so many. Of what `data` has available `ahead` bytes are in use, for what is promised them.
+    /// What there is for free extents now, when `margin` bytes of each file system are kept for the
+    /// rest of the pool; and for logs, which are in the one that `data` tells of. Extents that were
+    /// set aside are free again as far as there is room for them: so many. Of what `data` has
+    /// available `ahead` bytes are in use, for what is promised them.
     pub(crate) fn backing(
         &mut self,
         margin: u64,

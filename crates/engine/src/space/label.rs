@@ -1,5 +1,5 @@
-//! Labels of physical volumes: the first block says whose it is. [Stamps](crate::space::stamp) lie behind
-//! it.
+//! Labels of physical volumes: the first block says whose it is. [Stamps](crate::space::stamp) lie
+//! behind it.
 //!
 //! | bytes | field |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Placement: which extent a new slot comes from. A pure function of what is free, the slot size, and a wish: no
-//! state, no randomness, so that policies can be compared and tested without a pool.
+//! Placement: which extent a new slot comes from. A pure function of what is free, the slot size,
+//! and a wish: no state, no randomness, so that policies can be compared and tested without a pool.
 
 use crate::settings::Placement;
 
@@ -23,8 +23,9 @@ pub(crate) enum Choice {
     Free(ExtentId),
 }
 
-/// Chooses. `wish`: the extent of the neighbour; `last`: the extent of the last allocation of this slot size; `spare`:
-/// there are free extents that no promise needs (I6), so one may be opened though another has room.
+/// Chooses. `wish`: the extent of the neighbour; `last`: the extent of the last allocation of this
+/// slot size; `spare`: there are free extents that no promise needs (I6), so one may be opened
+/// though another has room.
 pub(crate) fn choose(
     policy: Placement,
     view: &dyn FreeView,
@@ -37,7 +38,8 @@ pub(crate) fn choose(
     let near = match policy {
         Placement::Anywhere => last.and_then(open_at).map(Choice::Open),
         Placement::Contiguous => wish.and_then(|w| {
-            // The neighbour's own extent, the free one right behind it, then whatever follows on the same PV.
+            // The neighbour's own extent, the free one right behind it, then whatever follows on
+            // the same PV.
             let same_pv = |e: &ExtentId| e.0 == w.0;
             let next = (w.0, w.1.saturating_add(1));
             let free_from = |extent| view.next_free(extent).filter(|_| spare);

@@ -93,8 +93,9 @@ impl Pv {
     }
 }
 
-/// Open PVs by number, read without a lock. Numbers are never used twice. Groups are made when a number of theirs is used
-/// first: a pool mostly has a few PVs, and a place costs something when the table goes.
+/// Open PVs by number, read without a lock. Numbers are never used twice. Groups are made when a
+/// number of theirs is used first: a pool mostly has a few PVs, and a place costs something when
+/// the table goes.
 pub(crate) struct PvTable([OnceLock<Group>; MAX_PVS as usize / GROUP]);
 
 const GROUP: usize = 64;
@@ -201,8 +202,9 @@ pub(crate) fn open_known(
     Ok(Pv::new(id, record, disk))
 }
 
-/// Opens or creates the disk of a new PV and refuses one that is somebody's; nothing is written yet. `known` tells
-/// whether a PV of this pool is in use: a label may have been written for an addition that a crash cut short.
+/// Opens or creates the disk of a new PV and refuses one that is somebody's; nothing is written
+/// yet. `known` tells whether a PV of this pool is in use: a label may have been written for an
+/// addition that a crash cut short.
 pub(crate) fn open_new(
     dir: &dyn Dir,
     spec: &PvSpec,
@@ -314,7 +316,8 @@ fn is_own_file(path: &str) -> bool {
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == crate::space::lock::LOCK_FILE
 }
 
-/// Is there nothing in front of where data would begin? (A file system, a partition table or an image would be.)
+/// Is there nothing in front of where data would begin? (A file system, a partition table or an
+/// image would be.)
 fn is_blank(disk: &dyn Disk) -> std::io::Result<bool> {
     let mut head = vec![0u8; disk.len()?.min(crate::space::label::DATA_START) as usize];
     disk.read_at(&mut head, 0)?;

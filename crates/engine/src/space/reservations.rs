@@ -1,10 +1,12 @@
 //! What the pool can promise (I6).
 //!
-//! Slots of different sizes come from different extents, so a promise counts, per slot size, the free slots of open
-//! extents first and whole free extents beyond them. A promise given is kept: whatever is reserved can be allocated.
+//! Slots of different sizes come from different extents, so a promise counts, per slot size, the
+//! free slots of open extents first and whole free extents beyond them. A promise given is kept:
+//! whatever is reserved can be allocated.
 //!
-//! Promises of room for CDP logs are here too ([`crate::cdp::write::reserve`] says how much a record needs): logs are files in the data
-//! directory, and mostly the physical volumes' files are in the same file system, which must not be promised twice.
+//! Promises of room for CDP logs are here too ([`crate::cdp::write::reserve`] says how much a
+//! record needs): logs are files in the data directory, and mostly the physical volumes' files are
+//! in the same file system, which must not be promised twice.
 
 use crate::error::{Error, no_space};
 use parking_lot::Mutex;
@@ -85,7 +87,8 @@ impl Backing {
         Backing { solid: 0, sparse: 0, sparse_bytes: 0, log_bytes: 0, shared: false };
 }
 
-/// Records whose LSNs agree but for so many of their low bits share an entry of [`Inner::unlogged`].
+/// Records whose LSNs agree but for so many of their low bits share an entry of
+/// [`Inner::unlogged`].
 const SHARED_BITS: u32 = 4;
 
 /// Totals in bytes.
@@ -141,8 +144,8 @@ impl Space {
         self.reserve_within(slot_log2, slots, |usable| usable)
     }
 
-    /// The same for promises that may be much larger than the need: they may take half of what there is, so that those
-    /// which count exactly find room until the larger ones are given back.
+    /// The same for promises that may be much larger than the need: they may take half of what
+    /// there is, so that those which count exactly find room until the larger ones are given back.
     pub(crate) fn try_reserve_amply(&self, slot_log2: u8, slots: u64) -> bool {
         self.reserve_within(slot_log2, slots, |usable| usable / 2)
     }
@@ -170,11 +173,11 @@ impl Space {
         fits
     }
 
-    /// Opens a free extent for slots of this size: because a promise needs it now, or, if not `needed`, only if no
-    /// promise does.
+    /// Opens a free extent for slots of this size: because a promise needs it now, or, if not
+    /// `needed`, only if no promise does.
     ///
-    /// The change counts at once, not with the batch's other changes: what else the batch (or a writer meanwhile) asks
-    /// for must see one free extent less.
+    /// The change counts at once, not with the batch's other changes: what else the batch (or a
+    /// writer meanwhile) asks for must see one free extent less.
     pub(crate) fn open_extent(&self, slot_log2: u8, needed: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
@@ -199,7 +202,8 @@ impl Space {
         inner.recount(self.extent_log2, slot_log2);
     }
 
-    /// The file system below had no room for the extent that was just opened: this many, with that one, can't be had.
+    /// The file system below had no room for the extent that was just opened: this many, with that
+    /// one, can't be had.
     pub(crate) fn set_aside(&self, slot_log2: u8, extents: u64) {
         let mut inner = self.inner.lock();
         let slots = 1 << self.extent_log2.saturating_sub(slot_log2);
@@ -232,8 +236,8 @@ impl Space {
         inner.recount_all(self.extent_log2);
     }
 
-    /// Adds (or, negative, takes out) extents of a PV: `total` in all and `change` of what is free. Refuses a removal
-    /// that would break promises, unless `force`.
+    /// Adds (or, negative, takes out) extents of a PV: `total` in all and `change` of what is free.
+    /// Refuses a removal that would break promises, unless `force`.
     pub(crate) fn change_capacity(&self, total: i64, change: &Change, force: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
@@ -247,7 +251,8 @@ impl Space {
         fits
     }
 
-    /// Tells what the file systems below can provide now, and how many extents that had been set aside can be had again.
+    /// Tells what the file systems below can provide now, and how many extents that had been set
+    /// aside can be had again.
     pub(crate) fn set_backing(&self, backing: Backing, taken_back: u64) {
         let mut inner = self.inner.lock();
         inner.free_extents += taken_back;
@@ -266,7 +271,8 @@ impl Space {
         fits
     }
 
-    /// Of bytes that were promised, `kept` are what records up to `lsn` may need, and `rest` is taken back.
+    /// Of bytes that were promised, `kept` are what records up to `lsn` may need, and `rest` is
+    /// taken back.
     pub(crate) fn assign_log(&self, lsn: u64, kept: u64, rest: u64) {
         let mut inner = self.inner.lock();
         inner.log = inner.log.saturating_sub(rest);
@@ -284,8 +290,8 @@ impl Space {
         }
     }
 
-    /// Ends the promises of records that are in their logs now, up to `lsn`: what they have taken counts as taken until the file
-    /// system is asked again. False when there were none.
+    /// Ends the promises of records that are in their logs now, up to `lsn`: what they have taken
+    /// counts as taken until the file system is asked again. False when there were none.
     pub(crate) fn settle_log(&self, lsn: u64) -> bool {
         let mut inner = self.inner.lock();
         inner.logged_lsn = inner.logged_lsn.max(lsn);
@@ -297,8 +303,8 @@ impl Space {
         written > 0
     }
 
-    /// Promises more bytes to logs without asking whether they are there; or, negative, ends promises: what they were for is
-    /// written.
+    /// Promises more bytes to logs without asking whether they are there; or, negative, ends
+    /// promises: what they were for is written.
     pub(crate) fn adjust_log(&self, bytes: i64) {
         let mut inner = self.inner.lock();
         match bytes {
@@ -350,8 +356,8 @@ impl Inner {
         self.free_extents.min(solid.saturating_add(sparse).saturating_sub(self.opened))
     }
 
-    /// Can everything that is promised to logs be had? Extents that were opened, or will have to be, may all lie in the same file
-    /// system.
+    /// Can everything that is promised to logs be had? Extents that were opened, or will have to
+    /// be, may all lie in the same file system.
     fn log_fits(&self, extent_log2: u8) -> bool {
         let extents = if self.backing.shared { (self.opened + self.needed) << extent_log2 } else { 0 };
         self.log.saturating_add(self.logged).saturating_add(extents) <= self.backing.log_bytes
@@ -483,7 +489,8 @@ mod tests {
         assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve_log(1));
         assert!(space.try_reserve(16, 4) && !space.try_reserve(16, 1), "elsewhere");
 
-        // A device takes extents when the file system is full, but nobody knows where they will be placed.
+        // A device takes extents when the file system is full, but nobody knows where they will be
+        // placed.
         let space = backed_by(Backing { solid: 2, ..shared });
         assert!(space.try_reserve(16, 6) && !space.try_reserve(16, 1) && !space.try_reserve_log(1));
         space.adjust_reserved(16, -6);

@@ -3,9 +3,9 @@
 //!
 //! Each opening issues a stamp in the commit that begins its incarnation, and writes it to all
 //! physical volumes before anything is given out or overwritten. Later ones ride on commits that
-//! are made anyway: the first commit after [`crate::settings::PoolOptions::stamp_interval`] issues the next
-//! stamp, a maintenance step writes it, and the commit after that takes note of it. A pool without
-//! commits changes nothing and needs no stamps.
+//! are made anyway: the first commit after [`crate::settings::PoolOptions::stamp_interval`] issues
+//! the next stamp, a maintenance step writes it, and the commit after that takes note of it. A pool
+//! without commits changes nothing and needs no stamps.
 
 use super::label::Label;
 use super::pv::Pv;

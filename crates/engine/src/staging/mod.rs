@@ -1,11 +1,13 @@
 //! Staging: what is in the journal but not yet in place, per branch.
 //!
-//! A snapshot sees what was staged in its epoch and before; so what a later epoch overwrites stays, until it is in place.
+//! A snapshot sees what was staged in its epoch and before; so what a later epoch overwrites stays,
+//! until it is in place.
 //!
-//! Two indexes, each suited to what it holds. Writes are cut at 4 KiB blocks of the volume: a sharded hash finds a
-//! block's pieces (a whole block is the common case and needs no allocation). Discards and zeroed ranges can be huge:
-//! a map of disjoint ranges holds them. Where both speak of a sector, the larger LSN wins, whatever the order of
-//! insertion. Data is not held: a piece names its place in the journal and the sum to verify it with.
+//! Two indexes, each suited to what it holds. Writes are cut at 4 KiB blocks of the volume: a
+//! sharded hash finds a block's pieces (a whole block is the common case and needs no allocation).
+//! Discards and zeroed ranges can be huge: a map of disjoint ranges holds them. Where both speak of
+//! a sector, the larger LSN wins, whatever the order of insertion. Data is not held: a piece names
+//! its place in the journal and the sum to verify it with.
 
 mod outline;
 mod ranges;
@@ -170,8 +172,8 @@ impl Staging {
     pub(crate) fn resolve(&self, block: u64, epoch: u32) -> [Source; SECTORS] {
         let mut sources = [Source::Below; SECTORS];
         let mut lsns = [0u64; SECTORS];
-        // Held until the pieces are read too: a removal takes both away as one (see `remove`). A reader that finds no
-        // range needs no lock: ranges go after the pieces that they hide.
+        // Held until the pieces are read too: a removal takes both away as one (see `remove`). A
+        // reader that finds no range needs no lock: ranges go after the pieces that they hide.
         let ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.read());
         if let Some(ranges) = &ranges {
             let start = block * BLOCK;
@@ -198,9 +200,11 @@ impl Staging {
         sources
     }
 
-    /// Removes what `blocks` have, and all ranges, up to `lsn`: it is in place and published in the map.
+    /// Removes what `blocks` have, and all ranges, up to `lsn`: it is in place and published in the
+    /// map.
     ///
-    /// A range and a newer piece above it must vanish together, or a reader in between would see the range alone.
+    /// A range and a newer piece above it must vanish together, or a reader in between would see
+    /// the range alone.
     pub(crate) fn remove(&self, blocks: impl Iterator<Item = u64>, lsn: u64) {
         let mut ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.write());
         for block in blocks {
@@ -256,14 +260,15 @@ impl Staging {
         }
     }
 
-    /// Does a staged range that may free space touch `start..end`? (The exact need of a write is then unknown.)
+    /// Does a staged range that may free space touch `start..end`? (The exact need of a write is
+    /// then unknown.)
     pub(crate) fn has_range(&self, start: u64, end: u64) -> bool {
         self.range_count.load(Ordering::Acquire) > 0
             && overlapping(&self.ranges.read(), .., start..end).any(|range| !range.keeps_space)
     }
 
-    /// The parts of `bytes` (in any order, by sectors, also more than once) that were written to in `epochs` and are staged; and where the answer
-    /// ends: about `limit` are reported.
+    /// The parts of `bytes` (in any order, by sectors, also more than once) that were written to in
+    /// `epochs` and are staged; and where the answer ends: about `limit` are reported.
     pub(crate) fn touched(
         &self,
         bytes: std::ops::Range<u64>,
@@ -340,8 +345,8 @@ struct Touched {
 }
 
 impl Touched {
-    /// Adds the part of a range that is wanted. Twice the limit is cut to it now and then: what was cut off is no longer
-    /// wanted.
+    /// Adds the part of a range that is wanted. Twice the limit is cut to it now and then: what was
+    /// cut off is no longer wanted.
     fn add(&mut self, range: std::ops::Range<u64>) {
         let range = range.start.max(self.bytes.start)..range.end.min(self.bytes.end);
         if range.is_empty() {
@@ -358,7 +363,8 @@ impl Touched {
     }
 }
 
-/// Adds a piece and returns by how many the pieces grew (0 or less when others were covered: as a wrapping number).
+/// Adds a piece and returns by how many the pieces grew (0 or less when others were covered: as a
+/// wrapping number).
 fn insert_piece(shard: &mut Shard, block: u64, piece: Piece) -> i64 {
     use MapEntry as Slot;
     match shard.entry(block) {

@@ -185,7 +185,8 @@ pub(crate) enum Item {
     End,
 }
 
-/// Takes a stream apart, fed with pieces of any size. It holds no more than one record beyond a piece.
+/// Takes a stream apart, fed with pieces of any size. It holds no more than one record beyond a
+/// piece.
 pub(crate) struct Decoder {
     buffer: Vec<u8>,
     /// Bytes of the buffer that were used up.
@@ -305,7 +306,8 @@ impl Decoder {
     }
 }
 
-/// A stream whose sums are right, with a header body and records as `data` says: for the fuzzer to get behind the sums.
+/// A stream whose sums are right, with a header body and records as `data` says: for the fuzzer to
+/// get behind the sums.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzzed(data: &[u8]) -> Vec<u8> {
     let mut w = Writer::default();

@@ -40,8 +40,8 @@ pub struct Export {
 }
 
 impl Pool {
-    /// Exports a snapshot: all of it, or what differs from the snapshot `from`. `start` is a byte of the volume, a multiple of
-    /// the block size: a transfer that was cut short goes on there.
+    /// Exports a snapshot: all of it, or what differs from the snapshot `from`. `start` is a byte
+    /// of the volume, a multiple of the block size: a transfer that was cut short goes on there.
     pub fn export(
         self: &Arc<Self>,
         volume: &str,

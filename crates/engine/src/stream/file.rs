@@ -8,7 +8,8 @@ use std::io::{self, Read, Write};
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// What a file holds of a stream that was cut short: the header and whole records, all with right sums.
+/// What a file holds of a stream that was cut short: the header and whole records, all with right
+/// sums.
 pub struct StreamPart {
     header: StreamHeader,
     position: u64,
@@ -16,9 +17,10 @@ pub struct StreamPart {
 }
 
 impl StreamPart {
-    /// Reads a file as far as it makes a stream. `None`: not even the header has arrived. [`ErrorKind::Corrupt`],
-    /// [`ErrorKind::Unsupported`]: it does not begin like a stream. After a power cut a file may end in zeros or garbage; that it
-    /// shows blocks of an older, deleted stream instead, journaling file systems prevent.
+    /// Reads a file as far as it makes a stream. `None`: not even the header has arrived.
+    /// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`]: it does not begin like a stream. After a
+    /// power cut a file may end in zeros or garbage; that it shows blocks of an older, deleted
+    /// stream instead, journaling file systems prevent.
     pub fn read(input: &mut dyn Read) -> Result<Option<StreamPart>> {
         let (mut decoder, mut piece) = (Decoder::new(), vec![0; PIECE]);
         let mut part: Option<StreamPart> = None;
@@ -90,8 +92,8 @@ impl StreamPart {
     }
 }
 
-/// Writes a stream to a file, or appends to a part what was missing of it. All of it is verified on the way, and in the end
-/// the file has the header and the trailer of one stream.
+/// Writes a stream to a file, or appends to a part what was missing of it. All of it is verified on
+/// the way, and in the end the file has the header and the trailer of one stream.
 pub struct StreamFile<W> {
     out: W,
     part: Option<StreamPart>,
@@ -99,12 +101,14 @@ pub struct StreamFile<W> {
 }
 
 impl<W: Write> StreamFile<W> {
-    /// Nothing is written to `out` before the stream has turned out to go on with `part`; then what follows that.
+    /// Nothing is written to `out` before the stream has turned out to go on with `part`; then what
+    /// follows that.
     pub fn new(out: W, part: Option<StreamPart>) -> StreamFile<W> {
         StreamFile { out, part, decoder: Decoder::new() }
     }
 
-    /// The next bytes of the stream, of any length. [`ErrorKind::Conflict`]: it does not go on with the part.
+    /// The next bytes of the stream, of any length. [`ErrorKind::Conflict`]: it does not go on with
+    /// the part.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         self.decoder.push(bytes);
         while let Some(item) = self.decoder.next()? {
@@ -132,7 +136,8 @@ impl<W: Write> StreamFile<W> {
         self.part.as_ref()
     }
 
-    /// The file, and how many bytes the whole stream has. [`ErrorKind::Corrupt`]: its end has not come.
+    /// The file, and how many bytes the whole stream has. [`ErrorKind::Corrupt`]: its end has not
+    /// come.
     pub fn finish(self) -> Result<(W, u64)> {
         match self.part {
             Some(part) if self.decoder.is_complete() => {

@@ -37,10 +37,11 @@ pub struct UnfinishedImport {
     pub running: bool,
 }
 
-/// A stream being taken in. The volume takes no other writes from the header to the end, also when the import is dropped or
-/// the pool opened again: pushing the same stream, or one that begins at the position that was kept, goes on with it. An import
-/// that goes on takes over: the one before it is refused with [`ErrorKind::Conflict`] from then on. Renaming the volume does
-/// not disturb it.
+/// A stream being taken in. The volume takes no other writes from the header to the end, also when
+/// the import is dropped or the pool opened again: pushing the same stream, or one that begins at
+/// the position that was kept, goes on with it. An import that goes on takes over: the one before
+/// it is refused with [`ErrorKind::Conflict`] from then on. Renaming the volume does not disturb
+/// it.
 pub struct Import {
     pool: Arc<Pool>,
     /// As the caller wishes; else the stream's.
@@ -65,9 +66,9 @@ struct Target {
 }
 
 impl Pool {
-    /// Begins to take in a stream, into the volume `name` or one of the name in the stream. A whole snapshot needs a volume that
-    /// does not exist (or is empty, without snapshots); a difference a volume whose content is that of the snapshot that it
-    /// builds upon.
+    /// Begins to take in a stream, into the volume `name` or one of the name in the stream. A whole
+    /// snapshot needs a volume that does not exist (or is empty, without snapshots); a difference a
+    /// volume whose content is that of the snapshot that it builds upon.
     pub fn import(self: &Arc<Self>, name: Option<&str>) -> Import {
         let (pool, name) = (self.clone(), name.map(str::to_owned));
         Import { pool, name, check: None, malformed: false, decoder: Decoder::new(), target: None }
@@ -86,8 +87,8 @@ impl Pool {
         }))
     }
 
-    /// Gives an import up: the volume takes writes again, with what has arrived so far. (To have the older snapshot's content
-    /// again, roll back to it.)
+    /// Gives an import up: the volume takes writes again, with what has arrived so far. (To have
+    /// the older snapshot's content again, roll back to it.)
     pub fn cancel_import(&self, volume: &str) -> Result<()> {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
@@ -153,7 +154,8 @@ impl Import {
         self.malformed
     }
 
-    /// Keeps the position durably, so that the import goes on from here whatever happens; done by itself now and then.
+    /// Keeps the position durably, so that the import goes on from here whatever happens; done by
+    /// itself now and then.
     pub fn keep(&mut self) -> Result<()> {
         self.target.as_mut().map_or(Ok(()), |target| target.keep(&self.pool))
     }
@@ -221,7 +223,8 @@ impl Import {
         self.pool.core.names.read().volume(name).cloned()
     }
 
-    /// A whole snapshot needs a volume that holds nothing; a difference one whose content is what it builds upon.
+    /// A whole snapshot needs a volume that holds nothing; a difference one whose content is what
+    /// it builds upon.
     fn check_fits(&self, state: &Arc<VolumeState>, header: &StreamHeader) -> Result<()> {
         match &header.from {
             None => self.check_empty(state, header.size),
@@ -334,7 +337,8 @@ impl Target {
         if self.unkept >= KEPT_EVERY { self.keep(pool) } else { Ok(()) }
     }
 
-    /// The record comes after the writes that it counts, so whatever a crash leaves of the journal, the position is true.
+    /// The record comes after the writes that it counts, so whatever a crash leaves of the journal,
+    /// the position is true.
     fn keep(&mut self, pool: &Pool) -> Result<()> {
         let import = ImportRecord { position: self.position, ..self.record };
         pool.destager.submit(|_| {
@@ -362,7 +366,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// The snapshot that a stream has brought into the volume of the lease; with it the import is over.
+    /// The snapshot that a stream has brought into the volume of the lease; with it the import is
+    /// over.
     pub(crate) fn create_imported_snapshot(
         &self,
         lease: &Lease,

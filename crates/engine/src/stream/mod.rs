@@ -1,9 +1,10 @@
-//! Streams: a snapshot as bytes, whole or as the difference from an older one, to be kept elsewhere or taken in by another
-//! pool.
+//! Streams: a snapshot as bytes, whole or as the difference from an older one, to be kept elsewhere
+//! or taken in by another pool.
 //!
-//! Pulled out of an [`Export`] and pushed into an [`Import`], in pieces of any size: whoever moves the bytes decides how.
-//! Every record and the whole stream carry sums. Records are in the order of the volume's bytes, so a position in a volume
-//! says how far a transfer came, and an export can begin there. The format is explained in docs/FORMAT.md.
+//! Pulled out of an [`Export`] and pushed into an [`Import`], in pieces of any size: whoever moves
+//! the bytes decides how. Every record and the whole stream carry sums. Records are in the order of
+//! the volume's bytes, so a position in a volume says how far a transfer came, and an export can
+//! begin there. The format is explained in docs/FORMAT.md.
 
 mod codec;
 mod export;

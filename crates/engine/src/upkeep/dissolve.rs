@@ -1,5 +1,5 @@
-//! Deleting snapshots: what only a deleted snapshot needs is freed, what an older one sees too is handed to it. Metadata
-//! only, in steps that can be cut short and repeated.
+//! Deleting snapshots: what only a deleted snapshot needs is freed, what an older one sees too is
+//! handed to it. Metadata only, in steps that can be cut short and repeated.
 
 use crate::branch::Branch;
 use crate::catalog::page::Slot;

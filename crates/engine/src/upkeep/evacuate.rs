@@ -1,4 +1,5 @@
-//! Moving data off physical volumes that are to be removed: copy, sync, commit, a few chunks at a time.
+//! Moving data off physical volumes that are to be removed: copy, sync, commit, a few chunks at a
+//! time.
 
 use crate::branch::Branch;
 use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
@@ -23,7 +24,8 @@ const VERSIONS_PER_STEP: usize = 4096;
 const PATIENCE: u64 = 1_000_000_000;
 
 impl Destager {
-    /// Moves a few chunks away from draining PVs. False when nothing is to be moved, or nothing can be.
+    /// Moves a few chunks away from draining PVs. False when nothing is to be moved, or nothing can
+    /// be.
     pub(crate) fn evacuate(&self, m: &mut Maintenance) -> Result<bool> {
         let draining =
             |m: &Maintenance, pv: &u32| m.allocator.is_draining(*pv) && m.allocator.used_extents(*pv) > 0;
@@ -31,7 +33,8 @@ impl Destager {
         if !any {
             self.core.positions.drain_stalled.store(false, Ordering::Relaxed);
         }
-        // Slots of the journal's last batch may still be on their way: nothing moves before they are in place.
+        // Slots of the journal's last batch may still be on their way: nothing moves before they
+        // are in place.
         let now = self.core.world.clock.monotonic();
         if !any || m.evacuated || now < m.evacuate_after || m.is_half_done() {
             return Ok(false);
@@ -122,7 +125,8 @@ impl Destager {
         self.core.names.read().branches.get(&id).filter(|b| !m.dead.contains_key(&b.id)).cloned()
     }
 
-    /// Moves one chunk; `None` when this step has done enough, or when there is no space: a move takes space like a write.
+    /// Moves one chunk; `None` when this step has done enough, or when there is no space: a move
+    /// takes space like a write.
     pub(super) fn move_one(
         &self,
         m: &mut Maintenance,

@@ -1,17 +1,21 @@
-//! Making branches complete: what an epoch of a branch still reads through the base is brought into the branch, until it
-//! needs its base no more and lets go of it. That is how a volume over an image becomes independent of the image, and how a
-//! clone (or a volume that was rolled back) becomes independent of what it rests on.
+//! Making branches complete: what an epoch of a branch still reads through the base is brought into
+//! the branch, until it needs its base no more and lets go of it. That is how a volume over an
+//! image becomes independent of the image, and how a clone (or a volume that was rolled back)
+//! becomes independent of what it rests on.
 //!
-//! Through the base read the epochs of a chunk that are older than all that the branch itself has of it. They all see the
-//! same: one copy, born in the branch's first epoch, serves them. Where the branch has nothing at all the copy becomes the
-//! current content, else a version for the newest snapshot among those epochs. What is zeros below needs no copy: a branch
-//! without a base reads zeros where it has nothing.
+//! Through the base read the epochs of a chunk that are older than all that the branch itself has
+//! of it. They all see the same: one copy, born in the branch's first epoch, serves them. Where the
+//! branch has nothing at all the copy becomes the current content, else a version for the newest
+//! snapshot among those epochs. What is zeros below needs no copy: a branch without a base reads
+//! zeros where it has nothing.
 //!
-//! A chunk that is too long for a journal record is made the branch's own in the same way, by whoever is about to write a part of
-//! it over an image or a moment ([`crate::destage::Destager::fill_chunk`]).
+//! A chunk that is too long for a journal record is made the branch's own in the same way, by
+//! whoever is about to write a part of it over an image or a moment
+//! ([`crate::destage::Destager::fill_chunk`]).
 //!
-//! Every step moves like an evacuation (copy, sync, commit) and carries how far it is, so it can be cut short anywhere. The
-//! last one takes the base away, in one commit; whoever is reading through it notices, and reads again.
+//! Every step moves like an evacuation (copy, sync, commit) and carries how far it is, so it can be
+//! cut short anywhere. The last one takes the base away, in one commit; whoever is reading through
+//! it notices, and reads again.
 
 use crate::branch::{Branch, Foreign, HEAD, Line, VolumeState};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
@@ -87,9 +91,11 @@ enum Looked {
 }
 
 impl Destager {
-    /// Takes a step towards making one branch complete. False when there is none, or none may go on now.
+    /// Takes a step towards making one branch complete. False when there is none, or none may go on
+    /// now.
     pub(crate) fn fill_branches(&self, m: &mut Maintenance) -> Result<bool> {
-        // Slots of the journal's last batch may still be on their way: nothing is copied before they are in place.
+        // Slots of the journal's last batch may still be on their way: nothing is copied before
+        // they are in place.
         if m.filling.is_empty() || m.is_half_done() {
             return Ok(false);
         }
@@ -136,16 +142,18 @@ impl Destager {
         Ok(())
     }
 
-    /// Makes one chunk of a volume its own, as a step on the way would, before a part of it is written: `content` is what it shows
-    /// (none: zeros), which destage must not look for, and which is too long to be brought into the journal in one record. Who writes to the
-    /// volume is held off meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
+    /// Makes one chunk of a volume its own, as a step on the way would, before a part of it is
+    /// written: `content` is what it shows (none: zeros), which destage must not look for, and
+    /// which is too long to be brought into the journal in one record. Who writes to the volume is
+    /// held off meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
     pub(crate) fn fill_chunk(&self, volume: &VolumeState, chunk: u64, content: Option<&[u8]>) -> Result<()> {
         let branch = &volume.line.branch;
         for carried_out in [false, true] {
             {
                 let m = &mut *self.state.lock();
                 self.core.check_usable()?;
-                // What is trimmed after a deletion is looked through from the start, and this is part of it then.
+                // What is trimmed after a deletion is looked through from the start, and this is
+                // part of it then.
                 volume.check_there()?;
                 if self.core.catalog.branch(branch.id)?.is_some() {
                     loop {
@@ -266,7 +274,8 @@ impl Destager {
         Ok(looked)
     }
 
-    /// Copies what a chunk shows from below into a slot of the branch. `None`: it is zeros, or that can't be done now.
+    /// Copies what a chunk shows from below into a slot of the branch. `None`: it is zeros, or that
+    /// can't be done now.
     fn copy_below(
         &self,
         m: &mut Maintenance,
@@ -296,7 +305,8 @@ impl Destager {
         self.place_copy(m, branch, content, step)
     }
 
-    /// Puts the content of a chunk into a slot of the branch. `None`, and `stalled`: there is no room.
+    /// Puts the content of a chunk into a slot of the branch. `None`, and `stalled`: there is no
+    /// room.
     fn place_copy(
         &self,
         m: &mut Maintenance,
@@ -361,7 +371,8 @@ impl Destager {
         Ok(())
     }
 
-    /// The branch is complete: it rests on nothing any more. False while somebody writes who relies on the base.
+    /// The branch is complete: it rests on nothing any more. False while somebody writes who relies
+    /// on the base.
     fn let_go_of_base(&self, m: &mut Maintenance, branch: &Arc<Branch>) -> Result<bool> {
         let Some(_alone) = branch.bringing.try_write_for(WRITERS) else { return Ok(false) };
         let mut txn = self.core.catalog.begin()?;
@@ -435,7 +446,8 @@ impl Core {
     }
 }
 
-/// Can a failure of looking below a branch be that of an image or a history? Anything else is the pool's own.
+/// Can a failure of looking below a branch be that of an image or a history? Anything else is the
+/// pool's own.
 fn blames_foreign(branch: &Arc<Branch>) -> bool {
     let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
     head.foreign().is_some()

@@ -1,5 +1,6 @@
-//! Freeing much at once, in steps: long discards, the tails of shrunk volumes, and branches without a volume. Every step
-//! is a commit of its own and can be repeated after a crash: what is freed already is not in the map any more.
+//! Freeing much at once, in steps: long discards, the tails of shrunk volumes, and branches without
+//! a volume. Every step is a commit of its own and can be repeated after a crash: what is freed
+//! already is not in the map any more.
 
 use crate::branch::HEAD;
 use crate::catalog::page::{Entry, Slot};
@@ -10,8 +11,8 @@ use crate::error::Result;
 use crate::shortage::Task;
 
 impl Destager {
-    /// Frees a part of what nobody needs: of branches that no volume writes to, and of deleted snapshots. False when there
-    /// is nothing that can be freed now.
+    /// Frees a part of what nobody needs: of branches that no volume writes to, and of deleted
+    /// snapshots. False when there is nothing that can be freed now.
     pub(crate) fn reclaim(&self, m: &mut Maintenance) -> Result<bool> {
         let pinned = |id: &u64| {
             let names = self.core.names.read();
@@ -25,8 +26,9 @@ impl Destager {
         worked.map_err(|e| self.failed(m, Task::Upkeep, e))
     }
 
-    /// Frees, from map page `from` on, what no snapshot of a branch without a writer sees: its current map counts as the
-    /// version of its newest snapshot. A branch without snapshots goes as a whole.
+    /// Frees, from map page `from` on, what no snapshot of a branch without a writer sees: its
+    /// current map counts as the version of its newest snapshot. A branch without snapshots goes as
+    /// a whole.
     fn trim_branch(&self, m: &mut Maintenance, id: u64, from: u64) -> Result<()> {
         let branch = self.core.names.read().branches.get(&id).cloned();
         let Some(branch) = branch else {
@@ -58,8 +60,8 @@ impl Destager {
         match next {
             Some(next) => drop(m.dead.insert(id, next)),
             None => {
-                // A deleted snapshot whose dissolution has begun keeps nothing any more, but still names the branch: it
-                // brings the branch here again when it is gone.
+                // A deleted snapshot whose dissolution has begun keeps nothing any more, but still
+                // names the branch: it brings the branch here again when it is gone.
                 let recorded = !branch.cdp.log.read().events.is_empty();
                 if newest.is_none() && !recorded && !self.core.names.read().is_named(id) {
                     self.remove_branch(m, id)?;

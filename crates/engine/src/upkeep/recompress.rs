@@ -22,10 +22,12 @@ use crate::shortage::Task;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Records after which it is looked whether they become smaller, and whether there is something better to do.
+/// Records after which it is looked whether they become smaller, and whether there is something
+/// better to do.
 const SAMPLE: usize = 64;
 
-/// For each nanosecond of it so many others: nobody waits for it, and the processor has better things to do.
+/// For each nanosecond of it so many others: nobody waits for it, and the processor has better
+/// things to do.
 const REST: u64 = 3;
 /// The longest rest, in nanoseconds.
 const LONGEST_REST: u64 = 60_000_000_000;
@@ -43,8 +45,8 @@ enum Outcome {
 }
 
 impl Destager {
-    /// Compresses one segment harder, without keeping other background work from being done. False when there is nothing to be done
-    /// now.
+    /// Compresses one segment harder, without keeping other background work from being done. False
+    /// when there is nothing to be done now.
     pub(crate) fn compact_history(&self) -> Result<bool> {
         if !self.core.options.recompress_history {
             return Ok(false);
@@ -195,7 +197,8 @@ impl Core {
         }
         // What this sync failed to make durable is in a file that goes again.
         draft.sync(lane, SyncPurpose::Cdp)?;
-        // The journal's names are in this directory too: what this sync failed to make durable, the next would not report.
+        // The journal's names are in this directory too: what this sync failed to make durable, the
+        // next would not report.
         let failed = |e| self.fault.poison(&Error::io("sync the data directory", e).lasting());
         self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         Ok(Outcome::Smaller(Box::new(draft)))

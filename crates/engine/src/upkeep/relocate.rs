@@ -1,9 +1,11 @@
-//! Bringing chunks home: redirect-on-write scatters a volume's chunks, relocation makes them lie in order again.
+//! Bringing chunks home: redirect-on-write scatters a volume's chunks, relocation makes them lie in
+//! order again.
 //!
-//! A map page is looked at in segments of a few MiB. Where most chunks of a segment keep one distance to their place in
-//! the volume, the others are brought to where that distance puts them: their home, which a version of the same chunk may
-//! have to leave first. A segment without such a majority is written anew, in one run of free slots. Every step moves like
-//! an evacuation (copy, sync, commit), so it can be cut short anywhere; asked again, it passes what is in order already.
+//! A map page is looked at in segments of a few MiB. Where most chunks of a segment keep one
+//! distance to their place in the volume, the others are brought to where that distance puts them:
+//! their home, which a version of the same chunk may have to leave first. A segment without such a
+//! majority is written anew, in one run of free slots. Every step moves like an evacuation (copy,
+//! sync, commit), so it can be cut short anywhere; asked again, it passes what is in order already.
 
 use super::evacuate::Moves;
 use crate::branch::Branch;
@@ -21,7 +23,8 @@ pub(crate) const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
 /// Bytes in a row that are as good as in order: a longer run reads no faster.
 const RUN_BYTES: u64 = 256 << 10;
-/// A home that a version leaves is free in the next pass; what is not in order after so many is left as it is.
+/// A home that a version leaves is free in the next pass; what is not in order after so many is
+/// left as it is.
 const MAX_PASSES: u32 = 6;
 /// From this pass on a segment with strays that can't go home is written anew.
 const PATIENCE: u32 = 2;
@@ -32,7 +35,8 @@ const NANOSECOND: u64 = 1_000_000_000;
 impl Destager {
     /// Takes a step of one relocation. False when there is none, or none may go on now.
     pub(crate) fn relocate(&self, m: &mut Maintenance) -> Result<bool> {
-        // Slots of the journal's last batch may still be on their way: nothing moves before they are in place.
+        // Slots of the journal's last batch may still be on their way: nothing moves before they
+        // are in place.
         if m.relocating.is_empty() || m.is_half_done() {
             return Ok(false);
         }
@@ -134,7 +138,8 @@ impl Destager {
         Ok(true)
     }
 
-    /// Moves one chunk to its home, if that is free; a version of the same chunk that has it moves away.
+    /// Moves one chunk to its home, if that is free; a version of the same chunk that has it moves
+    /// away.
     fn bring_home(
         &self,
         m: &mut Maintenance,
@@ -169,8 +174,8 @@ impl Destager {
         Ok(())
     }
 
-    /// Writes chunks one after another into free slots in a row, where there are any; in shorter rows of at least `least`
-    /// otherwise.
+    /// Writes chunks one after another into free slots in a row, where there are any; in shorter
+    /// rows of at least `least` otherwise.
     fn write_anew(
         &self,
         m: &mut Maintenance,
@@ -231,8 +236,8 @@ fn majority(segment: &[(usize, Entry)], slot_log2: u8) -> Option<Distance> {
     votes.into_iter().find(|(_, count)| count * 2 > segment.len()).map(|(distance, _)| distance)
 }
 
-/// Does a chunk lie behind one before it: forward, and skipping no more than the volume does? Chunks that were never
-/// written may, but need not, have room kept for them.
+/// Does a chunk lie behind one before it: forward, and skipping no more than the volume does?
+/// Chunks that were never written may, but need not, have room kept for them.
 pub(crate) fn follows(before: (u64, Slot), here: (u64, Slot), slot_log2: u8) -> bool {
     let ((a, from), (b, to)) = (before, here);
     let gap = (b - a) << slot_log2;

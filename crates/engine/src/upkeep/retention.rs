@@ -1,7 +1,8 @@
-//! Forgetting: histories that have come of age, or grown too large, lose their beginning; those of deleted volumes go.
+//! Forgetting: histories that have come of age, or grown too large, lose their beginning; those of
+//! deleted volumes go.
 //!
-//! What goes is committed first, then the files lose their names. Anchors that nothing needs any more are snapshots like
-//! others: what a user can still see stays, the rest is dissolved.
+//! What goes is committed first, then the files lose their names. Anchors that nothing needs any
+//! more are snapshots like others: what a user can still see stays, the rest is dissolved.
 
 use crate::branch::{Branch, VolumeState};
 use crate::catalog::{Event, LineRecord, SegmentRecord};
@@ -100,7 +101,8 @@ impl Destager {
         forgot.map_err(|e| self.failed(m, Task::Upkeep, e))
     }
 
-    /// Forgets an anchor behind which recording was to begin, when a crash came in between and it did not.
+    /// Forgets an anchor behind which recording was to begin, when a crash came in between and it
+    /// did not.
     fn forget_begun(&self, m: &mut Maintenance) -> Result<bool> {
         // What follows it was sequenced with it, so that comes next.
         let (destaged, names) = (m.destaged, self.core.names.read());
@@ -123,8 +125,8 @@ impl Destager {
         Ok(true)
     }
 
-    /// Drops what nothing rests on of the history of a deleted volume; a volume that was rolled back rests on itself, so that
-    /// goes piece by piece.
+    /// Drops what nothing rests on of the history of a deleted volume; a volume that was rolled
+    /// back rests on itself, so that goes piece by piece.
     fn end_histories(&self, m: &mut Maintenance) -> Result<bool> {
         let ended: Vec<u64> = m.ended.iter().copied().collect();
         for volume in ended {
@@ -248,12 +250,14 @@ impl Destager {
     /// After the commit: anchors that nobody sees are to be dissolved.
     fn let_go(&self, m: &mut Maintenance, branch: &Arc<Branch>, anchors: Vec<u64>) -> Result<()> {
         for id in anchors {
-            // A deletion that is only sequenced, and may yet be lost, counts when it is carried out.
+            // A deletion that is only sequenced, and may yet be lost, counts when it is carried
+            // out.
             if self.core.catalog.snapshot(id)?.is_some_and(|s| s.deleted) {
                 m.deleted.insert(id);
             }
         }
-        // As carried out: a deletion that is only sequenced may be lost yet, and writes to the volume come before it.
+        // As carried out: a deletion that is only sequenced may be lost yet, and writes to the
+        // volume come before it.
         if self.core.catalog.branch(branch.id)?.is_some_and(|b| b.dead) {
             // It may have been trimmed before: what its anchors kept has to be looked at again.
             m.dead.entry(branch.id).or_insert(0);
@@ -263,8 +267,8 @@ impl Destager {
 }
 
 impl Core {
-    /// The oldest lines of a volume, as far as nothing of their branches is there any more. Younger ones stay: their moments
-    /// would seem to belong to the line before.
+    /// The oldest lines of a volume, as far as nothing of their branches is there any more. Younger
+    /// ones stay: their moments would seem to belong to the line before.
     fn empty_lines(&self, volume: u64) -> Vec<u64> {
         let lines = self.lines.read();
         let names = self.names.read();
@@ -299,8 +303,9 @@ impl Core {
 }
 
 impl crate::cdp::log::BranchCdp {
-    /// Has half of the bytes that there may be come since the last anchor, or half of the time gone by, where history can begin at
-    /// anchors only? Then the older half can go when the limit is reached.
+    /// Has half of the bytes that there may be come since the last anchor, or half of the time gone
+    /// by, where history can begin at anchors only? Then the older half can go when the limit is
+    /// reached.
     pub(crate) fn needs_anchor_to_forget(&self, now: u64) -> bool {
         let log = self.log.read();
         let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };

@@ -1,9 +1,10 @@
 //! What differs between two states: a snapshot or a moment, and another one, or now.
 //!
-//! Found by metadata: content is identified by where it was born (branch, chunk, epoch), so two states that find a chunk
-//! in the same place of one history have the same content there, and nothing has to be read and compared. What lies
-//! between a moment and another state of the same history is known by the records between them. The answer may name too
-//! much (whole chunks; what was written again with the same bytes), but never misses a change.
+//! Found by metadata: content is identified by where it was born (branch, chunk, epoch), so two
+//! states that find a chunk in the same place of one history have the same content there, and
+//! nothing has to be read and compared. What lies between a moment and another state of the same
+//! history is known by the records between them. The answer may name too much (whole chunks; what
+//! was written again with the same bytes), but never misses a change.
 
 use super::Volume;
 use crate::branch::{Based, Branch, Foreign, HEAD, Line};
@@ -31,8 +32,8 @@ pub struct ChangeRun {
     pub changed: bool,
 }
 
-/// The difference between a snapshot or a moment and another state of the same history. Holds what it compares: a deletion
-/// waits, a moment does not expire.
+/// The difference between a snapshot or a moment and another state of the same history. Holds what
+/// it compares: a deletion waits, a moment does not expire.
 pub struct Difference {
     to: Arc<Volume>,
     /// Held, so that what it sees is kept.
@@ -83,7 +84,8 @@ struct Ways<'a> {
     foreign: u64,
     /// What lies above the branch that both have in common: what is there is in one state only.
     apart: Vec<Line>,
-    /// The branch in common, at the earlier and at the later epoch; none where one of the states there is a moment.
+    /// The branch in common, at the earlier and at the later epoch; none where one of the states
+    /// there is a moment.
     common: Option<(Line, Line)>,
     /// What logs say of moments.
     recorded: Vec<Recorded>,
@@ -92,9 +94,10 @@ struct Ways<'a> {
 }
 
 impl Difference {
-    /// Compares `to` with `from`, a snapshot or a moment. Both may belong to different volumes: a snapshot and a clone of it
-    /// differ in what was written to the clone; states without a common history differ wherever either has anything.
-    /// [`ErrorKind::Unsupported`] where one is a moment, and not all between them is known: here, or later.
+    /// Compares `to` with `from`, a snapshot or a moment. Both may belong to different volumes: a
+    /// snapshot and a clone of it differ in what was written to the clone; states without a common
+    /// history differ wherever either has anything. [`ErrorKind::Unsupported`] where one is a
+    /// moment, and not all between them is known: here, or later.
     pub fn new(from: Arc<Volume>, to: Arc<Volume>) -> Result<Difference> {
         let to = Volume::newest_of(to);
         let (line, other) = (&from.state.line, &to.state.line);
@@ -121,19 +124,21 @@ impl Difference {
         Ok(Difference { to, from })
     }
 
-    /// The identities of what is compared: devices of these identities show it. A name may come to mean another state.
+    /// The identities of what is compared: devices of these identities show it. A name may come to
+    /// mean another state.
     pub fn of(&self) -> [[u8; 16]; 2] {
         [self.from.state.uuid, self.to.state.uuid]
     }
 
-    /// The size of what is compared, in bytes: that of the second state. Beyond the end of a smaller first state it has
-    /// zeros.
+    /// The size of what is compared, in bytes: that of the second state. Beyond the end of a
+    /// smaller first state it has zeros.
     pub fn size(&self) -> u64 {
         self.to.size()
     }
 
-    /// Describes `offset..offset+len` as runs in order; stops early, at a run's end, once `max_runs` were found or much
-    /// was looked at. At least one run is reported, unless `len` is 0.
+    /// Describes `offset..offset+len` as runs in order; stops early, at a run's end, once
+    /// `max_runs` were found or much was looked at. At least one run is reported, unless `len` is
+    /// 0.
     pub fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<ChangeRun>> {
         let (changed, end) = self.step(offset, len)?;
         let mut runs = Vec::new();
@@ -184,8 +189,9 @@ impl Difference {
         })
     }
 
-    /// The ranges of `offset..offset+len` that differ, in order and apart from one another, and where the step ended: it
-    /// says nothing of what follows. A bounded piece of work; the catalog is read a page at a time.
+    /// The ranges of `offset..offset+len` that differ, in order and apart from one another, and
+    /// where the step ended: it says nothing of what follows. A bounded piece of work; the catalog
+    /// is read a page at a time.
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
         let line = &self.from.state.line;
@@ -269,7 +275,8 @@ impl<'a> Ways<'a> {
     fn add_apart(&mut self, line: &Line) -> Result<()> {
         let mut line = line.clone();
         if let Some(at) = line.at.take() {
-            // What the next anchor sees, and what was written until then, is more than the moment had.
+            // What the next anchor sees, and what was written until then, is more than the moment
+            // had.
             let lsn = at.place().1;
             let next = line.branch.cdp.log.read().events.range(lsn..).find_map(|(lsn, event)| match event {
                 Event::Anchor { epoch, .. } => Some((*lsn, *epoch)),
@@ -304,11 +311,13 @@ impl<'a> Ways<'a> {
     }
 
     fn step(&self, mut bytes: Range<u64>) -> Result<(Vec<Range<u64>>, u64)> {
-        // Staging is asked before the map: a record leaves the one only after it has entered the other.
+        // Staging is asked before the map: a record leaves the one only after it has entered the
+        // other.
         let mut found = self.staged(&mut bytes);
         found.extend(self.mapped(&mut bytes)?);
         if !self.recorded.is_empty() {
-            // What a map that is read as it is now lost meanwhile is staged still, or else recorded.
+            // What a map that is read as it is now lost meanwhile is staged still, or else
+            // recorded.
             found.extend(self.staged(&mut bytes));
         }
         for recorded in &self.recorded {
@@ -320,7 +329,8 @@ impl<'a> Ways<'a> {
         Ok((union(found), bytes.end))
     }
 
-    /// Ranges that only one of the states sees staged records in. Shortens `bytes` to what the answer covers.
+    /// Ranges that only one of the states sees staged records in. Shortens `bytes` to what the
+    /// answer covers.
     fn staged(&self, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
         let mut found = Vec::new();
         for (branch, epochs) in &self.staged {
@@ -333,7 +343,8 @@ impl<'a> Ways<'a> {
         found
     }
 
-    /// Ranges of chunks that the maps give different contents. Shortens `bytes` to what the answer covers.
+    /// Ranges of chunks that the maps give different contents. Shortens `bytes` to what the answer
+    /// covers.
     fn mapped(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let chunk_log2 = self.to.branch().chunk_log2;
         let asked = bytes.clone();
@@ -372,8 +383,8 @@ impl<'a> Ways<'a> {
         Ok(found)
     }
 
-    /// Do the states differ in page `number`, and in those up to the end of the span that is returned? `None`: its chunks
-    /// decide, the span is that page alone.
+    /// Do the states differ in page `number`, and in those up to the end of the span that is
+    /// returned? `None`: its chunks decide, the span is that page alone.
     fn span(&self, number: u64, last: u64) -> Result<(u64, Option<bool>)> {
         let (mut end, mut differs) = (last + 1, false);
         for line in &self.apart {
@@ -399,7 +410,8 @@ impl<'a> Ways<'a> {
         let map = &self.to.core.map;
         let apart = self.apart.iter().map(|line| map.load(line, number)).collect::<Result<_>>()?;
         let common = match &self.common {
-            // The later first: what is overwritten in between is then found among what the earlier sees.
+            // The later first: what is overwritten in between is then found among what the earlier
+            // sees.
             Some((earlier, later)) if earlier.epoch != later.epoch => {
                 let later = map.load(later, number)?;
                 Some((map.load(earlier, number)?, later, earlier.epoch))

@@ -1,12 +1,14 @@
 //! Writing over an image outside of the pool, or over a moment of a history.
 //!
-//! What is acknowledged must come to its place whatever becomes of the image. So before the first write to a part of a
-//! chunk that still shows the image, the whole chunk is brought into the journal as the image has it: a record like any
-//! other, that changes nothing that anybody reads. Destage never looks at an image. A moment that has to be reconstructed
-//! is the same case: what was damaged there is told to who writes, and does not hold up everybody's destage. A chunk that
+//! What is acknowledged must come to its place whatever becomes of the image. So before the first
+//! write to a part of a chunk that still shows the image, the whole chunk is brought into the
+//! journal as the image has it: a record like any other, that changes nothing that anybody reads.
+//! Destage never looks at an image. A moment that has to be reconstructed is the same case: what
+//! was damaged there is told to who writes, and does not hold up everybody's destage. A chunk that
 //! is longer than a record is copied to its place instead, by whoever writes to it first.
 //!
-//! With CDP every chunk is brought in, whole as it may be overwritten: what was there before has to be recorded.
+//! With CDP every chunk is brought in, whole as it may be overwritten: what was there before has to
+//! be recorded.
 
 use super::Volume;
 use crate::branch::{Base, Foreign};
@@ -38,8 +40,9 @@ impl Volume {
         }
     }
 
-    /// Brings in the chunks of which a request changes a part only; with CDP all that it changes, if that is `recorded`. A chunk
-    /// longer than `most`, the most that one of its records changes, comes in parts, of which a crash may leave some.
+    /// Brings in the chunks of which a request changes a part only; with CDP all that it changes,
+    /// if that is `recorded`. A chunk longer than `most`, the most that one of its records changes,
+    /// comes in parts, of which a crash may leave some.
     pub(super) fn bring_in(&self, offset: u64, len: u64, most: u64, recorded: bool) -> Result<()> {
         let branch = self.branch();
         if len == 0 || !branch.over_foreign || !branch.has_base() {
@@ -96,7 +99,8 @@ impl Volume {
         let start = chunk << line.branch.chunk_log2;
         let bytes = start..start + (1 << line.branch.chunk_log2);
         loop {
-            // Staging is asked before the map: a record leaves the one only after it has entered the other.
+            // Staging is asked before the map: a record leaves the one only after it has entered
+            // the other.
             let staging = &line.branch.staging;
             if !staging.is_empty() && !staging.touched(bytes.clone(), 0..=line.epoch, 1).0.is_empty() {
                 return Ok(None);
@@ -156,7 +160,8 @@ mod tests {
         assert_eq!(pool.cdp("v").unwrap().records, 2);
     }
 
-    /// Between the look at a chunk and its copying there is a wait for whoever is at the map: what has come meanwhile stays.
+    /// Between the look at a chunk and its copying there is a wait for whoever is at the map: what
+    /// has come meanwhile stays.
     #[test]
     fn a_chunk_that_was_filled_or_cut_off_meanwhile() {
         let Inside { dir, pool, .. } = Inside::empty(64 << 20);

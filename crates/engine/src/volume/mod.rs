@@ -18,7 +18,8 @@ use std::sync::{Arc, OnceLock};
 
 pub use difference::{ChangeRun, Difference};
 
-/// A handle of a volume. Handles share the volume's state; each counts as a user of it, unless it was opened not to.
+/// A handle of a volume. Handles share the volume's state; each counts as a user of it, unless it
+/// was opened not to.
 pub struct Volume {
     core: Arc<Core>,
     destager: Arc<Destager>,
@@ -307,7 +308,8 @@ impl Volume {
             let recorded = || of_volume && cdp.is_on() && !self.state.deleted.load(Ordering::Acquire);
             let (before, written) = (recorded(), cdp.written.load(Ordering::Acquire));
             let (lsn, _) = self.core.journal.last();
-            // Stamped behind what it covers: whoever goes back to a flush by time gets nothing that is later.
+            // Stamped behind what it covers: whoever goes back to a flush by time gets nothing that
+            // is later.
             let time = self.core.now();
             self.core.journal.sync_to(lsn)?;
             if before && recorded() {

@@ -18,8 +18,8 @@ const MAX_CACHED: u64 = 16 << 20;
 /// Pieces read together: 256 KiB.
 const MAX_PIECES: usize = 64;
 
-/// A range of the volume that one read of a disk may serve: all of it below staging, or all of it in `pieces`, which lie
-/// one after another in one journal file.
+/// A range of the volume that one read of a disk may serve: all of it below staging, or all of it
+/// in `pieces`, which lie one after another in one journal file.
 struct Gathered {
     range: Range<u64>,
     pieces: [Piece; MAX_PIECES],
@@ -36,7 +36,8 @@ impl Gathered {
         self.count = 0;
     }
 
-    /// Extends the range by the `len` bytes of `source` that follow it; false where they have to be read apart.
+    /// Extends the range by the `len` bytes of `source` that follow it; false where they have to be
+    /// read apart.
     fn add(&mut self, len: u64, source: Source) -> bool {
         let fits = match source {
             Source::Below => self.count == 0,
@@ -64,23 +65,26 @@ impl Gathered {
 }
 
 impl Volume {
-    /// Fills `buf`. With `may_block` false it returns `Ok(false)` where a disk (or the catalog) would have to be waited
-    /// for.
+    /// Fills `buf`. With `may_block` false it returns `Ok(false)` where a disk (or the catalog)
+    /// would have to be waited for.
     ///
-    /// The grace period keeps every slot and journal segment found here readable until the end. A write that is
-    /// destaged meanwhile is found in staging or in the map: it leaves the one only after it has entered the other.
+    /// The grace period keeps every slot and journal segment found here readable until the end. A
+    /// write that is destaged meanwhile is found in staging or in the map: it leaves the one only
+    /// after it has entered the other.
     pub(super) fn read_into(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let _reading = self.core.readers.enter();
-        // Checked inside the grace period: what a deletion frees after this stays readable until the end.
+        // Checked inside the grace period: what a deletion frees after this stays readable until
+        // the end.
         self.check_range(offset, buf.len() as u64)?;
         self.read_line(&self.state.line, offset, buf, may_block)
     }
 
     /// Reads a line, and what lies under it.
     ///
-    /// A place that a snapshot is read from may be overwritten meanwhile, after its content was copied away
-    /// (copy-on-write). The branch's generation moves before that happens: what was read under another one is read again.
-    /// So is what was read while the branch lost its base, having become complete: the base may be gone by then.
+    /// A place that a snapshot is read from may be overwritten meanwhile, after its content was
+    /// copied away (copy-on-write). The branch's generation moves before that happens: what was
+    /// read under another one is read again. So is what was read while the branch lost its base,
+    /// having become complete: the base may be gone by then.
     fn read_line(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         if let Some(at) = &line.at {
             return at.read(&self.core, buf, offset, may_block);
@@ -193,7 +197,8 @@ impl Volume {
         Ok(true)
     }
 
-    /// Reads what is in place; chunks in neighbouring slots are read together, and so are those that the base has.
+    /// Reads what is in place; chunks in neighbouring slots are read together, and so are those
+    /// that the base has.
     fn read_below(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let branch = &line.branch;
         let mut page: Option<(u64, Arc<MapPage>)> = None;
@@ -230,7 +235,8 @@ impl Volume {
         self.read_run(line, offset, run, buf, may_block)
     }
 
-    /// Reads a run into `buf`, from where it starts to the end; `offset` is the volume's byte at the buffer's start.
+    /// Reads a run into `buf`, from where it starts to the end; `offset` is the volume's byte at
+    /// the buffer's start.
     fn read_run(
         &self,
         line: &Line,

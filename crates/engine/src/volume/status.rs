@@ -122,13 +122,15 @@ impl Volume {
         if let Some(at) = &line.at {
             return Ok(walk.moment(at, bytes)? && walk.end_gap()?);
         }
-        // Asked once, before any page: what was acknowledged before is staged, or in every page looked at from here on.
+        // Asked once, before any page: what was acknowledged before is staged, or in every page
+        // looked at from here on.
         let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };
         Ok(all && walk.end_gap()?)
     }
 }
 
-/// The runs of a range of an image; false when the list is full. What is not zeros is told in whole blocks.
+/// The runs of a range of an image; false when the list is full. What is not zeros is told in whole
+/// blocks.
 fn image_runs(image: &Image, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
     let mut at = bytes.start;
     while at < bytes.end {
@@ -150,7 +152,8 @@ struct Walk<'a> {
     volume: &'a Volume,
     line: &'a Line,
     runs: &'a mut Runs,
-    /// Of these bytes, the last ones, the line itself has nothing. The base is asked of all of them at once.
+    /// Of these bytes, the last ones, the line itself has nothing. The base is asked of all of them
+    /// at once.
     gap: Range<u64>,
 }
 
@@ -288,7 +291,8 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// A part of a chunk of which something may be staged. Staging is asked before the map, as by a read.
+    /// A part of a chunk of which something may be staged. Staging is asked before the map, as by a
+    /// read.
     fn staged_part(&mut self, bytes: Range<u64>) -> Result<bool> {
         let (branch, epoch) = (&self.line.branch, self.line.epoch);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);

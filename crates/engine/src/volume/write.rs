@@ -157,7 +157,8 @@ impl Volume {
         Err(busy())
     }
 
-    /// Sequences a discard that is not recorded as such, behind an anchor that keeps what was there. It is one record.
+    /// Sequences a discard that is not recorded as such, behind an anchor that keeps what was
+    /// there. It is one record.
     fn sequence_long_discard(&self, mut request: Request) -> Result<u64> {
         let _alarm = self.core.fault.alarm(PROMISED);
         let branch = self.branch();
@@ -188,8 +189,9 @@ impl Volume {
         sequenced
     }
 
-    /// Brings a chunk of which a part is about to be written into the journal, as the image (or moment) below has
-    /// it: then destage needs no image, which may be gone by then. Who writes here waits until the record is staged.
+    /// Brings a chunk of which a part is about to be written into the journal, as the image (or
+    /// moment) below has it: then destage needs no image, which may be gone by then. Who writes
+    /// here waits until the record is staged.
     pub(super) fn bring_in_chunk(&self, chunk: u64) -> Result<()> {
         let branch = self.branch();
         if self.falls_to_foreign(chunk)?.is_none() {
@@ -280,8 +282,8 @@ impl Volume {
         Ok(Request { offset, len, records, watch: None })
     }
 
-    /// The slots that a record could come to need: one for each chunk that may get content. A discard gives content only to
-    /// the chunks of which it leaves a part.
+    /// The slots that a record could come to need: one for each chunk that may get content. A
+    /// discard gives content only to the chunks of which it leaves a part.
     fn most_slots(&self, kind: Kind, offset: u64, len: u64) -> u16 {
         let chunks = self.branch().chunks(offset, len);
         if kind != Kind::Discard {
@@ -292,8 +294,9 @@ impl Volume {
         if chunks.end - chunks.start == 1 { (head || tail) as u16 } else { head as u16 + tail as u16 }
     }
 
-    /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go of only to wait for
-    /// room. The LSN of the last record, which may still have to be written; 0 when it turned out to need an anchor.
+    /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go
+    /// of only to wait for room. The LSN of the last record, which may still have to be written; 0
+    /// when it turned out to need an anchor.
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
         let _alarm = self.core.fault.alarm(PROMISED);
         let journal = &self.core.journal;
@@ -315,7 +318,8 @@ impl Volume {
                     return Ok(());
                 }
                 if fresh || !checked {
-                    // The size, and whether the volume may be written to at all, count at this instant.
+                    // The size, and whether the volume may be written to at all, count at this
+                    // instant.
                     self.check_writable()?;
                     self.check_range(request.offset, request.len)?;
                     if request.watch.as_ref().is_some_and(Watch::is_disturbed) {
@@ -336,7 +340,8 @@ impl Volume {
                 };
                 if place == Room::Ready {
                     let slots = record.slots as u64;
-                    // Snapshots are sequenced under the same lock: the record is before or after each of them.
+                    // Snapshots are sequenced under the same lock: the record is before or after
+                    // each of them.
                     record.epoch = branch.epoch.load(Ordering::Acquire);
                     room.take(branch, &record, sequencing)?;
                     pages.take(growth(branch, record.kind, record.offset, record.length));
@@ -385,7 +390,8 @@ impl Volume {
         }
     }
 
-    /// Promises the room that recording a request may take in its volume's history (I6), or refuses it as a whole.
+    /// Promises the room that recording a request may take in its volume's history (I6), or refuses
+    /// it as a whole.
     fn promise_room<'a>(
         &'a self,
         held: &mut Option<Sequencing<'a>>,
@@ -410,9 +416,9 @@ impl Volume {
 
     /// Promises the slots that a request could come to need (I6), or refuses it as a whole.
     ///
-    /// One slot per record and chunk is promised, whatever the map says. When much of the pool is promised the need is
-    /// decided exactly, inside the sequencing lock, so that chunks that have a slot can always be overwritten; that holds in the epoch
-    /// that is returned.
+    /// One slot per record and chunk is promised, whatever the map says. When much of the pool is
+    /// promised the need is decided exactly, inside the sequencing lock, so that chunks that have a
+    /// slot can always be overwritten; that holds in the epoch that is returned.
     fn reserve<'a>(
         &'a self,
         held: &mut Option<Sequencing<'a>>,
@@ -433,8 +439,8 @@ impl Volume {
         loop {
             self.core.check_usable()?;
             let sequencing = held.get_or_insert_with(|| journal.sequence());
-            // What is sequenced but not yet staged can't be seen. Of a write that makes the need seem larger than it is; what
-            // may unmap has to be seen.
+            // What is sequenced but not yet staged can't be seen. Of a write that makes the need
+            // seem larger than it is; what may unmap has to be seen.
             let must_see = if quiet { sequencing.last_lsn() } else { sequencing.last_unmapping() };
             if journal.written() < must_see {
                 *held = None;
@@ -490,9 +496,9 @@ impl Volume {
         if self.internal { 0 } else { slots }
     }
 
-    /// The slots that each record of a request needs, given the map and staging as they are. A chunk with a slot that no
-    /// snapshot needs needs none, unless a staged discard may free it first; a chunk that was written to in this epoch and
-    /// is staged has been promised one.
+    /// The slots that each record of a request needs, given the map and staging as they are. A
+    /// chunk with a slot that no snapshot needs needs none, unless a staged discard may free it
+    /// first; a chunk that was written to in this epoch and is staged has been promised one.
     fn exact_need(&self, request: &Request) -> Result<Vec<u16>> {
         let branch = self.branch();
         let epoch = branch.epoch.load(Ordering::Acquire);
@@ -514,8 +520,8 @@ impl Volume {
                     need += 1;
                     continue;
                 }
-                // The map is asked before staging, because that is quicker, and after, because a destage moves chunks
-                // from there to here.
+                // The map is asked before staging, because that is quicker, and after, because a
+                // destage moves chunks from there to here.
                 let known = !counted.insert(chunk)
                     || self.has_own_slot(chunk, epoch)?
                     || branch.staging.touches(start, end, epoch)

@@ -9,7 +9,8 @@ pub fn ranges(difference: &Difference) -> Vec<Range<u64>> {
     difference.ranges().map(Result::unwrap).collect()
 }
 
-/// What differs is named; the ranges are in order, apart, inside; and the runs say the same, however they are cut.
+/// What differs is named; the ranges are in order, apart, inside; and the runs say the same,
+/// however they are cut.
 pub fn assert_covers(difference: &Difference, from: &Volume, to: &Volume) -> Vec<Range<u64>> {
     let got = ranges(difference);
     assert!(got.windows(2).all(|w| w[0].end < w[1].start), "{got:?}");

@@ -1,4 +1,5 @@
-//! What a CDP record's payload says of its sectors, how it is compressed, and how a chunk's checksum follows from it.
+//! What a CDP record's payload says of its sectors, how it is compressed, and how a chunk's
+//! checksum follows from it.
 
 use crate::codec::crc32c;
 use crate::error::{Error, ErrorKind, Result};
@@ -85,7 +86,8 @@ impl Packer {
         Ok(Packer { compression, zstd: zstd.transpose().map_err(failed)?, packed: Vec::new() })
     }
 
-    /// Makes what `out` holds from byte `from` on smaller if it can be, and tells how that was done.
+    /// Makes what `out` holds from byte `from` on smaller if it can be, and tells how that was
+    /// done.
     pub(crate) fn pack(&mut self, out: &mut Vec<u8>, from: usize) -> Compression {
         let (raw, packed) = (&out[from..], &mut self.packed);
         packed.clear();
@@ -165,8 +167,8 @@ fn has_zeros(raw: &[u8]) -> bool {
     })
 }
 
-/// Pairs of (words of zeros, other words), each a number of seven bits a byte, low ones first, and the other words; the last
-/// zeros are left out.
+/// Pairs of (words of zeros, other words), each a number of seven bits a byte, low ones first, and
+/// the other words; the last zeros are left out.
 fn pack_zero_runs(raw: &[u8], out: &mut Vec<u8>) {
     debug_assert_eq!(raw.len() % WORD, 0);
     let words = raw.len() / WORD;
@@ -239,11 +241,12 @@ fn take_number(bytes: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// The CRC32C of a chunk after a part of it, `behind` bytes before its end, was replaced: `before` is its sum before, `old`
-/// and `new` are the part's sums.
+/// The CRC32C of a chunk after a part of it, `behind` bytes before its end, was replaced: `before`
+/// is its sum before, `old` and `new` are the part's sums.
 ///
-/// CRC32C is affine: sums of equally long messages differ by a linear function of the messages' XOR. Zeros in front of the
-/// part change nothing in that difference, and the bytes behind it shift it.
+/// CRC32C is affine: sums of equally long messages differ by a linear function of the messages'
+/// XOR. Zeros in front of the part change nothing in that difference, and the bytes behind it shift
+/// it.
 pub(crate) fn crc_after(before: u32, old: u32, new: u32, behind: u64) -> u32 {
     before ^ shifted(old ^ new, behind)
 }

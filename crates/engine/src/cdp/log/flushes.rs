@@ -30,9 +30,9 @@ impl Flushes {
         Ok(Flushes(Mutex::new(all)))
     }
 
-    /// A flush has succeeded that began at the time and with everything up to the LSN of `point` sequenced, the volume's own
-    /// writes up to `written`. It is a new point if there is anything of the volume that the last one does not cover, as far as
-    /// this life knows.
+    /// A flush has succeeded that began at the time and with everything up to the LSN of `point`
+    /// sequenced, the volume's own writes up to `written`. It is a new point if there is anything
+    /// of the volume that the last one does not cover, as far as this life knows.
     pub(crate) fn add(&self, volume: u64, written: u64, point: FlushPoint) {
         let mut all = self.0.lock();
         let of = all.entry(volume).or_default();
@@ -50,7 +50,8 @@ impl Flushes {
         all.values().filter_map(|of| of.waiting.first()).map(|(_, time)| *time).min()
     }
 
-    /// Puts those that wait into a transaction; with what is returned [`Flushes::stored`] lets go of them.
+    /// Puts those that wait into a transaction; with what is returned [`Flushes::stored`] lets go
+    /// of them.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(u64, u64)>> {
         let all: Vec<(u64, Vec<FlushPoint>)> = {
             let all = self.0.lock();

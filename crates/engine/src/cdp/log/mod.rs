@@ -1,4 +1,5 @@
-//! The CDP log of one branch in memory, as far as it is committed: segments, events, and how far it goes.
+//! The CDP log of one branch in memory, as far as it is committed: segments, events, and how far it
+//! goes.
 
 pub(crate) mod codec;
 pub(crate) mod flushes;
@@ -26,7 +27,8 @@ pub(crate) struct BranchCdp {
     wanted: RwLock<Option<CdpSettings>>,
     /// For the path of writes.
     on: AtomicBool,
-    /// Writes sequenced since the last anchor, one for each chunk that they touch: as many as there will be records.
+    /// Writes sequenced since the last anchor, one for each chunk that they touch: as many as there
+    /// will be records.
     pub(crate) writes: AtomicU64,
     /// The last record since the pool was opened after which the volume holds something else.
     pub(crate) written: AtomicU64,
@@ -40,7 +42,8 @@ pub(crate) struct BranchCdp {
     pub(crate) log: RwLock<LogState>,
     /// Moves whenever what is in place, or the log, moves on.
     pub(crate) version: AtomicU64,
-    /// Commits under way that the log does not know of yet: see [`crate::cdp::write::committing::Committing`].
+    /// Commits under way that the log does not know of yet: see
+    /// [`crate::cdp::write::committing::Committing`].
     pub(crate) committing: AtomicU64,
     pins: Mutex<Pins>,
 }
@@ -61,11 +64,13 @@ pub(crate) struct LogState {
     pub(crate) settings: Option<CdpSettings>,
     /// By LSN.
     pub(crate) events: BTreeMap<u64, Event>,
-    /// The sums of chunks whose last change is recorded: whoever records the next one need not read them whole.
+    /// The sums of chunks whose last change is recorded: whoever records the next one need not read
+    /// them whole.
     pub(crate) sums: HashMap<u64, u32>,
     /// The snapshots that are anchors, as the events say, and at which LSN.
     anchors: BTreeMap<u64, u64>,
-    /// The events that say how it was recorded and how large the volume was: few, among many anchors.
+    /// The events that say how it was recorded and how large the volume was: few, among many
+    /// anchors.
     turns: BTreeMap<u64, Event>,
     /// By number: closed segments of the branch's own, and runs in shared segments. LSNs grow with
     /// the number.
@@ -151,7 +156,8 @@ impl BranchCdp {
         self.anchored.store(time, Ordering::Relaxed);
     }
 
-    /// Keeps a moment from expiring. False when that comes too late: it is held all the same, but what it needs may be gone.
+    /// Keeps a moment from expiring. False when that comes too late: it is held all the same, but
+    /// what it needs may be gone.
     pub(crate) fn pin(&self, lsn: u64) -> bool {
         let mut pins = self.pins.lock();
         *pins.held.entry(lsn).or_insert(0) += 1;
@@ -173,8 +179,8 @@ impl BranchCdp {
         self.pins.lock().held.keys().next().copied()
     }
 
-    /// Asks before anything of the moments before `lsn` is forgotten; false when something rests on one of them. From here on
-    /// they can't be pinned any more.
+    /// Asks before anything of the moments before `lsn` is forgotten; false when something rests on
+    /// one of them. From here on they can't be pinned any more.
     pub(crate) fn may_forget(&self, lsn: u64) -> bool {
         let mut pins = self.pins.lock();
         let free = pins.held.keys().next().is_none_or(|oldest| *oldest >= lsn);
@@ -215,7 +221,8 @@ impl BranchCdp {
             let open = log.open.as_ref().filter(|open| touches(&open.record));
             (sealed, open.map(next).transpose()?.flatten())
         };
-        // Each has an index of its own: those that can't have an earlier page than was found are not asked.
+        // Each has an index of its own: those that can't have an earlier page than was found are
+        // not asked.
         sealed.sort_unstable_by_key(|segment| segment.record.chunks.0);
         let mut best = open.unwrap_or(pages.end);
         for segment in sealed {

@@ -1,4 +1,5 @@
-//! The CDP log on disk: records, the index behind them, and the head of a segment. Little-endian; FORMAT.md has the tables.
+//! The CDP log on disk: records, the index behind them, and the head of a segment. Little-endian;
+//! FORMAT.md has the tables.
 //!
 //! A record is a 64-byte header and its payload, padded to 8 bytes:
 //!
@@ -19,8 +20,8 @@
 //! | 57 | compression |
 //! | 58..64 | zeros |
 //!
-//! The index repeats, sorted by (chunk, LSN), all but the payload: with it what is lost with a damaged record is known, and
-//! with the records a damaged index can be made anew.
+//! The index repeats, sorted by (chunk, LSN), all but the payload: with it what is lost with a
+//! damaged record is known, and with the records a damaged index can be made anew.
 
 use crate::codec::{Reader, Writer, align_up, crc32c};
 use crate::settings::{Compression, Encoding};
@@ -116,7 +117,8 @@ impl Entry {
     }
 }
 
-/// Appends a record. `payload` appends what it holds and tells how that is compressed; `entry` gets to know both.
+/// Appends a record. `payload` appends what it holds and tells how that is compressed; `entry` gets
+/// to know both.
 pub(crate) fn put_record(
     entry: &mut Entry,
     epoch: u32,
@@ -145,8 +147,8 @@ pub(crate) struct Decoded<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Decodes the record at the start of `bytes`, which lies at byte `at` of the segment; `None` unless every field makes sense
-/// and the sum verifies.
+/// Decodes the record at the start of `bytes`, which lies at byte `at` of the segment; `None`
+/// unless every field makes sense and the sum verifies.
 pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<'_>> {
     let mut r = Reader::new(bytes);
     if r.u32()? != RECORD_MAGIC {
@@ -191,7 +193,8 @@ pub(crate) fn thing_at(bytes: &[u8]) -> Option<Thing> {
 
 /// Appends an index of `entries`, which are sorted by (chunk, LSN), in whole blocks.
 ///
-/// A block: magic `HCDI` (4), CRC32C of what follows XOR the salt (4), number of entries (2), zeros (6), entries, zeros.
+/// A block: magic `HCDI` (4), CRC32C of what follows XOR the salt (4), number of entries (2), zeros
+/// (6), entries, zeros.
 pub(crate) fn put_index(entries: &[Entry], salt: u32, out: &mut Vec<u8>) {
     for of_block in entries.chunks(ENTRIES) {
         let start = out.len();
@@ -247,8 +250,8 @@ pub(crate) struct SegmentHead {
 }
 
 impl SegmentHead {
-    /// Magic `HCDS` (4), CRC32C of what follows (4), version (1), zeros (3), edition (4), branch (8), number (8), pool (16),
-    /// zeros (16).
+    /// Magic `HCDS` (4), CRC32C of what follows (4), version (1), zeros (3), edition (4), branch
+    /// (8), number (8), pool (16), zeros (16).
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(SEGMENT_MAGIC).u32(0).u8(VERSION).bytes(&[0; 3]).u32(self.edition);
@@ -269,7 +272,8 @@ impl SegmentHead {
         (fits && padding == [0; 3] && rest == [0; 16]).then_some(SegmentHead { pool, branch, seq, edition })
     }
 
-    /// Mixed into all sums of the segment, so that no client's data, not even a stored log, passes for a part of it.
+    /// Mixed into all sums of the segment, so that no client's data, not even a stored log, passes
+    /// for a part of it.
     pub(crate) fn salt(&self) -> u32 {
         crc32c(&self.encode())
     }

@@ -1,7 +1,9 @@
-//! Segments of a CDP log: finding records by the index, reading them, and going on without the index where it is damaged.
+//! Segments of a CDP log: finding records by the index, reading them, and going on without the
+//! index where it is damaged.
 //!
-//! A segment is a head, then groups: records, zeros up to a multiple of 4 KiB, the group's index. What was synced shares no
-//! block with what comes later. When a segment is full an index of all its records closes it, unless it is one group.
+//! A segment is a head, then groups: records, zeros up to a multiple of 4 KiB, the group's index.
+//! What was synced shares no block with what comes later. When a segment is full an index of all
+//! its records closes it, unless it is one group.
 //!
 //! A *run* is the same in little: the records of one branch and one batch, and their index, in a
 //! segment that all branches share ([`crate::cdp::write::runs`]).
@@ -47,7 +49,8 @@ type HeldBlock = (u64, Vec<Entry>);
 pub(crate) struct Sealed {
     pub(crate) file: SegmentFile,
     pub(crate) record: SegmentRecord,
-    /// The last keys of blocks of the index that were looked at: with them a search reads one block, mostly.
+    /// The last keys of blocks of the index that were looked at: with them a search reads one
+    /// block, mostly.
     fences: Mutex<HashMap<u64, (u64, u64)>>,
     /// All entries, made of the records because the index is damaged; `None`: they don't suffice.
     rebuilt: OnceLock<Option<Vec<Entry>>>,
@@ -160,7 +163,8 @@ impl SegmentDisk {
         decode_block(&block, self.salt)
     }
 
-    /// The entries of all records in a part of the file, by the records themselves; those that are damaged are missing.
+    /// The entries of all records in a part of the file, by the records themselves; those that are
+    /// damaged are missing.
     pub(crate) fn scan(&self, part: std::ops::Range<u64>) -> Result<Vec<Entry>> {
         let mut bytes = vec![0; (part.end - part.start) as usize];
         let failed = |e| Error::io(format!("read {}", self.name()), e);
@@ -244,8 +248,8 @@ impl Sealed {
         }
     }
 
-    /// The first block of the index whose last entry is not below `key`, and its entries if there is one; `None` when the
-    /// index is damaged.
+    /// The first block of the index whose last entry is not below `key`, and its entries if there
+    /// is one; `None` when the index is damaged.
     fn first_block(&self, file: &SegmentDisk, key: (u64, u64)) -> Option<(u64, Option<HeldBlock>)> {
         let (mut low, mut high) = (0, self.blocks());
         let mut held = None;

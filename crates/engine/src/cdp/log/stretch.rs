@@ -17,7 +17,8 @@ pub(crate) struct Stretch {
 }
 
 impl Stretch {
-    /// What has to be promised for a record at `place` beside what it takes itself, when batches have `batch` bytes.
+    /// What has to be promised for a record at `place` beside what it takes itself, when batches
+    /// have `batch` bytes.
     pub(crate) fn extend(&mut self, place: &Place, batch: u64) -> u64 {
         let part = place.at / batch.max(1);
         if (self.segment, self.part) == (place.segment, part) && place.cut <= self.after {
@@ -28,8 +29,9 @@ impl Stretch {
     }
 }
 
-/// Bytes that a group can take beside its records and their entries: the rest of two blocks. And the two segments that it may lie
-/// in: their heads, the rest of the first one's last group, the rests of their closing indexes.
+/// Bytes that a group can take beside its records and their entries: the rest of two blocks. And
+/// the two segments that it may lie in: their heads, the rest of the first one's last group, the
+/// rests of their closing indexes.
 pub(crate) const GROUP_ROOM: u64 = 8 * BLOCK_LEN as u64;
 
 /// A stretch of the journal as long as a batch can be cut into two batches.

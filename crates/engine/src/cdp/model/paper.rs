@@ -1,6 +1,7 @@
-//! The paper's own numbers. It gives the optima of its figures but not all that they follow from: of the constants of
-//! [`Constants`] only the block size is printed. So each test first works out what the others must have been, shows how
-//! far the figures determine that, and then gets the figures from it.
+//! The paper's own numbers. It gives the optima of its figures but not all that they follow from:
+//! of the constants of [`Constants`] only the block size is printed. So each test first works out
+//! what the others must have been, shows how far the figures determine that, and then gets the
+//! figures from it.
 
 use super::*;
 
@@ -12,13 +13,14 @@ const FIGURE_12: (f64, f64) = (1e3, 227_629.0);
 const FIGURE_13: (f64, f64) = (1e7, 225_471.0);
 const GIGABYTE_PRICE: f64 = 10.0;
 
-/// *ρ*: time to decode and XOR a parity, in units of the time to read a block. Of equation 8's five inputs only this
-/// and *C* are left when everything that cancels has: d₀² = C·(1 + 4/(ρ + 1/C)).
+/// *ρ*: time to decode and XOR a parity, in units of the time to read a block. Of equation 8's five
+/// inputs only this and *C* are left when everything that cancels has: d₀² = C·(1 + 4/(ρ + 1/C)).
 fn rho_for(d: f64, ratio: f64) -> f64 {
     4.0 * ratio / (d * d - ratio) - 1.0 / ratio
 }
 
-/// The compression ratio that gives *d* when decoding takes no time at all (ρ = 0): the positive root of 4C² + C = d².
+/// The compression ratio that gives *d* when decoding takes no time at all (ρ = 0): the positive
+/// root of 4C² + C = d².
 fn least_ratio(d: f64) -> f64 {
     ((1.0 + 16.0 * d * d).sqrt() - 1.0) / 8.0
 }
@@ -28,8 +30,9 @@ fn constants(s_blk: f64, ratio: f64, rho: f64, io_rate: f64) -> Constants {
     Constants { s_blk, s_log: s_blk / ratio, t_dec: busy * 0.75, t_xor: busy * 0.25, io_rate }
 }
 
-/// d = 77, 86, 94. Left out: the compression ratio *C*, and *T_dec* + *T_xor* against the time to read a block (ρ).
-/// One follows from the other: any *C* from about d/2 on has its ρ. The I/O rate alone changes nothing.
+/// d = 77, 86, 94. Left out: the compression ratio *C*, and *T_dec* + *T_xor* against the time to
+/// read a block (ρ). One follows from the other: any *C* from about d/2 on has its ρ. The I/O rate
+/// alone changes nothing.
 #[test]
 fn lengths_of_figures_9_to_11() {
     for ((s_blk, d), least) in LENGTHS.into_iter().zip([38.375, 42.875, 46.875]) {
@@ -47,8 +50,8 @@ fn lengths_of_figures_9_to_11() {
     }
 }
 
-/// With one ratio for all three, what the figures say of decoding is that its time grows with the block, but less than
-/// in proportion: the reason that the paper gives for the growth of *d*.
+/// With one ratio for all three, what the figures say of decoding is that its time grows with the
+/// block, but less than in proportion: the reason that the paper gives for the growth of *d*.
 #[test]
 fn decoding_grows_less_than_the_block() {
     for ratio in [50.0, 80.0] {
@@ -59,8 +62,8 @@ fn decoding_grows_less_than_the_block() {
     }
 }
 
-/// The text, though, says that the experiments used 71, 79, 85, 91 and 94 for 4 to 64 KiB: figures 9 and 10 are not
-/// those. The same holds for them.
+/// The text, though, says that the experiments used 71, 79, 85, 91 and 94 for 4 to 64 KiB: figures
+/// 9 and 10 are not those. The same holds for them.
 #[test]
 fn lengths_of_the_experiments() {
     for (s_blk, d) in [(4096.0, 71), (8192.0, 79), (16384.0, 85), (32768.0, 91), (65536.0, 94)] {
@@ -74,8 +77,8 @@ fn weights(hour: f64, gigabyte: f64) -> Weights {
     Weights { beta: hour / 3600.0, gamma: GIGABYTE_PRICE / gigabyte }
 }
 
-/// From equation 12, M₀² = (S_blk·N·W_total / e₁) · (2/IO_rate + 4γ/β): in the ratio of two optima that differ in β
-/// alone everything but the I/O rate cancels.
+/// From equation 12, M₀² = (S_blk·N·W_total / e₁) · (2/IO_rate + 4γ/β): in the ratio of two optima
+/// that differ in β alone everything but the I/O rate cancels.
 fn implied_io_rate(gigabyte: f64) -> f64 {
     let price = |hour| {
         let Weights { beta, gamma } = weights(hour, gigabyte);
@@ -85,14 +88,15 @@ fn implied_io_rate(gigabyte: f64) -> f64 {
     2.0 * (ratio - 1.0) / (price(FIGURE_12.0) - ratio * price(FIGURE_13.0))
 }
 
-/// N·W_total / e₁, in blocks times writes a day, by second: the other quantity that the two figures depend on.
+/// N·W_total / e₁, in blocks times writes a day, by second: the other quantity that the two figures
+/// depend on.
 fn implied_load(io_rate: f64, gigabyte: f64) -> f64 {
     let Weights { beta, gamma } = weights(FIGURE_13.0, gigabyte);
     FIGURE_13.1.powi(2) / (S_BLK * (2.0 / io_rate + 4.0 * gamma / beta))
 }
 
-/// M = 227,629 and 225,471. Left out: *IO_rate*, which the two determine, and *N*, *W_total* and *e₁*, of which they
-/// determine only N·W_total/e₁.
+/// M = 227,629 and 225,471. Left out: *IO_rate*, which the two determine, and *N*, *W_total* and
+/// *e₁*, of which they determine only N·W_total/e₁.
 #[test]
 fn intervals_of_figures_12_and_13() {
     for (gigabyte, io_rate, load) in [(1e9, 267_200.0, 1.658e12), ((1u64 << 30) as f64, 286_900.0, 1.780e12)]
@@ -102,7 +106,8 @@ fn intervals_of_figures_12_and_13() {
         assert!((implied.1 / load - 1.0).abs() < 0.001, "{implied:?}");
         // 65 to 70 blocks of 4 KiB a second: a disk that seeks for each.
         assert!((65.0..=70.5).contains(&(implied.0 / S_BLK)), "{}", implied.0 / S_BLK);
-        // Whatever part of the product each of the three is; C = 50 makes it the machine of figure 9.
+        // Whatever part of the product each of the three is; C = 50 makes it the machine of figure
+        // 9.
         for ratio in [least_ratio(77.0), 50.0, 100.0] {
             let constants = constants(S_BLK, ratio, rho_for(77.0, ratio).max(0.0), implied.0);
             for w_total in [5e9 / S_BLK, 3e7] {
@@ -116,8 +121,9 @@ fn intervals_of_figures_12_and_13() {
     }
 }
 
-/// What the paper concludes from the two figures, that a dear downtime asks for more snapshots, is hardly in them: a
-/// price ten thousand times as high moves *M* by one per cent. On a disk that reads 60 MB/s it would be a factor of 2.3.
+/// What the paper concludes from the two figures, that a dear downtime asks for more snapshots, is
+/// hardly in them: a price ten thousand times as high moves *M* by one per cent. On a disk that
+/// reads 60 MB/s it would be a factor of 2.3.
 #[test]
 fn a_faster_disk_would_have_shown_more() {
     let constants = constants(S_BLK, 50.0, rho_for(77.0, 50.0), 60e6);

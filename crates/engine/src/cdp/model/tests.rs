@@ -11,7 +11,8 @@ fn volume() -> VolumeModel {
     VolumeModel::new(CONSTANTS, LOAD, WEIGHTS).unwrap()
 }
 
-/// Equation 4 against the mean it approximates: moments spread evenly, each reached from its nearer end.
+/// Equation 4 against the mean it approximates: moments spread evenly, each reached from its nearer
+/// end.
 #[test]
 fn expected_steps_are_a_quarter_of_the_distance() {
     for d in 1u32..500 {
@@ -32,7 +33,8 @@ fn the_best_length_is_the_minimum() {
             cost(a).total_cmp(&cost(b))
         });
         let least = u64::from(least.unwrap());
-        // F is flat around its minimum, and not symmetric: the closest whole number to d0 may be its neighbour's equal.
+        // F is flat around its minimum, and not symmetric: the closest whole number to d0 may be
+        // its neighbour's equal.
         assert!(best.abs_diff(least) <= 1, "{best} and {least}");
         assert!(model.cost(best as f64) <= model.cost(least as f64) * 1.0001);
     }

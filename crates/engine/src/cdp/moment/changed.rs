@@ -29,13 +29,14 @@ struct Step<'a> {
     chunk: u64,
     /// Entries of that chunk.
     of_chunk: usize,
-    /// There were more than are looked at: it counts as a whole, and the segment is looked at from here on.
+    /// There were more than are looked at: it counts as a whole, and the segment is looked at from
+    /// here on.
     go_on: Option<u64>,
 }
 
 impl Recorded {
-    /// Of two moments in any order; `u64::MAX` is now, whenever that is. [`ErrorKind::Unsupported`] where not everything was
-    /// recorded, or is not known any more.
+    /// Of two moments in any order; `u64::MAX` is now, whenever that is. [`ErrorKind::Unsupported`]
+    /// where not everything was recorded, or is not known any more.
     pub(crate) fn between(branch: &Arc<Branch>, one: u64, other: u64) -> Result<Recorded> {
         let lsns = one.min(other).saturating_add(1)..=one.max(other);
         let recorded = Recorded { branch: branch.clone(), lsns };
@@ -65,8 +66,8 @@ impl Recorded {
         Err(Error::new(ErrorKind::Unsupported, format!("compare a moment with another state: {why}")))
     }
 
-    /// The parts of `bytes` (and perhaps others) that were written to, in any order, also more than once. Shortens `bytes` to
-    /// what the answer covers: a bounded piece of work.
+    /// The parts of `bytes` (and perhaps others) that were written to, in any order, also more than
+    /// once. Shortens `bytes` to what the answer covers: a bounded piece of work.
     pub(crate) fn touched(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut found = self.records(bytes)?;
         found.extend(self.emptied());

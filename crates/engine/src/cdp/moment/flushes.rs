@@ -1,8 +1,9 @@
-//! Flush points: moments at which all that a volume had acknowledged was durable, for going back to the last of them.
+//! Flush points: moments at which all that a volume had acknowledged was durable, for going back to
+//! the last of them.
 //!
-//! They wait in memory until some commit takes them along. A crash loses those that wait: going back to the last flush
-//! before a moment then leads to an older one. What a flush covers has to be durable before it is one, so no LSN of a point
-//! that is kept is ever given to something else.
+//! They wait in memory until some commit takes them along. A crash loses those that wait: going
+//! back to the last flush before a moment then leads to an older one. What a flush covers has to be
+//! durable before it is one, so no LSN of a point that is kept is ever given to something else.
 
 use crate::catalog::FlushPoint;
 use crate::core::Core;

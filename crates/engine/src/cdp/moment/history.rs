@@ -1,4 +1,5 @@
-//! Looking back: what of a volume's past can be gone back to, when a range of it changed, and records to measure with.
+//! Looking back: what of a volume's past can be gone back to, when a range of it changed, and
+//! records to measure with.
 
 use crate::branch::Branch;
 use crate::catalog::{Event, SegmentRecord};
@@ -23,7 +24,8 @@ impl Destager {
         self.destage_to(lsn)
     }
 
-    /// The same for what is not later than a time, batch by batch: where a client goes on writing, that is less than all.
+    /// The same for what is not later than a time, batch by batch: where a client goes on writing,
+    /// that is less than all.
     pub(crate) fn record_until_time(&self, time: u64) -> Result<()> {
         let last = self.core.journal.last().0;
         let is_recorded = || {
@@ -44,7 +46,8 @@ impl Destager {
 /// The anchors of a log: (LSN, time, snapshot).
 pub(crate) fn anchors_of(log: &LogState) -> Vec<(u64, u64, u64)> {
     let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
-        // Moments before the floor are gone, though what lies behind it may still need their anchor.
+        // Moments before the floor are gone, though what lies behind it may still need their
+        // anchor.
         Event::Anchor { snapshot, time, .. } if *lsn >= log.floor() => Some((*lsn, *time, *snapshot)),
         _ => None,
     });
@@ -96,8 +99,8 @@ impl LogState {
 }
 
 impl Branch {
-    /// Adds changes, at least the oldest `limit` of this branch if there are so many. A batch that fills several segments has
-    /// its oldest LSNs in each of them.
+    /// Adds changes, at least the oldest `limit` of this branch if there are so many. A batch that
+    /// fills several segments has its oldest LSNs in each of them.
     pub(crate) fn changes(
         &self,
         bytes: &Range<u64>,

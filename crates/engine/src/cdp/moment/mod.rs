@@ -20,7 +20,8 @@ use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::world::derived_uuid;
 use std::sync::Arc;
 
-/// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them again.
+/// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them
+/// again.
 const CACHED_BYTES: usize = 1 << 20;
 
 /// The identity of the device that shows a volume at an LSN: the same whenever it is opened.
@@ -29,7 +30,8 @@ pub fn moment_uuid(volume: &[u8; 16], lsn: u64) -> [u8; 16] {
 }
 
 impl At {
-    /// Fills `out` from byte `offset`. False where something has to be reconstructed, and that may not be.
+    /// Fills `out` from byte `offset`. False where something has to be reconstructed, and that may
+    /// not be.
     pub(crate) fn read(&self, core: &Core, out: &mut [u8], offset: u64, may_block: bool) -> Result<bool> {
         let size = self.branch.chunk_size();
         let mut done = 0;

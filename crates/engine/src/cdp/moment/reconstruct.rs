@@ -1,4 +1,5 @@
-//! Finding a chunk as it was: from the nearer anchor, forward or backward over the records between, and checked.
+//! Finding a chunk as it was: from the nearer anchor, forward or backward over the records between,
+//! and checked.
 
 use super::replay::Way;
 use crate::branch::{Branch, Line};
@@ -24,8 +25,9 @@ enum Start {
     Head(u64),
 }
 
-/// Of all the reasons why no way leads there: the first, but what may pass (an image that is away, a physical volume that does
-/// not answer) comes before what is lost. Nothing is lost while a way may open again.
+/// Of all the reasons why no way leads there: the first, but what may pass (an image that is away,
+/// a physical volume that does not answer) comes before what is lost. Nothing is lost while a way
+/// may open again.
 fn note(why: &mut Option<Error>, error: Error) {
     let passes = |error: &Error| !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Corrupt);
     if why.as_ref().is_none_or(|first| passes(&error) && !passes(first)) {
@@ -34,8 +36,8 @@ fn note(why: &mut Option<Error>, error: Error) {
 }
 
 impl LogState {
-    /// Where reconstructions of a moment can start: before it (nearest first) and after it; none when nothing was recorded
-    /// then.
+    /// Where reconstructions of a moment can start: before it (nearest first) and after it; none
+    /// when nothing was recorded then.
     fn starts(&self, lsn: u64, version: u64) -> Option<(Vec<Start>, Vec<Start>)> {
         let began = self.recording_since(lsn)?;
         let anchor = |(at, event): (&u64, &Event)| match event {
@@ -90,7 +92,8 @@ impl LogState {
 }
 
 impl Core {
-    /// A chunk as it was on `branch` right after the record with `lsn`; all up to there must be carried out.
+    /// A chunk as it was on `branch` right after the record with `lsn`; all up to there must be
+    /// carried out.
     pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: u64) -> Result<Vec<u8>> {
         self.check_histories()?;
         loop {
@@ -170,7 +173,8 @@ impl Core {
         before: Option<(Start, Result<Way>)>,
         after: Option<(Start, Result<Way>)>,
     ) -> Result<Vec<u8>> {
-        // The last step before the moment and the first one after it know what the chunk was in between.
+        // The last step before the moment and the first one after it know what the chunk was in
+        // between.
         let known = |way: &Option<(Start, Result<Way>)>| way.as_ref()?.1.as_ref().ok()?.sum;
         let sum = known(&before).or_else(|| known(&after));
         let mut ways: Vec<(Start, Result<Way>)> = before.into_iter().chain(after).collect();
@@ -213,8 +217,8 @@ impl Core {
         Ok(content)
     }
 
-    /// What is in place on a branch now, whole though it may be in the middle of being overwritten. Refused when it is of
-    /// another version.
+    /// What is in place on a branch now, whole though it may be in the middle of being overwritten.
+    /// Refused when it is of another version.
     fn head_chunk(&self, branch: &Arc<Branch>, chunk: u64, version: u64) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let applying = branch.cdp.log.read().applying.clone();

@@ -1,7 +1,8 @@
-//! The way from an anchor to a moment: what changed one chunk between the two, one step after another, in either direction.
+//! The way from an anchor to a moment: what changed one chunk between the two, one step after
+//! another, in either direction.
 //!
-//! Memory does not grow with the number of steps: what the index says of many records is looked up segment by segment, first to
-//! count them, and once more when the way is gone.
+//! Memory does not grow with the number of steps: what the index says of many records is looked up
+//! segment by segment, first to count them, and once more when the way is gone.
 
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::BranchCdp;
@@ -26,8 +27,8 @@ struct Part {
     sealed: Option<Arc<Sealed>>,
 }
 
-/// All records of a chunk with LSNs in a range. What the segments of a log have of one chunk is in order: it was appended in
-/// order.
+/// All records of a chunk with LSNs in a range. What the segments of a log have of one chunk is in
+/// order: it was appended in order.
 struct Records {
     chunk: u64,
     lsns: RangeInclusive<u64>,
@@ -38,7 +39,8 @@ struct Records {
 pub(super) struct Way {
     forward: bool,
     records: Records,
-    /// Bytes of the chunk that became zeros, and at which LSN, in the order in which the way is gone.
+    /// Bytes of the chunk that became zeros, and at which LSN, in the order in which the way is
+    /// gone.
     emptied: Vec<(u64, Range<usize>)>,
     /// Steps in all.
     pub(super) len: usize,
@@ -49,7 +51,8 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// The way over what was recorded of `chunk` in `lsns` and over what `emptied` parts of it, oldest first.
+    /// The way over what was recorded of `chunk` in `lsns` and over what `emptied` parts of it,
+    /// oldest first.
     pub(super) fn new(
         cdp: &BranchCdp,
         chunk: (u64, u64),
@@ -77,7 +80,8 @@ impl Way {
         if !forward && !emptied.is_empty() {
             obstacle.get_or_insert_with(|| "a discard".to_owned());
         }
-        // Backward nothing is known of what was emptied, and forward only if that was the whole chunk.
+        // Backward nothing is known of what was emptied, and forward only if that was the whole
+        // chunk.
         let last = if forward { emptied.last() } else { emptied.first() };
         let is_nearer = |at: u64| nearest.is_none_or(|record| (at > record.lsn) == forward);
         let sum = match last.filter(|(at, _)| is_nearer(*at)) {
@@ -127,7 +131,8 @@ impl Way {
         emptied.try_for_each(|discard| self.empty(content, discard, &mut known))
     }
 
-    /// A part of the chunk becomes zeros. Its sum is not known any more then, so what was there is looked at before.
+    /// A part of the chunk becomes zeros. Its sum is not known any more then, so what was there is
+    /// looked at before.
     fn empty(
         &self,
         content: &mut [u8],

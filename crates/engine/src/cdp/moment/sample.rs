@@ -1,4 +1,5 @@
-//! Records to measure with: what decoding one and applying it takes is for somebody with a clock to find out.
+//! Records to measure with: what decoding one and applying it takes is for somebody with a clock to
+//! find out.
 
 use crate::cdp::log::codec::{Packer, unpack};
 use crate::cdp::log::record::{Entry, HEADER_LEN};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 /// A volume's past on one branch.
 pub(crate) struct Stretch {
     pub(crate) branch: Arc<Branch>,
-    /// (LSN, time) from which on nothing was recorded there any more: CDP was switched off, or the volume went over to another
-    /// branch. `None` while it goes on.
+    /// (LSN, time) from which on nothing was recorded there any more: CDP was switched off, or the
+    /// volume went over to another branch. `None` while it goes on.
     pub(crate) until: Option<(u64, u64)>,
     /// A younger one has expired: this one has, too, whatever is wanted now.
     pub(crate) outlived: bool,

@@ -1,11 +1,11 @@
 //! Where a moment may show anything, found without reconstructing it: for block status.
 //!
 //! What is told is never less than what there is. A chunk at a moment is the chunk at the anchor
-//! before, with the records between the two applied ([`crate::cdp::moment::reconstruct`]). So where nothing is
-//! recorded between them it is what the anchor's epoch has of it, by the map; where something is,
-//! it counts as data, whatever that was. What an event emptied in between (a long discard, a
-//! smaller size) and no record touched is zeros: records may have come before or after, so one is
-//! enough to decide against zeros.
+//! before, with the records between the two applied ([`crate::cdp::moment::reconstruct`]). So where
+//! nothing is recorded between them it is what the anchor's epoch has of it, by the map; where
+//! something is, it counts as data, whatever that was. What an event emptied in between (a long
+//! discard, a smaller size) and no record touched is zeros: records may have come before or after,
+//! so one is enough to decide against zeros.
 //!
 //! The oldest moments of a history have no anchor before them any more; they are found backward,
 //! from anchors behind them, or from what is in place. A chunk that was not recorded since then is

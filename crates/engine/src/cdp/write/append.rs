@@ -1,4 +1,5 @@
-//! Appending to a branch's log: what a batch adds, written and synced before the commit that makes it count.
+//! Appending to a branch's log: what a batch adds, written and synced before the commit that makes
+//! it count.
 
 use crate::branch::Branch;
 use crate::catalog::{GroupRecord, RunRecord, SegmentRecord, Txn};
@@ -15,7 +16,8 @@ use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
 use std::sync::Arc;
 
-/// Segments are closed when they have so many bytes, or as many as a journal segment if that is less.
+/// Segments are closed when they have so many bytes, or as many as a journal segment if that is
+/// less.
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
 /// A segment of a history with a limit in bytes is closed at this part of the limit, but never
 /// below [`MIN_SEGMENT`].
@@ -25,7 +27,8 @@ const MIN_SEGMENT: u64 = 256 << 10;
 pub(crate) const MAX_RECORDS: u64 = 64 << 10;
 /// The least that [`MAX_RECORDS`] shrinks to, where very many branches are recorded.
 pub(crate) const LEAST_RECORDS: u64 = 512;
-/// So much is gathered before it is written, in one request: a disk does not get through many small ones at its full speed.
+/// So much is gathered before it is written, in one request: a disk does not get through many small
+/// ones at its full speed.
 const PIECE: usize = 2 << 20;
 /// Pieces that may wait while another one is written.
 pub(crate) const WAITING: usize = 1;
@@ -150,7 +153,8 @@ impl Draft {
         self.file.salt()
     }
 
-    /// Adds a record; its place is found here, and `payload` adds what it holds and tells how that is compressed.
+    /// Adds a record; its place is found here, and `payload` adds what it holds and tells how that
+    /// is compressed.
     pub(crate) fn push(
         &mut self,
         lane: &mut Lane,
@@ -327,7 +331,8 @@ pub(crate) struct Appender {
     purpose: SyncPurpose,
 }
 
-/// Where what is appended to a log goes: the number of the next segment; and the number, edition and length of the open one.
+/// Where what is appended to a log goes: the number of the next segment; and the number, edition
+/// and length of the open one.
 type LogEnd = (u64, Option<(u64, u32, u64)>);
 
 fn end_of(log: &LogState) -> LogEnd {
@@ -414,7 +419,8 @@ impl Appender {
         self.from == end_of(&log) && log.settings == Some(self.settings)
     }
 
-    /// Waits until what was gathered for the disk is there; tells how many bytes are, behind where the log ends.
+    /// Waits until what was gathered for the disk is there; tells how many bytes are, behind where
+    /// the log ends.
     pub(crate) fn settle(&mut self) -> Result<u64> {
         self.lane.settle()?;
         let written = self.sealed.iter().chain(&self.current).map(|draft| draft.written).sum::<u64>();
@@ -549,8 +555,8 @@ impl Appended {
         Ok(())
     }
 
-    /// Shows it to readers, after the commit and before anything of the batch is to be found in the map. `applying` is what
-    /// will be written over what is in place.
+    /// Shows it to readers, after the commit and before anything of the batch is to be found in the
+    /// map. `applying` is what will be written over what is in place.
     pub(crate) fn publish(self, shared: &SharedLog, applying: Applying) {
         if let Added::Run { file, record } = &self.added {
             shared.added(file, record.end);

@@ -1,14 +1,16 @@
-//! The room that histories are promised in the data directory's file system, before a write is acknowledged (I6).
+//! The room that histories are promised in the data directory's file system, before a write is
+//! acknowledged (I6).
 //!
-//! What a journal record will take in the log is known only when it is destaged: how well it compresses, which batch it is part
-//! of. Promised is the most that it can be, and what is left over comes back with the commit that follows the batch. A log
-//! grows by
+//! What a journal record will take in the log is known only when it is destaged: how well it
+//! compresses, which batch it is part of. Promised is the most that it can be, and what is left
+//! over comes back with the commit that follows the batch. A log grows by
 //!
-//! - for each record its header and its payload, which is no longer than the range that it is about, and an entry in the
-//!   index of its group;
+//! - for each record its header and its payload, which is no longer than the range that it is
+//!   about, and an entry in the index of its group;
 //! - for each batch the blocks that its group and that group's index do not fill;
-//! - for each segment its head, and the index that closes it. A segment is closed long after its first records came: for
-//!   as long as it is open, the index of what it has stays promised ([`crate::cdp::log::stretch::index_room`]).
+//! - for each segment its head, and the index that closes it. A segment is closed long after its
+//!   first records came: for as long as it is open, the index of what it has stays promised
+//!   ([`crate::cdp::log::stretch::index_room`]).
 
 use crate::branch::Branch;
 use crate::cdp::log::record::{BLOCK_LEN, ENTRIES, HEADER_LEN};
@@ -27,7 +29,8 @@ const RECORD_ROOM: u64 = HEADER_LEN as u64 + 2 * (BLOCK_LEN as u64).div_ceil(ENT
 /// a segment is closed by 256 KiB at least, or by 512 records, for which as much was promised.
 const SEGMENT_PARTS: u64 = 8;
 
-/// The most bytes that a record of the journal adds to the log of its branch, but for [`STRETCH_ROOM`].
+/// The most bytes that a record of the journal adds to the log of its branch, but for
+/// [`STRETCH_ROOM`].
 fn record_room(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u64 {
     if kind == Kind::Discard && length > LONG_DISCARD {
         return 0;
@@ -47,8 +50,8 @@ pub(crate) fn promised(branch: &Branch, record: (Kind, u64, u64), place: &Place,
     if room == 0 { 0 } else { room + branch.cdp.stretch.lock().extend(place, batch) }
 }
 
-/// The room that was promised to the records of a request. Dropped under the sequencing lock, once the last of them is
-/// sequenced: what none of them took is given back.
+/// The room that was promised to the records of a request. Dropped under the sequencing lock, once
+/// the last of them is sequenced: what none of them took is given back.
 pub(crate) struct Room<'a> {
     core: &'a Core,
     /// Promised, and not taken yet.
@@ -78,7 +81,8 @@ impl<'a> Room<'a> {
         promised.then(|| Room { core, left, taken: 0, last: 0 })
     }
 
-    /// Takes what the next record needs, which is about to be sequenced: whether it will be recorded is known now.
+    /// Takes what the next record needs, which is about to be sequenced: whether it will be
+    /// recorded is known now.
     pub(crate) fn take(&mut self, branch: &Branch, record: &Record, next: &Sequencing<'_>) -> Result<()> {
         if !branch.cdp.is_on() {
             return Ok(());
@@ -168,8 +172,8 @@ mod tests {
             self.dir.list().unwrap().iter().map(len).sum()
         }
 
-        /// Appends a batch of records, of so many sectors at so many; by how much it made the log, and what closing it takes, longer,
-        /// and how much of that was promised.
+        /// Appends a batch of records, of so many sectors at so many; by how much it made the log,
+        /// and what closing it takes, longer, and how much of that was promised.
         fn append(&mut self, records: &[(u64, u64)], rng: &SplitMix) -> (i64, u64) {
             let (before, mut promised) = (self.bytes(), GROUP_ROOM);
             let mut appender = Appender::new(&self.branch, self.shelf.clone(), self.settings, false).unwrap();

@@ -1,8 +1,8 @@
 //! Shared segments: what a batch records of many branches, in one file with one sync.
 //!
 //! Each branch's part of a batch is a *run*: its records, sorted by (chunk, LSN), and an index of
-//! them. A run has a number among the branch's segments, and is searched like one. Runs are
-//! brought to segments of the branch's own in the background ([`crate::upkeep::sort`]), as the runs of a
+//! them. A run has a number among the branch's segments, and is searched like one. Runs are brought
+//! to segments of the branch's own in the background ([`crate::upkeep::sort`]), as the runs of a
 //! log-structured merge tree are (O'Neil et al., 1996).
 //!
 //! A shared segment loses its name when no run in it counts any more. Only the opening of the pool
