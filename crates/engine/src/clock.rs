@@ -3,7 +3,7 @@
 //! Records, flush points and histories carry *pool time*: nanoseconds that grow with the monotonic
 //! clock and with the order of records, whatever becomes of the wall clock. Ages are differences of
 //! pool times. While nobody sets the clock, pool time is the wall clock's time. Where the clock was
-//! set, a new [`Stretch`] of pool time begins: it notes how far the wall clock is ahead of pool
+//! set, a new [`ClockStretch`] of pool time begins: it notes how far the wall clock is ahead of pool
 //! time from there on. So a time on the wall is a pool time in some stretch, or in several where
 //! the clock was put back; the newest one counts.
 //!
@@ -50,7 +50,7 @@ pub(crate) struct PoolClock {
 
 struct State {
     /// By pool time, never empty. The first one holds for everything before it, too.
-    stretches: Vec<Stretch>,
+    stretches: Vec<ClockStretch>,
     /// How far the wall clock is ahead of pool time where it is trusted, in nanoseconds.
     agreed: i64,
     /// So many nanoseconds more it may be ahead, once: the machine was off, for a time that only
@@ -107,7 +107,7 @@ impl PoolClock {
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         stored: Option<ClockRecord>,
-        stretches: Vec<Stretch>,
+        stretches: Vec<ClockStretch>,
         last: (u64, u64),
     ) -> PoolClock {
         let (boot, monotonic) = (clock.boot(), clock.monotonic());
@@ -128,7 +128,7 @@ impl PoolClock {
             (None, None) if last_time > 0 => (last_time.wrapping_sub(monotonic), LONGEST_GAP, 0),
             (None, None) => (clock.now().wrapping_sub(monotonic), 0, 0),
         };
-        let first = Stretch { from: 0, lsn: 0, offset: 0 };
+        let first = ClockStretch { from: 0, lsn: 0, offset: 0 };
         let pool = PoolClock {
             clock,
             base: AtomicU64::new(base),
@@ -204,7 +204,7 @@ impl PoolClock {
             }
         }
         if state.offset().abs_diff(offset) > STEP {
-            state.begin(Stretch { from: now.max(last_time.saturating_add(1)), lsn: last_lsn, offset });
+            state.begin(ClockStretch { from: now.max(last_time.saturating_add(1)), lsn: last_lsn, offset });
         }
         self.suspended.store(state.jumped || monotonic < state.settled_at, Ordering::Release);
     }
@@ -263,7 +263,7 @@ impl PoolClock {
     pub(crate) fn changes(&self, after: u64) -> Vec<ClockChange> {
         let state = self.state.lock();
         let pairs = state.stretches.windows(2).filter(|pair| pair[1].from >= after);
-        let change = |pair: &[Stretch]| ClockChange {
+        let change = |pair: &[ClockStretch]| ClockChange {
             lsn: pair[1].lsn,
             before: pair[1].from.saturating_add_signed(pair[0].offset),
             after: pair[1].from.saturating_add_signed(pair[1].offset),
@@ -309,7 +309,7 @@ impl PoolClock {
     }
 
     /// What a commit stores: the clocks, and the stretches if they changed.
-    pub(crate) fn to_store(&self) -> (ClockRecord, Option<Vec<Stretch>>) {
+    pub(crate) fn to_store(&self) -> (ClockRecord, Option<Vec<ClockStretch>>) {
         let state = self.state.lock();
         let monotonic = self.clock.monotonic();
         let record = ClockRecord {
@@ -324,7 +324,7 @@ impl PoolClock {
     }
 
     /// The commit that stores these succeeded.
-    pub(crate) fn stored(&self, record: &ClockRecord, stretches: Option<&[Stretch]>) {
+    pub(crate) fn stored(&self, record: &ClockRecord, stretches: Option<&[ClockStretch]>) {
         let state = &mut *self.state.lock();
         state.stored = record.monotonic;
         // Something may have changed meanwhile.
@@ -372,11 +372,11 @@ impl State {
         })
     }
 
-    fn begin(&mut self, stretch: Stretch) {
+    fn begin(&mut self, stretch: ClockStretch) {
         self.changed = true;
         match self.stretches.last_mut() {
             // Nothing lies between: the clock was set twice.
-            Some(last) if last.from >= stretch.from => *last = Stretch { from: last.from, ..stretch },
+            Some(last) if last.from >= stretch.from => *last = ClockStretch { from: last.from, ..stretch },
             _ => self.stretches.push(stretch),
         }
         if self.stretches.len() > MOST_STRETCHES {
@@ -408,7 +408,7 @@ pub(crate) struct ClockRecord {
 
 /// A stretch of pool time in which nobody set the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct ClockStretch {
     /// The pool time at which it begins, in nanoseconds.
     pub(crate) from: u64,
     /// The last record before it.

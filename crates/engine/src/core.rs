@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 
 /// The parts of an open pool, without the state of background work.
 ///
-/// Lock order: `pv_operations`, a branch's `bringing`, the destager's state, `names`, the journal's
+/// Lock order: `pv_operations`, a branch's `materialize_lock`, the destager's state, `names`, the journal's
 /// sequencing lock, then leaves.
 pub(crate) struct Core {
     pub(crate) uuid: [u8; 16],
@@ -129,7 +129,7 @@ impl Core {
     }
 
     /// Tells the maintenance thread that there is work.
-    pub(crate) fn kick(&self) {
+    pub(crate) fn wake(&self) {
         self.work.kicks.fetch_add(1, Ordering::Relaxed);
         let mut wanted = self.work.wanted.lock();
         if !*wanted {

@@ -8,7 +8,7 @@ use crate::catalog::{
 };
 use crate::journal::record::{HEADER_LEN, Header, PieceCrcs};
 use crate::journal::{SegmentHeader, SegmentReader};
-use crate::space::label::{Found, Label};
+use crate::space::label::{Label, LabelFound};
 use crate::stream::{Decoder, Item};
 
 /// A record header and its data, and a segment read as the scan reads it.
@@ -97,8 +97,8 @@ pub fn label(data: &[u8]) {
         let crc = crate::codec::crc32c(&block[12..]).to_le_bytes();
         block[8..12].copy_from_slice(&crc);
     }
-    if let Found::Label(label) = Label::decode(&block) {
-        assert_eq!(Label::decode(&label.encode()), Found::Label(label));
+    if let LabelFound::Label(label) = Label::decode(&block) {
+        assert_eq!(Label::decode(&label.encode()), LabelFound::Label(label));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Chunks as they are in place: in their slots, in the slots of their base, or in an image. What is
 //! staged is not part of them.
 
-use crate::branch::{Base, Branch, HEAD, Line};
+use crate::branch::{Base, Branch, HEAD, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
 use crate::damage::{BLOCK, SECTOR};
@@ -15,24 +15,24 @@ use std::sync::Arc;
 impl Core {
     /// A chunk of a branch as it is in place: what is staged is not part of it.
     pub(crate) fn placed_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
-        self.frozen_chunk(&Line { branch: branch.clone(), epoch: HEAD, at: None }, chunk)
+        self.frozen_chunk(&View { branch: branch.clone(), epoch: HEAD, at: None }, chunk)
     }
 
     /// The same, with zeros for what can't be read; and whether there is any of that.
     pub(crate) fn placed_parts(&self, branch: &Arc<Branch>, chunk: u64) -> Result<(Vec<u8>, bool)> {
         let lost = Cell::new(false);
-        let line = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let line = View { branch: branch.clone(), epoch: HEAD, at: None };
         let content = self.chunk_of(&line, chunk, Some(&lost))?;
         Ok((content, lost.get()))
     }
 
     /// A chunk as a line shows it, all of which is in place.
-    pub(crate) fn frozen_chunk(&self, line: &Line, chunk: u64) -> Result<Vec<u8>> {
+    pub(crate) fn frozen_chunk(&self, line: &View, chunk: u64) -> Result<Vec<u8>> {
         self.chunk_of(line, chunk, None)
     }
 
     /// With `lost` what can't be read is zeros, and told there.
-    fn chunk_of(&self, line: &Line, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
+    fn chunk_of(&self, line: &View, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let (number, at) = MapPage::locate(chunk);
         let branch = &line.branch;
@@ -59,7 +59,7 @@ impl Core {
         let mut content = vec![0; branch.chunk_size() as usize];
         match branch.base() {
             None => {}
-            Some(Base::Line(line)) => match &line.at {
+            Some(Base::View(line)) => match &line.at {
                 Some(at) => content.copy_from_slice(&at.chunk(self, chunk)?),
                 None => return self.chunk_of(&line, chunk, lost),
             },

@@ -122,7 +122,7 @@ impl Destager {
     /// own part of that past. One at a time, and not where space is low. False when nothing is to
     /// be done.
     pub(crate) fn flatten_over_expired(&self) -> Result<bool> {
-        let held_up = std::mem::take(&mut self.state.lock().held_up);
+        let held_up = std::mem::take(&mut self.state.lock().pinned_expired);
         if held_up.is_empty() || self.core.options.flatten_depth == 0 || self.core.is_low_on_space() {
             return Ok(false);
         }
@@ -196,5 +196,5 @@ pub(crate) const QUIET_RATE: u64 = 64 << 20;
 
 /// Is it a moment of such a branch?
 pub(crate) fn is_moment(base: &Base, of: impl Fn(u64) -> bool) -> bool {
-    matches!(base, Base::Line(line) if line.at.is_some() && of(line.branch.id))
+    matches!(base, Base::View(line) if line.at.is_some() && of(line.branch.id))
 }

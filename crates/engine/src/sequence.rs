@@ -14,7 +14,7 @@ use crate::catalog::Control;
 use crate::destage::Destager;
 use crate::error::Result;
 use crate::journal::record::{Kind, PieceCrcs};
-use crate::journal::{Record, Room};
+use crate::journal::{Admission, Record};
 use crate::space::reservations::full;
 use bytes::Bytes;
 use relief::Relief;
@@ -42,7 +42,7 @@ impl Destager {
     ) -> Result<(u64, u64)> {
         let (lsn, time) = self.sequence_control(build, |_| Ok(None))?;
         self.core.journal.sync_to(lsn)?;
-        self.core.kick();
+        self.core.wake();
         Ok((lsn, time))
     }
 
@@ -57,7 +57,7 @@ impl Destager {
         loop {
             self.core.check_usable()?;
             if self.core.too_many_turns(self.core.journal.turns()) {
-                self.make_room(Room::Turns)?;
+                self.make_room(Admission::Turns)?;
                 continue;
             }
             let mut names = self.core.names.write();
@@ -67,7 +67,7 @@ impl Destager {
                 encoded.iter().map(|data| crate::journal::record::space(data.len() as u64)).sum();
             let mut sequencing = self.core.journal.sequence();
             match sequencing.room(space, true) {
-                Room::Ready => {}
+                Admission::Ready => {}
                 wait => {
                     drop(sequencing);
                     drop(names);

@@ -517,7 +517,7 @@ fn what_the_model_and_marks_want_to_know_destages_nothing() {
     // Its reads are nobody's.
     let reads = || f.pool.volume("v").unwrap().stats;
     let then = reads();
-    let device = f.pool.survey_volume("v").unwrap();
+    let device = f.pool.open_unmetered("v").unwrap();
     let mut found = [0; 512];
     device.read(20 * KIB, &mut found).unwrap();
     assert_eq!((found, reads()), ([2; 512], then));

@@ -180,7 +180,7 @@ fn status_tells_data_from_holes() {
 fn a_watching_handle_is_no_user() {
     let f = Fixture::new(64);
     drop(f.volume("a", MIB, 16 * KIB));
-    let watching = f.pool.watch_volume("a").unwrap();
+    let watching = f.pool.open_weak("a").unwrap();
     assert_eq!(f.pool.volume("a").unwrap().handles, 0);
     write(&watching, 0, 1, 16 * KIB).unwrap();
     let using = f.pool.open_volume("a", false).unwrap();

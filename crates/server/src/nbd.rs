@@ -115,7 +115,7 @@ impl Exports for PoolExports {
         self.served(volume)?;
         let to = match own {
             Some(own) => self.compared(volume, own)?,
-            None => self.0.watch_volume(volume)?,
+            None => self.0.open_weak(volume)?,
         };
         Ok(Arc::new(Compared(Difference::new(from, to)?)))
     }
@@ -163,7 +163,7 @@ impl PoolExports {
             Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
                 Some(clone) => {
                     self.served(&clone.name)?;
-                    self.0.watch_volume(&clone.name)
+                    self.0.open_weak(&clone.name)
                 }
                 None => self.0.open_snapshot(volume, &snapshot.name),
             },

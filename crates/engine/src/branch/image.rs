@@ -13,17 +13,17 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 
 /// See the module.
-pub(crate) struct Image {
+pub(crate) struct ExternalImage {
     pub(crate) record: ImageRecord,
     dir: Arc<dyn Dir>,
     /// Open, once it was found to be what it should be.
     disk: RwLock<Option<Arc<dyn Disk>>>,
 }
 
-impl Image {
+impl ExternalImage {
     /// Nothing is opened yet.
-    pub(crate) fn new(record: ImageRecord, dir: Arc<dyn Dir>) -> Image {
-        Image { record, dir, disk: RwLock::new(None) }
+    pub(crate) fn new(record: ImageRecord, dir: Arc<dyn Dir>) -> ExternalImage {
+        ExternalImage { record, dir, disk: RwLock::new(None) }
     }
 
     /// Describes the image at `path` as it is now; a volume of `size` bytes (0: as long as the
@@ -111,7 +111,7 @@ mod tests {
         let dir = Arc::new(MemDir::new());
         let disk = dir.open("i", OpenMode::CreateNew).unwrap();
         disk.write_at(&[7; 1000], 0).unwrap();
-        let image = Image::new(Image::describe(&*dir, "i", 0).unwrap(), dir.clone());
+        let image = ExternalImage::new(ExternalImage::describe(&*dir, "i", 0).unwrap(), dir.clone());
         let mut buf = [1; 1024];
         assert!(image.read(&mut buf, 0, true).unwrap());
         assert!(buf[..1000].iter().all(|b| *b == 7) && buf[1000..].iter().all(|b| *b == 0));
@@ -130,11 +130,11 @@ mod tests {
     fn a_volume_may_show_less_than_there_is() {
         let dir = Arc::new(MemDir::new());
         dir.open("i", OpenMode::CreateNew).unwrap().write_at(&[7; 1000], 0).unwrap();
-        let image = Image::new(Image::describe(&*dir, "i", 512).unwrap(), dir);
+        let image = ExternalImage::new(ExternalImage::describe(&*dir, "i", 512).unwrap(), dir);
         let mut buf = [1; 1024];
         assert!(image.read(&mut buf, 0, true).unwrap());
         assert!(buf[..512].iter().all(|b| *b == 7) && buf[512..].iter().all(|b| *b == 0));
         assert_eq!(image.run_at(0).unwrap(), (512, true));
-        assert!(Image::describe(&MemDir::new(), "none", 0).is_err());
+        assert!(ExternalImage::describe(&MemDir::new(), "none", 0).is_err());
     }
 }

@@ -13,9 +13,9 @@ use crate::info::VolumeInfo;
 use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
 use crate::staging::Staging;
 use counters::{PreserveCounters, VolumeCounters};
-use image::Image;
+use image::ExternalImage;
 use parking_lot::RwLock;
-use pinned::At;
+use pinned::PinnedMoment;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,10 +38,10 @@ pub(crate) struct Branch {
     based: AtomicBool,
     /// There is an image, or a moment of a history, below: content that destage will need is
     /// brought in before what is written over it.
-    pub(crate) over_foreign: bool,
+    pub(crate) has_external_base: bool,
     /// Held alone by who brings such content into the journal, and shared by who writes: neither
     /// may come between the other's look and its record.
-    pub(crate) bringing: RwLock<()>,
+    pub(crate) materialize_lock: RwLock<()>,
     /// Levels under it when it began; bases may have gone since.
     pub(crate) depth: u32,
     /// It is being made complete, so that it needs its base no more.
@@ -68,24 +68,24 @@ pub(crate) struct Branch {
 /// What lies under a branch.
 #[derive(Clone)]
 pub(crate) enum Base {
-    Line(Line),
-    Image(Arc<Image>),
+    View(View),
+    Image(Arc<ExternalImage>),
 }
 
 /// Content that is in no slot of the pool.
 #[derive(Clone)]
-pub(crate) enum Foreign {
-    Image(Arc<Image>),
+pub(crate) enum ExternalBase {
+    Image(Arc<ExternalImage>),
     /// It has to be reconstructed.
-    Moment(Arc<At>),
+    Moment(Arc<PinnedMoment>),
 }
 
-impl Foreign {
+impl ExternalBase {
     /// Do both always have the same content?
-    pub(crate) fn is(&self, other: &Foreign) -> bool {
+    pub(crate) fn is(&self, other: &ExternalBase) -> bool {
         match (self, other) {
-            (Foreign::Image(one), Foreign::Image(other)) => one.record == other.record,
-            (Foreign::Moment(one), Foreign::Moment(other)) => one.place() == other.place(),
+            (ExternalBase::Image(one), ExternalBase::Image(other)) => one.record == other.record,
+            (ExternalBase::Moment(one), ExternalBase::Moment(other)) => one.place() == other.place(),
             _ => false,
         }
     }
@@ -93,19 +93,19 @@ impl Foreign {
     /// Bytes, from the start, that may be something else than zeros.
     pub(crate) fn shown(&self) -> u64 {
         match self {
-            Foreign::Image(image) => image.record.shown,
-            Foreign::Moment(at) => at.size(),
+            ExternalBase::Image(image) => image.record.shown,
+            ExternalBase::Moment(at) => at.size(),
         }
     }
 }
 
 /// A branch as of an epoch, or as of a moment.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct View {
     pub(crate) branch: Arc<Branch>,
     pub(crate) epoch: u32,
     /// A moment between snapshots; the epoch says nothing then.
-    pub(crate) at: Option<Arc<At>>,
+    pub(crate) at: Option<Arc<PinnedMoment>>,
 }
 
 impl Branch {
@@ -125,13 +125,15 @@ impl Branch {
         atomic_unit: u32,
         preserved: Arc<PreserveCounters>,
     ) -> Self {
-        let over_foreign = match &base {
-            Some(Base::Line(line)) => line.at.is_some() || line.branch.over_foreign && line.branch.has_base(),
+        let has_external_base = match &base {
+            Some(Base::View(line)) => {
+                line.at.is_some() || line.branch.has_external_base && line.branch.has_base()
+            }
             Some(Base::Image(_)) => true,
             None => false,
         };
         let depth = match &base {
-            Some(Base::Line(line)) => line.branch.depth + 1,
+            Some(Base::View(line)) => line.branch.depth + 1,
             _ => 0,
         };
         let branch = Branch {
@@ -140,8 +142,8 @@ impl Branch {
             slot_log2: record.chunk_log2.max(atomic_unit.trailing_zeros() as u8),
             based: AtomicBool::new(base.is_some()),
             base: RwLock::new(base),
-            over_foreign,
-            bringing: RwLock::new(()),
+            has_external_base,
+            materialize_lock: RwLock::new(()),
             depth,
             filling: AtomicBool::new(record.fill.is_some()),
             epoch: AtomicU32::new(record.epoch),
@@ -185,7 +187,7 @@ impl Branch {
     }
 
     /// The newest snapshot that sees content born in `born` and not what is written in `epoch`.
-    pub(crate) fn keeper(&self, born: u32, epoch: u32) -> Option<u32> {
+    pub(crate) fn newest_snapshot_seeing(&self, born: u32, epoch: u32) -> Option<u32> {
         if born >= epoch {
             return None;
         }
@@ -209,41 +211,41 @@ impl Branch {
     }
 }
 
-impl Line {
+impl View {
     /// The line, its base, the base of that, and so on, without an image or a moment at the bottom.
-    pub(crate) fn levels(&self) -> impl Iterator<Item = Line> {
+    pub(crate) fn levels(&self) -> impl Iterator<Item = View> {
         std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
-            Some(Base::Line(base)) if line.at.is_none() && base.at.is_none() => Some(base),
+            Some(Base::View(base)) if line.at.is_none() && base.at.is_none() => Some(base),
             _ => None,
         })
     }
 
-    /// As [`Line::levels`], and on through moments: at most an image is at the bottom.
-    pub(crate) fn all_levels(&self) -> impl Iterator<Item = Line> {
+    /// As [`View::levels`], and on through moments: at most an image is at the bottom.
+    pub(crate) fn all_levels(&self) -> impl Iterator<Item = View> {
         std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
-            Some(Base::Line(base)) => Some(base),
+            Some(Base::View(base)) => Some(base),
             _ => None,
         })
     }
 
     /// The image or the moment at the bottom.
-    pub(crate) fn foreign(&self) -> Option<Foreign> {
+    pub(crate) fn external_base(&self) -> Option<ExternalBase> {
         let last = self.levels().last()?;
-        last.at.clone().map(Foreign::Moment).or_else(|| last.foreign_base())
+        last.at.clone().map(ExternalBase::Moment).or_else(|| last.own_external_base())
     }
 
     /// The image or the moment that it rests on itself.
-    pub(crate) fn foreign_base(&self) -> Option<Foreign> {
+    pub(crate) fn own_external_base(&self) -> Option<ExternalBase> {
         match self.branch.base()? {
-            Base::Line(base) => base.at.map(Foreign::Moment),
-            Base::Image(image) => Some(Foreign::Image(image)),
+            Base::View(base) => base.at.map(ExternalBase::Moment),
+            Base::Image(image) => Some(ExternalBase::Image(image)),
         }
     }
 
     /// Levels in all, those of moments too.
     pub(crate) fn depth(&self) -> usize {
-        let below = match self.foreign() {
-            Some(Foreign::Moment(at)) => at.line().depth(),
+        let below = match self.external_base() {
+            Some(ExternalBase::Moment(at)) => at.line().depth(),
             _ => 0,
         };
         self.levels().count() + below
@@ -265,7 +267,7 @@ pub(crate) struct Based(Vec<Arc<Branch>>);
 
 impl Based {
     /// The branches that rest on something now, to see later whether all of them still do.
-    pub(crate) fn of(levels: impl Iterator<Item = Line>) -> Based {
+    pub(crate) fn of(levels: impl Iterator<Item = View>) -> Based {
         Based(levels.map(|line| line.branch).filter(|branch| branch.has_base()).collect())
     }
 
@@ -281,7 +283,7 @@ pub(crate) struct VolumeState {
     pub(crate) block_size: u32,
     pub(crate) created: u64,
     /// What it shows; a volume writes to it.
-    pub(crate) line: Line,
+    pub(crate) line: View,
     pub(crate) name: RwLock<String>,
     /// Changes under the sequencing lock only.
     pub(crate) size: AtomicU64,
@@ -305,7 +307,7 @@ pub(crate) struct VolumeState {
 impl VolumeState {
     /// What is only read: a snapshot, or a moment. `of` is the device that it is like: identity,
     /// block size, and since when.
-    pub(crate) fn frozen(id: u64, of: ([u8; 16], u32, u64), line: Line, name: String, size: u64) -> Self {
+    pub(crate) fn frozen(id: u64, of: ([u8; 16], u32, u64), line: View, name: String, size: u64) -> Self {
         let (uuid, block_size, created) = of;
         VolumeState {
             id,
@@ -369,8 +371,8 @@ impl VolumeState {
             method: self.line.branch.method(),
             order: self.line.branch.order(),
             policy: *self.policy.read(),
-            image: match self.line.foreign() {
-                Some(Foreign::Image(image)) => Some(image.record.path.clone()),
+            image: match self.line.external_base() {
+                Some(ExternalBase::Image(image)) => Some(image.record.path.clone()),
                 _ => None,
             },
             importing: self.importing.load(Ordering::Relaxed),

@@ -2,9 +2,9 @@
 //! sequenced record. The catalog follows, in LSN order.
 
 use super::counters::{PreserveCounters, VolumeCounters};
-use super::image::Image;
-use super::pinned::At;
-use super::{Base, Branch, HEAD, Line, VolumeState};
+use super::image::ExternalImage;
+use super::pinned::PinnedMoment;
+use super::{Base, Branch, HEAD, View, VolumeState};
 use crate::catalog::{
     BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, LineRecord, PvRecord, SnapshotRecord,
     Superblock, VolumeRecord,
@@ -109,13 +109,13 @@ impl Namespace {
                 let mut line = self.line(*of)?;
                 if record.base_at != 0 {
                     // Nothing of that moment expires as long as something rests on it.
-                    line.at = Some(At::new(&line.branch, record.base_at));
+                    line.at = Some(PinnedMoment::new(&line.branch, record.base_at));
                 }
                 *self.children.entry(*of).or_insert(0) += 1;
-                Some(Base::Line(line))
+                Some(Base::View(line))
             }
             Some(BaseRecord::Image(image)) => {
-                Some(Base::Image(Arc::new(Image::new(image.clone(), self.dir.clone()))))
+                Some(Base::Image(Arc::new(ExternalImage::new(image.clone(), self.dir.clone()))))
             }
         };
         let branch = Arc::new(Branch::new(id, record, base, self.atomic_unit, preserved));
@@ -132,7 +132,7 @@ impl Namespace {
 
     /// A branch rests on nothing any more.
     pub(crate) fn drop_base(&mut self, branch: &Branch) {
-        if let Some(Base::Line(line)) = branch.drop_base()
+        if let Some(Base::View(line)) = branch.drop_base()
             && let Some(count) = self.children.get_mut(&line.frozen())
         {
             *count -= 1;
@@ -171,10 +171,10 @@ impl Namespace {
         self.has_children(line.frozen()) || line.branch.cdp.log.read().is_anchor(snapshot.id)
     }
 
-    fn line(&self, of: Frozen) -> Result<Line> {
+    fn line(&self, of: Frozen) -> Result<View> {
         let branch = self.branches.get(&of.branch).cloned();
         let branch = branch.ok_or_else(|| corrupt(format!("find branch {}: it is missing", of.branch)))?;
-        Ok(Line { branch, epoch: of.epoch, at: None })
+        Ok(View { branch, epoch: of.epoch, at: None })
     }
 
     pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
@@ -603,7 +603,7 @@ pub(crate) fn frozen_now(
     })
 }
 
-pub(crate) fn check_depth(line: &Line) -> Result<()> {
+pub(crate) fn check_depth(line: &View) -> Result<()> {
     if line.depth() >= MAX_DEPTH {
         return Err(conflict(format!(
             "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"

@@ -1,11 +1,11 @@
 //! A moment of a branch that is pinned: nothing of it expires while something rests on it.
 
-use super::{Branch, HEAD, Line};
+use super::{Branch, HEAD, View};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A moment of a branch that something rests on: nothing of it expires before this is dropped.
-pub(crate) struct At {
+pub(crate) struct PinnedMoment {
     pub(crate) branch: Arc<Branch>,
     pub(crate) lsn: u64,
     /// It was pinned in time.
@@ -14,10 +14,10 @@ pub(crate) struct At {
     pub(crate) cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
 }
 
-impl At {
-    pub(crate) fn new(branch: &Arc<Branch>, lsn: u64) -> Arc<At> {
+impl PinnedMoment {
+    pub(crate) fn new(branch: &Arc<Branch>, lsn: u64) -> Arc<PinnedMoment> {
         let kept = branch.cdp.pin(lsn);
-        Arc::new(At { branch: branch.clone(), lsn, kept, cache: Mutex::default() })
+        Arc::new(PinnedMoment { branch: branch.clone(), lsn, kept, cache: Mutex::default() })
     }
 
     /// The branch, and the LSN.
@@ -30,8 +30,8 @@ impl At {
     }
 
     /// What the branch is now.
-    pub(crate) fn line(&self) -> Line {
-        Line { branch: self.branch.clone(), epoch: HEAD, at: None }
+    pub(crate) fn line(&self) -> View {
+        View { branch: self.branch.clone(), epoch: HEAD, at: None }
     }
 
     /// The size of the volume then, in bytes.

@@ -3,7 +3,7 @@
 use super::store::db;
 use super::values::{Value, seal, unseal};
 use super::{Catalog, META, Txn};
-use crate::clock::{ClockRecord, Stretch};
+use crate::clock::{ClockRecord, ClockStretch};
 use crate::error::Result;
 
 const CLOCK: &str = "clock";
@@ -13,7 +13,7 @@ const MAX_STRETCHES: usize = 4096;
 
 /// Oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StretchesRecord(pub(crate) Vec<Stretch>);
+pub(crate) struct StretchesRecord(pub(crate) Vec<ClockStretch>);
 
 impl Value for ClockRecord {
     fn encode(&self) -> Vec<u8> {
@@ -50,10 +50,10 @@ impl Value for StretchesRecord {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
         let count = usize::from(r.u16()?);
-        let mut stretches: Vec<Stretch> = Vec::with_capacity(count);
+        let mut stretches: Vec<ClockStretch> = Vec::with_capacity(count);
         for _ in 0..count {
             let (from, lsn) = (r.u64()?, r.u64()?);
-            stretches.push(Stretch { from, lsn, offset: r.u64()?.cast_signed() });
+            stretches.push(ClockStretch { from, lsn, offset: r.u64()?.cast_signed() });
         }
         let grow = stretches.is_sorted_by(|a, b| a.from < b.from);
         r.end(StretchesRecord(stretches)).filter(|_| grow && (1..=MAX_STRETCHES).contains(&count))
@@ -63,7 +63,7 @@ impl Value for StretchesRecord {
 impl Catalog {
     /// The clocks and the stretches as they were stored last. Rows that are missing or damaged are
     /// none: the pool then treats the wall clock as after a boot.
-    pub(crate) fn clock(&self) -> Result<(Option<ClockRecord>, Vec<Stretch>)> {
+    pub(crate) fn clock(&self) -> Result<(Option<ClockRecord>, Vec<ClockStretch>)> {
         self.store.read("read the clock", |txn| {
             let table = db!("read the clock", txn.open_table(META));
             let clock = db!("read the clock", table.get(CLOCK));
@@ -76,7 +76,11 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    pub(crate) fn put_clock(&mut self, record: &ClockRecord, stretches: Option<&[Stretch]>) -> Result<()> {
+    pub(crate) fn put_clock(
+        &mut self,
+        record: &ClockRecord,
+        stretches: Option<&[ClockStretch]>,
+    ) -> Result<()> {
         self.put(META, CLOCK, &record.encode())?;
         match stretches {
             Some(stretches) => self.put(META, STRETCHES, &StretchesRecord(stretches.to_vec()).encode()),
@@ -101,7 +105,7 @@ mod tests {
             "010100000000000000020000000000000003030303030303030303030303030303fcffffffffffffff05000000000000000600000000000000d7f2a3b7"
         );
         assert_eq!(ClockRecord::decode(&clock.encode()), Some(clock));
-        let stretch = |from, offset| Stretch { from, lsn: from + 1, offset };
+        let stretch = |from, offset| ClockStretch { from, lsn: from + 1, offset };
         let stretches = StretchesRecord(vec![stretch(0, 0), stretch(7, -8)]);
         assert_eq!(
             hex(&stretches.encode()),

@@ -10,10 +10,10 @@ const PAUSE: u64 = 100_000_000;
 
 /// How far the scrub has come.
 #[derive(Default)]
-pub(crate) struct Scrub(pub(crate) Mutex<State>);
+pub(crate) struct Scrub(pub(crate) Mutex<ScrubState>);
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ScrubState {
     pub(crate) record: ScrubRecord,
     /// As the catalog has it.
     stored: ScrubRecord,
@@ -29,7 +29,7 @@ impl Scrub {
             Err(error) if error.kind() == ErrorKind::Corrupt => ScrubRecord::default(),
             record => record?,
         };
-        Ok(Scrub(Mutex::new(State { record, stored: record, ..State::default() })))
+        Ok(Scrub(Mutex::new(ScrubState { record, stored: record, ..ScrubState::default() })))
     }
 
     /// What the catalog should know, if it does not.
@@ -51,7 +51,7 @@ impl Scrub {
     }
 }
 
-impl State {
+impl ScrubState {
     /// The next block to read, if one is due.
     pub(crate) fn due(&mut self, now: u64, interval: u64) -> Option<u64> {
         let since = |then: u64| now.checked_sub(then);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_pass_a_week_with_pauses() {
-        let mut state = State::default();
+        let mut state = ScrubState::default();
         let start = 1_000_000_000_000_000_000;
         assert_eq!(state.due(start, WEEK), Some(0), "never scrubbed");
         state.record.next = 256;

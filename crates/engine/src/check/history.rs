@@ -3,7 +3,7 @@
 
 use super::{CheckReport, Tables};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
-use crate::cdp::log::record::{Entry, HEADER_LEN, SEGMENT_HEAD, SHARED, SegmentHead, decode_record};
+use crate::cdp::log::record::{HEADER_LEN, IndexEntry, SEGMENT_HEAD, SHARED, SegmentHead, decode_record};
 use crate::cdp::log::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
@@ -163,7 +163,7 @@ fn check_records(
 
 fn check_record(
     name: &str,
-    (file, entry): (&SegmentDisk, &Entry),
+    (file, entry): (&SegmentDisk, &IndexEntry),
     record: &SegmentRecord,
     report: &mut CheckReport,
 ) {

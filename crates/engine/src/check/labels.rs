@@ -8,7 +8,7 @@ use super::{CheckOptions, CheckReport, Tables};
 use crate::catalog::{KnownStamps, PvRecord};
 use crate::disk::{Dir, Disk, OpenMode};
 use crate::error::{Error, Result};
-use crate::space::label::{Found, Label, extents_on};
+use crate::space::label::{Label, LabelFound, extents_on};
 use crate::space::pv::open_known;
 use crate::space::stamp::{Age, Bearer, Stamped};
 use crate::space::stamping::age_of;
@@ -74,8 +74,8 @@ fn missing_label(dir: &dyn Dir, label: &Label, record: &PvRecord) -> Result<Opti
     }
     Ok(match Label::read(&*disk, path)? {
         // Another disk of this pool, or another pool's, is whole: its data are somebody's.
-        Found::Label(_) => None,
-        Found::None | Found::Damaged => Some(label.remains_on(&*disk, path)?),
+        LabelFound::Label(_) => None,
+        LabelFound::None | LabelFound::Damaged => Some(label.remains_on(&*disk, path)?),
     })
 }
 

@@ -21,7 +21,7 @@ mod repair;
 mod tests;
 mod versions;
 
-use crate::branch::image::Image;
+use crate::branch::image::ExternalImage;
 use crate::branch::namespace::check_name;
 use crate::catalog::{
     BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
@@ -317,7 +317,7 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
 fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
     for (id, branch) in &tables.branches {
         if let Some(BaseRecord::Image(record)) = &branch.base
-            && let Err(error) = Image::new(record.clone(), dir.clone()).check()
+            && let Err(error) = ExternalImage::new(record.clone(), dir.clone()).check()
         {
             report.find("image", format!("branch {id} ({})", record.path), error.to_string());
         }

@@ -7,7 +7,7 @@
 
 use super::Collected;
 use super::batch::Batch;
-use super::state::Maintenance;
+use super::state::BackgroundState;
 use crate::destage::Destager;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
@@ -20,36 +20,36 @@ impl Destager {
     /// At open: applies again what may have been half applied. The catalog already has its preserve
     /// phase. Where that has to wait the pool is opened with it half done: staging answers for it.
     pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
-        let m = &mut *self.state.lock();
-        while let Err(error) = self.apply_again(m) {
-            let error = self.failed(m, Task::Destage, error);
+        let state = &mut *self.state.lock();
+        while let Err(error) = self.apply_again(state) {
+            let error = self.failed(state, Task::Destage, error);
             // Each physical volume fails once.
             if error.is_taken_back() {
                 continue;
             }
             if error.is_shortage() {
-                self.show_half_done(m)?;
+                self.show_half_done(state)?;
                 break;
             }
             return Err(error);
         }
-        self.core.positions.preserved.store(m.committed.preserved_lsn, Ordering::Relaxed);
-        self.core.positions.destaged.store(m.destaged, Ordering::Relaxed);
-        self.checkpoint(m)?;
+        self.core.positions.preserved.store(state.committed.preserved_lsn, Ordering::Relaxed);
+        self.core.positions.destaged.store(state.destaged, Ordering::Relaxed);
+        self.checkpoint(state)?;
         // Nothing is promised before it is known what there is.
-        self.measure_backing(m);
+        self.measure_backing(state);
         Ok(())
     }
 
     /// Applies again what the catalog calls preserved and what is not in place.
-    pub(super) fn apply_again(&self, m: &mut Maintenance) -> Result<()> {
-        let preserved = m.committed.preserved_lsn;
-        let mut cursor = m.cursor;
+    pub(super) fn apply_again(&self, state: &mut BackgroundState) -> Result<()> {
+        let preserved = state.committed.preserved_lsn;
+        let mut cursor = state.cursor;
         let mut time = None;
         while cursor.lsn <= preserved {
             match self.core.collect(&mut cursor, preserved, u64::MAX)? {
                 Collected::Records(batch) => {
-                    self.apply_batch_again(m, &batch)?;
+                    self.apply_batch_again(state, &batch)?;
                     self.core.in_place(&batch);
                     time = Some(batch.last_time);
                 }
@@ -58,24 +58,24 @@ impl Destager {
                 Collected::Control(..) => {}
                 Collected::Run(run) => run.unstage(),
             }
-            m.cursor = cursor;
+            state.cursor = cursor;
         }
-        m.destaged = m.destaged.max(preserved);
+        state.destaged = state.destaged.max(preserved);
         if let Some(time) = time {
-            self.note_settled(m, time);
+            self.note_settled(state, time);
         }
         Ok(())
     }
 
     /// Tells readers of histories what of the slots may be half written: moments are made from what
     /// is in place.
-    fn show_half_done(&self, m: &Maintenance) -> Result<()> {
-        let mut cursor = m.cursor;
-        while cursor.lsn <= m.committed.preserved_lsn {
-            match self.core.collect(&mut cursor, m.committed.preserved_lsn, u64::MAX)? {
+    fn show_half_done(&self, state: &BackgroundState) -> Result<()> {
+        let mut cursor = state.cursor;
+        while cursor.lsn <= state.committed.preserved_lsn {
+            match self.core.collect(&mut cursor, state.committed.preserved_lsn, u64::MAX)? {
                 Collected::Records(batch) => {
                     for branch in &batch.branches {
-                        let applying = Arc::new(self.applying(m, &batch, branch));
+                        let applying = Arc::new(self.applying(state, &batch, branch));
                         branch.cdp.change(|log| log.applying = Some(applying));
                     }
                 }
@@ -86,8 +86,8 @@ impl Destager {
         Ok(())
     }
 
-    fn apply_batch_again(&self, m: &mut Maintenance, batch: &Batch) -> Result<()> {
-        let plan = self.plan(m, batch, true)?;
+    fn apply_batch_again(&self, state: &mut BackgroundState, batch: &Batch) -> Result<()> {
+        let plan = self.plan(state, batch, true)?;
         self.core.write_placed(&plan.at_once, SyncPurpose::Apply)?;
         if plan.pages.is_empty() {
             return Ok(());
@@ -95,7 +95,7 @@ impl Destager {
         self.core.write_placed(&plan.fresh, SyncPurpose::Preserve)?;
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
-        self.commit_aside(m, txn, &plan.reserved)?;
+        self.commit_aside(state, txn, &plan.reserved)?;
         let branches: BTreeSet<u64> = plan.pages.iter().map(|(key, _)| key.0).collect();
         self.core.publish(plan.pages);
         branches.into_iter().for_each(|branch| self.core.map.forget_frozen(branch));

@@ -1,6 +1,6 @@
 //! Writing to physical volumes: sorted, merged, in parallel.
 
-use super::batch::{Fill, Placed, joined};
+use super::batch::{Content, Placed, joined};
 use crate::catalog::page::Slot;
 use crate::core::Core;
 use crate::disk::SyncPurpose;
@@ -122,7 +122,7 @@ impl Core {
                 if run.start.is_none() {
                     (run.start, run.copied) = (Some(address), true);
                 }
-                run.copied &= matches!(item.fill, Fill::Slot(_));
+                run.copied &= matches!(item.fill, Content::Slot(_));
                 let len = (item.len - done).min((MAX_WRITE - run.bytes.len()) as u32);
                 self.fill(item, done, len, &mut run)?;
                 done += len;
@@ -140,7 +140,7 @@ impl Core {
     /// Tells the disks what will be copied.
     fn announce<'a>(&self, placed: impl Iterator<Item = &'a Placed>) -> Result<()> {
         for item in placed {
-            if let Fill::Slot(slot) = item.fill {
+            if let Content::Slot(slot) = item.fill {
                 self.pvs.get(slot.pv())?.disk.will_need(slot.offset(), item.len.into());
             }
         }
@@ -152,13 +152,13 @@ impl Core {
         let old = run.bytes.len();
         let buffer = &mut run.bytes;
         buffer.resize(old + len as usize, 0);
-        if let Fill::Slot(slot) = item.fill {
+        if let Content::Slot(slot) = item.fill {
             let pv = self.pvs.get(slot.pv())?;
             let at = slot.offset() + from as u64;
             let lost = self.read_parts(&pv, &mut buffer[old..], at)?;
             run.lost.extend(lost.into_iter().map(|part| old + part.start..old + part.end));
         }
-        if let Fill::Journal(file, position) = item.fill {
+        if let Content::Journal(file, position) = item.fill {
             let Some(segment) = self.journal.file(file) else {
                 return Err(crate::error::corrupt(format!("read journal file {file}: there is none")));
             };
@@ -173,7 +173,7 @@ impl Core {
         let pv = self.pvs.get(start.pv())?;
         let failed = |e| pv.write_failed(format!("write to {} at byte {}", pv.path, start.offset()), e);
         if run.copied && run.bytes.len() >= MIN_PAST_CACHE {
-            pv.disk.write_past_cache(&run.bytes, start.offset()).map_err(failed)?;
+            pv.disk.write_direct(&run.bytes, start.offset()).map_err(failed)?;
         } else {
             let mut at = start.offset();
             for piece in run.bytes.chunks(MAX_CACHED) {

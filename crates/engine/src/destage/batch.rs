@@ -1,7 +1,7 @@
 //! What destage carries out as one: a batch of records, or a run of control records.
 
 use super::record::Recorder;
-use crate::branch::{Branch, Foreign};
+use crate::branch::{Branch, ExternalBase};
 use crate::catalog::Control;
 use crate::catalog::page::{MapPage, Slot};
 use crate::error::Result;
@@ -20,30 +20,30 @@ pub(super) enum Collected {
     Records(Batch),
     /// A control record that is carried out alone: (LSN and time, what is to be done).
     Control((u64, u64), Control, Reserved),
-    Run(Run),
+    Run(ControlRun),
 }
 
 /// Long discards and control records that share a commit, without data between them. At most the
 /// first of the discards has anything to free.
 #[derive(Default)]
-pub(crate) struct Run {
+pub(crate) struct ControlRun {
     pub(super) last_lsn: u64,
     pub(super) last_time: u64,
     /// In order: (LSN and time, what is to be done).
-    pub(super) steps: Vec<((u64, u64), Step)>,
+    pub(super) steps: Vec<((u64, u64), RunStep)>,
     /// Rows of the catalog that these change.
     pub(crate) rows: usize,
     pub(super) reserved: Reserved,
 }
 
-/// One record of a [`Run`].
-pub(crate) enum Step {
+/// One record of a [`ControlRun`].
+pub(crate) enum RunStep {
     Control(Control),
     Discard(DiscardRange),
 }
 
-impl Run {
-    pub(crate) fn push(&mut self, header: &Header, step: Step) {
+impl ControlRun {
+    pub(crate) fn push(&mut self, header: &Header, step: RunStep) {
         self.steps.push(((header.lsn, header.time), step));
         self.passed(header);
     }
@@ -51,7 +51,7 @@ impl Run {
     /// Takes what the run discards out of staging.
     pub(super) fn unstage(&self) {
         for ((lsn, _), step) in &self.steps {
-            if let Step::Discard(range) = step {
+            if let RunStep::Discard(range) = step {
                 range.branch.staging.remove(std::iter::empty(), *lsn);
             }
         }
@@ -207,12 +207,12 @@ pub(super) struct Placed {
     /// PV and byte offset, as a slot address.
     pub(super) address: Slot,
     pub(super) len: u32,
-    pub(super) fill: Fill,
+    pub(super) fill: Content,
 }
 
 /// Where content comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fill {
+pub(super) enum Content {
     Zeros,
     /// (journal file, byte position)
     Journal(u32, u32),
@@ -222,7 +222,7 @@ pub(super) enum Fill {
 
 impl Placed {
     /// Bytes `start..end` of the slot.
-    pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Fill) -> Placed {
+    pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Content) -> Placed {
         Placed { address: Slot::new(slot.pv(), slot.offset() + start as u64), len: end - start, fill }
     }
 }
@@ -236,5 +236,5 @@ pub(crate) fn joined(worker: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
 pub(crate) enum Below {
     Zeros,
     Slot(Slot),
-    Foreign(Foreign),
+    External(ExternalBase),
 }

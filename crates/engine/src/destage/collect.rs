@@ -1,8 +1,8 @@
 //! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range
 //! of LSNs.
 
-use super::batch::{Batch, Collected, DiscardRange, Reserved, Run, Step};
-use super::state::{Ahead, Maintenance};
+use super::batch::{Batch, Collected, ControlRun, DiscardRange, Reserved, RunStep};
+use super::state::{Ahead, BackgroundState};
 use crate::branch::Branch;
 use crate::catalog::page::MapPage;
 use crate::core::Core;
@@ -30,8 +30,12 @@ fn is_long(header: &Header, branch: &Branch) -> bool {
 
 impl Destager {
     /// What comes next; moves `cursor` behind it.
-    pub(super) fn next_collected(&self, m: &mut Maintenance, cursor: &mut Cursor) -> Result<Collected> {
-        if let Some(ahead) = m.ahead.take().filter(|ahead| ahead.from == *cursor) {
+    pub(super) fn next_collected(
+        &self,
+        state: &mut BackgroundState,
+        cursor: &mut Cursor,
+    ) -> Result<Collected> {
+        if let Some(ahead) = state.ahead.take().filter(|ahead| ahead.from == *cursor) {
             *cursor = ahead.to;
             return Ok(Collected::Records(ahead.batch));
         }
@@ -117,7 +121,7 @@ struct Collector<'a> {
     most_pages: usize,
     most_rows: usize,
     batch: Batch,
-    run: Option<Run>,
+    run: Option<ControlRun>,
     alone: Option<Collected>,
 }
 
@@ -171,7 +175,7 @@ impl Collector<'_> {
         if let Some(run) = &mut self.run {
             if fits {
                 run.rows = rows;
-                run.push(header, Step::Control(control));
+                run.push(header, RunStep::Control(control));
             }
             return Ok(fits);
         }
@@ -191,8 +195,8 @@ impl Collector<'_> {
         }
         let mut run = self.run.take().unwrap_or_else(|| {
             let batch = std::mem::take(&mut self.batch);
-            let steps = batch.controls.into_iter().map(|(at, control)| (at, Step::Control(control)));
-            Run {
+            let steps = batch.controls.into_iter().map(|(at, control)| (at, RunStep::Control(control)));
+            ControlRun {
                 last_lsn: batch.last_lsn,
                 last_time: batch.last_time,
                 steps: steps.collect(),
@@ -206,7 +210,7 @@ impl Collector<'_> {
         if fits {
             run.rows += 1;
             run.reserved.push((branch.slot_log2, header.slots.into()));
-            run.push(header, Step::Discard(range));
+            run.push(header, RunStep::Discard(range));
         }
         self.run = Some(run);
         Ok(fits)

@@ -3,7 +3,7 @@
 //! A commit carries the positions, the allocator's changes, and all else that waits for one. After
 //! it, slots and journal segments that it frees wait for their last reader.
 
-use super::state::{Ahead, EvacuateFrom, Maintenance};
+use super::state::{Ahead, BackgroundState, EvacuateFrom};
 use crate::catalog::{Positions, Txn};
 use crate::core::Core;
 use crate::destage::Destager;
@@ -73,37 +73,38 @@ impl Core {
 impl Destager {
     /// Commits the positions, if they have moved.
     pub(crate) fn checkpoint_now(&self) -> Result<()> {
-        let m = &mut *self.state.lock();
-        self.checkpoint(m)
+        let state = &mut *self.state.lock();
+        self.checkpoint(state)
     }
 
-    pub(crate) fn checkpoint(&self, m: &mut Maintenance) -> Result<()> {
-        let now = (m.destaged, self.core.journal.synced(), self.core.journal.start_after(m.destaged).0);
-        let then = &m.committed;
+    pub(crate) fn checkpoint(&self, state: &mut BackgroundState) -> Result<()> {
+        let now =
+            (state.destaged, self.core.journal.synced(), self.core.journal.start_after(state.destaged).0);
+        let then = &state.committed;
         let same = now == (then.destaged_lsn, then.synced_lsn, then.journal_seq);
         let waiting = self.core.flushes.oldest_waiting().is_some() || self.core.clock.wants_commit();
         if same && !waiting && !self.core.damage.is_changed() {
             return Ok(());
         }
-        self.commit_alone(m)
+        self.commit_alone(state)
     }
 
     /// Commits the positions, and what waits for a commit.
-    pub(crate) fn commit_alone(&self, m: &mut Maintenance) -> Result<()> {
+    pub(crate) fn commit_alone(&self, state: &mut BackgroundState) -> Result<()> {
         self.core.fault.check()?;
-        let txn = self.core.catalog.begin().map_err(|e| self.failed(m, Task::Upkeep, e))?;
-        self.commit_aside(m, txn, &[])
+        let txn = self.core.catalog.begin().map_err(|e| self.failed(state, Task::Upkeep, e))?;
+        self.commit_aside(state, txn, &[])
     }
 
     /// Commits work that has no place in the journal: the positions are what they are.
     pub(crate) fn commit_aside(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         txn: Txn<'_>,
         released: &[(u8, u64)],
     ) -> Result<()> {
-        let (preserved, destaged) = m.aside();
-        self.commit(m, txn, preserved, destaged, released)
+        let (preserved, destaged) = state.current_positions();
+        self.commit(state, txn, preserved, destaged, released)
     }
 
     /// Commits `txn` with the allocator's changes and the positions; then lets go of what that
@@ -111,7 +112,7 @@ impl Destager {
     /// now preserved.
     pub(crate) fn commit(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         mut txn: Txn<'_>,
         preserved: u64,
         destaged: u64,
@@ -134,18 +135,19 @@ impl Destager {
             journal_seq,
             journal_incarnation,
             time: self.core.journal.last().1,
-            ..m.committed
+            ..state.committed
         };
         let (clock, stretches) = self.core.clock.to_store();
         let kept = txn.kept_change();
         let scrub = self.core.scrub.to_store();
-        m.allocator
+        state
+            .allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
             .and_then(|()| txn.put_clock(&clock, stretches.as_deref()))
             .and_then(|()| scrub.map_or(Ok(()), |record| txn.put_scrub(&record)))
             .and_then(|()| {
-                let start = Self::scan_start(m, destaged, journal_seq);
+                let start = Self::scan_start(state, destaged, journal_seq);
                 txn.change_journal(|row| (row.destaged_lsn, row.start) = (destaged, start))
             })
             .and_then(|()| txn.commit())
@@ -154,22 +156,22 @@ impl Destager {
         self.core.clock.stored(&clock, stretches.as_deref());
         self.core.stamping.stored(stamps);
         self.core.count_kept(kept);
-        m.committed = positions;
-        m.lent.clear();
-        m.destaged = m.destaged.max(destaged);
-        let (freed, change) = m.allocator.committed();
+        state.committed = positions;
+        state.lent.clear();
+        state.destaged = state.destaged.max(destaged);
+        let (freed, change) = state.allocator.committed();
         self.core.space.settle(&change, released);
         self.core.catalog_room.settle(preserved);
         self.core.measure_catalog();
         if self.core.space.settle_log(preserved) {
             // Records are mostly smaller than what was promised to them.
-            self.measure_backing(m);
+            self.measure_backing(state);
         }
         for slot in freed {
-            m.retired_slots.push(slot);
+            state.retired_slots.push(slot);
         }
         for file in self.core.journal.release_below(positions.journal_seq) {
-            m.retired_files.push(file);
+            state.retired_files.push(file);
         }
         self.core.positions.preserved.store(preserved, Ordering::Relaxed);
         self.core.positions.destaged.store(destaged, Ordering::Relaxed);
@@ -180,24 +182,24 @@ impl Destager {
 
     /// Is space on its way that was freed, and that readers or steps of freeing still keep from
     /// being given out?
-    pub(crate) fn is_returning(&self, m: &Maintenance) -> bool {
+    pub(crate) fn is_returning(&self, state: &BackgroundState) -> bool {
         let names = self.core.names.read();
         let pinned = |id: &u64| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());
-        !m.retired_slots.is_empty() || m.dead.keys().any(|id| !pinned(id))
+        !state.retired_slots.is_empty() || state.orphan_branches.keys().any(|id| !pinned(id))
     }
 
     /// Reuses what no reader can hold any more, and measures the backing space.
     /// True when there was anything.
-    pub(crate) fn poll_retired(&self, m: &mut Maintenance) -> Result<bool> {
-        let files = m.retired_files.poll(&self.core.readers);
+    pub(crate) fn poll_retired(&self, state: &mut BackgroundState) -> Result<bool> {
+        let files = state.retired_files.poll(&self.core.readers);
         let mut any = !files.is_empty();
         for file in files {
             self.core.journal.recycle(file);
         }
-        let slots = m.retired_slots.poll(&self.core.readers);
+        let slots = state.retired_slots.poll(&self.core.readers);
         any |= !slots.is_empty();
         if !slots.is_empty() {
-            let change = m.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
+            let change = state.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
             for (slot, slot_log2) in &slots {
                 // Nobody reads there any more.
                 let range = slot.offset()..slot.offset() + (1 << slot_log2);
@@ -209,15 +211,15 @@ impl Destager {
                 .returned
                 .fetch_add(change.bytes(self.core.config.extent_size), Ordering::Relaxed);
             // What could not be moved for want of space may move now.
-            m.evacuated = false;
+            state.evacuated = false;
         }
-        self.measure_backing(m);
+        self.measure_backing(state);
         Ok(any)
     }
 
     /// Asks the file systems under sparse physical volumes and histories what they can still
     /// provide. Where the host can't tell, the last answer stands.
-    pub(crate) fn measure_backing(&self, m: &mut Maintenance) {
+    pub(crate) fn measure_backing(&self, state: &mut BackgroundState) {
         // The catalog grows there, and the journal's files that do not exist yet take space from
         // the same file system.
         let margin = self.core.options.backing_margin;
@@ -225,12 +227,12 @@ impl Destager {
         let Some(mut data) = self.core.measure_catalog() else { return };
         // What is recorded ahead has its space, and the promise of it until its commit: it would
         // count twice.
-        let ahead = m.ahead.as_ref().map_or(0, Ahead::recorded_bytes);
+        let ahead = state.ahead.as_ref().map_or(0, Ahead::recorded_bytes);
         if let Some(data) = &mut data {
             data.available += ahead;
         }
         let full = data.is_some_and(|data| data.available < margin / CATALOG_PARTS);
-        let (backing, taken_back) = match m.allocator.backing(kept, data, ahead) {
+        let (backing, taken_back) = match state.allocator.backing(kept, data, ahead) {
             Ok((_, taken_back)) if full => (Backing::NONE, taken_back),
             Err(_) if full => (Backing::NONE, 0),
             Ok(measured) => measured,
@@ -238,13 +240,13 @@ impl Destager {
         };
         self.core.space.set_backing(backing, taken_back);
         // What could not be moved for want of space may move now.
-        m.evacuated &= taken_back == 0;
+        state.evacuated &= taken_back == 0;
     }
 
     /// Where a scan may begin when everything up to `destaged` is in place, in the segment `seq`.
-    fn scan_start(m: &Maintenance, destaged: u64, seq: u64) -> Cursor {
-        let ends = m.ends.filter(|end| end.lsn == destaged + 1);
-        let known = ends.or((destaged == m.destaged).then_some(m.cursor));
+    fn scan_start(state: &BackgroundState, destaged: u64, seq: u64) -> Cursor {
+        let ends = state.ends.filter(|end| end.lsn == destaged + 1);
+        let known = ends.or((destaged == state.destaged).then_some(state.cursor));
         let (at, lsn) = match known {
             Some(c) if c.seq == seq && c.at > FIRST_RECORD => (c.at, c.lsn),
             Some(c) if c.seq <= seq => (FIRST_RECORD, destaged + 1),
@@ -256,12 +258,18 @@ impl Destager {
 
     /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the
     /// other PVs alone.
-    pub(crate) fn apply_draining(&self, m: &mut Maintenance, pv: u32, draining: bool, force: bool) -> bool {
-        if m.allocator.is_draining(pv) == draining {
+    pub(crate) fn apply_draining(
+        &self,
+        state: &mut BackgroundState,
+        pv: u32,
+        draining: bool,
+        force: bool,
+    ) -> bool {
+        if state.allocator.is_draining(pv) == draining {
             return true;
         }
-        let (extents, change) = m.allocator.contribution(pv);
-        let fits = if m.allocator.has_failed(pv) {
+        let (extents, change) = state.allocator.contribution(pv);
+        let fits = if state.allocator.has_failed(pv) {
             // What it had counts no more.
             true
         } else if draining {
@@ -270,10 +278,10 @@ impl Destager {
             self.core.space.change_capacity(extents as i64, &change.negated(), true)
         };
         if fits {
-            m.allocator.set_draining(pv, draining);
-            self.measure_backing(m);
-            m.evacuate_from = EvacuateFrom::default();
-            m.evacuated = false;
+            state.allocator.set_draining(pv, draining);
+            self.measure_backing(state);
+            state.evacuate_from = EvacuateFrom::default();
+            state.evacuated = false;
         }
         fits
     }

@@ -2,7 +2,7 @@
 
 use super::batch::DiscardRange;
 use super::history::HistoryChange;
-use super::state::{Fill, Maintenance};
+use super::state::{BackgroundState, FlattenJob};
 use crate::branch::Branch;
 use crate::catalog::{
     BaseRecord, BranchRecord, Control, Event, FillRecord, PvRecord, SnapshotRecord, Superblock, Txn,
@@ -234,10 +234,14 @@ impl Core {
 
 impl Destager {
     /// Operations are committed.
-    pub(super) fn operations_done(&self, m: &mut Maintenance, operations: Vec<Operation<'_>>) -> Result<()> {
+    pub(super) fn operations_done(
+        &self,
+        state: &mut BackgroundState,
+        operations: Vec<Operation<'_>>,
+    ) -> Result<()> {
         operations.into_iter().try_for_each(|Operation { lsn, parts, history }| {
             self.core.remember(history, lsn);
-            let done = parts.iter().try_for_each(|part| self.after_control(m, part, lsn));
+            let done = parts.iter().try_for_each(|part| self.after_control(state, part, lsn));
             // What follows from a commit can't be taken back.
             done.map_err(|e| self.core.fault.poison(&e))
         })
@@ -247,7 +251,7 @@ impl Destager {
     /// before, in steps that can be repeated.
     pub(super) fn carry_out(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         (lsn, time): (u64, u64),
         operation: &Control,
         reserved: &[(u8, u64)],
@@ -256,7 +260,7 @@ impl Destager {
         let mut history = HistoryChange::default();
         for part in operation.parts() {
             match part {
-                Control::ResizeVolume { id, size } => self.discard_tail(m, *id, *size)?,
+                Control::ResizeVolume { id, size } => self.discard_tail(state, *id, *size)?,
                 // Opened before the catalog takes it in: what can't be opened now could not be
                 // opened later either.
                 Control::AddPv { pv, .. } => drop(self.core.open_added(*pv)?),
@@ -269,41 +273,41 @@ impl Destager {
         let mut txn = self.core.catalog.begin()?;
         operation.parts().iter().try_for_each(|part| self.core.write_control(&mut txn, part))?;
         history.store(&mut txn, lsn)?;
-        self.commit(m, txn, lsn, lsn, reserved)?;
+        self.commit(state, txn, lsn, lsn, reserved)?;
         self.core.remember(history, lsn);
-        m.dead.extend(left.into_iter().map(|branch| (branch, 0)));
-        operation.parts().iter().try_for_each(|part| self.after_control(m, part, lsn))
+        state.orphan_branches.extend(left.into_iter().map(|branch| (branch, 0)));
+        operation.parts().iter().try_for_each(|part| self.after_control(state, part, lsn))
     }
 
     /// Takes a physical volume into the catalog, and its space into what can be promised.
-    pub(crate) fn commit_pv(&self, m: &mut Maintenance, add: &Control) -> Result<()> {
+    pub(crate) fn commit_pv(&self, state: &mut BackgroundState, add: &Control) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         self.core.write_control(&mut txn, add)?;
-        self.commit_aside(m, txn, &[])?;
-        self.after_control(m, add, 0)
+        self.commit_aside(state, txn, &[])?;
+        self.after_control(state, add, 0)
     }
 
     /// The space of a physical volume counts, unless that was taken in ahead of its turn.
-    fn take_pv_in(&self, m: &mut Maintenance, pv: u32, extents: u32) -> Result<()> {
-        if m.allocator.pv_ids().contains(&pv) {
+    fn take_pv_in(&self, state: &mut BackgroundState, pv: u32, extents: u32) -> Result<()> {
+        if state.allocator.pv_ids().contains(&pv) {
             return Ok(());
         }
-        let change = m.allocator.add_pv(self.core.open_added(pv)?, false);
+        let change = state.allocator.add_pv(self.core.open_added(pv)?, false);
         self.core.space.change_capacity(extents.into(), &change, true);
-        self.measure_backing(m);
-        m.evacuated = false;
+        self.measure_backing(state);
+        state.evacuated = false;
         // It may have failed when it was opened.
-        self.leave_failed(m);
+        self.leave_failed(state);
         Ok(())
     }
 
-    fn after_control(&self, m: &mut Maintenance, operation: &Control, lsn: u64) -> Result<()> {
+    fn after_control(&self, state: &mut BackgroundState, operation: &Control, lsn: u64) -> Result<()> {
         match operation {
             Control::RollBack { undo_id, undo, .. } => {
                 // A snapshot that nobody sees goes when nothing rests on it, unless a history has
                 // it.
                 if undo.deleted && !self.core.anchors().contains(undo_id) {
-                    m.deleted.insert(*undo_id);
+                    state.deleted.insert(*undo_id);
                 }
             }
             Control::ResizeVolume { id, .. } => {
@@ -315,34 +319,34 @@ impl Destager {
                 }
             }
             Control::DeleteVolume { id } => {
-                self.note_deleted(m)?;
-                m.ended.insert(*id);
+                self.note_deleted(state)?;
+                state.deleted_with_history.insert(*id);
             }
             Control::DeleteSnapshots { ids } => {
                 // An anchor is only hidden: it goes when its history does.
                 let kept = |id: &&u64| !self.core.is_anchor(**id);
-                m.deleted.extend(ids.iter().filter(kept));
+                state.deleted.extend(ids.iter().filter(kept));
             }
-            Control::AddPv { pv, extents, .. } => self.take_pv_in(m, *pv, *extents)?,
+            Control::AddPv { pv, extents, .. } => self.take_pv_in(state, *pv, *extents)?,
             Control::SetDraining { pv, .. } => {
                 // What a later operation says counts already: nothing new may come to a PV that is
                 // about to leave.
                 let stays = self.core.names.read().pvs.get(pv).is_some_and(|record| !record.draining);
-                self.apply_draining(m, *pv, !stays, true);
+                self.apply_draining(state, *pv, !stays, true);
             }
             Control::RemovePv { pv } => {
-                self.apply_draining(m, *pv, true, true);
-                m.allocator.remove_pv(*pv);
+                self.apply_draining(state, *pv, true, true);
+                state.allocator.remove_pv(*pv);
                 self.core.stamping.forget(*pv);
                 if let Some(pv) = self.core.pvs.take(*pv) {
                     let _ = pv.wiped.set(wipe(&*pv.disk, &pv.path));
                 }
             }
-            Control::SetPlacement(placement) => m.allocator.set_placement(*placement),
-            Control::SetFill { branches, .. } => self.note_fills(m, branches)?,
+            Control::SetPlacement(placement) => state.allocator.set_placement(*placement),
+            Control::SetFill { branches, .. } => self.note_fills(state, branches)?,
             Control::CreateSnapshots { snapshots } => {
                 let hidden = snapshots.iter().find(|(_, s)| s.deleted).map(|(_, s)| s.of.branch);
-                m.begun.extend(hidden.map(|branch| (lsn, branch)));
+                state.unconfirmed_anchors.extend(hidden.map(|branch| (lsn, branch)));
             }
             Control::Group { .. }
             | Control::CreateOver { .. }
@@ -363,7 +367,7 @@ impl Destager {
         Ok(())
     }
 
-    fn discard_tail(&self, m: &mut Maintenance, volume: u64, size: u64) -> Result<()> {
+    fn discard_tail(&self, state: &mut BackgroundState, volume: u64, size: u64) -> Result<()> {
         let Some(record) = self.core.catalog.volume(volume)? else {
             return Ok(());
         };
@@ -380,28 +384,28 @@ impl Destager {
         // The operation's place in the order is behind all records of this epoch that were
         // sequenced before it.
         let Some(epoch) = self.core.catalog.branch(branch.id)?.map(|b| b.epoch) else { return Ok(()) };
-        self.discard_in_steps(m, &DiscardRange { branch, epoch, bytes: size..end })
+        self.discard_in_steps(state, &DiscardRange { branch, epoch, bytes: size..end })
     }
 }
 
 impl Destager {
     /// Takes note of every snapshot that the catalog calls deleted.
-    pub(super) fn note_deleted(&self, m: &mut Maintenance) -> Result<()> {
+    pub(super) fn note_deleted(&self, state: &mut BackgroundState) -> Result<()> {
         let snapshots = self.core.catalog.snapshots()?;
         let anchors = self.core.anchors();
         let gone = snapshots.into_iter().filter(|(id, s)| s.deleted && !anchors.contains(id));
-        m.deleted.extend(gone.map(|(id, _)| id));
+        state.deleted.extend(gone.map(|(id, _)| id));
         Ok(())
     }
 }
 
 impl Destager {
     /// Takes note of what the catalog says of these branches.
-    pub(super) fn note_fills(&self, m: &mut Maintenance, branches: &[u64]) -> Result<()> {
+    pub(super) fn note_fills(&self, state: &mut BackgroundState, branches: &[u64]) -> Result<()> {
         for id in branches {
             match self.core.catalog.branch(*id)?.and_then(|b| b.fill) {
-                Some(record) => drop(m.filling.insert(*id, Fill::of(record))),
-                None => drop(m.filling.remove(id)),
+                Some(record) => drop(state.filling.insert(*id, FlattenJob::of(record))),
+                None => drop(state.filling.remove(id)),
             }
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! Long discards and the tails of shrunk volumes: freed in steps, each with a commit of its own,
 //! and then made known by one more.
 
-use super::batch::{Batch, DiscardRange, Item, Run, Source, Step as RunStep};
+use super::batch::{Batch, ControlRun, DiscardRange, Item, RunStep, Source};
 use super::control::Operation;
 use super::plan::{Change, hole};
-use super::state::Maintenance;
+use super::state::BackgroundState;
 use crate::branch::Branch;
 use crate::catalog::page::{CHUNKS, MapPage, PageKey, Slot};
 use crate::catalog::{Event, Version};
@@ -18,9 +18,9 @@ use std::sync::atomic::Ordering;
 impl Destager {
     /// Carries out a run: what its first discard frees, in steps, and then all that its records
     /// make known, in one commit. Until that staging answers for what is discarded.
-    pub(super) fn carry_out_run(&self, m: &mut Maintenance, run: &Run) -> Result<()> {
+    pub(super) fn carry_out_run(&self, state: &mut BackgroundState, run: &ControlRun) -> Result<()> {
         if let Some((_, RunStep::Discard(range))) = run.steps.first() {
-            self.discard_in_steps(m, range)?;
+            self.discard_in_steps(state, range)?;
         }
         let mut operations = Vec::new();
         for (at, step) in &run.steps {
@@ -31,23 +31,23 @@ impl Destager {
         }
         let mut txn = self.core.catalog.begin()?;
         self.core.write_operations(&mut txn, &operations)?;
-        self.commit(m, txn, run.last_lsn, run.last_lsn, &run.reserved)?;
-        self.operations_done(m, operations)?;
+        self.commit(state, txn, run.last_lsn, run.last_lsn, &run.reserved)?;
+        self.operations_done(state, operations)?;
         run.unstage();
         Ok(())
     }
 
     /// Frees the whole chunks of a range and zeroes its edges in place.
-    pub(super) fn discard_in_steps(&self, m: &mut Maintenance, range: &DiscardRange) -> Result<()> {
+    pub(super) fn discard_in_steps(&self, state: &mut BackgroundState, range: &DiscardRange) -> Result<()> {
         let branch = &range.branch;
         let size = 1u64 << branch.chunk_log2;
         let first = range.bytes.start.div_ceil(size);
         let end = range.bytes.end / size;
         if first > end {
-            return self.zero_part(m, range, range.bytes.start, range.bytes.end);
+            return self.zero_part(state, range, range.bytes.start, range.bytes.end);
         }
-        self.zero_part(m, range, range.bytes.start, first * size)?;
-        self.zero_part(m, range, end * size, range.bytes.end)?;
+        self.zero_part(state, range, range.bytes.start, first * size)?;
+        self.zero_part(state, range, end * size, range.bytes.end)?;
         if !branch.has_base() {
             // Pages in the middle vanish; the two at the edges may stay, so they are taken together
             // with what follows.
@@ -55,37 +55,41 @@ impl Destager {
             loop {
                 let most = self.core.catalog_room.pages(PAGES_PER_STEP) + 2;
                 let numbers = self.core.catalog.page_numbers(branch.id, first_page, last_page, most)?;
-                let step = self.empty_pages(m, range, first..end, numbers)?;
+                let step = self.empty_pages(state, range, first..end, numbers)?;
                 if step.pages.is_empty() {
                     return Ok(());
                 }
-                self.commit_freed(m, branch, step, range.epoch)?;
+                self.commit_freed(state, branch, step, range.epoch)?;
             }
         }
         // Over a base it has to be said of every chunk that there is nothing: of whole pages as one
         // hole.
         let whole = first.div_ceil(CHUNKS)..end / CHUNKS;
         if whole.is_empty() {
-            return self.hole_edge(m, range, first..end);
+            return self.hole_edge(state, range, first..end);
         }
-        self.hole_edge(m, range, first..whole.start * CHUNKS)?;
-        self.hole_edge(m, range, whole.end * CHUNKS..end)?;
-        self.hole_pages(m, range, whole)
+        self.hole_edge(state, range, first..whole.start * CHUNKS)?;
+        self.hole_edge(state, range, whole.end * CHUNKS..end)?;
+        self.hole_pages(state, range, whole)
     }
 
     /// Makes holes of chunks in one page or two.
-    fn hole_edge(&self, m: &mut Maintenance, range: &DiscardRange, chunks: Range<u64>) -> Result<()> {
+    fn hole_edge(&self, state: &mut BackgroundState, range: &DiscardRange, chunks: Range<u64>) -> Result<()> {
         if chunks.is_empty() {
             return Ok(());
         }
         let numbers = (chunks.start / CHUNKS..=(chunks.end - 1) / CHUNKS).collect();
-        let step = self.empty_pages(m, range, chunks, numbers)?;
-        if step.pages.is_empty() { Ok(()) } else { self.commit_freed(m, &range.branch, step, range.epoch) }
+        let step = self.empty_pages(state, range, chunks, numbers)?;
+        if step.pages.is_empty() {
+            Ok(())
+        } else {
+            self.commit_freed(state, &range.branch, step, range.epoch)
+        }
     }
 
     /// Makes holes of whole pages: of those that are stored so many at a time, of those in between
     /// as they come.
-    fn hole_pages(&self, m: &mut Maintenance, range: &DiscardRange, pages: Range<u64>) -> Result<()> {
+    fn hole_pages(&self, state: &mut BackgroundState, range: &DiscardRange, pages: Range<u64>) -> Result<()> {
         let branch = &range.branch;
         let mut from = pages.start;
         while from < pages.end {
@@ -93,18 +97,18 @@ impl Destager {
             let numbers = self.core.catalog.page_numbers(branch.id, from, pages.end - 1, most)?;
             let short = numbers.len() < most;
             let next = numbers.last().filter(|_| !short).map_or(pages.end, |n| n + 1);
-            let mut step = Step { hole: Some(from..next), ..Step::default() };
+            let mut step = DiscardStep { hole: Some(from..next), ..DiscardStep::default() };
             for number in numbers {
                 let key = (branch.id, number);
                 for (at, entry) in self.core.map.read(key)?.iter() {
                     // The new hole is younger than one that a snapshot saw here.
-                    match branch.keeper(entry.born, range.epoch) {
+                    match branch.newest_snapshot_seeing(entry.born, range.epoch) {
                         Some(last) => {
                             let key = (branch.id, number * CHUNKS + at as u64, last);
                             step.versions.push(Version { key, entry });
                         }
                         None if entry.slot != Slot::HOLE => {
-                            m.allocator.free(entry.slot, branch.slot_log2)?;
+                            state.allocator.free(entry.slot, branch.slot_log2)?;
                             step.freed += 1;
                         }
                         None => {}
@@ -112,14 +116,20 @@ impl Destager {
                 }
                 step.pages.push((key, MapPage::default()));
             }
-            self.commit_freed(m, branch, step, range.epoch)?;
+            self.commit_freed(state, branch, step, range.epoch)?;
             from = next;
         }
         Ok(())
     }
 
     /// Zeroes a part of one chunk, as a batch of its own.
-    fn zero_part(&self, m: &mut Maintenance, range: &DiscardRange, start: u64, end: u64) -> Result<()> {
+    fn zero_part(
+        &self,
+        state: &mut BackgroundState,
+        range: &DiscardRange,
+        start: u64,
+        end: u64,
+    ) -> Result<()> {
         if start >= end {
             return Ok(());
         }
@@ -135,22 +145,22 @@ impl Destager {
             source: Source::Hole,
         };
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
-        let plan = self.plan(m, &batch, false)?;
+        let plan = self.plan(state, &batch, false)?;
         // Until the operation's own position is committed it is done again after a crash: nothing
         // else follows from this.
-        self.place(m, &batch, plan, Maintenance::aside, None::<fn() -> Option<()>>, drop)
+        self.place(state, &batch, plan, BackgroundState::current_positions, None::<fn() -> Option<()>>, drop)
     }
 
     /// Discards those of `chunks` that lie in the pages `numbers`.
     fn empty_pages(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         range: &DiscardRange,
         all: Range<u64>,
         numbers: Vec<u64>,
-    ) -> Result<Step> {
+    ) -> Result<DiscardStep> {
         let branch = &range.branch;
-        let mut step = Step::default();
+        let mut step = DiscardStep::default();
         for number in numbers {
             let key = (branch.id, number);
             let mut page = (*self.core.map.read(key)?).clone();
@@ -158,7 +168,7 @@ impl Destager {
             for chunk in all.start.max(number * CHUNKS)..all.end.min((number + 1) * CHUNKS) {
                 let (_, at) = MapPage::locate(chunk);
                 let current = page.get(at);
-                let kept_for = current.and_then(|e| branch.keeper(e.born, range.epoch));
+                let kept_for = current.and_then(|e| branch.newest_snapshot_seeing(e.born, range.epoch));
                 let (change, slot) = hole(branch, range.epoch, current, kept_for);
                 match change {
                     Change::None => continue,
@@ -170,7 +180,7 @@ impl Destager {
                     step.versions.push(Version { key: (branch.id, chunk, last), entry });
                 }
                 if let Some(slot) = slot {
-                    m.allocator.free(slot, branch.slot_log2)?;
+                    state.allocator.free(slot, branch.slot_log2)?;
                     step.freed += 1;
                 }
             }
@@ -184,9 +194,9 @@ impl Destager {
     /// Commits a step that was taken in `epoch`.
     pub(crate) fn commit_freed(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
-        step: Step,
+        step: DiscardStep,
         epoch: u32,
     ) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
@@ -196,7 +206,7 @@ impl Destager {
         }
         txn.put_versions(step.versions.iter())?;
         self.core.put_branch_slots(&mut txn, branch, -(step.freed as i64))?;
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         branch.slots.fetch_sub(step.freed.min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
         match step.hole {
             Some(pages) => self.core.map.forget_pages(branch.id, pages),
@@ -224,7 +234,7 @@ pub(crate) const PAGES_PER_STEP: usize = 256;
 
 /// What one commit changes.
 #[derive(Default)]
-pub(crate) struct Step {
+pub(crate) struct DiscardStep {
     pub(crate) pages: Vec<(PageKey, MapPage)>,
     /// Pages that become a hole; those of them that were stored are among `pages`, empty.
     pub(crate) hole: Option<Range<u64>>,

@@ -5,7 +5,7 @@
 
 use super::apply::{MIN_PER_THREAD, READ_AHEAD};
 use super::batch::{Batch, Source, joined};
-use crate::branch::{Branch, HEAD, Line};
+use crate::branch::{Branch, HEAD, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
 use crate::error::{Result, both};
@@ -29,7 +29,7 @@ const MAX_ANNOUNCED: u64 = 128 << 10;
 
 /// Contents of chunks, and of what is written there.
 #[derive(Default)]
-pub(super) struct Piece {
+pub(super) struct RecordPart {
     pub(super) chunks: Vec<Chunk>,
     pub(super) old: Window,
     pub(super) new: Window,
@@ -37,7 +37,7 @@ pub(super) struct Piece {
 
 /// What is recorded of one chunk, or a part of that.
 pub(super) struct Chunk {
-    /// In the batch; what they write comes one after another in [`Piece::new`].
+    /// In the batch; what they write comes one after another in [`RecordPart::new`].
     pub(super) items: Range<usize>,
     /// None: the items go on where those of the last piece ended.
     pub(super) before: Option<Before>,
@@ -51,7 +51,7 @@ pub(super) struct Before {
     pub(super) sum: Option<u32>,
     /// The byte of the chunk that `old` begins with.
     pub(super) first: u32,
-    /// In [`Piece::old`].
+    /// In [`RecordPart::old`].
     pub(super) old: Range<usize>,
 }
 
@@ -149,7 +149,7 @@ enum Found {
 pub(super) struct Gather<'a> {
     core: &'a Core,
     batch: &'a Batch,
-    head: Line,
+    head: View,
     encoding: Encoding,
     /// Of chunks, before the batch.
     sums: &'a HashMap<u64, u32>,
@@ -177,7 +177,7 @@ impl<'a> Gather<'a> {
         Gather {
             core,
             batch,
-            head: Line { branch: branch.clone(), epoch: HEAD, at: None },
+            head: View { branch: branch.clone(), epoch: HEAD, at: None },
             encoding,
             sums,
             chunks: chunks.iter(),
@@ -190,14 +190,14 @@ impl<'a> Gather<'a> {
     }
 
     /// Hands all of it to `record`, in order.
-    pub(super) fn for_each(mut self, mut record: impl FnMut(&mut Piece) -> Result<()>) -> Result<()> {
+    pub(super) fn for_each(mut self, mut record: impl FnMut(&mut RecordPart) -> Result<()>) -> Result<()> {
         // Several of the largest chunks at once would take gigabytes.
         let small = self.head.branch.chunk_size() <= PIECE as u64;
         let beside = self.core.options.destage_threads > 1 && small && self.chunks.len() >= MIN_PER_THREAD;
         if beside && let Some(done) = self.beside(&mut record) {
             return done;
         }
-        let mut piece = Piece::default();
+        let mut piece = RecordPart::default();
         while self.fill(&mut piece, PIECE_ALONE)? {
             record(&mut piece)?;
         }
@@ -205,11 +205,11 @@ impl<'a> Gather<'a> {
     }
 
     /// The same, with a thread that reads; None, and nothing done, if there can't be one.
-    fn beside(&mut self, record: &mut impl FnMut(&mut Piece) -> Result<()>) -> Option<Result<()>> {
+    fn beside(&mut self, record: &mut impl FnMut(&mut RecordPart) -> Result<()>) -> Option<Result<()>> {
         std::thread::scope(|scope| {
             let (fill, filled) = sync_channel(PIECES);
             let (empty, emptied) = sync_channel(PIECES);
-            (0..PIECES).for_each(|_| _ = empty.send(Piece::default()));
+            (0..PIECES).for_each(|_| _ = empty.send(RecordPart::default()));
             let read = move || {
                 for mut piece in emptied {
                     // Who records has failed, and says why.
@@ -232,11 +232,11 @@ impl<'a> Gather<'a> {
     }
 
     /// Reads the next piece of about `bytes`; false when there is none.
-    fn fill(&mut self, piece: &mut Piece, bytes: usize) -> Result<bool> {
+    fn fill(&mut self, piece: &mut RecordPart, bytes: usize) -> Result<bool> {
         piece.chunks.clear();
         piece.old.reset();
         piece.new.reset();
-        let is_full = |piece: &Piece| piece.old.used + piece.new.used >= bytes;
+        let is_full = |piece: &RecordPart| piece.old.used + piece.new.used >= bytes;
         while !is_full(piece) {
             let mut before = None;
             if self.rest.is_empty() {
@@ -262,8 +262,8 @@ impl<'a> Gather<'a> {
     /// Takes note of the chunks of a piece that could not be read as a whole. What was known of
     /// their sums is of no use: they are recorded with zeros in place of what is lost, and moments
     /// before can't be reached from behind.
-    fn note_lost(&self, piece: &mut Piece) -> Result<()> {
-        let Piece { chunks, old, .. } = piece;
+    fn note_lost(&self, piece: &mut RecordPart) -> Result<()> {
+        let RecordPart { chunks, old, .. } = piece;
         for part in chunks {
             let Some(before) = &mut part.before else { continue };
             if !old.lost.iter().any(|lost| lost.start < before.old.end && before.old.start < lost.end) {

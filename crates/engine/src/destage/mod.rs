@@ -32,7 +32,7 @@ pub(crate) mod state;
 use crate::branch::Branch;
 use crate::catalog::page::{MapPage, PageKey};
 use crate::catalog::{SHARED_SEGMENTS, Txn};
-use crate::cdp::write::append::Appended;
+use crate::cdp::write::append::StagedSegments;
 use crate::cdp::write::committing::Committing;
 use crate::core::Core;
 use crate::disk::SyncPurpose;
@@ -44,7 +44,7 @@ use batch::{Batch, Collected, Placed, joined};
 use control::Operation;
 use plan::Plan;
 use record::Recorder;
-use state::Maintenance;
+use state::BackgroundState;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,10 +53,10 @@ impl Destager {
     /// Carries out the next part of the journal. False when there is none. A failure poisons the
     /// pool: what is in the journal stays there, and reopening goes on from it. A shortage, and a
     /// physical volume that fails, leave everything as the last commit has it.
-    pub(crate) fn destage(&self, m: &mut Maintenance) -> Result<bool> {
-        let position = |m: &Maintenance| (m.committed.preserved_lsn, m.destaged);
-        let before = position(m);
-        let error = match self.try_destage(m) {
+    pub(crate) fn destage(&self, state: &mut BackgroundState) -> Result<bool> {
+        let position = |state: &BackgroundState| (state.committed.preserved_lsn, state.destaged);
+        let before = position(state);
+        let error = match self.try_destage(state) {
             Ok(worked) => {
                 self.core.shortages.over(Task::Destage);
                 return Ok(worked);
@@ -65,72 +65,73 @@ impl Destager {
         };
         // A batch that is preserved is applied again. What else comes after a commit can't be taken
         // back.
-        if position(m) != before && !m.is_half_done() {
+        if position(state) != before && !state.is_half_done() {
             return Err(self.core.fault.poison(&error));
         }
-        let error = self.failed(m, Task::Destage, error);
+        let error = self.failed(state, Task::Destage, error);
         if error.is_taken_back() { Ok(true) } else { Err(error) }
     }
 
-    fn try_destage(&self, m: &mut Maintenance) -> Result<bool> {
-        debug_assert!(m.allocator.is_clean(), "changes from before that no commit has");
+    fn try_destage(&self, state: &mut BackgroundState) -> Result<bool> {
+        debug_assert!(state.allocator.is_clean(), "changes from before that no commit has");
         if self.core.stamping.check().is_err() {
-            self.write_stamps(m)?;
+            self.write_stamps(state)?;
         }
-        if m.is_half_done() {
-            self.apply_again(m)?;
+        if state.is_half_done() {
+            self.apply_again(state)?;
             return Ok(true);
         }
-        if self.core.journal.written() < m.cursor.lsn {
+        if self.core.journal.written() < state.cursor.lsn {
             return Ok(false);
         }
-        let mut cursor = m.cursor;
+        let mut cursor = state.cursor;
         let before = self.core.positions.settled_time.load(Ordering::Relaxed);
-        let collected = self.next_collected(m, &mut cursor)?;
-        m.ends = Some(cursor);
+        let collected = self.next_collected(state, &mut cursor)?;
+        state.ends = Some(cursor);
         let time = match collected {
             Collected::Nothing => {
-                m.cursor = cursor;
+                state.cursor = cursor;
                 return Ok(false);
             }
             Collected::Records(batch) => {
                 let time = before.max(batch.last_time);
-                self.destage_batch(m, batch, cursor)?;
+                self.destage_batch(state, batch, cursor)?;
                 time
             }
             Collected::Control(at, operation, reserved) => {
-                self.carry_out(m, at, &operation, &reserved)?;
+                self.carry_out(state, at, &operation, &reserved)?;
                 at.1
             }
             Collected::Run(run) => {
-                self.carry_out_run(m, &run)?;
+                self.carry_out_run(state, &run)?;
                 run.last_time
             }
         };
-        m.cursor = cursor;
-        self.note_settled(m, time);
+        state.cursor = cursor;
+        self.note_settled(state, time);
         Ok(true)
     }
 
     /// What is destaged, up to a record of this time, counts.
-    fn note_settled(&self, m: &Maintenance, time: u64) {
-        self.core.journal.turns_passed(m.destaged);
+    fn note_settled(&self, state: &BackgroundState, time: u64) {
+        self.core.journal.turns_passed(state.destaged);
         self.core.positions.settled_time.store(time, Ordering::Release);
-        self.core.positions.settled.store(m.destaged, Ordering::Release);
+        self.core.positions.settled.store(state.destaged, Ordering::Release);
         self.core.positions.batches.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn destage_batch(&self, m: &mut Maintenance, mut batch: Batch, next: Cursor) -> Result<()> {
-        let mut plan = self.plan(m, &batch, false)?;
+    fn destage_batch(&self, state: &mut BackgroundState, mut batch: Batch, next: Cursor) -> Result<()> {
+        let mut plan = self.plan(state, &batch, false)?;
         plan.recorded = std::mem::take(&mut batch.recorded);
         let nothing_to_apply = plan.at_once.is_empty() && plan.after.is_empty();
-        let positions =
-            |m: &Maintenance| (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { m.destaged });
+        let positions = |state: &BackgroundState| {
+            (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { state.destaged })
+        };
         let overlaps = !plan.after.is_empty();
         let collect = (overlaps && self.core.is_pressed()).then_some(|| self.core.collect_whole(next));
         let look_ahead = |known| overlaps.then(|| self.core.look_ahead(next, known, &batch)).flatten();
-        m.ahead = self.place(m, &batch, plan, positions, collect, look_ahead)?;
-        m.destaged = batch.last_lsn;
+        state.ahead = self.place(state, &batch, plan, positions, collect, look_ahead)?;
+        state.destaged = batch.last_lsn;
         self.core.in_place(&batch);
         Ok(())
     }
@@ -140,23 +141,23 @@ impl Destager {
     /// `then`, after it.
     fn place<M: Send, T>(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         batch: &Batch,
         mut plan: Plan,
-        positions: impl Fn(&Maintenance) -> (u64, u64),
+        positions: impl Fn(&BackgroundState) -> (u64, u64),
         meanwhile: Option<impl FnOnce() -> Option<M> + Send>,
         then: impl FnOnce(Option<M>) -> T,
     ) -> Result<T> {
         // What is overwritten before the catalog knows that the journal's part was durable could
         // not be told from what a damaged journal lost.
-        if !(1..=m.committed.synced_lsn).contains(&batch.last_lsn) {
+        if !(1..=state.committed.synced_lsn).contains(&batch.last_lsn) {
             plan.wait();
         }
         let at_once = std::mem::take(&mut plan.at_once);
         let after = std::mem::take(&mut plan.after);
         // Apply: the journal still has what is overwritten, until the next commit.
         let (known, (applied, preserved)) = self.core.with_helper(meanwhile, || {
-            self.core.beside(&at_once, SyncPurpose::Apply, || self.preserve(m, batch, plan, positions))
+            self.core.beside(&at_once, SyncPurpose::Apply, || self.preserve(state, batch, plan, positions))
         });
         both(preserved, applied)?;
         let (applied, done) = self.core.beside(&after, SyncPurpose::Apply, || then(known));
@@ -167,10 +168,10 @@ impl Destager {
     /// them.
     fn preserve(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         batch: &Batch,
         mut plan: Plan,
-        positions: impl Fn(&Maintenance) -> (u64, u64),
+        positions: impl Fn(&BackgroundState) -> (u64, u64),
     ) -> Result<()> {
         let begun = std::mem::take(&mut plan.recorded);
         let operations = self.core.operations(&batch.controls)?;
@@ -178,13 +179,13 @@ impl Destager {
             self.core.prepare(batch, &plan, &operations, begun)
         });
         let (recorded, txn) = both(prepared, written)?;
-        let (preserved, destaged) = positions(m);
+        let (preserved, destaged) = positions(state);
         // Before the commit that ends what was promised for the records.
-        self.core.space.adjust_log(recorded.iter().map(Appended::closing_room).sum());
+        self.core.space.adjust_log(recorded.iter().map(StagedSegments::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
         let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
-        self.commit(m, txn, preserved, destaged, &released)?;
-        if recorded.iter().any(Appended::is_run) {
+        self.commit(state, txn, preserved, destaged, &released)?;
+        if recorded.iter().any(StagedSegments::is_run) {
             self.core.shared.mark();
         }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
@@ -201,7 +202,7 @@ impl Destager {
         }
         for appended in recorded {
             // Before the map: what is found there from here on is known to be part of the log.
-            let applying = self.applying(m, batch, appended.branch());
+            let applying = self.applying(state, batch, appended.branch());
             appended.publish(&self.core.shared, applying);
         }
         drop(committing);
@@ -210,14 +211,14 @@ impl Destager {
             branch.generation.supersede(|| self.core.map.forget_frozen(branch.id));
         }
         // Behind the data: what an anchor has is recorded up to there.
-        self.operations_done(m, operations)
+        self.operations_done(state, operations)
     }
 }
 
 /// Carries out what is in the journal, and all background work.
 pub(crate) struct Destager {
     pub(crate) core: Arc<Core>,
-    pub(crate) state: AlarmedMutex<Maintenance>,
+    pub(crate) state: AlarmedMutex<BackgroundState>,
 }
 
 impl Core {
@@ -253,13 +254,13 @@ impl Core {
         plan: &Plan,
         operations: &[Operation<'_>],
         begun: Vec<Recorder>,
-    ) -> Result<(Vec<Appended>, Txn<'_>)> {
+    ) -> Result<(Vec<StagedSegments>, Txn<'_>)> {
         let recorded = self.log_batch(batch, begun)?;
         let mut txn = self.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(plan.versions.iter())?;
         recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
-        if !self.shared.is_marked() && recorded.iter().any(Appended::is_run) {
+        if !self.shared.is_marked() && recorded.iter().any(StagedSegments::is_run) {
             self.put_superblock(&mut txn, |superblock| superblock.features |= SHARED_SEGMENTS)?;
         }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
@@ -330,9 +331,9 @@ impl Destager {
     /// Destages one batch, unless the record with `lsn` is carried out. False when that is so, or
     /// there is nothing to destage.
     pub(crate) fn destage_once(&self, lsn: u64) -> Result<bool> {
-        let m = &mut *self.state.lock();
+        let state = &mut *self.state.lock();
         self.core.check_usable()?;
-        self.poll_retired(m)?;
-        Ok(m.destaged < lsn && self.destage(m)?)
+        self.poll_retired(state)?;
+        Ok(state.destaged < lsn && self.destage(state)?)
     }
 }

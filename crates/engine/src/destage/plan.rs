@@ -1,9 +1,9 @@
 //! Planning a batch: for every chunk touched, what its content will be and where it goes.
 
-use super::batch::{Batch, Below, Fill, Item, Placed, Source};
+use super::batch::{Batch, Below, Content, Item, Placed, Source};
 use super::record::Recorder;
-use super::state::Maintenance;
-use crate::branch::{Base, Branch, Foreign, HEAD, Line};
+use super::state::BackgroundState;
+use crate::branch::{Base, Branch, ExternalBase, HEAD, View};
 use crate::catalog::Version;
 use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
 use crate::core::Core;
@@ -115,10 +115,10 @@ impl Overlay {
         let mut at = 0u32;
         let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
             Under::Kept => {}
-            Under::Zeros | Under::Covered => out.push(Placed::new(slot, start, end, Fill::Zeros)),
+            Under::Zeros | Under::Covered => out.push(Placed::new(slot, start, end, Content::Zeros)),
             Under::Slot(old) => {
                 let from = Slot::new(old.pv(), old.offset() + start as u64);
-                out.push(Placed::new(slot, start, end, Fill::Slot(from)));
+                out.push(Placed::new(slot, start, end, Content::Slot(from)));
             }
         };
         for &(start, end, source) in &self.parts {
@@ -126,8 +126,8 @@ impl Overlay {
                 gap(at, start, out);
             }
             let fill = match source {
-                Source::Journal(file, position) => Fill::Journal(file, position),
-                Source::Zeros | Source::Hole => Fill::Zeros,
+                Source::Journal(file, position) => Content::Journal(file, position),
+                Source::Zeros | Source::Hole => Content::Zeros,
             };
             out.push(Placed::new(slot, start, end, fill));
             at = end;
@@ -176,7 +176,7 @@ impl Destager {
     /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has
     /// a slot is written there again, at once, and nothing is allocated or freed but for chunks
     /// whose physical volume has failed.
-    pub(super) fn plan(&self, m: &mut Maintenance, batch: &Batch, redo: bool) -> Result<Plan> {
+    pub(super) fn plan(&self, state: &mut BackgroundState, batch: &Batch, redo: bool) -> Result<Plan> {
         let branches = batch.branches.len();
         let mut plan = Plan {
             slots: vec![0; branches],
@@ -188,7 +188,7 @@ impl Destager {
             let (index, number) = page_of(&of_page[0]);
             let branch = &batch.branches[index as usize];
             let key = (branch.id, number);
-            let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+            let head = View { branch: branch.clone(), epoch: HEAD, at: None };
             let stored = self.core.map.cached(&head, number).map_or_else(|| self.core.map.read(key), Ok)?;
             // What is repeated is recorded already.
             let recorded = !redo && branch.cdp.log.read().settings.is_some();
@@ -218,9 +218,9 @@ impl Destager {
                     done: &mut plan.done[index as usize],
                 };
                 let (change, grown) = if redo {
-                    (self.redo_chunk(m, &target, &overlay, &mut outcome)?, 0)
+                    (self.redo_chunk(state, &target, &overlay, &mut outcome)?, 0)
                 } else {
-                    self.plan_chunk(m, &target, &overlay, &mut outcome)?
+                    self.plan_chunk(state, &target, &overlay, &mut outcome)?
                 };
                 plan.slots[index as usize] += grown;
                 match change {
@@ -238,20 +238,26 @@ impl Destager {
         for placed in [&mut plan.fresh, &mut plan.at_once, &mut plan.after] {
             placed.sort_unstable_by_key(|p| p.address);
         }
-        self.promise_moves(m, batch, redo, &mut plan)?;
+        self.promise_moves(state, batch, redo, &mut plan)?;
         Ok(plan)
     }
 
     /// Promises what chunks that leave a failed physical volume take beyond the promises that the
     /// batch's records hold.
-    fn promise_moves(&self, m: &mut Maintenance, batch: &Batch, redo: bool, plan: &mut Plan) -> Result<()> {
+    fn promise_moves(
+        &self,
+        state: &mut BackgroundState,
+        batch: &Batch,
+        redo: bool,
+        plan: &mut Plan,
+    ) -> Result<()> {
         // What is repeated has used its promises up.
         let held: BTreeMap<u8, u64> =
             if redo { BTreeMap::new() } else { batch.released().into_iter().collect() };
         for (slot_log2, (taken, moved)) in &plan.taken {
             let held = held.get(slot_log2).copied().unwrap_or(0);
             let missing = taken.saturating_sub(held).min(*moved);
-            if missing > 0 && !self.borrow(m, *slot_log2, missing) {
+            if missing > 0 && !self.borrow(state, *slot_log2, missing) {
                 return Err(no_space(
                     "write elsewhere what lies on a physical volume that has failed: the others have no space",
                 ));
@@ -268,17 +274,17 @@ impl Destager {
     /// chunk is born again.
     fn plan_chunk(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         target: &Target<'_>,
         overlay: &Overlay,
         out: &mut Outcome<'_>,
     ) -> Result<(Change, i64)> {
         let (branch, epoch) = (target.branch, target.epoch);
         let size = 1u64 << branch.chunk_log2;
-        let kept_for = target.current.and_then(|e| branch.keeper(e.born, epoch));
+        let kept_for = target.current.and_then(|e| branch.newest_snapshot_seeing(e.born, epoch));
         let old = target.current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
         if overlay.emptied && !overlay.needs_slot() {
-            return self.plan_hole(m, target, kept_for, out);
+            return self.plan_hole(state, target, kept_for, out);
         }
         let under = match (target.current, overlay.emptied) {
             (_, true) => Under::Zeros,
@@ -286,18 +292,18 @@ impl Destager {
             (None, false) => self.core.under_new(target, overlay)?,
         };
         if matches!(under, Under::Covered) && !overlay.needs_slot() {
-            return self.plan_hole(m, target, kept_for, out);
+            return self.plan_hole(state, target, kept_for, out);
         }
-        let on_failed = old.is_some_and(|slot| m.allocator.has_failed(slot.pv()));
+        let on_failed = old.is_some_and(|slot| state.allocator.has_failed(slot.pv()));
         if let (Some(entry), Some(_), None) = (target.current, old, kept_for) {
-            return self.overwrite(m, target, overlay, entry, out).map(|change| (change, 0));
+            return self.overwrite(state, target, overlay, entry, out).map(|change| (change, 0));
         }
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
             return Ok((Change::None, 0));
         }
         let (current, copies) = match (target.current, kept_for, branch.order()) {
             (Some(entry), Some(last), Order::Independent) => {
-                let (born, copies) = self.copy_for_each(m, target, entry, last, out)?;
+                let (born, copies) = self.copy_for_each(state, target, entry, last, out)?;
                 (Some(Entry { born, ..entry }), copies)
             }
             (current, ..) => (current, 0),
@@ -306,7 +312,7 @@ impl Destager {
         // few runs. Only behind a neighbour that was redirected before it, it keeps that order.
         let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
         let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
-        let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, wish)?;
+        let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, wish)?;
         out.take(branch.slot_log2, false);
         self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         if let (Some(old), Some(last), Method::Copy, false) = (old, kept_for, branch.method(), on_failed) {
@@ -314,7 +320,7 @@ impl Destager {
             out.copied_chunk(size);
             out.done.host_bytes += overlay.written();
             out.version(target, last, Entry { slot, born });
-            out.fresh.push(Placed::new(slot, 0, size as u32, Fill::Slot(old)));
+            out.fresh.push(Placed::new(slot, 0, size as u32, Content::Slot(old)));
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
             overlay.place(old, size, under, out.after);
             out.copied.insert(branch.id);
@@ -330,7 +336,7 @@ impl Destager {
         }
         let filled_from = out.fresh.len();
         overlay.place(slot, size, under, out.fresh);
-        for read in out.fresh[filled_from..].iter().filter(|p| matches!(p.fill, Fill::Slot(_))) {
+        for read in out.fresh[filled_from..].iter().filter(|p| matches!(p.fill, Content::Slot(_))) {
             out.done.fill_reads += 1;
             out.done.fill_bytes += u64::from(read.len);
         }
@@ -342,37 +348,37 @@ impl Destager {
     /// leaves of it.
     fn overwrite(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         target: &Target<'_>,
         overlay: &Overlay,
         entry: Entry,
         out: &mut Outcome<'_>,
     ) -> Result<Change> {
         let branch = target.branch;
-        if !m.allocator.has_failed(entry.slot.pv()) {
+        if !state.allocator.has_failed(entry.slot.pv()) {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
             overlay.place(entry.slot, 1 << branch.chunk_log2, under, out.overwriting(target));
             return Ok(Change::None);
         }
-        let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+        let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
         out.take(branch.slot_log2, true);
         self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         let under = if overlay.emptied { Under::Zeros } else { Under::Slot(entry.slot) };
         overlay.place(slot, 1 << branch.chunk_log2, under, out.fresh);
-        m.allocator.free(entry.slot, branch.slot_log2)?;
+        state.allocator.free(entry.slot, branch.slot_log2)?;
         Ok(Change::Set(Entry { slot, ..entry }))
     }
 
     /// Applies again to a chunk whose preserve phase is in the catalog already.
     fn redo_chunk(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         target: &Target<'_>,
         overlay: &Overlay,
         out: &mut Outcome<'_>,
     ) -> Result<Change> {
         match target.current.filter(|entry| entry.slot != Slot::HOLE) {
-            Some(entry) => self.overwrite(m, target, overlay, entry, out),
+            Some(entry) => self.overwrite(state, target, overlay, entry, out),
             None if overlay.needs_slot() => Err(corrupt(format!(
                 "apply the journal again: chunk {} of branch {} has no slot, but was preserved",
                 target.chunk, target.branch.id
@@ -386,7 +392,7 @@ impl Destager {
     /// share what is left. The first epoch that the newest has to serve, and the number of copies.
     fn copy_for_each(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         target: &Target<'_>,
         current: Entry,
         newest: u32,
@@ -399,11 +405,11 @@ impl Destager {
         for last in older {
             let slot = if current.slot == Slot::HOLE {
                 Slot::HOLE
-            } else if self.borrow(m, branch.slot_log2, 1) {
+            } else if self.borrow(state, branch.slot_log2, 1) {
                 out.reserved.push((branch.slot_log2, 1));
-                let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+                let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
                 self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
-                out.fresh.push(Placed::new(slot, 0, 1 << branch.chunk_log2, Fill::Slot(current.slot)));
+                out.fresh.push(Placed::new(slot, 0, 1 << branch.chunk_log2, Content::Slot(current.slot)));
                 copies += 1;
                 out.copied_chunk(1 << branch.chunk_log2);
                 slot
@@ -421,7 +427,7 @@ impl Destager {
     /// A chunk becomes a hole as a whole.
     fn plan_hole(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         target: &Target<'_>,
         kept_for: Option<u32>,
         out: &mut Outcome<'_>,
@@ -433,7 +439,7 @@ impl Destager {
             out.version(target, last, entry);
         }
         if let Some(slot) = freed {
-            m.allocator.free(slot, target.branch.slot_log2)?;
+            state.allocator.free(slot, target.branch.slot_log2)?;
         }
         Ok((change, -(freed.is_some() as i64)))
     }
@@ -443,15 +449,15 @@ impl Core {
     /// What lies under a chunk that the branch itself has nothing of. What its bases had staged by
     /// then is in place: their records come before the branch's own.
     fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
-        let head = Line { branch: target.branch.clone(), epoch: HEAD, at: None };
+        let head = View { branch: target.branch.clone(), epoch: HEAD, at: None };
         match self.find_below(&head, target.chunk)? {
             Below::Slot(slot) => Ok(Under::Slot(slot)),
             Below::Zeros => Ok(Under::Zeros),
             // What an image or a moment has there was brought into the journal before the first
             // write to a part of the chunk.
-            Below::Foreign(foreign) => {
+            Below::External(external) => {
                 let start = target.chunk << target.branch.chunk_log2;
-                let shown = foreign.shown().saturating_sub(start);
+                let shown = external.shown().saturating_sub(start);
                 if overlay.covers(shown.min(1 << target.branch.chunk_log2)) {
                     return Ok(Under::Covered);
                 }
@@ -464,16 +470,16 @@ impl Core {
     }
 
     /// Where the content of a chunk is that a line itself has nothing of.
-    pub(crate) fn find_below(&self, line: &Line, chunk: u64) -> Result<Below> {
+    pub(crate) fn find_below(&self, line: &View, chunk: u64) -> Result<Below> {
         let (number, at) = MapPage::locate(chunk);
         let mut base = line.branch.base();
         loop {
             match base {
                 None => return Ok(Below::Zeros),
-                Some(Base::Image(image)) => return Ok(Below::Foreign(Foreign::Image(image))),
-                Some(Base::Line(line)) => {
+                Some(Base::Image(image)) => return Ok(Below::External(ExternalBase::Image(image))),
+                Some(Base::View(line)) => {
                     if let Some(at) = line.at {
-                        return Ok(Below::Foreign(Foreign::Moment(at)));
+                        return Ok(Below::External(ExternalBase::Moment(at)));
                     }
                     if let Some(entry) = self.map.load(&line, number)?.get(at) {
                         let hole = entry.slot == Slot::HOLE;

@@ -6,14 +6,15 @@
 //! left.
 
 use super::batch::{Batch, Below, Item, Source};
-use super::gather::{Gather, Piece};
-use super::state::Maintenance;
-use crate::branch::{Branch, Line};
+use super::gather::{Gather, RecordPart};
+use super::state::BackgroundState;
+use crate::branch::{Branch, View};
 use crate::catalog::page::MapPage;
 use crate::cdp::log::record::SHARED;
 use crate::cdp::log::{Applying, Patch};
 use crate::cdp::write::append::{
-    Appended, Appender, Item as CdpItem, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, Records, Shelf,
+    Appender, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, RecordItem as CdpItem, Records, SegmentFactory,
+    StagedSegments,
 };
 use crate::cdp::write::runs::{RunWriter, Runs};
 use crate::codec::crc32c;
@@ -92,7 +93,7 @@ impl Recorder {
     }
 
     /// Makes the records durable. None when there are none.
-    fn finish(self) -> Result<Option<Appended>> {
+    fn finish(self) -> Result<Option<StagedSegments>> {
         let appended = self.appender.finish()?;
         self.branch.cdp.log.write().sums = self.sums;
         Ok(appended)
@@ -101,7 +102,7 @@ impl Recorder {
 
 impl Recorder<RunWriter<'_>> {
     /// Ends the run. None when the run is empty.
-    fn finish(self) -> Result<Option<Appended>> {
+    fn finish(self) -> Result<Option<StagedSegments>> {
         let appended = self.appender.finish()?;
         self.branch.cdp.log.write().sums = self.sums;
         Ok(appended)
@@ -113,11 +114,11 @@ fn record_piece(
     appender: &mut impl Records,
     batch: &Batch,
     epoch: u32,
-    piece: &mut Piece,
+    piece: &mut RecordPart,
     halfway: &mut Halfway,
     after: &mut Vec<(u64, u32)>,
 ) -> Result<()> {
-    let Piece { chunks, old, new } = piece;
+    let RecordPart { chunks, old, new } = piece;
     let (all_old, mut new) = (old.bytes(), &*new.bytes());
     for part in chunks.iter() {
         let items = &batch.items[part.items.clone()];
@@ -187,15 +188,22 @@ fn items_of(batch: &Batch, index: u32) -> Range<usize> {
 
 impl Core {
     /// Where the segments of a branch's log come from.
-    pub(crate) fn shelf(&self, branch: u64) -> Shelf {
+    pub(crate) fn shelf(&self, branch: u64) -> SegmentFactory {
         let limit = self.config.segment_size.min(MAX_SEGMENT);
         let most = self.shared.portion(ALL_ENTRIES, LEAST_RECORDS, MAX_RECORDS);
-        Shelf { dir: self.dir.clone(), files: self.files.clone(), pool: self.uuid, branch, limit, most }
+        SegmentFactory {
+            dir: self.dir.clone(),
+            files: self.files.clone(),
+            pool: self.uuid,
+            branch,
+            limit,
+            most,
+        }
     }
 
     /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun`
     /// is what [`crate::core::Core::record_ahead`] has made of it.
-    pub(super) fn log_batch(&self, batch: &Batch, mut begun: Vec<Recorder>) -> Result<Vec<Appended>> {
+    pub(super) fn log_batch(&self, batch: &Batch, mut begun: Vec<Recorder>) -> Result<Vec<StagedSegments>> {
         if batch.stamps.is_empty() {
             return Ok(Vec::new());
         }
@@ -308,16 +316,16 @@ impl Core {
     /// What a chunk holds before the batch, and whether some of it could not be read. What an image
     /// or a moment has there was brought into the journal as a whole before anything else: that
     /// record changes nothing, and says what was there.
-    pub(super) fn content_before(&self, head: &Line, items: &[Item]) -> Result<(Vec<u8>, bool)> {
+    pub(super) fn content_before(&self, head: &View, items: &[Item]) -> Result<(Vec<u8>, bool)> {
         let (branch, chunk) = (&head.branch, items[0].chunk);
         let (number, at) = MapPage::locate(chunk);
-        let foreign = branch.over_foreign && branch.has_base();
-        if foreign
+        let external = branch.has_external_base && branch.has_base();
+        if external
             && self.map.load(head, number)?.get(at).is_none()
-            && let Below::Foreign(foreign) = self.find_below(head, chunk)?
+            && let Below::External(external) = self.find_below(head, chunk)?
         {
             let mut content = vec![0; branch.chunk_size() as usize];
-            let shown = foreign.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());
+            let shown = external.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());
             if shown == 0 {
                 return Ok((content, false));
             }
@@ -334,7 +342,7 @@ impl Core {
 
 impl Destager {
     /// What a batch is about to write over what is in place on `branch`.
-    pub(super) fn applying(&self, m: &Maintenance, batch: &Batch, branch: &Branch) -> Applying {
+    pub(super) fn applying(&self, state: &BackgroundState, batch: &Batch, branch: &Branch) -> Applying {
         let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
         let parts = batch.items[items_of(batch, index)].iter().map(|item| {
             let patch = match item.source {
@@ -343,7 +351,7 @@ impl Destager {
             };
             (item.chunk, item.start, item.end, patch)
         });
-        Applying { parts: parts.collect(), in_place: m.destaged }
+        Applying { parts: parts.collect(), in_place: state.destaged }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A shortage, or the failure of one of several physical volumes, takes back everything since the
 //! last commit. The work is done again later, or elsewhere. Any other failure poisons the pool.
 
-use super::state::Maintenance;
+use super::state::BackgroundState;
 use crate::destage::Destager;
 use crate::error::{Error, Result};
 use crate::shortage::{Task, passing};
@@ -12,38 +12,38 @@ impl Destager {
     /// What becomes of an error of background work. A shortage, or the failure of a physical volume
     /// that is not the last one, takes back everything since the last commit, and the task can be
     /// tried again; anything else poisons the pool.
-    pub(crate) fn failed(&self, m: &mut Maintenance, task: Task, error: Error) -> Error {
+    pub(crate) fn failed(&self, state: &mut BackgroundState, task: Task, error: Error) -> Error {
         if !(error.is_shortage() || error.is_pv_failure()) || self.core.fault.check().is_err() {
             return self.core.fault.poison(&error);
         }
-        if let Err(broken) = self.take_back(m) {
+        if let Err(broken) = self.take_back(state) {
             return self.core.fault.poison(&broken);
         }
-        self.leave_failed(m);
+        self.leave_failed(state);
         if !error.is_pv_failure() {
             self.core.shortages.met(task, &error, self.core.world.clock.monotonic());
             return error;
         }
-        if !m.allocator.gives_any() {
+        if !state.allocator.gives_any() {
             return self.core.fault.poison(&error);
         }
         error.taken_back()
     }
 
     /// Nothing is placed any more on physical volumes that have failed.
-    pub(crate) fn leave_failed(&self, m: &mut Maintenance) {
-        if m.allocator.leave_failed(&self.core.space) {
-            self.measure_backing(m);
+    pub(crate) fn leave_failed(&self, state: &mut BackgroundState) {
+        if state.allocator.leave_failed(&self.core.space) {
+            self.measure_backing(state);
         }
     }
 
     /// Takes back what was allocated, freed and promised since the last commit.
-    pub(crate) fn take_back(&self, m: &mut Maintenance) -> Result<()> {
-        let closed = m.allocator.roll_back()?;
-        let lent = std::mem::take(&mut m.lent);
+    pub(crate) fn take_back(&self, state: &mut BackgroundState) -> Result<()> {
+        let closed = state.allocator.roll_back()?;
+        let lent = std::mem::take(&mut state.lent);
         self.core.space.settle(&closed, &lent);
         // Slots that were given back may have been filled in part.
-        let used = |pv, at| m.allocator.is_used(pv, at).unwrap_or((true, u64::MAX));
+        let used = |pv, at| state.allocator.is_used(pv, at).unwrap_or((true, u64::MAX));
         self.core.damage.retain(used, |_| true);
         // They are the sums after the batch, where its records were made before something else ran
         // short.
@@ -54,27 +54,27 @@ impl Destager {
     }
 
     /// Promises slots to background work, until its commit.
-    pub(crate) fn borrow(&self, m: &mut Maintenance, slot_log2: u8, slots: u64) -> bool {
+    pub(crate) fn borrow(&self, state: &mut BackgroundState, slot_log2: u8, slots: u64) -> bool {
         let lent = self.core.space.try_reserve(slot_log2, slots);
         if lent {
-            m.lent.push((slot_log2, slots));
+            state.lent.push((slot_log2, slots));
         }
         lent
     }
 
     /// Takes back the last promise to background work.
-    pub(crate) fn return_last(&self, m: &mut Maintenance) {
-        if let Some(lent) = m.lent.pop() {
-            self.core.space.settle(&crate::space::reservations::Change::default(), &[lent]);
+    pub(crate) fn return_last(&self, state: &mut BackgroundState) {
+        if let Some(lent) = state.lent.pop() {
+            self.core.space.settle(&crate::space::reservations::SpaceChange::default(), &[lent]);
         }
     }
 
     /// A part of the journal, unless that failed for a shortage just now. False when nothing was
     /// carried out.
-    pub(crate) fn retry_destage(&self, m: &mut Maintenance) -> Result<bool> {
+    pub(crate) fn retry_destage(&self, state: &mut BackgroundState) -> Result<bool> {
         if !self.core.shortages.may_try(Task::Destage, self.core.world.clock.monotonic()) {
             return Ok(false);
         }
-        passing(self.destage(m), false)
+        passing(self.destage(state), false)
     }
 }

@@ -1,6 +1,6 @@
 //! Writing stamps on physical volumes, after the commit that issued them.
 
-use super::state::Maintenance;
+use super::state::BackgroundState;
 use crate::destage::Destager;
 use crate::error::{Error, Result, conflict};
 use crate::space::pv::Pv;
@@ -14,13 +14,13 @@ impl Destager {
     /// Writes a last stamp for a pool that is about to be closed: what was copied of it within the
     /// last interval is told from what is left.
     pub(crate) fn stamp_last(&self) -> Result<()> {
-        let m = &mut *self.state.lock();
-        self.write_stamps(m)?;
+        let state = &mut *self.state.lock();
+        self.write_stamps(state)?;
         self.core.stamping.make_due();
-        self.commit_alone(m)?;
-        self.write_stamps(m)?;
+        self.commit_alone(state)?;
+        self.write_stamps(state)?;
         // That they are durable.
-        self.commit_alone(m)
+        self.commit_alone(state)
     }
 
     /// Writes the last stamp that was issued, if that is still to be done. A physical volume that
@@ -29,7 +29,7 @@ impl Destager {
     ///
     /// A sync that fails makes the system forget every dirty page of the file. The maintenance lock
     /// is held between batches: no data is dirty then, and none is lost.
-    pub(crate) fn write_stamps(&self, _m: &Maintenance) -> Result<()> {
+    pub(crate) fn write_stamps(&self, _state: &BackgroundState) -> Result<()> {
         let (stamp, borne) = {
             let state = self.core.stamping.state.lock();
             if state.written {

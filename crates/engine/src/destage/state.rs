@@ -26,7 +26,7 @@ impl Default for EvacuateFrom {
 
 /// What only one thread at a time may touch: the allocator and how far the log has been carried
 /// out.
-pub(crate) struct Maintenance {
+pub(crate) struct BackgroundState {
     pub(crate) allocator: Allocator,
     /// The next record to destage.
     pub(crate) cursor: Cursor,
@@ -42,15 +42,15 @@ pub(crate) struct Maintenance {
     pub(crate) destaged: u64,
     /// Branches without a writer, of which something may be left to free, and the map page where
     /// that goes on.
-    pub(crate) dead: BTreeMap<u64, u64>,
+    pub(crate) orphan_branches: BTreeMap<u64, u64>,
     /// Snapshots that were deleted and wait for what rests on them, or are being dissolved.
     pub(crate) deleted: BTreeSet<u64>,
     /// Deleted volumes that have a history, which goes when nothing rests on it.
-    pub(crate) ended: BTreeSet<u64>,
+    pub(crate) deleted_with_history: BTreeSet<u64>,
     /// By their LSNs: branches with an anchor behind which recording is to begin.
-    pub(crate) begun: BTreeMap<u64, u64>,
+    pub(crate) unconfirmed_anchors: BTreeMap<u64, u64>,
     /// Branches whose history has expired, and that something rests on.
-    pub(crate) held_up: BTreeSet<u64>,
+    pub(crate) pinned_expired: BTreeSet<u64>,
     /// Marks may have expired.
     pub(crate) marks_expire: bool,
     /// Parts of steps of freeing that are owed for batches that were destaged: see
@@ -67,7 +67,7 @@ pub(crate) struct Maintenance {
     /// Branches whose chunks are being brought home.
     pub(crate) relocating: BTreeMap<u64, Relocation>,
     /// Branches that are being made complete.
-    pub(crate) filling: BTreeMap<u64, Fill>,
+    pub(crate) filling: BTreeMap<u64, FlattenJob>,
     /// By branch, the last segment of its history that was to be compressed harder.
     pub(crate) compacted: BTreeMap<u64, u64>,
     /// When that may go on, by the monotonic clock.
@@ -82,9 +82,9 @@ pub(crate) struct Maintenance {
     pub(crate) seen: (u64, u64),
 }
 
-impl Maintenance {
+impl BackgroundState {
     pub(crate) fn new(allocator: Allocator, cursor: Cursor, committed: Positions) -> Self {
-        Maintenance {
+        BackgroundState {
             allocator,
             cursor,
             ends: None,
@@ -92,11 +92,11 @@ impl Maintenance {
             lent: Vec::new(),
             destaged: committed.destaged_lsn,
             committed,
-            dead: BTreeMap::new(),
+            orphan_branches: BTreeMap::new(),
             deleted: BTreeSet::new(),
-            ended: BTreeSet::new(),
-            begun: BTreeMap::new(),
-            held_up: BTreeSet::new(),
+            deleted_with_history: BTreeSet::new(),
+            unconfirmed_anchors: BTreeMap::new(),
+            pinned_expired: BTreeSet::new(),
             marks_expire: true,
             owed: 0,
             moves_next: false,
@@ -121,7 +121,7 @@ impl Maintenance {
     }
 
     /// (preserved, destaged) of a commit that carries out no record.
-    pub(crate) fn aside(&self) -> (u64, u64) {
+    pub(crate) fn current_positions(&self) -> (u64, u64) {
         (self.committed.preserved_lsn.max(self.destaged), self.destaged)
     }
 }
@@ -152,7 +152,7 @@ impl Ahead {
 
 /// A branch on its way to being complete.
 #[derive(Debug, Clone)]
-pub(crate) struct Fill {
+pub(crate) struct FlattenJob {
     pub(crate) record: FillRecord,
     /// Nothing more before this time.
     pub(crate) not_before: u64,
@@ -160,10 +160,10 @@ pub(crate) struct Fill {
     pub(crate) stalled: Option<String>,
 }
 
-impl Fill {
+impl FlattenJob {
     /// As the catalog has it.
-    pub(crate) fn of(record: FillRecord) -> Fill {
-        Fill { record, not_before: 0, stalled: None }
+    pub(crate) fn of(record: FillRecord) -> FlattenJob {
+        FlattenJob { record, not_before: 0, stalled: None }
     }
 }
 

@@ -105,8 +105,8 @@ impl Disk for CountingDisk {
     fn backing_available(&self) -> io::Result<Option<Backing>> {
         self.inner.backing_available()
     }
-    fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.inner.write_past_cache(buf, offset)
+    fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_direct(buf, offset)
     }
     fn will_need(&self, offset: u64, len: u64) {
         self.inner.will_need(offset, len);

@@ -330,7 +330,7 @@ impl Disk for FileDisk {
         Ok(())
     }
 
-    fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+    fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let whole = buf.len().is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
         if whole && self.write_directly(buf, offset)? { Ok(()) } else { self.write_at(buf, offset) }
     }

@@ -9,23 +9,23 @@ type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// Carries out jobs in their order, on a thread of its own or at once. After one that failed no
 /// other is begun, and every later call tells of it.
-pub(crate) struct Lane {
+pub(crate) struct SerialWriter {
     worker: Option<(SyncSender<Job>, JoinHandle<Result<()>>)>,
     /// What the first job that failed said.
     failed: Option<Error>,
 }
 
-impl Lane {
+impl SerialWriter {
     /// With a thread of its own if `beside`; the simulator wants none. At most `waiting` jobs, with
     /// their buffers, wait while another one is carried out.
-    pub(crate) fn new(beside: bool, waiting: usize) -> Lane {
+    pub(crate) fn new(beside: bool, waiting: usize) -> SerialWriter {
         let start = || {
             let (jobs, taken) = sync_channel::<Job>(waiting);
             let work = move || taken.into_iter().try_for_each(|job| job());
             // There may be as many threads as there can be.
             std::thread::Builder::new().spawn(work).ok().map(|thread| (jobs, thread))
         };
-        Lane { worker: beside.then(start).flatten(), failed: None }
+        SerialWriter { worker: beside.then(start).flatten(), failed: None }
     }
 
     /// Waits until what was handed on is done.
@@ -71,7 +71,7 @@ impl Lane {
 }
 
 /// Nothing is written any more by somebody who has given up.
-impl Drop for Lane {
+impl Drop for SerialWriter {
     fn drop(&mut self) {
         let _ = self.join();
     }
@@ -88,7 +88,7 @@ mod tests {
     fn in_order_and_no_further_than_the_first_failure() {
         for beside in [false, true] {
             let seen = Arc::new(Mutex::new(Vec::new()));
-            let mut lane = Lane::new(beside, 4);
+            let mut lane = SerialWriter::new(beside, 4);
             let job = |n: u32| {
                 let seen = seen.clone();
                 move || {
@@ -108,7 +108,7 @@ mod tests {
     fn a_failure_is_told_ever_after() {
         for beside in [false, true] {
             for waits in [false, true] {
-                let mut lane = Lane::new(beside, 1);
+                let mut lane = SerialWriter::new(beside, 1);
                 let failed = lane.run(|| Err(Error::new(ErrorKind::Io, "the disk")));
                 assert_eq!(failed.is_err(), !beside);
                 if waits {

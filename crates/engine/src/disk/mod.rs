@@ -21,7 +21,7 @@ pub(crate) use aligned::Aligned;
 pub(crate) use counting::CountingDir;
 pub use file::{FileDir, allow_many_files};
 pub use image::{Image, PAGE as IMAGE_PAGE};
-pub(crate) use lane::Lane;
+pub(crate) use lane::SerialWriter;
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};
 pub use overlay::OverlayDir;
@@ -131,7 +131,7 @@ pub trait Disk: Send + Sync {
     /// Writes all of `buf` at `offset`, both whole blocks of 4 KiB, for nobody who will read it
     /// soon: past the page cache, where that can be. It is as durable as what `write_at` writes.
     /// What is [`Aligned`] is not copied.
-    fn write_past_cache(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+    fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(buf, offset)
     }
 

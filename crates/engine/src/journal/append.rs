@@ -7,7 +7,7 @@ use super::{Journal, Pending, State};
 use crate::codec::align_up;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
-use crate::staging::{Piece, Range, Staging};
+use crate::staging::{Range, StagedExtent, Staging};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::MutexGuard;
 use std::io::IoSlice;
@@ -276,7 +276,7 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
             let cuts = cuts(header.offset, header.length);
             staging.insert(cuts.zip(crcs.as_slice()).map(|((start, len), crc)| {
                 let offset = header.offset + start;
-                let piece = Piece {
+                let piece = StagedExtent {
                     lsn: header.lsn,
                     at: (located.data_at + start) as u32,
                     crc: *crc,
@@ -302,7 +302,7 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
 mod tests {
     use super::*;
     use crate::journal::record::space;
-    use crate::journal::{Record, Room};
+    use crate::journal::{Admission, Record};
     use crate::testing::Inside;
     use bytes::Bytes;
 
@@ -316,7 +316,10 @@ mod tests {
         for _ in 0..=WRITE_BACK / (128 << 10) {
             let data = Bytes::from(vec![0; 128 << 10]);
             let mut sequencing = journal.sequence();
-            assert!(matches!(sequencing.room(space(data.len() as u64), true), Room::Ready | Room::NeedsFile));
+            assert!(matches!(
+                sequencing.room(space(data.len() as u64), true),
+                Admission::Ready | Admission::NeedsFile
+            ));
             let record = Record {
                 kind: Kind::Control,
                 branch: 0,

@@ -42,7 +42,7 @@ use crate::fault::{Alarm, Fault};
 use crate::staging::Staging;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use place::Place;
+use place::JournalPosition;
 use record::{Header, Kind, PieceCrcs};
 use segment::ChainSegment;
 pub(crate) use segment::SegmentHeader;
@@ -142,7 +142,7 @@ struct Pending {
 
 /// Whether a record can be placed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Admission {
     /// Yes.
     Ready,
     /// Once [`Journal::add_file`] was called.
@@ -373,17 +373,17 @@ impl Journal {
 impl Sequencing<'_> {
     /// Can a record with `data_len` bytes be placed now? One segment is kept for control records: a
     /// full pool can still delete.
-    pub(crate) fn room(&self, data_len: u64, control: bool) -> Room {
+    pub(crate) fn room(&self, data_len: u64, control: bool) -> Admission {
         let state = &self.state;
         if state.open && self.fits(data_len).is_some() {
-            return Room::Ready;
+            return Admission::Ready;
         }
         let creatable = self.journal.config.max_files.saturating_sub(state.created) as usize;
         let keep = if control { 0 } else { 1 };
         match (state.free.len(), creatable) {
-            (free, more) if free + more <= keep => Room::Full,
-            (0, _) => Room::NeedsFile,
-            _ => Room::Ready,
+            (free, more) if free + more <= keep => Admission::Full,
+            (0, _) => Admission::NeedsFile,
+            _ => Admission::Ready,
         }
     }
 
@@ -394,11 +394,11 @@ impl Sequencing<'_> {
     }
 
     /// Where a record with `data_len` bytes would be placed.
-    pub(crate) fn place(&self, data_len: u64) -> Place {
+    pub(crate) fn place(&self, data_len: u64) -> JournalPosition {
         let state = &*self.state;
         let here = state.open.then(|| Some((state.chain.back()?.header.seq, self.fits(data_len)?))).flatten();
         let (segment, at) = here.unwrap_or((state.next_seq, FIRST_RECORD));
-        Place { segment, at, after: state.last_lsn, cut: state.last_unmapping }
+        JournalPosition { segment, at, after: state.last_lsn, cut: state.last_unmapping }
     }
 
     /// Turns that wait to be carried out.

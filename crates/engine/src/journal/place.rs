@@ -2,7 +2,7 @@
 
 /// A place in the journal: where stretches end is where batches do, and at every so many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct JournalPosition {
     /// The segment,
     pub(crate) segment: u64,
     /// and the byte in it.

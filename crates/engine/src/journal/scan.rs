@@ -15,7 +15,7 @@ use super::loss::{Accepted, Beyond, JOURNAL_DAMAGED};
 use super::proof::{Witness, gather, search};
 use super::record::{HEADER_LEN, Header};
 use super::segment::{
-    ChainSegment, FIRST_RECORD, Found, SegmentFile, SegmentHeader, SegmentReader, file_name,
+    ChainSegment, FIRST_RECORD, FoundRecord, SegmentFile, SegmentHeader, SegmentReader, file_name,
 };
 use super::tail::{Owner, write_again};
 use super::turns::Turns;
@@ -277,7 +277,7 @@ fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) 
         };
         // As if the record before it, which is in place, were its first one: where the known place
         // is not, it is sought again.
-        return found.map(|Found { header: h, .. }| {
+        return found.map(|FoundRecord { header: h, .. }| {
             let first_lsn = if position.is_some() { h.lsn } else { h.lsn - 1 };
             SegmentHeader { first_lsn, ..header(h, first_lsn.saturating_sub(1)) }
         });
@@ -298,7 +298,7 @@ fn find_record(
     disk: &dyn crate::disk::Disk,
     from: u64,
     accept: impl Fn(&Header) -> bool,
-) -> Option<Found> {
+) -> Option<FoundRecord> {
     let mut found = None;
     search(disk, (from, reader.end()), &BTreeSet::from([reader.salt()]), &mut |at, header| {
         if accept(header) {
@@ -363,7 +363,7 @@ fn read_next(
     (at, lsn): (&mut u64, &mut u64),
     start: &ScanStart,
     scanned: &mut Scanned,
-) -> Option<Found> {
+) -> Option<FoundRecord> {
     let accept = |wanted: u64| move |h: &Header| h.lsn == wanted && h.incarnation == header.incarnation;
     let mut found = reader.next_record(*at, accept(*lsn));
     if !matches!(found, Ok(Some(_))) && *lsn <= start.destaged_lsn {

@@ -107,7 +107,7 @@ pub(crate) struct SegmentReader<'a> {
 
 /// A record found in a segment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) header: Header,
     /// Byte position of the record's data in the segment.
     pub(crate) data_at: u64,
@@ -153,7 +153,7 @@ impl<'a> SegmentReader<'a> {
     }
 
     /// The record whose header stands at `at`, if there is one whose header and data verify.
-    pub(crate) fn record(&mut self, at: u64) -> std::io::Result<Option<Found>> {
+    pub(crate) fn record(&mut self, at: u64) -> std::io::Result<Option<FoundRecord>> {
         let salt = self.salt;
         let Some(header) = Header::decode(self.bytes(at, super::record::HEADER_LEN)?, salt) else {
             return Ok(None);
@@ -162,7 +162,7 @@ impl<'a> SegmentReader<'a> {
         if !header.verifies(self.bytes(data_at, header.data_len as usize)?) {
             return Ok(None);
         }
-        Ok(Some(Found { header, data_at, next: at + header.space() }))
+        Ok(Some(FoundRecord { header, data_at, next: at + header.space() }))
     }
 
     /// The record that must follow `at`: there, or at the next block boundary, where a synced group
@@ -172,8 +172,8 @@ impl<'a> SegmentReader<'a> {
         &mut self,
         at: u64,
         accept: impl Fn(&Header) -> bool,
-    ) -> std::io::Result<Option<Found>> {
-        let wanted = |found: Option<Found>| found.filter(|f| accept(&f.header));
+    ) -> std::io::Result<Option<FoundRecord>> {
+        let wanted = |found: Option<FoundRecord>| found.filter(|f| accept(&f.header));
         let here = self.record(at).map(wanted);
         let padded = crate::codec::align_up(at, crate::units::BLOCK);
         if matches!(here, Ok(Some(_))) || padded == at {

@@ -6,7 +6,7 @@
 
 pub(crate) mod cache;
 
-use crate::branch::{HEAD, Line};
+use crate::branch::{HEAD, View};
 use crate::catalog::Catalog;
 use crate::catalog::page::{CHUNKS, MapPage, PageKey};
 use crate::error::Result;
@@ -54,12 +54,12 @@ impl Map {
     }
 
     /// The page as `line` sees it, from the cache only.
-    pub(crate) fn cached(&self, line: &Line, number: u64) -> Option<Arc<MapPage>> {
+    pub(crate) fn cached(&self, line: &View, number: u64) -> Option<Arc<MapPage>> {
         self.cache.get(&(line.branch.id, number, line.epoch))
     }
 
     /// The page as `line` sees it; one that was never stored is empty, and cached like the others.
-    pub(crate) fn load(&self, line: &Line, number: u64) -> Result<Arc<MapPage>> {
+    pub(crate) fn load(&self, line: &View, number: u64) -> Result<Arc<MapPage>> {
         let key = (line.branch.id, number, line.epoch);
         if let Some(page) = self.cache.get(&key) {
             return Ok(page);
@@ -87,7 +87,7 @@ impl Map {
 
     /// The page as a snapshot sees it. The current page is read first: what leaves it afterwards is
     /// still where it says, and what has left it before is among the versions.
-    fn frozen_page(&self, line: &Line, number: u64) -> Result<Arc<MapPage>> {
+    fn frozen_page(&self, line: &View, number: u64) -> Result<Arc<MapPage>> {
         let current = self.read((line.branch.id, number))?;
         let chunks = (number * CHUNKS, number * CHUNKS + CHUNKS - 1);
         let versions = self.catalog.versions_at(line.branch.id, line.epoch, chunks);
@@ -102,7 +102,7 @@ impl Map {
     }
 
     /// The first page in `first..=last` in which `line` may have entries of its own.
-    pub(crate) fn next_page(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_page(&self, line: &View, first: u64, last: u64) -> Result<Option<u64>> {
         let current = self.catalog.next_page(line.branch.id, first, last)?;
         if line.epoch == HEAD {
             return Ok(current);
@@ -114,7 +114,7 @@ impl Map {
 
     /// What `line` itself has of page `number`; shortens the span behind it that is all alike,
     /// `number..end`.
-    pub(crate) fn held(&self, line: &Line, number: u64, end: &mut u64) -> Result<Held> {
+    pub(crate) fn held(&self, line: &View, number: u64, end: &mut u64) -> Result<Held> {
         let hole = self.catalog.hole_at(line.branch.id, number)?;
         let next = match hole {
             Some(hole) => {
@@ -138,7 +138,7 @@ impl Map {
     /// The first page in `first..=last` in which `line` may have content of its own: long holes,
     /// which can be longer than anybody can look through, are passed. Where they hide what lies
     /// below that is looked for in vain.
-    pub(crate) fn next_content(&self, line: &Line, first: u64, last: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_content(&self, line: &View, first: u64, last: u64) -> Result<Option<u64>> {
         let current = self.catalog.next_mapped(line.branch.id, first, last)?;
         if line.epoch == HEAD {
             return Ok(current);

@@ -3,7 +3,7 @@
 use super::snapshots::record as snapshot_record;
 use super::{Pool, Undo};
 use crate::branch::namespace::{Namespace, check_depth, check_name};
-use crate::branch::{Branch, Line, VolumeState};
+use crate::branch::{Branch, View, VolumeState};
 use crate::catalog::{Control, Frozen, SnapshotRecord, VolumeRecord};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::info::{CdpInfo, Mark, Moment, Point, SnapshotInfo, VolumeInfo};
@@ -23,7 +23,7 @@ impl Pool {
         let branch = self.core.names.read().volume(volume)?.line.branch.clone();
         // Who writes over an image or a moment has looked whether what is there must be brought in
         // whole, and now sequences it.
-        let _alone = branch.over_foreign.then(|| branch.bringing.write());
+        let _alone = branch.has_external_base.then(|| branch.materialize_lock.write());
         self.destager.submit_with(|names| {
             let state = names.volume(volume)?;
             if state.line.branch.id != branch.id {
@@ -146,7 +146,7 @@ impl Pool {
         &self,
         names: &Namespace,
         wanted: &[(&str, Undo<'_>)],
-        held: &[(Arc<VolumeState>, Line, Point)],
+        held: &[(Arc<VolumeState>, View, Point)],
         force: bool,
     ) -> Result<Vec<Control>> {
         let created = self.core.world.clock.now();
@@ -191,8 +191,8 @@ impl Pool {
         &self,
         volumes: impl Iterator<Item = &'v str>,
         moment: &Moment,
-    ) -> Result<Vec<(Arc<VolumeState>, Line, Point)>> {
-        let mut held: Vec<(Arc<VolumeState>, Line, Point)> = Vec::new();
+    ) -> Result<Vec<(Arc<VolumeState>, View, Point)>> {
+        let mut held: Vec<(Arc<VolumeState>, View, Point)> = Vec::new();
         // One time for all of them, should the clock be set meanwhile.
         let moment = self.by_pool_time(moment)?;
         for volume in volumes {

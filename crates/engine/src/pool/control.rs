@@ -32,7 +32,7 @@ impl Pool {
         let state = self.core.names.read().volume(name)?.clone();
         if force {
             // Also where it seems to grow: it may have grown by then.
-            Volume::internal(self.destager.clone(), state.clone()).bring_in_around(size)?;
+            Volume::internal(self.destager.clone(), state.clone()).materialize_around(size)?;
         }
         self.destager.submit_with(|names| {
             let volume = names.volume(name)?;
@@ -180,9 +180,9 @@ impl Pool {
     /// Takes in a physical volume ahead of what the journal holds, where no record, or one that
     /// waits, says so: other operations on it come later, and none before concerns it.
     fn add_pv_at_once(&self, add: &Control) -> Result<()> {
-        let m = &mut *self.destager.state.lock();
+        let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
-        self.destager.commit_pv(m, add)?;
+        self.destager.commit_pv(state, add)?;
         self.core.names.write().apply(add, 0, 0)
     }
 
@@ -227,13 +227,13 @@ impl Pool {
             return self.see_through(lsn);
         }
         {
-            let m = &mut *self.destager.state.lock();
-            let moving = m.allocator.used_bytes(pv);
-            let was_draining = m.allocator.is_draining(pv);
-            let kept = self.destager.apply_draining(m, pv, true, false);
+            let state = &mut *self.destager.state.lock();
+            let moving = state.allocator.used_bytes(pv);
+            let was_draining = state.allocator.is_draining(pv);
+            let kept = self.destager.apply_draining(state, pv, true, false);
             if !kept || self.core.space.totals().available < moving {
                 if kept && !was_draining {
-                    self.destager.apply_draining(m, pv, false, true);
+                    self.destager.apply_draining(state, pv, false, true);
                 }
                 return Err(no_space(format!(
                     "drain {wanted}: the other physical volumes can't hold its data"
@@ -252,22 +252,22 @@ impl Pool {
         // Earlier operations on it are carried out first.
         self.destager.destage_to(self.core.journal.last().0)?;
         {
-            let m = &mut *self.destager.state.lock();
-            let used = m.allocator.used_extents(pv);
+            let state = &mut *self.destager.state.lock();
+            let used = state.allocator.used_extents(pv);
             if used > 0 {
                 return Err(conflict(format!(
                     "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
                 )));
             }
             let takes =
-                |(id, other): (&u32, &PvRecord)| *id != pv && !other.draining && m.allocator.gives(*id);
+                |(id, other): (&u32, &PvRecord)| *id != pv && !other.draining && state.allocator.gives(*id);
             if !self.core.names.read().pvs.iter().any(takes) {
                 return Err(conflict(format!(
                     "remove {wanted}: no other physical volume takes data; add one, or stop draining one"
                 )));
             }
             // From here on nothing new is placed on it.
-            if !self.destager.apply_draining(m, pv, true, false) {
+            if !self.destager.apply_draining(state, pv, true, false) {
                 return Err(no_space(format!("remove {wanted}: the others can't hold what is promised")));
             }
         }

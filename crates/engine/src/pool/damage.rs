@@ -1,7 +1,7 @@
 //! The ranges of a volume that can't be read any more.
 
 use super::Pool;
-use crate::branch::Line;
+use crate::branch::View;
 use crate::catalog::page::{CHUNKS, MapPage, Slot};
 use crate::error::Result;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl Pool {
         }
         let state = self.core.names.read().volume(volume)?.clone();
         let _reading = self.core.readers.enter();
-        let levels: Vec<Line> = state.line.levels().collect();
+        let levels: Vec<View> = state.line.levels().collect();
         let size = state.line.branch.chunk_size();
         let pages = state.size.load(Ordering::Acquire).div_ceil(CHUNKS * size);
         for (depth, level) in levels.iter().enumerate() {

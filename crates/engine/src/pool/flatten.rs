@@ -1,7 +1,7 @@
 //! Volumes over images, and making volumes independent of what they rest on.
 
 use super::Pool;
-use crate::branch::image::Image;
+use crate::branch::image::ExternalImage;
 use crate::branch::namespace::Namespace;
 use crate::branch::{Base, Branch, VolumeState};
 use crate::catalog::page::CHUNKS;
@@ -23,7 +23,7 @@ impl Pool {
     /// must not change from now on, until it is written to. It takes no space. A size of 0 is the
     /// image's; a longer volume has zeros behind it.
     pub fn create_volume_over(&self, new: &NewVolume, image: &str) -> Result<VolumeInfo> {
-        let record = Image::describe(&*self.core.dir, image, new.size)?;
+        let record = ExternalImage::describe(&*self.core.dir, image, new.size)?;
         let mut new = new.clone();
         if new.size == 0 {
             new.size =
@@ -45,9 +45,9 @@ impl Pool {
             let names = self.core.names.read();
             let own = names.branches_of(names.volume(volume)?);
             let mut bases = own.values().rev().filter_map(|branch| branch.base());
-            let Some(base) = bases.find(|base| is_foreign(base, &own)) else { return Ok(None) };
+            let Some(base) = bases.find(|base| is_external(base, &own)) else { return Ok(None) };
             match base {
-                Base::Line(line) if line.at.is_none() => return Ok(names.snapshot_at(line.frozen())),
+                Base::View(line) if line.at.is_none() => return Ok(names.snapshot_at(line.frozen())),
                 base => base,
             }
         };
@@ -57,7 +57,7 @@ impl Pool {
                 let unavailable = image.check().err().map(|e| e.to_string());
                 Some(Origin::Image { path: image.record.path.clone(), length: image.record.len, unavailable })
             }
-            Base::Line(line) => line.at.map(|at| self.moment_origin(&at)),
+            Base::View(line) => line.at.map(|at| self.moment_origin(&at)),
         })
     }
 
@@ -71,7 +71,7 @@ impl Pool {
             let state = names.volume(volume)?;
             let own = names.branches_of(state);
             let wanted = own.values().filter(|branch| {
-                branch.base().is_some_and(|base| is_foreign(&base, &own) || is_moment(&base, |_| true))
+                branch.base().is_some_and(|base| is_external(&base, &own) || is_moment(&base, |_| true))
             });
             let branches: Vec<u64> = wanted.map(|branch| branch.id).take(MAX_BRANCHES).collect();
             if branches.is_empty() {
@@ -122,10 +122,10 @@ impl Pool {
 }
 
 /// Is it something that is not the volume's own?
-fn is_foreign(base: &Base, own: &BTreeMap<u64, Arc<Branch>>) -> bool {
+fn is_external(base: &Base, own: &BTreeMap<u64, Arc<Branch>>) -> bool {
     match base {
         Base::Image(_) => true,
-        Base::Line(line) => !own.contains_key(&line.branch.id),
+        Base::View(line) => !own.contains_key(&line.branch.id),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::Pool;
 use crate::catalog::LineRecord;
-use crate::cdp::log::record::Entry;
+use crate::cdp::log::record::IndexEntry;
 use crate::cdp::log::segment::SegmentFile;
 use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
-use crate::cdp::moment::spans::Stretch;
+use crate::cdp::moment::spans::RecordedSpan;
 use crate::error::{Result, invalid};
 use crate::info::{Anchor, Bucket, Change, History, Mark, Span};
 use crate::units::SECTOR;
@@ -25,7 +25,7 @@ impl Pool {
         self.core.look_at_clock();
         history.flushes = self.core.newest_flushes(state.id)?;
         let stretches = self.core.stretches(state.id);
-        for Stretch { branch, until, .. } in &stretches {
+        for RecordedSpan { branch, until, .. } in &stretches {
             let anchors = {
                 let log = branch.cdp.log.read();
                 history.spans.extend(log.spans(branch.id, *until));
@@ -128,7 +128,7 @@ impl Pool {
                 },
             }
         };
-        let Some((file, entries)): Option<(SegmentFile, Vec<Entry>)> = newest else {
+        let Some((file, entries)): Option<(SegmentFile, Vec<IndexEntry>)> = newest else {
             return Ok(Vec::new());
         };
         let stride = entries.len().div_ceil(limit.max(1)).max(1);
@@ -159,7 +159,7 @@ impl Pool {
 
     /// Changes over time, from the first moment to the last write. Of segments that are full only
     /// the sums are known without reading: they are spread evenly over the segment's time.
-    fn buckets(&self, spans: &[Span], stretches: &[Stretch], count: usize) -> Vec<Bucket> {
+    fn buckets(&self, spans: &[Span], stretches: &[RecordedSpan], count: usize) -> Vec<Bucket> {
         let last = self.core.journal.last().1;
         let Some(first) = spans.iter().map(|span| span.from.1).min().filter(|_| count > 0) else {
             return Vec::new();

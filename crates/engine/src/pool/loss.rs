@@ -1,7 +1,7 @@
 //! Going on without a part of the journal, when the operator has said so.
 
 use super::Pool;
-use crate::destage::state::Maintenance;
+use crate::destage::state::BackgroundState;
 use crate::error::Result;
 use crate::info::{JournalLoss, VolumeLoss};
 use crate::journal::{Accepted, Cursor, FIRST_RECORD};
@@ -18,13 +18,14 @@ impl Pool {
         let last = accepted.last_lsn;
         self.destager.destage_to(accepted.recovered_lsn)?;
         {
-            let m: &mut Maintenance = &mut self.destager.state.lock();
-            m.destaged = m.destaged.max(last);
-            m.cursor = Cursor { seq: self.core.journal.start_after(last).0, at: FIRST_RECORD, lsn: last + 1 };
-            m.ends = None;
+            let state: &mut BackgroundState = &mut self.destager.state.lock();
+            state.destaged = state.destaged.max(last);
+            state.cursor =
+                Cursor { seq: self.core.journal.start_after(last).0, at: FIRST_RECORD, lsn: last + 1 };
+            state.ends = None;
             // Also where no position has moved: what an earlier incarnation wrote behind it counts
             // no more, should it be readable again one day.
-            self.destager.commit_alone(m)?;
+            self.destager.commit_alone(state)?;
         }
         self.core.journal.blank_unreadable();
         self.note_journal_loss(accepted);

@@ -2,10 +2,10 @@
 
 use super::Pool;
 use crate::destage::commit::MAX_STAGED_RECORDS;
-use crate::destage::state::{Ahead, Maintenance};
+use crate::destage::state::{Ahead, BackgroundState};
 use crate::error::{Error, Result};
 use crate::info::Progress;
-use crate::journal::Room;
+use crate::journal::Admission;
 use crate::shortage::{Task, passing};
 use std::sync::atomic::Ordering;
 
@@ -34,35 +34,35 @@ impl Pool {
         if self.look_at_policies()? {
             return Ok(Progress::Worked);
         }
-        let m = &mut *self.destager.state.lock();
+        let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
-        self.destager.write_stamps(m)?;
-        self.destager.poll_retired(m)?;
+        self.destager.write_stamps(state)?;
+        self.destager.poll_retired(state)?;
         // What waits for the end of a shortage keeps nothing else from going on: that may be what
         // ends it.
         let may_tidy = self.core.shortages.may_try(Task::Upkeep, self.core.world.clock.monotonic());
-        if may_tidy && passing(self.destager.pay_freeing(m, true), false)? {
+        if may_tidy && passing(self.destager.pay_freeing(state, true), false)? {
             return Ok(Progress::Worked);
         }
         // Runs come with each batch, and are sorted as fast.
         let may_sort = self.core.shortages.may_try(Task::Sort, self.core.world.clock.monotonic());
-        let turn = may_sort && !std::mem::take(&mut m.sorted);
-        if turn && passing(self.destager.sort_runs(m, false), false)? {
-            m.sorted = true;
+        let turn = may_sort && !std::mem::take(&mut state.sorted);
+        if turn && passing(self.destager.sort_runs(state, false), false)? {
+            state.sorted = true;
             return Ok(Progress::Worked);
         }
-        if self.wants_destage(m) && self.destager.retry_destage(m)? {
-            self.destager.owe_freeing(m);
+        if self.wants_destage(state) && self.destager.retry_destage(state)? {
+            self.destager.owe_freeing(state);
             return Ok(Progress::Worked);
         }
-        if may_tidy && passing(self.upkeep(m), false)? {
+        if may_tidy && passing(self.upkeep(state), false)? {
             return Ok(Progress::Worked);
         }
         let idle = self.core.options.recompress_history;
-        if may_sort && (idle || !turn) && passing(self.destager.sort_runs(m, idle), false)? {
+        if may_sort && (idle || !turn) && passing(self.destager.sort_runs(state, idle), false)? {
             return Ok(Progress::Worked);
         }
-        m.seen = (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed));
+        state.seen = (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed));
         // Segments are written in advance, when nothing else is to be done, so that appending never
         // allocates.
         if self.core.add_journal_file(true).unwrap_or(false) {
@@ -99,14 +99,15 @@ impl Pool {
     }
 
     /// One step of what keeps the pool tidy. False when there is nothing to be done.
-    fn upkeep(&self, m: &mut Maintenance) -> Result<bool> {
-        let done = self.tidy(m);
-        let unsaved = self.flushes_wait(m) || self.core.clock.wants_commit() || self.core.damage.is_changed();
+    fn upkeep(&self, state: &mut BackgroundState) -> Result<bool> {
+        let done = self.tidy(state);
+        let unsaved =
+            self.flushes_wait(state) || self.core.clock.wants_commit() || self.core.damage.is_changed();
         // What waits for the end of a shortage keeps nothing from being recorded.
         let idle = done.as_ref().map_or_else(Error::is_shortage, |worked| !worked);
-        let records = idle && (m.committed.destaged_lsn < m.destaged || unsaved);
+        let records = idle && (state.committed.destaged_lsn < state.destaged || unsaved);
         if records {
-            self.destager.checkpoint(m)?;
+            self.destager.checkpoint(state)?;
         }
         let worked = done? || records;
         self.core.shortages.over(Task::Upkeep);
@@ -114,49 +115,51 @@ impl Pool {
     }
 
     /// One step of freeing, moving and completing. False when there is nothing to be done.
-    fn tidy(&self, m: &mut Maintenance) -> Result<bool> {
-        Ok(self.destager.free_or_move(m)? || self.destager.relocate(m)? || self.destager.fill_branches(m)?)
+    fn tidy(&self, state: &mut BackgroundState) -> Result<bool> {
+        Ok(self.destager.free_or_move(state)?
+            || self.destager.relocate(state)?
+            || self.destager.fill_branches(state)?)
     }
 
     /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the
     /// bound on staged records) is in use, or when nothing was written since the last idle step. A
     /// step that somebody called for says nothing about that: snapshots taken under load would
     /// start it.
-    fn wants_destage(&self, m: &Maintenance) -> bool {
+    fn wants_destage(&self, state: &BackgroundState) -> bool {
         let written = self.core.journal.written();
-        if written < m.cursor.lsn {
+        if written < state.cursor.lsn {
             return false;
         }
         // What is recorded ahead does not wait: it holds threads and buffers.
-        let recorded = m.ahead.as_ref().is_some_and(Ahead::is_recorded);
+        let recorded = state.ahead.as_ref().is_some_and(Ahead::is_recorded);
         // What waits for the end of a shortage asks for it by itself.
-        let waits = self.core.shortages.cause(Task::Destage).is_some() || m.is_half_done();
+        let waits = self.core.shortages.cause(Task::Destage).is_some() || state.is_half_done();
         waits
-            || self.is_quiet(m)
+            || self.is_quiet(state)
             || recorded
             || self.core.is_pressed()
             || self.core.journal.turns() >= self.core.options.lazy_turns
-            || written - m.cursor.lsn > MAX_STAGED_RECORDS / 2
+            || written - state.cursor.lsn > MAX_STAGED_RECORDS / 2
     }
 
     /// Have flush points waited long enough for a commit to take them along?
-    fn flushes_wait(&self, m: &Maintenance) -> bool {
+    fn flushes_wait(&self, state: &BackgroundState) -> bool {
         let wait = self.core.catalog.time_per_commit(FLUSHES_WAIT);
-        let waited = |since| self.is_quiet(m) || self.core.clock.now().saturating_sub(since) >= wait;
+        let waited = |since| self.is_quiet(state) || self.core.clock.now().saturating_sub(since) >= wait;
         self.core.flushes.oldest_waiting().is_some_and(waited)
     }
 
     /// Was nothing written since the last idle step?
-    fn is_quiet(&self, m: &Maintenance) -> bool {
-        m.seen == (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed))
+    fn is_quiet(&self, state: &BackgroundState) -> bool {
+        state.seen == (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed))
     }
 
     /// One destage batch, if there is anything to destage.
     pub fn destage_step(&self) -> Result<Progress> {
-        let m = &mut *self.destager.state.lock();
+        let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
-        self.destager.poll_retired(m)?;
-        Ok(if self.destager.destage(m)? { Progress::Worked } else { Progress::Idle })
+        self.destager.poll_retired(state)?;
+        Ok(if self.destager.destage(state)? { Progress::Worked } else { Progress::Idle })
     }
 
     /// Carries out everything that is sequenced now, and records it.
@@ -175,7 +178,7 @@ impl Pool {
     /// waiting while it is taken.
     pub fn make_way(&self) -> Result<()> {
         while self.core.too_many_turns(2 * self.core.journal.turns()) {
-            self.destager.make_room(Room::Turns)?;
+            self.destager.make_room(Admission::Turns)?;
         }
         Ok(())
     }

@@ -149,7 +149,7 @@ impl Pool {
     pub fn difference(self: &Arc<Self>, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
         let to = match to {
             Some(name) => self.open_snapshot(volume, name)?,
-            None => self.watch_volume(volume)?,
+            None => self.open_weak(volume)?,
         };
         Difference::new(self.open_snapshot(volume, from)?, to)
     }
@@ -165,14 +165,14 @@ impl Pool {
     /// A handle that does not count as a user: for a target that keeps one as long as the volume
     /// exists, whether anybody uses it or not, and opens one with [`Pool::open_volume`] for each
     /// client.
-    pub fn watch_volume(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
+    pub fn open_weak(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
         let state = self.core.names.read().volume(name)?.clone();
         Ok(Arc::new(Volume::new(self.destager.clone(), state, false, false)))
     }
 
     /// A read-only handle that counts neither as a user nor in statistics: to measure how fast the
     /// volume can be read.
-    pub fn survey_volume(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
+    pub fn open_unmetered(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
         let state = self.core.names.read().volume(name)?.clone();
         Ok(Arc::new(Volume::quiet(self.destager.clone(), state)))
     }

@@ -1,8 +1,8 @@
 //! Moments as users name them.
 
 use super::Pool;
-use crate::branch::pinned::At;
-use crate::branch::{Base, Branch, Line, VolumeState};
+use crate::branch::pinned::PinnedMoment;
+use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
@@ -132,7 +132,7 @@ impl Pool {
     }
 
     /// A moment that something rests on, as users know it.
-    pub(crate) fn moment_origin(&self, at: &At) -> Origin {
+    pub(crate) fn moment_origin(&self, at: &PinnedMoment) -> Origin {
         let (branch, lsn) = at.place();
         let began = {
             let lines = self.core.lines.read();
@@ -167,7 +167,7 @@ impl Pool {
         };
         let names = self.core.names.read();
         let base = |(id, branch): (&u64, &Arc<Branch>)| {
-            let Some(Base::Line(line)) = branch.base() else { return None };
+            let Some(Base::View(line)) = branch.base() else { return None };
             let (of, lsn) = line.at?.place();
             let volume = owners.get(&of).and_then(|volume| names.volume_by_id(*volume));
             Some((*id, (volume.map(|v| v.name.read().clone()), lsn)))
@@ -185,15 +185,15 @@ impl Pool {
     }
 
     /// Finds a moment and keeps it from expiring.
-    pub(crate) fn hold(&self, volume: &str, moment: &Moment) -> Result<(Arc<VolumeState>, Line, Point)> {
+    pub(crate) fn hold(&self, volume: &str, moment: &Moment) -> Result<(Arc<VolumeState>, View, Point)> {
         let state = self.core.names.read().volume(volume)?.clone();
         let point = self.resolve(volume, moment)?;
         let branch = self.core.names.read().branches.get(&point.branch).cloned();
         let branch = branch.ok_or_else(|| not_found("go back to a moment: it has just expired"))?;
-        let at = At::new(&branch, point.lsn);
+        let at = PinnedMoment::new(&branch, point.lsn);
         if !at.kept || branch.cdp.log.read().floor() > point.lsn {
             return Err(not_found("go back to a moment: it has just expired"));
         }
-        Ok((state, Line { branch, epoch: 0, at: Some(at) }, point))
+        Ok((state, View { branch, epoch: 0, at: Some(at) }, point))
     }
 }

@@ -16,13 +16,13 @@ use crate::core::Core;
 use crate::core::{SharedPositions, Work};
 use crate::damage::Damage;
 use crate::destage::Destager;
-use crate::destage::state::{Fill, Maintenance};
+use crate::destage::state::{BackgroundState, FlattenJob};
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
 use crate::journal::cursor::JournalRecord;
-use crate::journal::place::Place;
+use crate::journal::place::JournalPosition;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{
     Accepted, Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, Turns, keep_tail_room,
@@ -33,7 +33,7 @@ use crate::settings::{Placement, PoolConfig, PoolOptions, PvSpec, check_config};
 use crate::shortage::Shortages;
 use crate::space::allocator::Allocator;
 use crate::space::catalog_room::{CatalogRoom, growth};
-use crate::space::label::{Found, Label};
+use crate::space::label::{Label, LabelFound};
 use crate::space::lock::lock;
 use crate::space::pv::{Pv, PvTable, open_known, open_new};
 use crate::space::reservations::Space;
@@ -103,7 +103,7 @@ impl Pool {
             label.write(&**disk, &spec.path, &stamp)?;
         }
         for ((disk, label), spec) in disks.iter().zip(pvs) {
-            if Label::read(&**disk, &spec.path)? != Found::Label(label.clone()) {
+            if Label::read(&**disk, &spec.path)? != LabelFound::Label(label.clone()) {
                 return Err(conflict(format!("create a pool: {} was named twice", spec.path)));
             }
         }
@@ -194,7 +194,7 @@ impl Pool {
             load_histories(&dir, options.open_files, &catalog, &superblock, (&names, &space))?;
         withdraw_leaving(&names, &mut allocator, &space);
         let damage = load_damage(&catalog, &mut allocator, &names)?;
-        let mut maintenance = Maintenance::new(allocator, cursor, committed);
+        let mut maintenance = BackgroundState::new(allocator, cursor, committed);
         let lines = note_unfinished(&mut maintenance, &catalog, &names)?;
         let flushes = Flushes::load(&catalog)?;
         let parts = Parts {
@@ -257,7 +257,7 @@ pub(crate) struct Parts {
     pub(crate) map: Map,
     pub(crate) pvs: PvTable,
     pub(crate) names: Namespace,
-    pub(crate) maintenance: Maintenance,
+    pub(crate) maintenance: BackgroundState,
     pub(crate) lines: Lines,
     pub(crate) flushes: Flushes,
     pub(crate) stamping: Stamping,
@@ -323,24 +323,25 @@ fn resume_clock(
 
 /// Takes note of the background work that the catalog knows of; and tells the lines of all volumes'
 /// histories.
-fn note_unfinished(m: &mut Maintenance, catalog: &Catalog, names: &Namespace) -> Result<Lines> {
+fn note_unfinished(state: &mut BackgroundState, catalog: &Catalog, names: &Namespace) -> Result<Lines> {
     let branches = catalog.branches()?;
     let anchors: BTreeSet<u64> =
         names.branches.values().flat_map(|b| b.cdp.log.read().anchors().collect::<Vec<_>>()).collect();
     let gone = |(id, s): &(u64, SnapshotRecord)| s.deleted && !anchors.contains(id);
-    m.dead = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
-    m.filling = branches.iter().filter_map(|(id, b)| Some((*id, Fill::of(b.fill?)))).collect();
-    m.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
-    for line in m.deleted.iter().filter_map(|id| Some(&names.snapshots.get(id)?.state.line)) {
+    state.orphan_branches = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
+    state.filling = branches.iter().filter_map(|(id, b)| Some((*id, FlattenJob::of(b.fill?)))).collect();
+    state.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
+    for line in state.deleted.iter().filter_map(|id| Some(&names.snapshots.get(id)?.state.line)) {
         if !names.has_children(line.frozen()) {
             // Its dissolution may have begun; since then writes were promised nothing to preserve
             // for it.
             line.branch.frozen.write().remove(&line.epoch);
         }
     }
-    m.begun = names.branches.values().filter_map(|b| Some((b.cdp.log.read().begun()?, b.id))).collect();
+    state.unconfirmed_anchors =
+        names.branches.values().filter_map(|b| Some((b.cdp.log.read().begun()?, b.id))).collect();
     let (lines, ended) = load_lines(catalog)?;
-    m.ended = ended;
+    state.deleted_with_history = ended;
     Ok(lines)
 }
 
@@ -553,7 +554,7 @@ fn recover_journal(
             }
             return Ok(());
         }
-        let place = Place {
+        let place = JournalPosition {
             segment: located.file.into(),
             at: located.data_at,
             after: header.lsn - 1,

@@ -15,7 +15,7 @@ impl Pool {
         let branch = self.core.names.read().volume(volume)?.line.branch.id;
         let job = Relocation { rate: bytes_per_second, ..Relocation::default() };
         self.destager.state.lock().relocating.insert(branch, job);
-        self.core.kick();
+        self.core.wake();
         Ok(())
     }
 

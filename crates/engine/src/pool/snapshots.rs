@@ -80,7 +80,7 @@ impl Pool {
     pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
         let names = self.core.names.read();
         let base = |(id, branch): (&u64, &Arc<Branch>)| {
-            let Some(Base::Line(line)) = branch.base() else { return None };
+            let Some(Base::View(line)) = branch.base() else { return None };
             Some((*id, (line.branch.id, line.epoch)))
         };
         names.branches.iter().filter_map(base).collect()

@@ -9,7 +9,7 @@ use crate::cdp::log::shared::SharedLog;
 use crate::cdp::write::load::load_segments;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
-use crate::destage::state::Maintenance;
+use crate::destage::state::BackgroundState;
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::Result;
 use crate::fault::Fault;
@@ -260,7 +260,7 @@ impl Opening {
         let clock = Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last));
         let fault = Arc::new(Fault::default());
         let config = journal_config(&superblock, positions.incarnation);
-        let maintenance = Maintenance::new(allocator, scanned.cursor, positions);
+        let maintenance = BackgroundState::new(allocator, scanned.cursor, positions);
         let journal = Journal::new(config, self.dir.clone(), clock.clone(), fault.clone(), scanned);
         let catalog = self.catalog.clone();
         Parts {

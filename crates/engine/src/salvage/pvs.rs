@@ -6,7 +6,7 @@ use crate::catalog::{KnownStamps, PvRecord, Superblock};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::Salvage;
-use crate::space::label::{DATA_START, Found, Label};
+use crate::space::label::{DATA_START, Label, LabelFound};
 use crate::space::pv::{Pv, PvTable};
 use crate::space::stamp::{Age, Bearer, Stamped};
 use crate::space::stamping::age_of;
@@ -126,15 +126,17 @@ fn recognize(
         _ => Error::with_source(ErrorKind::Io, "open it", e),
     })?;
     match Label::read(&*disk, path) {
-        Ok(Found::Label(read)) if read.pool != label.pool => return refuse("it belongs to another pool"),
-        Ok(Found::Label(read)) if read.pv_uuid != label.pv_uuid || read.pv != label.pv => {
+        Ok(LabelFound::Label(read)) if read.pool != label.pool => {
+            return refuse("it belongs to another pool");
+        }
+        Ok(LabelFound::Label(read)) if read.pv_uuid != label.pv_uuid || read.pv != label.pv => {
             return refuse(&format!("it is another volume of this pool (number {})", read.pv));
         }
-        Ok(Found::Label(read)) if read.extent_size != label.extent_size => {
+        Ok(LabelFound::Label(read)) if read.extent_size != label.extent_size => {
             return refuse("its label contradicts the catalog");
         }
-        Ok(Found::Label(_)) => return Ok(disk),
-        Ok(Found::None | Found::Damaged) | Err(_) => {}
+        Ok(LabelFound::Label(_)) => return Ok(disk),
+        Ok(LabelFound::None | LabelFound::Damaged) | Err(_) => {}
     }
     let bearer = Bearer { pool: label.pool, pv_uuid: label.pv_uuid };
     let proved =

@@ -4,13 +4,13 @@
 //! The walk takes the same way as a read: staging, the map, the base. So what it calls readable is
 //! what a read finds a place for, and what it can't tell is lost.
 
-use crate::branch::image::Image;
-use crate::branch::pinned::At;
-use crate::branch::{Base, Line};
+use crate::branch::image::ExternalImage;
+use crate::branch::pinned::PinnedMoment;
+use crate::branch::{Base, View};
 use crate::catalog::page::{CHUNKS, MapPage, Slot};
 use crate::error::Result;
 use crate::pool::Pool;
-use crate::staging::Source;
+use crate::staging::SectorSource;
 use crate::units::{BLOCK, SECTOR};
 use std::fmt;
 use std::ops::Range;
@@ -179,7 +179,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// A range of a line, and of what lies under it.
-    fn line(&self, line: &Line, bytes: Range<u64>, sink: Sink<'_>) {
+    fn line(&self, line: &View, bytes: Range<u64>, sink: Sink<'_>) {
         if let Some(at) = &line.at {
             return self.moment(at, bytes, sink);
         }
@@ -193,7 +193,7 @@ impl Walk<'_> {
     }
 
     /// What is in place, page by page.
-    fn mapped(&self, line: &Line, bytes: Range<u64>, sink: Sink<'_>) {
+    fn mapped(&self, line: &View, bytes: Range<u64>, sink: Sink<'_>) {
         if bytes.is_empty() {
             return;
         }
@@ -222,7 +222,7 @@ impl Walk<'_> {
     }
 
     /// The next page that may have entries, or that can't be told of; behind `last`: there is none.
-    fn next(&self, line: &Line, number: u64, last: u64) -> u64 {
+    fn next(&self, line: &View, number: u64, last: u64) -> u64 {
         let map = &self.pool.core.map;
         // Long holes of a line that rests on nothing say nothing that its absence does not.
         let next = if line.branch.has_base() {
@@ -236,7 +236,7 @@ impl Walk<'_> {
         }
     }
 
-    fn page(&self, line: &Line, page: &MapPage, bytes: Range<u64>, gap: &mut Gap<'_>, sink: Sink<'_>) {
+    fn page(&self, line: &View, page: &MapPage, bytes: Range<u64>, gap: &mut Gap<'_>, sink: Sink<'_>) {
         let log2 = line.branch.chunk_log2;
         let mut at = bytes.start;
         while at < bytes.end {
@@ -282,7 +282,7 @@ impl Walk<'_> {
     }
 
     /// A moment of a history: what can be reconstructed is known only when it is tried.
-    fn moment(&self, at: &At, bytes: Range<u64>, sink: Sink<'_>) {
+    fn moment(&self, at: &PinnedMoment, bytes: Range<u64>, sink: Sink<'_>) {
         let size = at.line().branch.chunk_size();
         let mut start = bytes.start;
         while start < bytes.end {
@@ -301,7 +301,7 @@ impl Walk<'_> {
 /// Of these bytes, the last ones, a line itself has nothing: its base is asked of all at once.
 struct Gap<'a> {
     walk: &'a Walk<'a>,
-    line: &'a Line,
+    line: &'a View,
     range: Range<u64>,
 }
 
@@ -317,7 +317,7 @@ impl Gap<'_> {
         let bytes = std::mem::replace(&mut self.range, 0..0);
         match self.line.branch.base() {
             _ if bytes.is_empty() => {}
-            Some(Base::Line(base)) => self.walk.line(&base, bytes, sink),
+            Some(Base::View(base)) => self.walk.line(&base, bytes, sink),
             Some(Base::Image(image)) => of_image(&image, bytes, sink),
             None => sink(bytes, Kind::Zeros),
         }
@@ -325,7 +325,7 @@ impl Gap<'_> {
 }
 
 /// A range of an image, which is there or not.
-fn of_image(image: &Image, bytes: Range<u64>, sink: Sink<'_>) {
+fn of_image(image: &ExternalImage, bytes: Range<u64>, sink: Sink<'_>) {
     let shown = image.record.shown.clamp(bytes.start, bytes.end);
     let kind = match image.check() {
         Ok(()) => Kind::Data,
@@ -338,11 +338,11 @@ fn of_image(image: &Image, bytes: Range<u64>, sink: Sink<'_>) {
 }
 
 /// A range that is lost below staging: what is staged over it is not.
-fn unstaged(line: &Line, bytes: Range<u64>, reason: &LossReason, sink: Sink<'_>) {
-    let kind = |source: &Source| match source {
-        Source::Below => Kind::Lost(reason.clone()),
-        Source::Journal(_) => Kind::Data,
-        Source::Zeros(_) => Kind::Zeros,
+fn unstaged(line: &View, bytes: Range<u64>, reason: &LossReason, sink: Sink<'_>) {
+    let kind = |source: &SectorSource| match source {
+        SectorSource::Below => Kind::Lost(reason.clone()),
+        SectorSource::Journal(_) => Kind::Data,
+        SectorSource::Zeros(_) => Kind::Zeros,
     };
     let mut start = bytes.start;
     for block in bytes.start / BLOCK..bytes.end.div_ceil(BLOCK) {
@@ -350,9 +350,10 @@ fn unstaged(line: &Line, bytes: Range<u64>, reason: &LossReason, sink: Sink<'_>)
         let end = bytes.end.min((block + 1) * BLOCK);
         while start < end {
             let first = &sources[((start % BLOCK) / SECTOR) as usize];
-            let below = matches!(first, Source::Below);
+            let below = matches!(first, SectorSource::Below);
             let mut next = start;
-            while next < end && matches!(sources[((next % BLOCK) / SECTOR) as usize], Source::Below) == below
+            while next < end
+                && matches!(sources[((next % BLOCK) / SECTOR) as usize], SectorSource::Below) == below
             {
                 next = ((next / SECTOR + 1) * SECTOR).min(end);
                 if !below {

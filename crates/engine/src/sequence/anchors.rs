@@ -18,7 +18,7 @@ impl Destager {
         }
         if self.core.too_many_turns(self.core.journal.turns()) {
             // Writers don't wait for turns: whoever writes when fewer wait takes it.
-            self.core.kick();
+            self.core.wake();
             return Ok(());
         }
         let (lsn, _) = self.sequence_control(

@@ -65,18 +65,18 @@ impl Destager {
         while passing(self.destage_once(last), false)? {
             carried_out = true;
         }
-        let m = &mut *self.state.lock();
+        let state = &mut *self.state.lock();
         self.core.check_usable()?;
         let mut steps = 0;
-        while steps < STEPS && passing(self.free(m), false)? {
+        while steps < STEPS && passing(self.free(state), false)? {
             steps += 1;
         }
-        if carried_out || steps > 0 || self.is_returning(m) {
-            passing(self.checkpoint(m), ())?;
-            self.poll_retired(m)?;
+        if carried_out || steps > 0 || self.is_returning(state) {
+            passing(self.checkpoint(state), ())?;
+            self.poll_retired(state)?;
             // What that commit let go of.
-            self.poll_retired(m)?;
+            self.poll_retired(state)?;
         }
-        Ok(Round { carried_out, steps, retired: self.is_returning(m) })
+        Ok(Round { carried_out, steps, retired: self.is_returning(state) })
     }
 }

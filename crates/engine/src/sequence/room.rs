@@ -3,28 +3,28 @@
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::Room;
+use crate::journal::Admission;
 use crate::shortage::{Task, passing};
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Room for a record, after [`Room`] said that there is none: makes a file, or destages, or
+    /// Room for a record, after [`Admission`] said that there is none: makes a file, or destages, or
     /// waits for the thread that does. The writer's own help is the backpressure.
-    pub(crate) fn make_room(&self, room: Room) -> Result<()> {
+    pub(crate) fn make_room(&self, room: Admission) -> Result<()> {
         self.core.check_usable()?;
         match room {
-            Room::Ready => Ok(()),
-            Room::NeedsFile => self.core.add_journal_file(false).map(|_| ()),
-            Room::Full if self.help_destage()? => Ok(()),
-            Room::Full if self.core.shortages.cause(Task::Destage).is_some() => self.wait_out_shortage(),
-            Room::Turns if self.help_destage()? => Ok(()),
+            Admission::Ready => Ok(()),
+            Admission::NeedsFile => self.core.add_journal_file(false).map(|_| ()),
+            Admission::Full if self.help_destage()? => Ok(()),
+            Admission::Full if self.core.shortages.cause(Task::Destage).is_some() => self.wait_out_shortage(),
+            Admission::Turns if self.help_destage()? => Ok(()),
             // Turns don't count then.
-            Room::Turns if self.core.shortages.cause(Task::Destage).is_some() => Ok(()),
-            Room::Full => {
+            Admission::Turns if self.core.shortages.cause(Task::Destage).is_some() => Ok(()),
+            Admission::Full => {
                 self.core.journal.wait_for_room();
                 Ok(())
             }
-            Room::Turns => {
+            Admission::Turns => {
                 self.core.journal.wait_for_turns(self.core.options.max_turns);
                 Ok(())
             }
@@ -34,21 +34,21 @@ impl Destager {
     /// Destages one batch, unless somebody else is at it. False when that brought nothing.
     fn help_destage(&self) -> Result<bool> {
         self.core.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
-        self.core.kick();
-        let Some(mut m) = self.state.try_lock() else { return Ok(false) };
-        let m = &mut *m;
-        self.poll_retired(m)?;
-        let progress = self.retry_destage(m)?;
+        self.core.wake();
+        let Some(mut state) = self.state.try_lock() else { return Ok(false) };
+        let state = &mut *state;
+        self.poll_retired(state)?;
+        let progress = self.retry_destage(state)?;
         if progress {
-            self.owe_freeing(m);
+            self.owe_freeing(state);
             let mut steps = 0;
-            while steps < STEPS_OF_HELP && passing(self.pay_freeing(m, false), false)? {
+            while steps < STEPS_OF_HELP && passing(self.pay_freeing(state, false), false)? {
                 steps += 1;
             }
         } else {
-            passing(self.checkpoint(m), ())?;
+            passing(self.checkpoint(state), ())?;
         }
-        Ok(self.poll_retired(m)? || progress)
+        Ok(self.poll_retired(state)? || progress)
     }
 }
 
@@ -67,8 +67,8 @@ impl Destager {
         let used = self.core.journal.usage().0;
         for _ in 0..self.core.options.shortage_waits {
             self.core.journal.wait_for_room();
-            if let Some(mut m) = self.state.try_lock() {
-                self.retry_destage(&mut m)?;
+            if let Some(mut state) = self.state.try_lock() {
+                self.retry_destage(&mut state)?;
             }
             // Readers of old segments may have gone meanwhile. What counts is that room came back:
             // how much the write needs is not known here, and it looks again.

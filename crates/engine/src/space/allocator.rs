@@ -11,7 +11,7 @@ mod undo;
 use super::label::DATA_START;
 use super::placement::{Choice, ExtentId, FreeView, choose};
 use super::pv::Pv;
-use super::reservations::{Backing, Change, Space};
+use super::reservations::{Backing, Space, SpaceChange};
 use crate::catalog::page::Slot;
 use crate::catalog::{Catalog, ExtentRecord, Txn};
 use crate::disk;
@@ -33,7 +33,7 @@ pub(crate) struct Allocator {
     last: BTreeMap<u8, ExtentId>,
     dirty: BTreeSet<ExtentId>,
     freed: Vec<FreedSlot>,
-    change: Change,
+    change: SpaceChange,
     /// What the file system below said when it had no room for an extent.
     refused: Option<Error>,
     /// What has changed since the last commit.
@@ -140,7 +140,7 @@ impl Allocator {
             last: BTreeMap::new(),
             dirty: BTreeSet::new(),
             freed: Vec::new(),
-            change: Change::default(),
+            change: SpaceChange::default(),
             refused: None,
             undo: Vec::new(),
         }
@@ -155,10 +155,10 @@ impl Allocator {
     }
 
     /// Takes in a PV whose extents are all free, as a change of capacity that the caller passes on.
-    pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, draining: bool) -> Change {
+    pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, draining: bool) -> SpaceChange {
         let mut extents = Vec::new();
         extents.resize_with(pv.extents as usize, Extent::default);
-        let mut change = Change::default();
+        let mut change = SpaceChange::default();
         if !draining {
             self.index.free.extend((0..pv.extents).map(|e| (pv.id, e)));
             change.free_extents = pv.extents as i64;
@@ -171,10 +171,10 @@ impl Allocator {
     }
 
     /// Loads the catalog's extents, once all PVs are in; what that takes from the capacity.
-    pub(crate) fn load(&mut self) -> Result<Change> {
+    pub(crate) fn load(&mut self) -> Result<SpaceChange> {
         let mut found = Vec::new();
         self.catalog.clone().extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
-        let mut change = Change::default();
+        let mut change = SpaceChange::default();
         for (id, record) in found {
             let per_extent = self.extent_size.checked_shr(record.slot_log2 as u32).unwrap_or(0) as u32;
             let Some(state) = self.pvs.get_mut(&id.0) else {
@@ -468,13 +468,13 @@ impl Allocator {
     }
 
     /// After the commit: the slots that it freed, to be retired, and the change of what is free.
-    pub(crate) fn committed(&mut self) -> (Vec<FreedSlot>, Change) {
+    pub(crate) fn committed(&mut self) -> (Vec<FreedSlot>, SpaceChange) {
         self.undo.clear();
         (std::mem::take(&mut self.freed), std::mem::take(&mut self.change))
     }
 
     /// Gives back slots whose last reader is gone.
-    pub(crate) fn reuse(&mut self, slots: &[FreedSlot]) -> Result<Change> {
+    pub(crate) fn reuse(&mut self, slots: &[FreedSlot]) -> Result<SpaceChange> {
         for (slot, slot_log2) in slots {
             let (id, index) = self.locate(*slot, *slot_log2)?;
             let per_extent = self.slots_per_extent(*slot_log2);

@@ -40,7 +40,7 @@ pub(crate) struct Label {
 
 /// What the first block of a disk says.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum LabelFound {
     /// Nothing that is a label.
     None,
     /// A label that does not verify, or of a version unknown here.
@@ -60,11 +60,11 @@ impl Label {
         w.0
     }
 
-    pub(crate) fn decode(block: &[u8]) -> Found {
+    pub(crate) fn decode(block: &[u8]) -> LabelFound {
         if block.get(..8) != Some(MAGIC) {
-            return Found::None;
+            return LabelFound::None;
         }
-        Self::decode_fields(block).map_or(Found::Damaged, Found::Label)
+        Self::decode_fields(block).map_or(LabelFound::Damaged, LabelFound::Label)
     }
 
     fn decode_fields(block: &[u8]) -> Option<Label> {
@@ -84,10 +84,10 @@ impl Label {
     }
 
     /// Reads the label of `disk`.
-    pub(crate) fn read(disk: &dyn Disk, path: &str) -> Result<Found> {
+    pub(crate) fn read(disk: &dyn Disk, path: &str) -> Result<LabelFound> {
         let fail = |e| Error::io(format!("read the label of {path}"), e);
         if disk.len().map_err(fail)? < LABEL_LEN as u64 {
-            return Ok(Found::None);
+            return Ok(LabelFound::None);
         }
         let mut block = vec![0u8; LABEL_LEN];
         disk.read_at(&mut block, 0).map_err(fail)?;
@@ -176,15 +176,15 @@ mod tests {
             hex,
             "48494e44434153543ad7bb4901000000010101010101010101010101010101010202020202020202020202020202020203000000040000000000400000000000"
         );
-        assert_eq!(Label::decode(&block), Found::Label(label));
+        assert_eq!(Label::decode(&block), LabelFound::Label(label));
         for byte in 8..LABEL_LEN {
             let mut bad = block.clone();
             bad[byte] ^= 4;
-            assert_eq!(Label::decode(&bad), Found::Damaged, "byte {byte}");
+            assert_eq!(Label::decode(&bad), LabelFound::Damaged, "byte {byte}");
         }
-        assert_eq!(Label::decode(&[0; LABEL_LEN]), Found::None);
-        assert_eq!(Label::decode(&block[..100]), Found::Damaged);
-        assert_eq!(Label::decode(&[]), Found::None);
+        assert_eq!(Label::decode(&[0; LABEL_LEN]), LabelFound::None);
+        assert_eq!(Label::decode(&block[..100]), LabelFound::Damaged);
+        assert_eq!(Label::decode(&[]), LabelFound::None);
     }
 
     #[test]

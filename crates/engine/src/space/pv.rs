@@ -1,6 +1,6 @@
 //! Physical volumes: taking them in, recognizing them, and finding their disks on the read path.
 
-use super::label::{Found, Label, extents_on};
+use super::label::{Label, LabelFound, extents_on};
 use crate::catalog::PvRecord;
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
@@ -175,23 +175,23 @@ pub(crate) fn open_known(
         _ => Error::io(format!("open physical volume {path}"), e),
     })?;
     match Label::read(&*disk, path)? {
-        Found::Label(label) if label.pool != pool => {
+        LabelFound::Label(label) if label.pool != pool => {
             return Err(conflict(format!("open physical volume {path}: it belongs to another pool")));
         }
-        Found::Label(label) if label.pv_uuid != record.uuid || label.pv != id => {
+        LabelFound::Label(label) if label.pv_uuid != record.uuid || label.pv != id => {
             return Err(conflict(format!(
                 "open physical volume {path}: it is another volume of this pool (number {}, not {id})",
                 label.pv
             )));
         }
-        Found::Label(label) if label.extents != record.extents || label.extent_size != extent_size => {
+        LabelFound::Label(label) if label.extents != record.extents || label.extent_size != extent_size => {
             return Err(corrupt(format!("open physical volume {path}: its label contradicts the catalog")));
         }
-        Found::Label(_) => {}
-        Found::Damaged => {
+        LabelFound::Label(_) => {}
+        LabelFound::Damaged => {
             return Err(corrupt(format!("open physical volume {path}: its label does not verify")));
         }
-        Found::None => {
+        LabelFound::None => {
             return Err(conflict(format!("open physical volume {path}: it has no label of this pool")));
         }
     }
@@ -267,13 +267,13 @@ fn take(
         )));
     }
     match check_unknown(Label::read(disk, path)?, path, pool, known)? {
-        Found::Label(label) if label.pool == pool => {}
-        Found::Label(_) | Found::Damaged if !spec.force => {
+        LabelFound::Label(label) if label.pool == pool => {}
+        LabelFound::Label(_) | LabelFound::Damaged if !spec.force => {
             return Err(conflict(format!(
                 "use {path}: it carries the label of another pool; force to overwrite it"
             )));
         }
-        Found::None if !spec.force && !is_blank(disk).map_err(fail)? => {
+        LabelFound::None if !spec.force && !is_blank(disk).map_err(fail)? => {
             return Err(conflict(format!("use {path}: it holds something; force to overwrite it")));
         }
         _ => {}
@@ -296,13 +296,13 @@ fn take(
 
 /// Refuses the label of a physical volume of this pool that is in use.
 fn check_unknown(
-    found: Found,
+    found: LabelFound,
     path: &str,
     pool: [u8; 16],
     known: &dyn Fn(&[u8; 16]) -> bool,
-) -> Result<Found> {
+) -> Result<LabelFound> {
     match found {
-        Found::Label(label) if label.pool == pool && known(&label.pv_uuid) => {
+        LabelFound::Label(label) if label.pool == pool && known(&label.pv_uuid) => {
             Err(conflict(format!("use {path}: it is already physical volume {} of this pool", label.pv)))
         }
         found => Ok(found),

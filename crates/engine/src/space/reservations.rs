@@ -56,7 +56,7 @@ struct Class {
 
 /// A change of what is free, as an allocator reports it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Change {
+pub(crate) struct SpaceChange {
     pub(crate) free_extents: i64,
     /// Extents that nothing uses, and that can't be had.
     pub(crate) aside: i64,
@@ -102,7 +102,7 @@ pub(crate) struct Totals {
     pub(crate) reserved: u64,
 }
 
-impl Change {
+impl SpaceChange {
     /// What becomes free, in bytes.
     pub(crate) fn bytes(&self, extent_size: u64) -> u64 {
         let slots: i64 = self.free_slots.iter().enumerate().map(|(log2, n)| n << log2).sum();
@@ -110,8 +110,8 @@ impl Change {
     }
 
     /// The opposite change.
-    pub(crate) fn negated(&self) -> Change {
-        Change {
+    pub(crate) fn negated(&self) -> SpaceChange {
+        SpaceChange {
             free_extents: -self.free_extents,
             aside: -self.aside,
             free_slots: self.free_slots.map(|n| -n),
@@ -181,7 +181,7 @@ impl Space {
     pub(crate) fn open_extent(&self, slot_log2: u8, needed: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
-        let mut change = Change { free_extents: -1, ..Change::default() };
+        let mut change = SpaceChange { free_extents: -1, ..SpaceChange::default() };
         change.free_slots[slot_log2 as usize] = 1 << self.extent_log2.saturating_sub(slot_log2);
         next.apply(&change);
         next.recount(self.extent_log2, slot_log2);
@@ -195,7 +195,7 @@ impl Space {
     /// The extent that was just opened could not be had, and is free again.
     pub(crate) fn close_extent(&self, slot_log2: u8) {
         let mut inner = self.inner.lock();
-        let mut change = Change { free_extents: 1, ..Change::default() };
+        let mut change = SpaceChange { free_extents: 1, ..SpaceChange::default() };
         change.free_slots[slot_log2 as usize] = -(1 << self.extent_log2.saturating_sub(slot_log2));
         inner.apply(&change);
         inner.opened = inner.opened.saturating_sub(1);
@@ -225,7 +225,7 @@ impl Space {
     }
 
     /// Applies allocations and the release of the promises that they kept, as one.
-    pub(crate) fn settle(&self, change: &Change, released: &[(u8, u64)]) {
+    pub(crate) fn settle(&self, change: &SpaceChange, released: &[(u8, u64)]) {
         let mut inner = self.inner.lock();
         inner.apply(change);
         for (slot_log2, slots) in released {
@@ -238,7 +238,7 @@ impl Space {
 
     /// Adds (or, negative, takes out) extents of a PV: `total` in all and `change` of what is free.
     /// Refuses a removal that would break promises, unless `force`.
-    pub(crate) fn change_capacity(&self, total: i64, change: &Change, force: bool) -> bool {
+    pub(crate) fn change_capacity(&self, total: i64, change: &SpaceChange, force: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
         next.apply(change);
@@ -378,7 +378,7 @@ impl Inner {
         self.logged += bytes;
     }
 
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &SpaceChange) {
         self.free_extents = self.free_extents.saturating_add_signed(change.free_extents);
         self.aside = self.aside.saturating_add_signed(change.aside);
         // What is opened takes backing; what comes back counts once it is measured.
@@ -412,8 +412,8 @@ pub(crate) fn full() -> Error {
 mod tests {
     use super::*;
 
-    fn free(extents: i64) -> Change {
-        Change { free_extents: extents, ..Change::default() }
+    fn free(extents: i64) -> SpaceChange {
+        SpaceChange { free_extents: extents, ..SpaceChange::default() }
     }
 
     #[test]
@@ -552,13 +552,13 @@ mod tests {
                     3 if slots > 0 => {
                         slots -= 1;
                         assert!(space.open_extent(16, true));
-                        let change = Change {
+                        let change = SpaceChange {
                             free_slots: {
                                 let mut f = [0; CLASSES];
                                 f[16] = -1;
                                 f
                             },
-                            ..Change::default()
+                            ..SpaceChange::default()
                         };
                         space.settle(&change, &[(16, 1)]);
                         if free_solid > 0 && (room < 64 * KIB || below(2) == 0) {

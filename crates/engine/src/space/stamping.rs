@@ -23,13 +23,13 @@ const AT_A_TIME: usize = 16;
 
 /// The stamps of an open pool. The lock is a leaf.
 pub(crate) struct Stamping {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<StampState>,
     /// The opening's own stamp waits for space on some physical volume: until it is there nothing
     /// is written to any.
     pub(crate) waits: AtomicBool,
 }
 
-pub(crate) struct State {
+pub(crate) struct StampState {
     /// The last one that is committed.
     pub(crate) issued: StampRecord,
     /// It has been written to the physical volumes.
@@ -70,7 +70,7 @@ impl Stamping {
         let borne: BTreeMap<u32, StampRecord> = pvs.iter().map(|pv| (pv.id, issued)).collect();
         let unrecorded = borne.clone();
         let (written, due) = (!waits, false);
-        let state = State { issued, written, due, issued_at: now, borne, unrecorded, problems };
+        let state = StampState { issued, written, due, issued_at: now, borne, unrecorded, problems };
         Stamping { state: Mutex::new(state), waits: AtomicBool::new(waits) }
     }
 

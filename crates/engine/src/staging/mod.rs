@@ -36,7 +36,7 @@ const BLOCKS_PER_STRIPE: u64 = 256;
 
 /// A staged part of one block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct StagedExtent {
     pub(crate) lsn: u64,
     /// Byte position of its data in its journal file.
     pub(crate) at: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Piece {
     pub(crate) count: u8,
 }
 
-impl Piece {
+impl StagedExtent {
     /// The sectors that it covers, one bit each.
     fn mask(&self) -> u8 {
         ((1u16 << self.count) - 1 << self.start) as u8
@@ -64,23 +64,23 @@ impl Piece {
 
 /// Where the newest content of a sector is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum SectorSource {
     /// Not staged: ask the map.
     Below,
     /// Zeros, by a staged discard (`false`) or zeroing that keeps space (`true`).
     Zeros(bool),
     /// In the journal.
-    Journal(Piece),
+    Journal(StagedExtent),
 }
 
 enum Entry {
-    Whole(Piece),
+    Whole(StagedExtent),
     /// By LSN; at most eight of an epoch, each of which shows at least one sector to that epoch.
-    Parts(Vec<Piece>),
+    Parts(Vec<StagedExtent>),
 }
 
 impl Entry {
-    fn pieces(&self) -> &[Piece] {
+    fn pieces(&self) -> &[StagedExtent] {
         match self {
             Entry::Whole(piece) => std::slice::from_ref(piece),
             Entry::Parts(pieces) => pieces,
@@ -144,7 +144,7 @@ impl Staging {
     }
 
     /// Adds the pieces of one record: (block, piece), in order of blocks.
-    pub(crate) fn insert(&self, pieces: impl Iterator<Item = (u64, Piece)>) {
+    pub(crate) fn insert(&self, pieces: impl Iterator<Item = (u64, StagedExtent)>) {
         let mut locked: Option<(u64, parking_lot::MutexGuard<'_, Shard>)> = None;
         for (block, piece) in pieces {
             let stripe = block / BLOCKS_PER_STRIPE;
@@ -169,8 +169,8 @@ impl Staging {
     }
 
     /// The sources of the sectors of `block` as `epoch` sees them.
-    pub(crate) fn resolve(&self, block: u64, epoch: u32) -> [Source; SECTORS] {
-        let mut sources = [Source::Below; SECTORS];
+    pub(crate) fn resolve(&self, block: u64, epoch: u32) -> [SectorSource; SECTORS] {
+        let mut sources = [SectorSource::Below; SECTORS];
         let mut lsns = [0u64; SECTORS];
         // Held until the pieces are read too: a removal takes both away as one (see `remove`). A
         // reader that finds no range needs no lock: ranges go after the pieces that they hide.
@@ -182,7 +182,7 @@ impl Staging {
                 let first = (range.start.max(start) - start) / SECTOR;
                 let last = (range.end.min(start + BLOCK) - start) / SECTOR;
                 for sector in first as usize..last as usize {
-                    sources[sector] = Source::Zeros(range.keeps_space);
+                    sources[sector] = SectorSource::Zeros(range.keeps_space);
                     lsns[sector] = range.lsn;
                 }
             }
@@ -191,7 +191,7 @@ impl Staging {
             for piece in entry.pieces().iter().filter(|p| p.epoch <= epoch) {
                 for sector in piece.start as usize..(piece.start + piece.count) as usize {
                     if piece.lsn > lsns[sector] {
-                        sources[sector] = Source::Journal(*piece);
+                        sources[sector] = SectorSource::Journal(*piece);
                         lsns[sector] = piece.lsn;
                     }
                 }
@@ -291,7 +291,7 @@ impl Staging {
     }
 
     /// Visits the pieces of those of `blocks` that have any, in any order.
-    fn visit_blocks(&self, blocks: std::ops::Range<u64>, mut visit: impl FnMut(u64, &[Piece])) {
+    fn visit_blocks(&self, blocks: std::ops::Range<u64>, mut visit: impl FnMut(u64, &[StagedExtent])) {
         if blocks.end - blocks.start < self.pieces.load(Ordering::Acquire) {
             for block in blocks {
                 if let Some(entry) = self.shard(block).lock().get(&block) {
@@ -318,7 +318,7 @@ impl Staging {
             let last = end.min((block + 1) * BLOCK);
             let sectors = first % BLOCK / SECTOR..(last - block * BLOCK) / SECTOR;
             let wanted = sectors.fold(0u8, |mask, sector| mask | 1 << sector);
-            let hit = |p: &Piece| p.epoch == epoch && p.mask() & wanted != 0;
+            let hit = |p: &StagedExtent| p.epoch == epoch && p.mask() & wanted != 0;
             let written = self.shard(block).lock().get(&block).is_some_and(|e| e.pieces().iter().any(hit));
             written
                 || self.ranges.read().get(&epoch).is_some_and(|r| r.overlapping(first, last).next().is_some())
@@ -365,7 +365,7 @@ impl Touched {
 
 /// Adds a piece and returns by how many the pieces grew (0 or less when others were covered: as a
 /// wrapping number).
-fn insert_piece(shard: &mut Shard, block: u64, piece: Piece) -> i64 {
+fn insert_piece(shard: &mut Shard, block: u64, piece: StagedExtent) -> i64 {
     use MapEntry as Slot;
     match shard.entry(block) {
         Slot::Vacant(slot) => {
@@ -389,7 +389,7 @@ fn insert_piece(shard: &mut Shard, block: u64, piece: Piece) -> i64 {
 }
 
 /// Keeps the pieces, sorted by LSN, that show at least one sector to their own epoch.
-fn drop_hidden(pieces: &mut Vec<Piece>) {
+fn drop_hidden(pieces: &mut Vec<StagedExtent>) {
     let (mut epoch, mut covered) = (0, 0u8);
     // From the newest to the oldest: LSNs and epochs grow together.
     pieces.reverse();
@@ -408,15 +408,15 @@ fn drop_hidden(pieces: &mut Vec<Piece>) {
 mod tests {
     use super::*;
 
-    fn piece(lsn: u64, start: u8, count: u8) -> Piece {
-        Piece { lsn, at: lsn as u32 * 8192, crc: 0, epoch: 1, file: 0, start, count }
+    fn piece(lsn: u64, start: u8, count: u8) -> StagedExtent {
+        StagedExtent { lsn, at: lsn as u32 * 8192, crc: 0, epoch: 1, file: 0, start, count }
     }
 
     fn lsns(staging: &Staging, block: u64) -> [u64; SECTORS] {
         staging.resolve(block, 1).map(|s| match s {
-            Source::Below => 0,
-            Source::Zeros(_) => u64::MAX,
-            Source::Journal(p) => p.lsn,
+            SectorSource::Below => 0,
+            SectorSource::Zeros(_) => u64::MAX,
+            SectorSource::Journal(p) => p.lsn,
         })
     }
 
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn epochs_see_what_was_written_by_then() {
         let s = Staging::new();
-        let at = |lsn, epoch, start, count| Piece { epoch, ..piece(lsn, start, count) };
+        let at = |lsn, epoch, start, count| StagedExtent { epoch, ..piece(lsn, start, count) };
         s.insert([(0, at(1, 1, 0, 8))].into_iter());
         s.insert([(0, at(2, 1, 0, 4))].into_iter());
         s.insert([(0, at(4, 2, 0, 8))].into_iter());
@@ -457,9 +457,9 @@ mod tests {
         s.insert([(0, at(8, 4, 7, 1))].into_iter());
         let seen = |epoch| {
             s.resolve(0, epoch).map(|s| match s {
-                Source::Below => 0,
-                Source::Zeros(_) => 99,
-                Source::Journal(p) => p.lsn,
+                SectorSource::Below => 0,
+                SectorSource::Zeros(_) => 99,
+                SectorSource::Journal(p) => p.lsn,
             })
         };
         assert_eq!(seen(0), [0; 8]);

@@ -68,7 +68,7 @@ fn unwritten(zeros: &RangeMap, bytes: Bytes<u64>, stretches: &mut Vec<(Bytes<u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::staging::{Piece, Source};
+    use crate::staging::{SectorSource, StagedExtent};
     use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
 
@@ -89,7 +89,13 @@ mod tests {
                     let keeps_space = rng.next().is_multiple_of(2);
                     staging.insert_range(epoch, Range { start, end, lsn, keeps_space });
                 } else {
-                    let piece = Piece { lsn, epoch, start: (start % 8) as u8, count: 1, ..Piece::default() };
+                    let piece = StagedExtent {
+                        lsn,
+                        epoch,
+                        start: (start % 8) as u8,
+                        count: 1,
+                        ..StagedExtent::default()
+                    };
                     staging.insert([(start / 8, piece)].into_iter());
                 }
             }
@@ -105,9 +111,9 @@ mod tests {
                     let block = sector * SECTOR / BLOCK;
                     let sources = staging.resolve(block, epoch);
                     match stretch {
-                        Stretch::Below => assert_eq!(sources[sector as usize % 8], Source::Below),
+                        Stretch::Below => assert_eq!(sources[sector as usize % 8], SectorSource::Below),
                         Stretch::Zeros(keeps) => {
-                            assert_eq!(sources[sector as usize % 8], Source::Zeros(keeps))
+                            assert_eq!(sources[sector as usize % 8], SectorSource::Zeros(keeps))
                         }
                         Stretch::Written => {
                             let entry = staging.shard(block).lock().contains_key(&block);

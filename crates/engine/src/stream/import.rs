@@ -355,7 +355,7 @@ impl Pool {
     pub(crate) fn resize_for_import(self: &Arc<Self>, lease: &Lease, size: u64) -> Result<()> {
         let state = lease.state();
         if state.size.load(Ordering::Acquire) != size {
-            Volume::internal(self.destager.clone(), state.clone()).bring_in_around(size)?;
+            Volume::internal(self.destager.clone(), state.clone()).materialize_around(size)?;
             self.destager.submit_with(|names| {
                 lease.check()?;
                 resized(names, state, size, true, &*self.core.world.rng)

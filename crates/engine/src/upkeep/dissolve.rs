@@ -5,7 +5,7 @@ use crate::branch::Branch;
 use crate::catalog::page::Slot;
 use crate::catalog::{Frozen, Version, VersionKey};
 use crate::destage::Destager;
-use crate::destage::state::Maintenance;
+use crate::destage::state::BackgroundState;
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ struct Step {
 impl Destager {
     /// Dissolves several deleted snapshots that nothing rests on, or a part of a large one. False
     /// when there is no such snapshot.
-    pub(super) fn dissolve(&self, m: &mut Maintenance) -> Result<bool> {
-        let chosen = self.to_dissolve(m);
+    pub(super) fn dissolve(&self, state: &mut BackgroundState) -> Result<bool> {
+        let chosen = self.to_dissolve(state);
         if chosen.is_empty() {
             return Ok(false);
         }
@@ -54,18 +54,18 @@ impl Destager {
             let versions = self.core.catalog.versions_by_last(deleted.of.branch, deleted.of.epoch, left)?;
             let whole = versions.len() < left;
             left -= versions.len();
-            step.hand_down(m, &deleted.branch, versions)?;
+            step.hand_down(state, &deleted.branch, versions)?;
             if !whole {
                 break;
             }
             step.forgotten.push(deleted);
         }
-        self.commit_dissolved(m, step)?;
+        self.commit_dissolved(state, step)?;
         Ok(true)
     }
 
     /// Deleted snapshots that nothing rests on, in the order of their making.
-    fn to_dissolve(&self, m: &Maintenance) -> Vec<Deleted> {
+    fn to_dissolve(&self, state: &BackgroundState) -> Vec<Deleted> {
         let names = self.core.names.read();
         let free = |id: &u64| {
             let snapshot = names.snapshots.get(id)?;
@@ -74,10 +74,10 @@ impl Destager {
                 snapshot.state.handles.load(Ordering::Acquire) > 0 || names.has_children(line.frozen());
             (!used).then(|| Deleted { id: *id, branch: line.branch.clone(), of: line.frozen() })
         };
-        m.deleted.iter().filter_map(free).take(SNAPSHOTS_PER_STEP).collect()
+        state.deleted.iter().filter_map(free).take(SNAPSHOTS_PER_STEP).collect()
     }
 
-    fn commit_dissolved(&self, m: &mut Maintenance, step: Step) -> Result<()> {
+    fn commit_dissolved(&self, state: &mut BackgroundState, step: Step) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         txn.remove_versions(step.gone.iter().copied())?;
         txn.put_versions(step.kept.iter())?;
@@ -85,17 +85,17 @@ impl Destager {
             self.core.put_branch_slots(&mut txn, branch, -freed)?;
         }
         step.forgotten.iter().try_for_each(|deleted| txn.remove_snapshot(deleted.id))?;
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         for (branch, freed) in step.freed.values() {
             let slots = branch.slots.load(Ordering::Relaxed);
             branch.slots.fetch_sub((*freed as u64).min(slots), Ordering::Relaxed);
         }
         for Deleted { id, of, .. } in &step.forgotten {
-            m.deleted.remove(id);
+            state.deleted.remove(id);
             self.core.names.write().snapshots.remove(id);
             // On a branch without a writer the current map was what its newest snapshot saw.
             if self.core.catalog.branch(of.branch)?.is_some_and(|b| b.dead) {
-                m.dead.insert(of.branch, 0);
+                state.orphan_branches.insert(of.branch, 0);
             }
         }
         Ok(())
@@ -104,17 +104,22 @@ impl Destager {
 
 impl Step {
     /// Gives versions to the next older snapshot that sees them, or frees their slots.
-    fn hand_down(&mut self, m: &mut Maintenance, branch: &Arc<Branch>, versions: Vec<Version>) -> Result<()> {
+    fn hand_down(
+        &mut self,
+        state: &mut BackgroundState,
+        branch: &Arc<Branch>,
+        versions: Vec<Version>,
+    ) -> Result<()> {
         let (_, freed) = self.freed.entry(branch.id).or_insert_with(|| (branch.clone(), 0));
         for version in versions {
             let (branch_id, chunk, last) = version.key;
             self.gone.push(version.key);
-            match branch.keeper(version.entry.born, last) {
+            match branch.newest_snapshot_seeing(version.entry.born, last) {
                 Some(older) => {
                     self.kept.push(Version { key: (branch_id, chunk, older), entry: version.entry });
                 }
                 None if version.entry.slot != Slot::HOLE => {
-                    m.allocator.free(version.entry.slot, branch.slot_log2)?;
+                    state.allocator.free(version.entry.slot, branch.slot_log2)?;
                     *freed += 1;
                 }
                 None => {}

@@ -6,7 +6,7 @@ use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
 use crate::catalog::{Version, VersionKey};
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::destage::state::{EvacuateFrom, Maintenance};
+use crate::destage::state::{BackgroundState, EvacuateFrom};
 use crate::disk::SyncPurpose;
 use crate::error::Result;
 use crate::shortage::Task;
@@ -26,41 +26,42 @@ const PATIENCE: u64 = 1_000_000_000;
 impl Destager {
     /// Moves a few chunks away from draining PVs. False when nothing is to be moved, or nothing can
     /// be.
-    pub(crate) fn evacuate(&self, m: &mut Maintenance) -> Result<bool> {
-        let draining =
-            |m: &Maintenance, pv: &u32| m.allocator.is_draining(*pv) && m.allocator.used_extents(*pv) > 0;
-        let any = self.core.names.read().pvs.keys().any(|pv| draining(m, pv));
+    pub(crate) fn evacuate(&self, state: &mut BackgroundState) -> Result<bool> {
+        let draining = |state: &BackgroundState, pv: &u32| {
+            state.allocator.is_draining(*pv) && state.allocator.used_extents(*pv) > 0
+        };
+        let any = self.core.names.read().pvs.keys().any(|pv| draining(state, pv));
         if !any {
             self.core.positions.drain_stalled.store(false, Ordering::Relaxed);
         }
         // Slots of the journal's last batch may still be on their way: nothing moves before they
         // are in place.
         let now = self.core.world.clock.monotonic();
-        if !any || m.evacuated || now < m.evacuate_after || m.is_half_done() {
+        if !any || state.evacuated || now < state.evacuate_after || state.is_half_done() {
             return Ok(false);
         }
-        match self.evacuate_step(m) {
+        match self.evacuate_step(state) {
             // Other work goes on meanwhile.
             Err(away) if away.is_pv_away() => {
-                self.take_back(m).map_err(|e| self.core.fault.poison(&e))?;
+                self.take_back(state).map_err(|e| self.core.fault.poison(&e))?;
                 self.core.positions.drain_stalled.store(true, Ordering::Relaxed);
-                m.evacuate_after = now.saturating_add(PATIENCE);
+                state.evacuate_after = now.saturating_add(PATIENCE);
                 Ok(false)
             }
-            done => done.map_err(|e| self.failed(m, Task::Upkeep, e)),
+            done => done.map_err(|e| self.failed(state, Task::Upkeep, e)),
         }
     }
 
-    fn evacuate_step(&self, m: &mut Maintenance) -> Result<bool> {
+    fn evacuate_step(&self, state: &mut BackgroundState) -> Result<bool> {
         let mut moves = Moves::new(BYTES_PER_STEP);
-        let next = match m.evacuate_from {
-            EvacuateFrom::Map(from) => self.evacuate_maps(m, from, &mut moves)?,
-            EvacuateFrom::Versions(from) => self.evacuate_versions(m, from, &mut moves)?,
+        let next = match state.evacuate_from {
+            EvacuateFrom::Map(from) => self.evacuate_maps(state, from, &mut moves)?,
+            EvacuateFrom::Versions(from) => self.evacuate_versions(state, from, &mut moves)?,
         };
         let short = moves.short;
-        self.commit_moves(m, moves)?;
-        m.evacuate_from = next.unwrap_or_default();
-        m.evacuated = short || next.is_none();
+        self.commit_moves(state, moves)?;
+        state.evacuate_from = next.unwrap_or_default();
+        state.evacuated = short || next.is_none();
         self.core.positions.drain_stalled.store(short, Ordering::Relaxed);
         Ok(true)
     }
@@ -68,7 +69,7 @@ impl Destager {
     /// Moves chunks of a few map pages; where to go on.
     fn evacuate_maps(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         from: PageKey,
         moves: &mut Moves,
     ) -> Result<Option<EvacuateFrom>> {
@@ -76,17 +77,17 @@ impl Destager {
         let most = self.core.catalog_room.pages(PAGES_PER_STEP);
         let next = self.core.catalog.visit_pages(from, most, &mut |key, page| {
             let page = page?;
-            if page.iter().any(|(_, e)| leaves(m, e)) {
+            if page.iter().any(|(_, e)| leaves(state, e)) {
                 pages.push((key, page));
             }
             Ok(())
         })?;
         for (key, mut page) in pages {
-            let Some(branch) = self.movable(m, key.0) else { continue };
+            let Some(branch) = self.movable(state, key.0) else { continue };
             let mut touched = false;
-            let leaving: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| leaves(m, *e)).collect();
+            let leaving: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| leaves(state, *e)).collect();
             for (at, entry) in leaving {
-                let Some(slot) = self.move_one(m, &branch, entry.slot, moves)? else {
+                let Some(slot) = self.move_one(state, &branch, entry.slot, moves)? else {
                     moves.pages.extend(touched.then_some((key, page)));
                     return Ok(Some(EvacuateFrom::Map(key)));
                 };
@@ -101,18 +102,18 @@ impl Destager {
     /// Moves chunks of a few versions; where to go on.
     fn evacuate_versions(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         from: VersionKey,
         moves: &mut Moves,
     ) -> Result<Option<EvacuateFrom>> {
         let mut versions: Vec<Version> = Vec::new();
         let next = self.core.catalog.visit_versions(from, VERSIONS_PER_STEP, &mut |_, version| {
-            versions.extend(Some(version?).filter(|v| leaves(m, v.entry)));
+            versions.extend(Some(version?).filter(|v| leaves(state, v.entry)));
             Ok(())
         })?;
         for version in versions {
-            let Some(branch) = self.movable(m, version.key.0) else { continue };
-            let Some(slot) = self.move_one(m, &branch, version.entry.slot, moves)? else {
+            let Some(branch) = self.movable(state, version.key.0) else { continue };
+            let Some(slot) = self.move_one(state, &branch, version.entry.slot, moves)? else {
                 return Ok(Some(EvacuateFrom::Versions(version.key)));
             };
             moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
@@ -121,15 +122,21 @@ impl Destager {
     }
 
     /// The branch, unless its slots are about to be freed anyway.
-    pub(super) fn movable(&self, m: &Maintenance, id: u64) -> Option<Arc<Branch>> {
-        self.core.names.read().branches.get(&id).filter(|b| !m.dead.contains_key(&b.id)).cloned()
+    pub(super) fn movable(&self, state: &BackgroundState, id: u64) -> Option<Arc<Branch>> {
+        self.core
+            .names
+            .read()
+            .branches
+            .get(&id)
+            .filter(|b| !state.orphan_branches.contains_key(&b.id))
+            .cloned()
     }
 
     /// Moves one chunk; `None` when this step has done enough, or when there is no space: a move
     /// takes space like a write.
     pub(super) fn move_one(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Branch,
         from: Slot,
         moves: &mut Moves,
@@ -137,12 +144,12 @@ impl Destager {
         if moves.budget == 0 {
             return Ok(None);
         }
-        if !self.borrow(m, branch.slot_log2, 1) {
+        if !self.borrow(state, branch.slot_log2, 1) {
             moves.short = true;
             return Ok(None);
         }
-        let to = m.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
-        self.copy_chunk(m, branch, from, to)?;
+        let to = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+        self.copy_chunk(state, branch, from, to)?;
         moves.note(branch, to, 1);
         Ok(Some(to))
     }
@@ -150,7 +157,7 @@ impl Destager {
     /// Copies a chunk to a slot that was allocated for it, and frees the one where it was.
     pub(super) fn copy_chunk(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Branch,
         from: Slot,
         to: Slot,
@@ -162,12 +169,12 @@ impl Destager {
             let lost = self.core.read_parts(&source, &mut buffer, from.offset() + at)?;
             self.core.write_copy(&target, &buffer, to.offset() + at, &lost)?;
         }
-        m.allocator.free(from, branch.slot_log2)?;
+        state.allocator.free(from, branch.slot_log2)?;
         self.core.positions.bytes.fetch_add(size, Ordering::Relaxed);
         Ok(())
     }
 
-    pub(super) fn commit_moves(&self, m: &mut Maintenance, moves: Moves) -> Result<()> {
+    pub(super) fn commit_moves(&self, state: &mut BackgroundState, moves: Moves) -> Result<()> {
         if moves.written.is_empty() {
             return Ok(());
         }
@@ -177,7 +184,7 @@ impl Destager {
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(moves.versions.iter())?;
-        self.commit_aside(m, txn, &moves.released)?;
+        self.commit_aside(state, txn, &moves.released)?;
         let of_pages = moves.pages.iter().map(|(key, _)| key.0);
         let branches: BTreeSet<u64> = of_pages.chain(moves.versions.iter().map(|v| v.key.0)).collect();
         self.core.publish(moves.pages);
@@ -239,6 +246,6 @@ impl Moves {
     }
 }
 
-fn leaves(m: &Maintenance, entry: Entry) -> bool {
-    entry.slot != Slot::HOLE && m.allocator.is_draining(entry.slot.pv())
+fn leaves(state: &BackgroundState, entry: Entry) -> bool {
+    entry.slot != Slot::HOLE && state.allocator.is_draining(entry.slot.pv())
 }

@@ -17,13 +17,13 @@
 //! cut short anywhere. The last one takes the base away, in one commit; whoever is reading through
 //! it notices, and reads again.
 
-use crate::branch::{Branch, Foreign, HEAD, Line, VolumeState};
+use crate::branch::{Branch, ExternalBase, HEAD, View, VolumeState};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::catalog::{BranchRecord, FillRecord, Version};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::batch::Below;
-use crate::destage::state::{Fill, Maintenance};
+use crate::destage::state::{BackgroundState, FlattenJob};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result, no_space, not_found};
 use crate::shortage::Task;
@@ -93,43 +93,43 @@ enum Looked {
 impl Destager {
     /// Takes a step towards making one branch complete. False when there is none, or none may go on
     /// now.
-    pub(crate) fn fill_branches(&self, m: &mut Maintenance) -> Result<bool> {
+    pub(crate) fn fill_branches(&self, state: &mut BackgroundState) -> Result<bool> {
         // Slots of the journal's last batch may still be on their way: nothing is copied before
         // they are in place.
-        if m.filling.is_empty() || m.is_half_done() {
+        if state.filling.is_empty() || state.is_half_done() {
             return Ok(false);
         }
         let now = self.core.world.clock.monotonic();
-        let ready = |job: &Fill| now >= job.not_before;
-        let found = m.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id);
+        let ready = |job: &FlattenJob| now >= job.not_before;
+        let found = state.filling.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id);
         if let Some(id) = found {
-            let job = m.filling.get(&id).cloned();
-            self.fill_step(m, id, now).map_err(|e| {
+            let job = state.filling.get(&id).cloned();
+            self.fill_step(state, id, now).map_err(|e| {
                 // Others come first then.
-                let later = |job| Fill { not_before: now.saturating_add(PATIENCE), ..job };
-                m.filling.extend(job.map(|job| (id, later(job))));
-                self.failed(m, Task::Upkeep, e)
+                let later = |job| FlattenJob { not_before: now.saturating_add(PATIENCE), ..job };
+                state.filling.extend(job.map(|job| (id, later(job))));
+                self.failed(state, Task::Upkeep, e)
             })?;
         }
-        let stalled = m.filling.values().find_map(|job| job.stalled.clone());
+        let stalled = state.filling.values().find_map(|job| job.stalled.clone());
         *self.core.positions.completion_stalled.lock() = stalled;
         Ok(found.is_some())
     }
 
-    fn fill_step(&self, m: &mut Maintenance, id: u64, now: u64) -> Result<()> {
-        let Some(mut job) = m.filling.remove(&id) else { return Ok(()) };
+    fn fill_step(&self, state: &mut BackgroundState, id: u64, now: u64) -> Result<()> {
+        let Some(mut job) = state.filling.remove(&id) else { return Ok(()) };
         let branch = self.core.names.read().branches.get(&id).cloned();
         let Some(branch) = branch.filter(|b| b.has_base()) else { return Ok(()) };
         let rate = job.record.rate;
         let budget = if rate == 0 { BYTES_PER_STEP } else { BYTES_PER_STEP.min(rate) };
         let mut step = Step::new(budget);
         let end = self.core.end_page(&branch);
-        let page = self.fill_pages(m, &branch, job.record.page..end, &mut step)?;
+        let page = self.fill_pages(state, &branch, job.record.page..end, &mut step)?;
         let (copied, stalled) = (step.copied, step.stalled.take());
         job.record = FillRecord { page, copied: job.record.copied + copied, ..job.record };
-        self.commit_fill(m, &branch, step, Some(job.record))?;
+        self.commit_fill(state, &branch, step, Some(job.record))?;
         if page >= end && stalled.is_none() {
-            if self.let_go_of_base(m, &branch)? {
+            if self.let_go_of_base(state, &branch)? {
                 return Ok(());
             }
         } else if stalled.is_some() {
@@ -138,7 +138,7 @@ impl Destager {
             job.not_before = now.saturating_add(pause.min(PATIENCE));
         }
         job.stalled = stalled.map(|why| why.to_string());
-        m.filling.insert(id, job);
+        state.filling.insert(id, job);
         Ok(())
     }
 
@@ -150,14 +150,14 @@ impl Destager {
         let branch = &volume.line.branch;
         for carried_out in [false, true] {
             {
-                let m = &mut *self.state.lock();
+                let state = &mut *self.state.lock();
                 self.core.check_usable()?;
                 // What is trimmed after a deletion is looked through from the start, and this is
                 // part of it then.
                 volume.check_there()?;
                 if self.core.catalog.branch(branch.id)?.is_some() {
                     loop {
-                        match self.fill_alone(m, branch, chunk, content) {
+                        match self.fill_alone(state, branch, chunk, content) {
                             Err(error) if error.is_taken_back() => {}
                             done => return done,
                         }
@@ -174,7 +174,7 @@ impl Destager {
 
     fn fill_alone(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         chunk: u64,
         content: Option<&[u8]>,
@@ -190,21 +190,21 @@ impl Destager {
         let mut slot = Slot::HOLE;
         // Zeros need an entry, too: what has none would be looked for below.
         if let Some(content) = content {
-            let placed = self.place_copy(m, branch, Content::Bytes(content), &mut step);
-            match placed.map_err(|e| self.failed(m, Task::Upkeep, e))? {
+            let placed = self.place_copy(state, branch, Content::Bytes(content), &mut step);
+            match placed.map_err(|e| self.failed(state, Task::Upkeep, e))? {
                 Some(taken) => slot = taken,
                 None => return Err(step.stalled.unwrap_or_else(full)),
             }
         }
         page.set(at, Entry { slot, born: FIRST });
         step.pages.push((key, page));
-        self.commit_fill(m, branch, step, None).map_err(|e| self.failed(m, Task::Upkeep, e))
+        self.commit_fill(state, branch, step, None).map_err(|e| self.failed(state, Task::Upkeep, e))
     }
 
     /// Copies what is missing in some of `pages`; the page where that goes on.
     fn fill_pages(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         pages: std::ops::Range<u64>,
         step: &mut Step,
@@ -216,14 +216,14 @@ impl Destager {
             }
             at = match self.core.next_below(branch, at..pages.end) {
                 Ok(next) => next,
-                Err(error) if blames_foreign(branch) => {
+                Err(error) if blames_external(branch) => {
                     step.stalled = Some(error);
                     break;
                 }
                 Err(error) => return Err(error),
             };
             if at < pages.end {
-                match self.fill_page(m, branch, at, step)? {
+                match self.fill_page(state, branch, at, step)? {
                     Looked::Whole => at += 1,
                     Looked::Part => break,
                 }
@@ -235,7 +235,7 @@ impl Destager {
     /// Copies what is missing in a page.
     fn fill_page(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         number: u64,
         step: &mut Step,
@@ -246,7 +246,7 @@ impl Destager {
         let (before, mut looked) = (step.slots, Looked::Whole);
         for (at, oldest) in oldest.into_iter().enumerate() {
             // Whoever is as old as what there is, or younger, sees that.
-            let last = oldest.map(|born| branch.keeper(FIRST, born));
+            let last = oldest.map(|born| branch.newest_snapshot_seeing(FIRST, born));
             if last == Some(None) {
                 continue;
             }
@@ -255,7 +255,7 @@ impl Destager {
                 looked = Looked::Part;
                 break;
             }
-            let Some(slot) = self.copy_below(m, branch, chunk, step)? else {
+            let Some(slot) = self.copy_below(state, branch, chunk, step)? else {
                 if step.stalled.is_some() {
                     looked = Looked::Part;
                     break;
@@ -278,21 +278,21 @@ impl Destager {
     /// can't be done now.
     fn copy_below(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         chunk: u64,
         step: &mut Step,
     ) -> Result<Option<Slot>> {
-        let below = self.core.find_below(&Line { branch: branch.clone(), epoch: HEAD, at: None }, chunk)?;
+        let below = self.core.find_below(&View { branch: branch.clone(), epoch: HEAD, at: None }, chunk)?;
         let mut bytes = Vec::new();
         let content = match below {
             // Holes can be very many: they must be passed quickly.
             Below::Zeros => return Ok(None),
             Below::Slot(from) => Content::Slot(from),
-            Below::Foreign(foreign) => {
+            Below::External(external) => {
                 // Whole, before anything is taken: what can't be read leaves nothing behind.
                 bytes.resize(branch.chunk_size() as usize, 0);
-                if let Err(error) = foreign.read(&self.core, &mut bytes, chunk << branch.chunk_log2) {
+                if let Err(error) = external.read(&self.core, &mut bytes, chunk << branch.chunk_log2) {
                     step.stalled = Some(error);
                     return Ok(None);
                 }
@@ -302,24 +302,24 @@ impl Destager {
                 Content::Bytes(&bytes)
             }
         };
-        self.place_copy(m, branch, content, step)
+        self.place_copy(state, branch, content, step)
     }
 
     /// Puts the content of a chunk into a slot of the branch. `None`, and `stalled`: there is no
     /// room.
     fn place_copy(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         content: Content<'_>,
         step: &mut Step,
     ) -> Result<Option<Slot>> {
-        if !self.borrow(m, branch.slot_log2, 1) {
+        if !self.borrow(state, branch.slot_log2, 1) {
             step.stalled = Some(no_space("copy a chunk from below: the pool is full"));
             return Ok(None);
         }
         let size = branch.chunk_size();
-        let slot = m.allocator.allocate(&self.core.space, branch.slot_log2, step.last)?;
+        let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, step.last)?;
         let target = self.core.pvs.get(slot.pv())?;
         match content {
             Content::Bytes(bytes) => self.core.write_copy(&target, bytes, slot.offset(), &[])?,
@@ -345,7 +345,7 @@ impl Destager {
     /// Makes a step's copies the branch's own; `record` says how far a job is.
     fn commit_fill(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         step: Step,
         record: Option<FillRecord>,
@@ -363,7 +363,7 @@ impl Destager {
             b.slots += step.slots;
             b.fill = record.or(b.fill);
         })?;
-        self.commit_aside(m, txn, &[(branch.slot_log2, step.slots)])?;
+        self.commit_aside(state, txn, &[(branch.slot_log2, step.slots)])?;
         branch.slots.fetch_add(step.slots, Ordering::Relaxed);
         let numbers: Vec<u64> = step.pages.iter().map(|(key, _)| key.1).collect();
         self.core.publish(step.pages);
@@ -373,12 +373,12 @@ impl Destager {
 
     /// The branch is complete: it rests on nothing any more. False while somebody writes who relies
     /// on the base.
-    fn let_go_of_base(&self, m: &mut Maintenance, branch: &Arc<Branch>) -> Result<bool> {
-        let Some(_alone) = branch.bringing.try_write_for(WRITERS) else { return Ok(false) };
+    fn let_go_of_base(&self, state: &mut BackgroundState, branch: &Arc<Branch>) -> Result<bool> {
+        let Some(_alone) = branch.materialize_lock.try_write_for(WRITERS) else { return Ok(false) };
         let mut txn = self.core.catalog.begin()?;
         let complete = |b: &mut BranchRecord| (b.base, b.fill) = (None, None);
         self.core.put_branch(&mut txn, branch.id, complete)?;
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         // In this order: what is not being filled, and rests on something, was not completed.
         self.core.names.write().drop_base(branch);
         branch.filling.store(false, Ordering::Release);
@@ -398,16 +398,16 @@ impl Core {
     /// The first of `pages` of which anything below a branch has content; their end if none has.
     fn next_below(&self, branch: &Arc<Branch>, pages: std::ops::Range<u64>) -> Result<u64> {
         let mut next = pages.end;
-        let mut line = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let mut line = View { branch: branch.clone(), epoch: HEAD, at: None };
         let image = loop {
             for line in line.levels().skip(1) {
                 let found = self.map.next_content(&line, pages.start, pages.end - 1)?;
                 next = next.min(found.unwrap_or(next));
             }
-            match line.foreign() {
+            match line.external_base() {
                 None => return Ok(next),
-                Some(Foreign::Image(image)) => break image,
-                Some(Foreign::Moment(at)) => {
+                Some(ExternalBase::Image(image)) => break image,
+                Some(ExternalBase::Moment(at)) => {
                     let found = self.next_page_at(&at, pages.start, pages.end - 1)?;
                     next = next.min(found.unwrap_or(next));
                     // The branch of a moment rests on something, too.
@@ -448,7 +448,7 @@ impl Core {
 
 /// Can a failure of looking below a branch be that of an image or a history? Anything else is the
 /// pool's own.
-fn blames_foreign(branch: &Arc<Branch>) -> bool {
-    let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
-    head.foreign().is_some()
+fn blames_external(branch: &Arc<Branch>) -> bool {
+    let head = View { branch: branch.clone(), epoch: HEAD, at: None };
+    head.external_base().is_some()
 }

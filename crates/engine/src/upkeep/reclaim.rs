@@ -5,48 +5,48 @@
 use crate::branch::HEAD;
 use crate::catalog::page::{Entry, Slot};
 use crate::destage::Destager;
-use crate::destage::discard::{PAGES_PER_STEP, Step};
-use crate::destage::state::Maintenance;
+use crate::destage::discard::{DiscardStep, PAGES_PER_STEP};
+use crate::destage::state::BackgroundState;
 use crate::error::Result;
 use crate::shortage::Task;
 
 impl Destager {
     /// Frees a part of what nobody needs: of branches that no volume writes to, and of deleted
     /// snapshots. False when there is nothing that can be freed now.
-    pub(crate) fn reclaim(&self, m: &mut Maintenance) -> Result<bool> {
+    pub(crate) fn reclaim(&self, state: &mut BackgroundState) -> Result<bool> {
         let pinned = |id: &u64| {
             let names = self.core.names.read();
             names.branches.get(id).is_some_and(|branch| branch.cdp.oldest_pin().is_some())
         };
-        let dead = m.dead.iter().find(|(id, _)| !pinned(id)).map(|(id, from)| (*id, *from));
+        let dead = state.orphan_branches.iter().find(|(id, _)| !pinned(id)).map(|(id, from)| (*id, *from));
         let worked = match dead {
-            Some((id, from)) => self.trim_branch(m, id, from).map(|()| true),
-            None => self.dissolve(m),
+            Some((id, from)) => self.trim_branch(state, id, from).map(|()| true),
+            None => self.dissolve(state),
         };
-        worked.map_err(|e| self.failed(m, Task::Upkeep, e))
+        worked.map_err(|e| self.failed(state, Task::Upkeep, e))
     }
 
     /// Frees, from map page `from` on, what no snapshot of a branch without a writer sees: its
     /// current map counts as the version of its newest snapshot. A branch without snapshots goes as
     /// a whole.
-    fn trim_branch(&self, m: &mut Maintenance, id: u64, from: u64) -> Result<()> {
+    fn trim_branch(&self, state: &mut BackgroundState, id: u64, from: u64) -> Result<()> {
         let branch = self.core.names.read().branches.get(&id).cloned();
         let Some(branch) = branch else {
-            m.dead.remove(&id);
+            state.orphan_branches.remove(&id);
             return Ok(());
         };
         let newest = branch.frozen.read().last().copied();
         let most = self.core.catalog_room.pages(PAGES_PER_STEP);
         let numbers = self.core.catalog.page_numbers(id, from, u64::MAX, most)?;
         let next = numbers.last().map(|n| n + 1);
-        let mut step = Step::default();
+        let mut step = DiscardStep::default();
         for number in numbers {
             let mut page = (*self.core.map.read((id, number))?).clone();
             let unseen = |e: &Entry| newest.is_none_or(|newest| e.born > newest);
             let doomed: Vec<usize> = page.iter().filter(|(_, e)| unseen(e)).map(|(at, _)| at).collect();
             for at in &doomed {
                 if let Some(entry) = page.remove(*at).filter(|e| e.slot != Slot::HOLE) {
-                    m.allocator.free(entry.slot, branch.slot_log2)?;
+                    state.allocator.free(entry.slot, branch.slot_log2)?;
                     step.freed += 1;
                 }
             }
@@ -55,27 +55,27 @@ impl Destager {
             }
         }
         if !step.pages.is_empty() {
-            self.commit_freed(m, &branch, step, HEAD)?;
+            self.commit_freed(state, &branch, step, HEAD)?;
         }
         match next {
-            Some(next) => drop(m.dead.insert(id, next)),
+            Some(next) => drop(state.orphan_branches.insert(id, next)),
             None => {
                 // A deleted snapshot whose dissolution has begun keeps nothing any more, but still
                 // names the branch: it brings the branch here again when it is gone.
                 let recorded = !branch.cdp.log.read().events.is_empty();
                 if newest.is_none() && !recorded && !self.core.names.read().is_named(id) {
-                    self.remove_branch(m, id)?;
+                    self.remove_branch(state, id)?;
                 }
-                m.dead.remove(&id);
+                state.orphan_branches.remove(&id);
             }
         }
         Ok(())
     }
 
-    fn remove_branch(&self, m: &mut Maintenance, id: u64) -> Result<()> {
+    fn remove_branch(&self, state: &mut BackgroundState, id: u64) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         txn.remove_branch(id)?;
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         self.core.names.write().forget_branch(id);
         self.core.map.forget_branch(id);
         Ok(())

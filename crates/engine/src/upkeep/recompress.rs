@@ -10,12 +10,12 @@ use crate::catalog::SegmentRecord;
 use crate::cdp::log::codec::{Packer, unpack};
 use crate::cdp::log::record::{ALIGN, HEADER_LEN, SegmentHead};
 use crate::cdp::log::segment::Sealed;
-use crate::cdp::write::append::Draft;
+use crate::cdp::write::append::OpenSegmentWriter;
 use crate::codec::align_up;
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::destage::state::Maintenance;
-use crate::disk::{Dir, Lane, SyncPurpose};
+use crate::destage::state::BackgroundState;
+use crate::disk::{Dir, SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::settings::Compression;
 use crate::shortage::Task;
@@ -35,7 +35,7 @@ const LONGEST_REST: u64 = 60_000_000_000;
 /// What came of compressing a segment harder.
 enum Outcome {
     /// Its next edition, on disk and durable.
-    Smaller(Box<Draft>),
+    Smaller(Box<OpenSegmentWriter>),
     /// It would not become smaller, by a twentieth at least.
     Futile,
     /// A record of it is damaged.
@@ -90,15 +90,15 @@ impl Destager {
                 return Ok(false);
             }
         };
-        let m = &mut *self.state.lock();
+        let state = &mut *self.state.lock();
         let (file, is_new) = (new.file.clone(), new.record.edition != old.record.edition);
-        let done = self.replace_segment(m, branch, old, new);
-        match done.map_err(|e| self.failed(m, Task::Upkeep, e)) {
+        let done = self.replace_segment(state, branch, old, new);
+        match done.map_err(|e| self.failed(state, Task::Upkeep, e)) {
             Err(error) if error.is_shortage() => {
                 if is_new {
                     file.remove_unused();
                 }
-                m.compacted.remove(&branch.id);
+                state.compacted.remove(&branch.id);
                 Ok(false)
             }
             done => done.map(|()| true),
@@ -106,26 +106,26 @@ impl Destager {
     }
 
     /// The oldest segment of any branch that was not tried since the pool was opened.
-    fn next_to_compact(&self, m: &mut Maintenance, now: u64) -> Option<(Arc<Branch>, Arc<Sealed>)> {
-        if now < m.compact_from {
+    fn next_to_compact(&self, state: &mut BackgroundState, now: u64) -> Option<(Arc<Branch>, Arc<Sealed>)> {
+        if now < state.compact_from {
             return None;
         }
         let names = self.core.names.read();
         names.branches.values().find_map(|branch| {
-            let tried = m.compacted.get(&branch.id);
+            let tried = state.compacted.get(&branch.id);
             let from = tried.map_or(0, |seq| seq + 1);
             let log = branch.cdp.log.read();
             let plain = log.last_settings().is_some_and(|s| s.compression == Compression::None);
             let mut segments = log.sealed.range(from..).map(|(_, segment)| segment);
             let found = segments.find(|s| !s.record.compact && s.run().is_none() && !plain)?;
-            m.compacted.insert(branch.id, found.file.head.seq);
+            state.compacted.insert(branch.id, found.file.head.seq);
             Some((branch.clone(), found.clone()))
         })
     }
 
     fn replace_segment(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         old: &Sealed,
         new: Sealed,
@@ -141,7 +141,7 @@ impl Destager {
         self.core.check_usable()?;
         let mut txn = self.core.catalog.begin()?;
         txn.put_cdp_segment(branch.id, seq, &new.record)?;
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         let (before, after) = (old.record, new.record);
         branch.cdp.change(|log| log.put_sealed(seq, Arc::new(new)));
         if after.edition != before.edition {
@@ -158,9 +158,10 @@ impl Core {
         let Ok(mut entries) = old.all_entries() else { return Ok(Outcome::Damaged) };
         entries.sort_unstable_by_key(|entry| entry.at);
         let from = old.file.open()?;
-        let mut draft =
-            Draft::new(self.shelf(branch.id).create(old.file.head.seq, old.file.head.edition + 1)?);
-        let lane = &mut Lane::new(false, 0);
+        let mut draft = OpenSegmentWriter::new(
+            self.shelf(branch.id).create(old.file.head.seq, old.file.head.edition + 1)?,
+        );
+        let lane = &mut SerialWriter::new(false, 0);
         let mut packer = Packer::hard()?;
         let mut packed = Vec::new();
         let (mut before, mut after) = (0, 0);

@@ -12,7 +12,7 @@ use crate::branch::Branch;
 use crate::catalog::Version;
 use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::destage::Destager;
-use crate::destage::state::{Maintenance, Relocation};
+use crate::destage::state::{BackgroundState, Relocation};
 use crate::error::Result;
 use crate::shortage::Task;
 use std::collections::BTreeMap;
@@ -34,34 +34,34 @@ const NANOSECOND: u64 = 1_000_000_000;
 
 impl Destager {
     /// Takes a step of one relocation. False when there is none, or none may go on now.
-    pub(crate) fn relocate(&self, m: &mut Maintenance) -> Result<bool> {
+    pub(crate) fn relocate(&self, state: &mut BackgroundState) -> Result<bool> {
         // Slots of the journal's last batch may still be on their way: nothing moves before they
         // are in place.
-        if m.relocating.is_empty() || m.is_half_done() {
+        if state.relocating.is_empty() || state.is_half_done() {
             return Ok(false);
         }
         let now = self.core.world.clock.monotonic();
         let ready = |job: &Relocation| now >= job.not_before;
-        let Some(id) = m.relocating.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id) else {
+        let Some(id) = state.relocating.iter().find(|(_, job)| ready(job)).map(|(id, _)| *id) else {
             return Ok(false);
         };
-        let job = m.relocating.get(&id).cloned();
-        self.relocate_step(m, id, now).map_err(|e| {
+        let job = state.relocating.get(&id).cloned();
+        self.relocate_step(state, id, now).map_err(|e| {
             // Others come first then.
             let later = |job| Relocation { not_before: now.saturating_add(NANOSECOND), ..job };
-            m.relocating.extend(job.map(|job| (id, later(job))));
-            self.failed(m, Task::Upkeep, e)
+            state.relocating.extend(job.map(|job| (id, later(job))));
+            self.failed(state, Task::Upkeep, e)
         })?;
         Ok(true)
     }
 
-    fn relocate_step(&self, m: &mut Maintenance, id: u64, now: u64) -> Result<()> {
-        let Some(mut job) = m.relocating.remove(&id) else { return Ok(()) };
-        let Some(branch) = self.movable(m, id) else { return Ok(()) };
+    fn relocate_step(&self, state: &mut BackgroundState, id: u64, now: u64) -> Result<()> {
+        let Some(mut job) = state.relocating.remove(&id) else { return Ok(()) };
+        let Some(branch) = self.movable(state, id) else { return Ok(()) };
         if job.page == 0 && job.pass > 0 {
             // What the last pass took away becomes free when its readers are gone.
             for _ in 0..POLLS {
-                self.poll_retired(m)?;
+                self.poll_retired(state)?;
             }
         }
         let mut moves = Moves::new(BYTES_PER_STEP);
@@ -71,7 +71,7 @@ impl Destager {
         for number in numbers {
             let mut page = (*self.core.map.read((id, number))?).clone();
             let moved = moves.bytes();
-            let whole = self.relocate_page(m, &branch, number, &mut page, job.pass, &mut moves)?;
+            let whole = self.relocate_page(state, &branch, number, &mut page, job.pass, &mut moves)?;
             if moves.bytes() > moved {
                 moves.pages.push(((id, number), page));
             }
@@ -81,7 +81,7 @@ impl Destager {
             }
         }
         let (moved, short, spent) = (moves.bytes(), moves.short, moves.is_spent());
-        self.commit_moves(m, moves)?;
+        self.commit_moves(state, moves)?;
         job.in_pass += moved;
         job.moved += moved;
         if let Some(pause) = (moved.saturating_mul(NANOSECOND)).checked_div(job.rate) {
@@ -97,14 +97,14 @@ impl Destager {
             }
             job = Relocation { page: 0, pass: pass + 1, in_pass: 0, ..job };
         }
-        m.relocating.insert(id, job);
+        state.relocating.insert(id, job);
         Ok(())
     }
 
     /// Brings the chunks of a page into order; false when this step has done enough before its end.
     fn relocate_page(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         number: u64,
         page: &mut MapPage,
@@ -116,22 +116,22 @@ impl Destager {
         let least = ((RUN_BYTES >> branch.slot_log2) as usize).min(size / 4).max(2);
         let placed: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| e.slot != Slot::HOLE).collect();
         for segment in placed.chunk_by(|a, b| a.0 / size == b.0 / size) {
-            let strays = strays(segment, branch.slot_log2, least);
-            if size == 1 || strays.is_empty() {
+            let misplaced = misplaced(segment, branch.slot_log2, least);
+            if size == 1 || misplaced.is_empty() {
                 continue;
             }
             if moves.is_spent() || moves.short {
                 return Ok(false);
             }
             let home = majority(segment, branch.slot_log2);
-            let anew = strays.len() * 4 >= segment.len();
+            let anew = misplaced.len() * 4 >= segment.len();
             match home {
                 Some(home) if pass < PATIENCE || !anew => {
-                    for (at, entry) in strays {
-                        self.bring_home(m, branch, (number, at, entry), home, page, moves)?;
+                    for (at, entry) in misplaced {
+                        self.move_to_target(state, branch, (number, at, entry), home, page, moves)?;
                     }
                 }
-                _ if anew => self.write_anew(m, branch, segment, least, page, moves)?,
+                _ if anew => self.write_anew(state, branch, segment, least, page, moves)?,
                 _ => {}
             }
         }
@@ -140,9 +140,9 @@ impl Destager {
 
     /// Moves one chunk to its home, if that is free; a version of the same chunk that has it moves
     /// away.
-    fn bring_home(
+    fn move_to_target(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         (number, at, entry): (u64, usize, Entry),
         home: Distance,
@@ -153,21 +153,21 @@ impl Destager {
         if wanted == entry.slot || moves.is_spent() || moves.short {
             return Ok(());
         }
-        if !self.borrow(m, branch.slot_log2, 1) {
+        if !self.borrow(state, branch.slot_log2, 1) {
             moves.short = true;
             return Ok(());
         }
-        if m.allocator.take_at(wanted, branch.slot_log2)? {
-            self.copy_chunk(m, branch, entry.slot, wanted)?;
+        if state.allocator.take_at(wanted, branch.slot_log2)? {
+            self.copy_chunk(state, branch, entry.slot, wanted)?;
             moves.note(branch, wanted, 1);
             page.set(at, Entry { slot: wanted, ..entry });
             return Ok(());
         }
-        self.return_last(m);
+        self.return_last(state);
         let chunk = number * CHUNKS + at as u64;
         let versions = self.core.catalog.versions_of(branch.id, chunk)?;
         if let Some(version) = versions.into_iter().find(|v| v.entry.slot == wanted)
-            && let Some(slot) = self.move_one(m, branch, wanted, moves)?
+            && let Some(slot) = self.move_one(state, branch, wanted, moves)?
         {
             moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
         }
@@ -178,7 +178,7 @@ impl Destager {
     /// rows of at least `least` otherwise.
     fn write_anew(
         &self,
-        m: &mut Maintenance,
+        state: &mut BackgroundState,
         branch: &Arc<Branch>,
         segment: &[(usize, Entry)],
         least: usize,
@@ -186,22 +186,22 @@ impl Destager {
         moves: &mut Moves,
     ) -> Result<()> {
         let count = segment.len() as u32;
-        if !self.borrow(m, branch.slot_log2, count.into()) {
+        if !self.borrow(state, branch.slot_log2, count.into()) {
             moves.short = true;
             return Ok(());
         }
-        let Some(first) = m.allocator.take_run(&self.core.space, branch.slot_log2, count)? else {
-            self.return_last(m);
+        let Some(first) = state.allocator.take_run(&self.core.space, branch.slot_log2, count)? else {
+            self.return_last(state);
             let halves = segment.split_at(segment.len() / 2);
             if halves.0.len() >= least {
-                self.write_anew(m, branch, halves.0, least, page, moves)?;
-                self.write_anew(m, branch, halves.1, least, page, moves)?;
+                self.write_anew(state, branch, halves.0, least, page, moves)?;
+                self.write_anew(state, branch, halves.1, least, page, moves)?;
             }
             return Ok(());
         };
         for (n, (at, entry)) in segment.iter().enumerate() {
             let slot = Slot::new(first.pv(), first.offset() + ((n as u64) << branch.slot_log2));
-            self.copy_chunk(m, branch, entry.slot, slot)?;
+            self.copy_chunk(state, branch, entry.slot, slot)?;
             moves.note(branch, slot, 1);
             page.set(*at, Entry { slot, ..*entry });
         }
@@ -245,7 +245,7 @@ pub(crate) fn follows(before: (u64, Slot), here: (u64, Slot), slot_log2: u8) -> 
 }
 
 /// The chunks in runs shorter than `least`.
-fn strays(segment: &[(usize, Entry)], slot_log2: u8, least: usize) -> Vec<(usize, Entry)> {
+fn misplaced(segment: &[(usize, Entry)], slot_log2: u8, least: usize) -> Vec<(usize, Entry)> {
     let place = |(at, entry): &(usize, Entry)| (*at as u64, entry.slot);
     let runs: Vec<&[(usize, Entry)]> =
         segment.chunk_by(|a, b| follows(place(a), place(b), slot_log2)).collect();
@@ -268,14 +268,14 @@ mod tests {
 
     #[test]
     fn what_lies_in_order_is_no_stray() {
-        let strays = |slots: &[(usize, u64)]| -> Vec<usize> {
-            crate::upkeep::relocate::strays(&segment(slots), 12, 2).into_iter().map(|(at, _)| at).collect()
+        let misplaced = |slots: &[(usize, u64)]| -> Vec<usize> {
+            crate::upkeep::relocate::misplaced(&segment(slots), 12, 2).into_iter().map(|(at, _)| at).collect()
         };
-        assert_eq!(strays(&[(0, 5), (1, 6), (2, 7)]), []);
-        assert_eq!(strays(&[(0, 5), (4, 6), (9, 7)]), [], "packed");
-        assert_eq!(strays(&[(0, 5), (4, 9), (9, 14)]), [], "with room kept");
-        assert_eq!(strays(&[(0, 5), (1, 6), (2, 40), (3, 8), (4, 9)]), [2]);
-        assert_eq!(strays(&[(0, 9), (1, 8), (2, 7)]), [0, 1, 2], "backwards");
+        assert_eq!(misplaced(&[(0, 5), (1, 6), (2, 7)]), []);
+        assert_eq!(misplaced(&[(0, 5), (4, 6), (9, 7)]), [], "packed");
+        assert_eq!(misplaced(&[(0, 5), (4, 9), (9, 14)]), [], "with room kept");
+        assert_eq!(misplaced(&[(0, 5), (1, 6), (2, 40), (3, 8), (4, 9)]), [2]);
+        assert_eq!(misplaced(&[(0, 9), (1, 8), (2, 7)]), [0, 1, 2], "backwards");
     }
 
     #[test]

@@ -9,10 +9,10 @@ use crate::catalog::{Event, LineRecord, SegmentRecord};
 use crate::cdp::log::Listed;
 use crate::cdp::log::segment::SegmentFile;
 use crate::cdp::moment::flushes::ROWS_PER_STEP;
-use crate::cdp::moment::spans::Stretch;
+use crate::cdp::moment::spans::RecordedSpan;
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::destage::state::Maintenance;
+use crate::destage::state::BackgroundState;
 use crate::error::Result;
 use crate::settings::{Encoding, Retention};
 use crate::shortage::Task;
@@ -28,7 +28,7 @@ const SPARED: u64 = 64;
 /// What a volume's retention asks for.
 struct Due {
     /// Oldest first.
-    stretches: Vec<Stretch>,
+    stretches: Vec<RecordedSpan>,
     /// What is older may go.
     cutoff: Option<u64>,
     /// How long history is to be kept.
@@ -51,7 +51,7 @@ struct Raise {
 
 impl Due {
     /// The stretches of which nothing is wanted any more.
-    fn expired(&self) -> impl Iterator<Item = (&Stretch, u64)> {
+    fn expired(&self) -> impl Iterator<Item = (&RecordedSpan, u64)> {
         let is_old = |time: u64| self.cutoff.is_some_and(|cutoff| time <= cutoff);
         // The newest one loses its beginning when there is too much, and no more.
         let in_the_way = self.excess > 0 && self.stretches.len() > 1;
@@ -94,52 +94,59 @@ impl Raise {
 
 impl Destager {
     /// Takes a step of forgetting. False when there is nothing to forget.
-    pub(crate) fn forget_history(&self, m: &mut Maintenance) -> Result<bool> {
-        let forgot = self.forget_begun(m).and_then(|forgot| {
-            Ok(forgot || self.end_histories(m)? || self.enforce_retention(m)? || self.forget_flushes(m)?)
+    pub(crate) fn forget_history(&self, state: &mut BackgroundState) -> Result<bool> {
+        let forgot = self.forget_begun(state).and_then(|forgot| {
+            Ok(forgot
+                || self.end_histories(state)?
+                || self.enforce_retention(state)?
+                || self.forget_flushes(state)?)
         });
-        forgot.map_err(|e| self.failed(m, Task::Upkeep, e))
+        forgot.map_err(|e| self.failed(state, Task::Upkeep, e))
     }
 
     /// Forgets an anchor behind which recording was to begin, when a crash came in between and it
     /// did not.
-    fn forget_begun(&self, m: &mut Maintenance) -> Result<bool> {
+    fn forget_begun(&self, state: &mut BackgroundState) -> Result<bool> {
         // What follows it was sequenced with it, so that comes next.
-        let (destaged, names) = (m.destaged, self.core.names.read());
+        let (destaged, names) = (state.destaged, self.core.names.read());
         let of = |lsn: u64, id: &u64| {
             names.branches.get(id).filter(|b| b.cdp.log.read().begun() == Some(lsn)).cloned()
         };
-        m.begun.retain(|lsn, id| *lsn >= destaged || of(*lsn, id).is_some());
-        let begun = m.begun.range(..destaged).next().and_then(|(lsn, id)| Some((*lsn, of(*lsn, id)?)));
+        state.unconfirmed_anchors.retain(|lsn, id| *lsn >= destaged || of(*lsn, id).is_some());
+        let begun = state
+            .unconfirmed_anchors
+            .range(..destaged)
+            .next()
+            .and_then(|(lsn, id)| Some((*lsn, of(*lsn, id)?)));
         drop(names);
         let Some((lsn, branch)) = begun else { return Ok(false) };
         let anchors = branch.cdp.log.read().anchor_at(lsn).into_iter().collect();
         let mut txn = self.core.catalog.begin()?;
         txn.remove_cdp_event(branch.id, lsn)?;
-        self.commit_aside(m, txn, &[])?;
-        m.begun.remove(&lsn);
+        self.commit_aside(state, txn, &[])?;
+        state.unconfirmed_anchors.remove(&lsn);
         branch.cdp.change(|log| log.remove_event(lsn));
         // It may have been tried more than once.
-        m.begun.extend(branch.cdp.log.read().begun().map(|older| (older, branch.id)));
-        self.let_go(m, &branch, anchors)?;
+        state.unconfirmed_anchors.extend(branch.cdp.log.read().begun().map(|older| (older, branch.id)));
+        self.let_go(state, &branch, anchors)?;
         Ok(true)
     }
 
     /// Drops what nothing rests on of the history of a deleted volume; a volume that was rolled
     /// back rests on itself, so that goes piece by piece.
-    fn end_histories(&self, m: &mut Maintenance) -> Result<bool> {
-        let ended: Vec<u64> = m.ended.iter().copied().collect();
+    fn end_histories(&self, state: &mut BackgroundState) -> Result<bool> {
+        let ended: Vec<u64> = state.deleted_with_history.iter().copied().collect();
         for volume in ended {
             let stretches = self.core.stretches(volume);
             if let Some(free) = stretches.iter().find(|s| s.branch.cdp.may_forget(u64::MAX)) {
-                self.forget_branch(m, &free.branch)?;
+                self.forget_branch(state, &free.branch)?;
                 return Ok(true);
             }
             if stretches.is_empty() {
                 let lines =
                     self.core.lines.read().get(&volume).into_iter().flatten().map(|(lsn, _)| *lsn).collect();
-                self.drop_lines(m, volume, lines)?;
-                m.ended.remove(&volume);
+                self.drop_lines(state, volume, lines)?;
+                state.deleted_with_history.remove(&volume);
                 return Ok(true);
             }
         }
@@ -147,10 +154,10 @@ impl Destager {
     }
 
     /// Forgets that a volume wrote to branches, or had marks, from these LSNs on.
-    fn drop_lines(&self, m: &mut Maintenance, volume: u64, lsns: Vec<u64>) -> Result<()> {
+    fn drop_lines(&self, state: &mut BackgroundState, volume: u64, lsns: Vec<u64>) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         lsns.iter().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         let mut lines = self.core.lines.write();
         if let Some(of_volume) = lines.get_mut(&volume) {
             of_volume.retain(|lsn, _| !lsns.contains(lsn));
@@ -163,13 +170,13 @@ impl Destager {
 
     /// Moves the beginnings of histories where their retention says so, of up to [`RAISES`] with
     /// one commit.
-    fn enforce_retention(&self, m: &mut Maintenance) -> Result<bool> {
-        m.held_up.clear();
+    fn enforce_retention(&self, background: &mut BackgroundState) -> Result<bool> {
+        background.pinned_expired.clear();
         let mut raises = Vec::new();
         let mut volumes = self.core.with_history();
         // The volumes behind the last one come first. So each has its turn where more comes of age
         // than steps can take.
-        volumes.sort_unstable_by_key(|state| (state.id <= m.forgot_of, state.id));
+        volumes.sort_unstable_by_key(|state| (state.id <= background.forgot_of, state.id));
         for state in volumes {
             let empty = self.core.empty_lines(state.id);
             let due = self.core.due(state.id);
@@ -177,24 +184,24 @@ impl Destager {
             if !raises.is_empty() && (alone || raises.len() >= RAISES) {
                 break;
             }
-            m.forgot_of = state.id;
+            background.forgot_of = state.id;
             if !empty.is_empty() {
-                self.drop_lines(m, state.id, empty)?;
+                self.drop_lines(background, state.id, empty)?;
                 return Ok(true);
             }
             if let Some((stretch, _)) = due.expired().find(|(s, until)| s.branch.cdp.may_forget(*until)) {
-                self.forget_branch(m, &stretch.branch)?;
+                self.forget_branch(background, &stretch.branch)?;
                 return Ok(true);
             }
-            m.held_up.extend(due.expired().map(|(stretch, _)| stretch.branch.id));
+            background.pinned_expired.extend(due.expired().map(|(stretch, _)| stretch.branch.id));
             // What something rests on keeps its stretch, and loses no more than its beginning.
             raises.extend(due.raises());
         }
-        if raises.is_empty() { Ok(false) } else { self.raise_floors(m, raises).map(|()| true) }
+        if raises.is_empty() { Ok(false) } else { self.raise_floors(background, raises).map(|()| true) }
     }
 
     /// Forgets all that a branch has recorded.
-    fn forget_branch(&self, m: &mut Maintenance, branch: &Arc<Branch>) -> Result<()> {
+    fn forget_branch(&self, state: &mut BackgroundState, branch: &Arc<Branch>) -> Result<()> {
         let (segments, events, anchors) = {
             let log = branch.cdp.log.read();
             let events: Vec<u64> = log.events.keys().copied().collect();
@@ -204,18 +211,18 @@ impl Destager {
         segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch.id))?;
         events.iter().try_for_each(|lsn| txn.remove_cdp_event(branch.id, *lsn))?;
         self.core.damage.forget_gaps(branch.id, u64::MAX);
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         self.core.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
         let mut gone = Default::default();
         branch.cdp.change(|log| gone = log.clear());
         self.core.shared.let_go(&gone.0);
         gone.1.iter().for_each(SegmentFile::remove_unused);
-        m.marks_expire = true;
-        self.let_go(m, branch, anchors)
+        state.marks_expire = true;
+        self.let_go(state, branch, anchors)
     }
 
     /// Forgets the beginnings of histories.
-    fn raise_floors(&self, m: &mut Maintenance, raises: Vec<Raise>) -> Result<()> {
+    fn raise_floors(&self, state: &mut BackgroundState, raises: Vec<Raise>) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         for raise in &raises {
             let branch = raise.branch.id;
@@ -224,8 +231,8 @@ impl Destager {
             txn.put_cdp_event(branch, 0, &raise.floor())?;
         }
         raises.iter().for_each(|raise| self.core.damage.forget_gaps(raise.branch.id, raise.lsn));
-        self.commit_aside(m, txn, &[])?;
-        m.marks_expire = true;
+        self.commit_aside(state, txn, &[])?;
+        state.marks_expire = true;
         for raise in &raises {
             let Raise { branch, segments, events, .. } = raise;
             let (mut gone, mut open, mut closing) = (Vec::new(), None, 0);
@@ -244,23 +251,23 @@ impl Destager {
             self.core.space.adjust_log(-(closing as i64));
             open.iter().for_each(|open| open.file.remove_unused());
         }
-        raises.into_iter().try_for_each(|raise| self.let_go(m, &raise.branch, raise.anchors))
+        raises.into_iter().try_for_each(|raise| self.let_go(state, &raise.branch, raise.anchors))
     }
 
     /// After the commit: anchors that nobody sees are to be dissolved.
-    fn let_go(&self, m: &mut Maintenance, branch: &Arc<Branch>, anchors: Vec<u64>) -> Result<()> {
+    fn let_go(&self, state: &mut BackgroundState, branch: &Arc<Branch>, anchors: Vec<u64>) -> Result<()> {
         for id in anchors {
             // A deletion that is only sequenced, and may yet be lost, counts when it is carried
             // out.
             if self.core.catalog.snapshot(id)?.is_some_and(|s| s.deleted) {
-                m.deleted.insert(id);
+                state.deleted.insert(id);
             }
         }
         // As carried out: a deletion that is only sequenced may be lost yet, and writes to the
         // volume come before it.
         if self.core.catalog.branch(branch.id)?.is_some_and(|b| b.dead) {
             // It may have been trimmed before: what its anchors kept has to be looked at again.
-            m.dead.entry(branch.id).or_insert(0);
+            state.orphan_branches.entry(branch.id).or_insert(0);
         }
         Ok(())
     }
@@ -377,14 +384,14 @@ impl crate::cdp::log::BranchCdp {
 
 impl Destager {
     /// Takes a step of forgetting flush points of moments that are gone. False when there are none.
-    pub(super) fn forget_flushes(&self, m: &mut Maintenance) -> Result<bool> {
+    pub(super) fn forget_flushes(&self, state: &mut BackgroundState) -> Result<bool> {
         let volumes: Vec<(u64, u64)> = {
             let all = self.core.flushes.0.lock();
             all.iter().filter_map(|(volume, of)| Some((*volume, of.oldest?))).collect()
         };
         for (volume, oldest) in volumes {
             // What is not carried out yet may begin a history.
-            let begins = self.core.begins(volume).min(m.destaged + 1);
+            let begins = self.core.begins(volume).min(state.destaged + 1);
             if oldest >= begins {
                 continue;
             }
@@ -392,7 +399,7 @@ impl Destager {
             if !gone.is_empty() {
                 let mut txn = self.core.catalog.begin()?;
                 gone.iter().try_for_each(|key| txn.remove_flushes(volume, *key))?;
-                self.commit_aside(m, txn, &[])?;
+                self.commit_aside(state, txn, &[])?;
             }
             let exists = self.core.names.read().volume_by_id(volume).is_some();
             let mut all = self.core.flushes.0.lock();

@@ -7,14 +7,14 @@
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
-use crate::cdp::log::record::{BLOCK_LEN, Entry, SegmentHead};
+use crate::cdp::log::record::{BLOCK_LEN, IndexEntry, SegmentHead};
 use crate::cdp::log::segment::Sealed;
 use crate::cdp::log::shared::SharedLog;
 use crate::cdp::log::stretch::index_room;
-use crate::cdp::write::append::{Appended, Appender, Shelf};
+use crate::cdp::write::append::{Appender, SegmentFactory, StagedSegments};
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::destage::state::Maintenance;
+use crate::destage::state::BackgroundState;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault::died;
@@ -40,7 +40,7 @@ const IDLE_RUNS: usize = 8;
 /// Runs of one branch that lie next to each other in its log.
 struct Neighbours {
     branch: Arc<Branch>,
-    shelf: Shelf,
+    shelf: SegmentFactory,
     runs: Vec<(u64, Arc<Sealed>)>,
     /// The number of the new segment that the runs go to; none: the runs go to the end of the open
     /// segment.
@@ -56,14 +56,14 @@ struct Sorted {
 }
 
 /// A record as it is stored, with its epoch.
-type Stored = (Entry, u32, Vec<u8>);
+type Stored = (IndexEntry, u32, Vec<u8>);
 
 impl Neighbours {
     /// The first runs of a branch that wait.
-    fn of(branch: &Arc<Branch>, shelf: Shelf) -> Option<Neighbours> {
+    fn of(branch: &Arc<Branch>, shelf: SegmentFactory) -> Option<Neighbours> {
         let log = branch.cdp.log.read();
         let shelf = log.last_settings().map_or(shelf.clone(), |settings| shelf.fit(&settings));
-        let Shelf { limit, most, .. } = shelf;
+        let SegmentFactory { limit, most, .. } = shelf;
         let first = *log.runs.first()?;
         let open = log.open.as_ref().map(|open| open.file.head.seq);
         let (mut runs, mut bytes, mut records) = (Vec::new(), 0, 0);
@@ -112,7 +112,7 @@ impl Neighbours {
 
     /// Writes the records of the runs, without a sync. None when the first run is damaged.
     fn write(mut self, shared: &SharedLog) -> Result<Option<Sorted>> {
-        let Shelf { limit, most, .. } = self.shelf;
+        let SegmentFactory { limit, most, .. } = self.shelf;
         let mut appender = Appender::for_runs(&self.branch, self.shelf.clone(), self.seq)?;
         for n in 0..self.runs.len() {
             let stored = match stored(&self.runs[n].1) {
@@ -155,7 +155,7 @@ fn stored(run: &Sealed) -> Result<Vec<Stored>> {
         let passes = is_shortage(&e);
         if passes { Error::io(context, e) } else { crate::cdp::log::codec::lost(format!("{context}: {e}")) }
     })?;
-    let record = |entry: Entry| {
+    let record = |entry: IndexEntry| {
         let at = u64::from(entry.at).checked_sub(start).and_then(|at| usize::try_from(at).ok());
         let bytes = at.and_then(|at| bytes.get(at..)).unwrap_or_default();
         let (epoch, payload) = file.stored(bytes, &entry)?;
@@ -168,8 +168,8 @@ impl Destager {
     /// Sorts the runs of some branches apart. Branches with many runs come first. Branches in the
     /// oldest shared segment are sorted when there are too many shared segments, and with `idle`
     /// those with a few runs. False when no branch is to be sorted.
-    pub(crate) fn sort_runs(&self, m: &mut Maintenance, idle: bool) -> Result<bool> {
-        let chosen = self.to_sort(m, idle);
+    pub(crate) fn sort_runs(&self, state: &mut BackgroundState, idle: bool) -> Result<bool> {
+        let chosen = self.to_sort(state, idle);
         if chosen.is_empty() {
             self.core.shortages.over(Task::Sort);
             return Ok(false);
@@ -192,16 +192,16 @@ impl Destager {
             // No commit knows of them.
             made.iter().for_each(|name| _ = self.core.dir.remove(name));
         }
-        let sorted = written.and_then(|sorted| self.commit_sorted(m, sorted));
+        let sorted = written.and_then(|sorted| self.commit_sorted(state, sorted));
         self.core.space.adjust_log(-(room as i64));
         match sorted {
             Ok(()) => self.core.shortages.over(Task::Sort),
-            Err(error) => return Err(self.failed(m, Task::Sort, error)),
+            Err(error) => return Err(self.failed(state, Task::Sort, error)),
         }
         Ok(true)
     }
 
-    fn to_sort(&self, m: &Maintenance, idle: bool) -> Vec<Neighbours> {
+    fn to_sort(&self, state: &BackgroundState, idle: bool) -> Vec<Neighbours> {
         if !self.core.shared.any_wait() {
             return Vec::new();
         }
@@ -216,7 +216,7 @@ impl Destager {
             let Some((number, _)) = first else { continue };
             // The recorder ahead has written behind the end of this log: a copy would overwrite
             // that.
-            if m.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
+            if state.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
                 continue;
             }
             oldest = oldest.min(number);
@@ -240,7 +240,11 @@ impl Destager {
         .collect()
     }
 
-    fn commit_sorted(&self, m: &mut Maintenance, done: Vec<(Neighbours, Appended)>) -> Result<()> {
+    fn commit_sorted(
+        &self,
+        state: &mut BackgroundState,
+        done: Vec<(Neighbours, StagedSegments)>,
+    ) -> Result<()> {
         if done.is_empty() {
             return Ok(());
         }
@@ -251,10 +255,10 @@ impl Destager {
             appended.store(&mut txn)?;
         }
         self.core.space.adjust_log(done.iter().map(|(_, appended)| appended.closing_room()).sum());
-        self.commit_aside(m, txn, &[])?;
+        self.commit_aside(state, txn, &[])?;
         for (of, appended) in done {
             // The new segment may have a number below those that compaction has tried.
-            m.compacted.retain(|branch, tried| *branch != of.branch.id || *tried < of.runs[0].0);
+            state.compacted.retain(|branch, tried| *branch != of.branch.id || *tried < of.runs[0].0);
             of.branch.cdp.change(|log| {
                 of.runs.iter().for_each(|(seq, _)| drop(log.remove_sealed(*seq)));
                 appended.show(log);
@@ -269,7 +273,7 @@ impl Destager {
 
 impl Core {
     /// Writes what is in runs to its place, durably. It counts with the commit that follows.
-    fn write_sorted(&self, chosen: Vec<Neighbours>) -> Result<Vec<(Neighbours, Appended)>> {
+    fn write_sorted(&self, chosen: Vec<Neighbours>) -> Result<Vec<(Neighbours, StagedSegments)>> {
         let _reading = self.readers.enter();
         let (mut done, mut new_names) = (Vec::new(), false);
         let mut chosen = chosen.into_iter();
@@ -288,7 +292,7 @@ impl Core {
     }
 
     /// Syncs the segments, side by side where destage may borrow threads.
-    fn sync_sorted(&self, sorted: Vec<Sorted>) -> Result<Vec<(Neighbours, Appended)>> {
+    fn sync_sorted(&self, sorted: Vec<Sorted>) -> Result<Vec<(Neighbours, StagedSegments)>> {
         let threads = if self.options.destage_threads > 1 { THREADS.min(sorted.len()) } else { 1 };
         let queue = Mutex::new(sorted);
         let work = || {
@@ -315,7 +319,7 @@ impl Core {
 /// Sorts the first runs of a branch, without a pool; what is promised for that, and by how much
 /// more closing the open segment takes.
 #[cfg(test)]
-pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &Shelf, shared: &SharedLog) -> (u64, i64) {
+pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &SegmentFactory, shared: &SharedLog) -> (u64, i64) {
     let of = Neighbours::of(branch, shelf.clone()).unwrap();
     let room = of.room();
     let Sorted { of, appender } = of.write(shared).unwrap().unwrap();
@@ -378,14 +382,14 @@ mod tests {
         let branch = pool.core.names.read().volume("v").unwrap().line.branch.clone();
         let waiting = || branch.cdp.log.read().runs.len();
         {
-            let m = &mut *pool.destager.state.lock();
-            let is_ahead = m.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id));
+            let state = &mut *pool.destager.state.lock();
+            let is_ahead = state.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id));
             assert!(is_ahead, "nothing is recorded ahead");
             assert_eq!(waiting(), 1);
-            assert!(!pool.destager.sort_runs(m, false).unwrap() && waiting() == 1);
+            assert!(!pool.destager.sort_runs(state, false).unwrap() && waiting() == 1);
             // Without the recorder nothing stands in the way.
-            m.ahead = None;
-            assert!(pool.destager.sort_runs(m, false).unwrap() && waiting() == 0);
+            state.ahead = None;
+            assert!(pool.destager.sort_runs(state, false).unwrap() && waiting() == 0);
         }
         pool.drain().unwrap();
         for (lsn, byte) in moments {

@@ -7,7 +7,7 @@
 //! was written again with the same bytes), but never misses a change.
 
 use super::Volume;
-use crate::branch::{Based, Branch, Foreign, HEAD, Line};
+use crate::branch::{Based, Branch, ExternalBase, HEAD, View};
 use crate::catalog::Event;
 use crate::catalog::page::{CHUNKS, Entry, MapPage};
 use crate::cdp::moment::changed::Recorded;
@@ -81,12 +81,12 @@ struct Ways<'a> {
     /// What both rested on when the ways were found.
     based: [Based; 2],
     /// Bytes from the start that both show of different images, or only one of any.
-    foreign: u64,
+    external: u64,
     /// What lies above the branch that both have in common: what is there is in one state only.
-    apart: Vec<Line>,
+    apart: Vec<View>,
     /// The branch in common, at the earlier and at the later epoch; none where one of the states
     /// there is a moment.
-    common: Option<(Line, Line)>,
+    common: Option<(View, View)>,
     /// What logs say of moments.
     recorded: Vec<Recorded>,
     /// Of which branches and epochs staged records are seen by one state only.
@@ -216,7 +216,7 @@ impl Difference {
 
 impl<'a> Ways<'a> {
     /// By all that is known, but by nothing better than `least`.
-    fn between(line: &Line, to: &'a Volume, least: By) -> Result<Ways<'a>> {
+    fn between(line: &View, to: &'a Volume, least: By) -> Result<Ways<'a>> {
         let mut by = least;
         loop {
             let found = Ways::by(line, to, by);
@@ -231,33 +231,33 @@ impl<'a> Ways<'a> {
 
     /// Where a state is a moment itself the history has to tell; what only rests on one has another
     /// way, that finds more.
-    fn may_go_other_ways(line: &Line, to: &Volume) -> bool {
+    fn may_go_other_ways(line: &View, to: &Volume) -> bool {
         let states = [line, &to.state.line];
         states.iter().all(|line| line.at.is_none())
             && states.iter().any(|line| line.all_levels().any(|level| level.at.is_some()))
     }
 
-    fn by(line: &Line, to: &'a Volume, by: By) -> Result<Ways<'a>> {
-        let levels = |line: &Line| -> Vec<Line> {
+    fn by(line: &View, to: &'a Volume, by: By) -> Result<Ways<'a>> {
+        let levels = |line: &View| -> Vec<View> {
             if by == By::Top { line.levels().collect() } else { line.all_levels().collect() }
         };
         let (mine, theirs) = (levels(line), levels(&to.state.line));
-        let meets = |of: &Line| theirs.iter().position(|line| line.branch.id == of.branch.id);
+        let meets = |of: &View| theirs.iter().position(|line| line.branch.id == of.branch.id);
         let common = mine.iter().enumerate().find_map(|(at, line)| Some((at, meets(line)?)));
         // Without what is between the two in what they have in common, all of it counts.
         let common = common.filter(|_| by != By::Maps);
-        let below = [&mine, &theirs].map(|levels| levels.last().and_then(Line::foreign_base));
+        let below = [&mine, &theirs].map(|levels| levels.last().and_then(View::own_external_base));
         let same = match &below {
             [None, None] => true,
             [Some(mine), Some(theirs)] => mine.is(theirs),
             _ => false,
         };
-        let shown = below.iter().flatten().map(Foreign::shown).max().unwrap_or(0);
+        let shown = below.iter().flatten().map(ExternalBase::shown).max().unwrap_or(0);
         let mut ways = Ways {
             to,
             by,
             based: [&mine, &theirs].map(|levels| Based::of(levels.iter().cloned())),
-            foreign: if same || common.is_some() { 0 } else { shown.next_multiple_of(BLOCK) },
+            external: if same || common.is_some() { 0 } else { shown.next_multiple_of(BLOCK) },
             apart: Vec::new(),
             common: None,
             recorded: Vec::new(),
@@ -272,7 +272,7 @@ impl<'a> Ways<'a> {
     }
 
     /// A branch that only one of the states has.
-    fn add_apart(&mut self, line: &Line) -> Result<()> {
+    fn add_apart(&mut self, line: &View) -> Result<()> {
         let mut line = line.clone();
         if let Some(at) = line.at.take() {
             // What the next anchor sees, and what was written until then, is more than the moment
@@ -292,7 +292,7 @@ impl<'a> Ways<'a> {
     }
 
     /// The branch that both have.
-    fn add_common(&mut self, one: &Line, other: &Line) -> Result<()> {
+    fn add_common(&mut self, one: &View, other: &View) -> Result<()> {
         let branch = &one.branch;
         if one.at.is_none() && other.at.is_none() {
             let (earlier, later) = if one.epoch < other.epoch { (one, other) } else { (other, one) };
@@ -323,7 +323,7 @@ impl<'a> Ways<'a> {
         for recorded in &self.recorded {
             found.extend(recorded.touched(&mut bytes)?);
         }
-        found.push(bytes.start..self.foreign);
+        found.push(bytes.start..self.external);
         found.iter_mut().for_each(|r| *r = r.start.max(bytes.start)..r.end.min(bytes.end));
         found.retain(|r| r.start < r.end);
         Ok((union(found), bytes.end))
@@ -423,7 +423,7 @@ impl<'a> Ways<'a> {
 }
 
 /// Which moment of its branch a line is; now is the last of all.
-fn lsn_of(line: &Line) -> Result<u64> {
+fn lsn_of(line: &View) -> Result<u64> {
     if let Some(at) = &line.at {
         return Ok(at.place().1);
     }

@@ -11,7 +11,7 @@
 //! be recorded.
 
 use super::Volume;
-use crate::branch::{Base, Foreign};
+use crate::branch::{Base, ExternalBase};
 use crate::catalog::page::MapPage;
 use crate::error::{ErrorKind, Result};
 use crate::sequence::relief::Relief;
@@ -21,17 +21,17 @@ impl Volume {
     /// Held while a request is sequenced and staged: nobody brings in meanwhile what it overwrites.
     fn writing(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let branch = self.branch();
-        (branch.over_foreign && branch.has_base()).then(|| branch.bringing.read())
+        (branch.has_external_base && branch.has_base()).then(|| branch.materialize_lock.read())
     }
 
-    /// The same when what `bring_in` does is done, as it has to be now: more, if CDP is on.
+    /// The same when what `materialize` does is done, as it has to be now: more, if CDP is on.
     pub(super) fn writing_after(
         &self,
-        mut bring_in: impl FnMut() -> Result<()>,
+        mut materialize: impl FnMut() -> Result<()>,
     ) -> Result<Option<RwLockReadGuard<'_, ()>>> {
         loop {
             let recorded = self.branch().cdp.is_on();
-            bring_in()?;
+            materialize()?;
             let writing = self.writing();
             // While this is held CDP is not switched on; it may just have been.
             if writing.is_none() || recorded || !self.branch().cdp.is_on() {
@@ -43,35 +43,35 @@ impl Volume {
     /// Brings in the chunks of which a request changes a part only; with CDP all that it changes,
     /// if that is `recorded`. A chunk longer than `most`, the most that one of its records changes,
     /// comes in parts, of which a crash may leave some.
-    pub(super) fn bring_in(&self, offset: u64, len: u64, most: u64, recorded: bool) -> Result<()> {
+    pub(super) fn materialize(&self, offset: u64, len: u64, most: u64, recorded: bool) -> Result<()> {
         let branch = self.branch();
-        if len == 0 || !branch.over_foreign || !branch.has_base() {
+        if len == 0 || !branch.has_external_base || !branch.has_base() {
             return Ok(());
         }
         let (size, end) = (1u64 << branch.chunk_log2, offset + len);
         let mut chunks = branch.chunks(offset, len);
         if recorded && branch.cdp.is_on() || size > most {
-            return chunks.try_for_each(|chunk| self.bring_in_chunk(chunk));
+            return chunks.try_for_each(|chunk| self.materialize_chunk(chunk));
         }
         let is_part = |chunk: &u64| {
             let start = chunk << branch.chunk_log2;
             offset > start || end < (start + size).min(self.size())
         };
         let last = (chunks.end - 1 > chunks.start).then_some(chunks.end - 1);
-        [chunks.start].into_iter().chain(last).filter(is_part).try_for_each(|c| self.bring_in_chunk(c))
+        [chunks.start].into_iter().chain(last).filter(is_part).try_for_each(|c| self.materialize_chunk(c))
     }
 
     /// Brings in the chunk that byte `at` lies inside of.
-    pub(crate) fn bring_in_around(&self, at: u64) -> Result<()> {
+    pub(crate) fn materialize_around(&self, at: u64) -> Result<()> {
         let branch = self.branch();
-        if !branch.over_foreign || !branch.has_base() || at.is_multiple_of(1 << branch.chunk_log2) {
+        if !branch.has_external_base || !branch.has_base() || at.is_multiple_of(1 << branch.chunk_log2) {
             return Ok(());
         }
-        self.bring_in_chunk(at >> branch.chunk_log2)
+        self.materialize_chunk(at >> branch.chunk_log2)
     }
 
     /// Copies a chunk that is too long for a record to its place.
-    pub(super) fn fill_chunk(&self, chunk: u64, below: &Foreign) -> Result<()> {
+    pub(super) fn fill_chunk(&self, chunk: u64, below: &ExternalBase) -> Result<()> {
         let size = self.branch().chunk_size();
         let mut content = vec![0; size as usize];
         // Here only those wait for it who write to this volume.
@@ -93,7 +93,7 @@ impl Volume {
     }
 
     /// What a chunk shows, if that is in no slot of the pool: nothing above has anything of it.
-    pub(super) fn falls_to_foreign(&self, chunk: u64) -> Result<Option<Foreign>> {
+    pub(super) fn falls_to_external(&self, chunk: u64) -> Result<Option<ExternalBase>> {
         let (number, index) = MapPage::locate(chunk);
         let mut line = self.state.line.clone();
         let start = chunk << line.branch.chunk_log2;
@@ -108,18 +108,18 @@ impl Volume {
             if self.core.map.load(&line, number)?.get(index).is_some() {
                 return Ok(None);
             }
-            let foreign = match line.branch.base() {
-                Some(Base::Line(base)) => match &base.at {
-                    Some(at) => Foreign::Moment(at.clone()),
+            let external = match line.branch.base() {
+                Some(Base::View(base)) => match &base.at {
+                    Some(at) => ExternalBase::Moment(at.clone()),
                     None => {
                         line = base;
                         continue;
                     }
                 },
-                Some(Base::Image(image)) => Foreign::Image(image),
+                Some(Base::Image(image)) => ExternalBase::Image(image),
                 None => return Ok(None),
             };
-            return Ok(Some(foreign).filter(|foreign| start < foreign.shown()));
+            return Ok(Some(external).filter(|external| start < external.shown()));
         }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
             if looks == 1 {
                 pool.set_cdp("v", Some(CdpSettings::default())).map(drop)?;
             }
-            volume.bring_in(0, 4096, u64::MAX, true)
+            volume.materialize(0, 4096, u64::MAX, true)
         });
         assert!(writing.unwrap().is_some());
         assert_eq!(looks, 2);

@@ -1,13 +1,13 @@
 //! The life of a read: staging first, then the map.
 
 use super::Volume;
-use crate::branch::{Base, HEAD, Line};
+use crate::branch::{Base, HEAD, View};
 use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::codec::outer_sum;
 use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
 use crate::space::pv::Pv;
-use crate::staging::{Piece, SECTORS, Source};
+use crate::staging::{SECTORS, SectorSource, StagedExtent};
 use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ const MAX_PIECES: usize = 64;
 /// in `pieces`, which lie one after another in one journal file.
 struct Gathered {
     range: Range<u64>,
-    pieces: [Piece; MAX_PIECES],
+    pieces: [StagedExtent; MAX_PIECES],
     count: usize,
 }
 
 impl Gathered {
     fn new(start: u64) -> Self {
-        Gathered { range: start..start, pieces: [Piece::default(); MAX_PIECES], count: 0 }
+        Gathered { range: start..start, pieces: [StagedExtent::default(); MAX_PIECES], count: 0 }
     }
 
     fn restart(&mut self, start: u64) {
@@ -38,12 +38,12 @@ impl Gathered {
 
     /// Extends the range by the `len` bytes of `source` that follow it; false where they have to be
     /// read apart.
-    fn add(&mut self, len: u64, source: Source) -> bool {
+    fn add(&mut self, len: u64, source: SectorSource) -> bool {
         let fits = match source {
-            Source::Below => self.count == 0,
+            SectorSource::Below => self.count == 0,
             // A part of a piece can't be verified.
-            Source::Journal(piece) if piece.len() as u64 != len => false,
-            Source::Journal(piece) => match self.pieces[..self.count].last() {
+            SectorSource::Journal(piece) if piece.len() as u64 != len => false,
+            SectorSource::Journal(piece) => match self.pieces[..self.count].last() {
                 None => self.range.is_empty(),
                 Some(last) => {
                     self.count < MAX_PIECES
@@ -51,10 +51,10 @@ impl Gathered {
                         && last.at as usize + last.len() == piece.at as usize
                 }
             },
-            Source::Zeros(_) => false,
+            SectorSource::Zeros(_) => false,
         };
         if fits {
-            if let Source::Journal(piece) = source {
+            if let SectorSource::Journal(piece) = source {
                 self.pieces[self.count] = piece;
                 self.count += 1;
             }
@@ -85,7 +85,7 @@ impl Volume {
     /// copied away (copy-on-write). The branch's generation moves before that happens: what was
     /// read under another one is read again. So is what was read while the branch lost its base,
     /// having become complete: the base may be gone by then.
-    fn read_line(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+    fn read_line(&self, line: &View, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         if let Some(at) = &line.at {
             return at.read(&self.core, buf, offset, may_block);
         }
@@ -104,7 +104,7 @@ impl Volume {
 
     /// Reads from staging what is there, and the rest from below it.
     #[inline(never)] // its buffers would lie on the stack at every level of base
-    fn read_merged(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+    fn read_merged(&self, line: &View, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let end = offset + buf.len() as u64;
         let mut gathered = Gathered::new(offset);
         for block in offset / BLOCK..end.div_ceil(BLOCK) {
@@ -137,7 +137,7 @@ impl Volume {
     /// Reads what was gathered into its part of `buf`, which starts at volume byte `offset`.
     fn read_gathered(
         &self,
-        line: &Line,
+        line: &View,
         of: &Gathered,
         offset: u64,
         buf: &mut [u8],
@@ -156,8 +156,14 @@ impl Volume {
     }
 
     /// Reads zeros, or a part of a piece; `sector` is where `out` starts inside the block.
-    fn read_staged(&self, source: Source, sector: u64, out: &mut [u8], may_block: bool) -> Result<bool> {
-        let Source::Journal(piece) = source else {
+    fn read_staged(
+        &self,
+        source: SectorSource,
+        sector: u64,
+        out: &mut [u8],
+        may_block: bool,
+    ) -> Result<bool> {
+        let SectorSource::Journal(piece) = source else {
             out.fill(0);
             return Ok(true);
         };
@@ -174,7 +180,7 @@ impl Volume {
     }
 
     /// Reads whole pieces that lie one after another in a journal file, and verifies each.
-    fn read_pieces(&self, pieces: &[Piece], out: &mut [u8], may_block: bool) -> Result<bool> {
+    fn read_pieces(&self, pieces: &[StagedExtent], out: &mut [u8], may_block: bool) -> Result<bool> {
         let Some(first) = pieces.first() else { return Ok(true) };
         let Some(file) = self.core.journal.file(first.file.into()) else {
             return Err(corrupt(format!("read LSN {}: journal file {} is missing", first.lsn, first.file)));
@@ -199,7 +205,7 @@ impl Volume {
 
     /// Reads what is in place; chunks in neighbouring slots are read together, and so are those
     /// that the base has.
-    fn read_below(&self, line: &Line, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+    fn read_below(&self, line: &View, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let branch = &line.branch;
         let mut page: Option<(u64, Arc<MapPage>)> = None;
         let mut done = 0usize;
@@ -239,7 +245,7 @@ impl Volume {
     /// the buffer's start.
     fn read_run(
         &self,
-        line: &Line,
+        line: &View,
         offset: u64,
         (place, from): (Place, usize),
         buf: &mut [u8],
@@ -257,7 +263,7 @@ impl Volume {
                 done.map_err(|e| Error::io(name(), e))
             }
             Place::Base if !out.is_empty() => match line.branch.base() {
-                Some(Base::Line(base)) => self.read_line(&base, offset + from as u64, out, may_block),
+                Some(Base::View(base)) => self.read_line(&base, offset + from as u64, out, may_block),
                 Some(Base::Image(image)) => image.read(out, offset + from as u64, may_block),
                 // It has just gone: this is read again.
                 None => Ok(true),
@@ -328,6 +334,6 @@ fn slice(buf: &mut [u8], offset: u64, range: Range<u64>) -> &mut [u8] {
 }
 
 /// Sectors from `first` that have the same source.
-fn run_length(sources: &[Source; SECTORS], first: usize, end: usize) -> usize {
+fn run_length(sources: &[SectorSource; SECTORS], first: usize, end: usize) -> usize {
     sources[first..end].iter().take_while(|s| **s == sources[first]).count()
 }

@@ -1,15 +1,15 @@
 //! What is allocated and what reads as zeros (NBD `base:allocation`, SCSI GET LBA STATUS).
 
 use super::Volume;
-use crate::branch::image::Image;
-use crate::branch::pinned::At;
-use crate::branch::{Base, Line};
+use crate::branch::image::ExternalImage;
+use crate::branch::pinned::PinnedMoment;
+use crate::branch::{Base, View};
 use crate::catalog::page::{CHUNKS, MapPage, Slot};
 use crate::cdp::moment::thin::Shown;
 use crate::core::Core;
 use crate::device::StatusRun;
 use crate::error::Result;
-use crate::staging::{Source, Stretch};
+use crate::staging::{SectorSource, Stretch};
 use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Seen {
 impl Runs {
     /// What was seen of a moment in `bytes`, end to end from their start on; nothing, if not even
     /// that.
-    fn seen(&self, at: &At, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
+    fn seen(&self, at: &PinnedMoment, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
         let seen = self.seen.iter().find(|seen| seen.moment == at.place());
         let parts = seen.map_or(&[][..], |seen| seen.from(bytes.start)).iter();
         let parts = parts.take_while(|(part, _)| part.start < bytes.end);
@@ -68,7 +68,7 @@ impl Runs {
     }
 
     /// Looks at a moment; tells where what was seen ends.
-    fn look(&mut self, core: &Core, at: &At, bytes: Range<u64>) -> Result<u64> {
+    fn look(&mut self, core: &Core, at: &PinnedMoment, bytes: Range<u64>) -> Result<u64> {
         let (moment, start) = (at.place(), bytes.start);
         self.looks = self.looks.saturating_sub(1);
         let parts = core.shown_at(at, bytes)?;
@@ -117,7 +117,7 @@ impl Volume {
     }
 
     /// The runs of a range of a line; false when the list is full, or enough was looked at.
-    fn line_runs(&self, line: &Line, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
+    fn line_runs(&self, line: &View, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
         let mut walk = Walk { volume: self, line, runs, gap: bytes.start..bytes.start };
         if let Some(at) = &line.at {
             return Ok(walk.moment(at, bytes)? && walk.end_gap()?);
@@ -131,7 +131,7 @@ impl Volume {
 
 /// The runs of a range of an image; false when the list is full. What is not zeros is told in whole
 /// blocks.
-fn image_runs(image: &Image, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
+fn image_runs(image: &ExternalImage, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
     let mut at = bytes.start;
     while at < bytes.end {
         let (end, data) = if at < image.record.shown { image.run_at(at)? } else { (bytes.end, false) };
@@ -150,7 +150,7 @@ fn image_runs(image: &Image, bytes: Range<u64>, runs: &mut Runs) -> Result<bool>
 /// The way along a line.
 struct Walk<'a> {
     volume: &'a Volume,
-    line: &'a Line,
+    line: &'a View,
     runs: &'a mut Runs,
     /// Of these bytes, the last ones, the line itself has nothing. The base is asked of all of them
     /// at once.
@@ -175,7 +175,7 @@ impl Walk<'_> {
         let gap = std::mem::replace(&mut self.gap, 0..0);
         match self.line.branch.base() {
             _ if gap.is_empty() => Ok(true),
-            Some(Base::Line(base)) => self.volume.line_runs(&base, gap, self.runs),
+            Some(Base::View(base)) => self.volume.line_runs(&base, gap, self.runs),
             Some(Base::Image(image)) => image_runs(&image, gap, self.runs),
             None => Ok(self.runs.push(gap.end - gap.start, HOLE)),
         }
@@ -184,7 +184,7 @@ impl Walk<'_> {
     /// A range of a moment, by what is in place and recorded. What is looked at grows as nothing is
     /// found: who asks for one run only gets it without all that follows. It reaches beyond the
     /// range: who rests on a moment asks of many that are close together.
-    fn moment(&mut self, at: &At, bytes: Range<u64>) -> Result<bool> {
+    fn moment(&mut self, at: &PinnedMoment, bytes: Range<u64>) -> Result<bool> {
         let page = CHUNKS << self.line.branch.chunk_log2;
         let (mut start, mut window) = (bytes.start, page);
         while start < bytes.end {
@@ -300,22 +300,22 @@ impl Walk<'_> {
         let (number, index) = MapPage::locate(bytes.start >> branch.chunk_log2);
         let entry = self.volume.core.map.load(self.line, number)?.get(index);
         let mapped = entry.is_some_and(|e| e.slot != Slot::HOLE);
-        let kind = |source: &Source| match source {
-            Source::Below if mapped => DATA,
-            Source::Below => HOLE,
-            Source::Journal(_) => DATA,
-            Source::Zeros(keeps_space) => (*keeps_space, true),
+        let kind = |source: &SectorSource| match source {
+            SectorSource::Below if mapped => DATA,
+            SectorSource::Below => HOLE,
+            SectorSource::Journal(_) => DATA,
+            SectorSource::Zeros(keeps_space) => (*keeps_space, true),
         };
         for (block, sources) in blocks.zip(&sources) {
             let mut at = bytes.start.max(block * BLOCK);
             let end = bytes.end.min((block + 1) * BLOCK);
             let sectors = &sources[(at % BLOCK / SECTOR) as usize..][..((end - at) / SECTOR) as usize];
-            for run in
-                sectors.chunk_by(|a, b| kind(a) == kind(b) && (*a == Source::Below) == (*b == Source::Below))
-            {
+            for run in sectors.chunk_by(|a, b| {
+                kind(a) == kind(b) && (*a == SectorSource::Below) == (*b == SectorSource::Below)
+            }) {
                 let next = at + run.len() as u64 * SECTOR;
                 match run[0] {
-                    Source::Below if entry.is_none() => self.absent(at..next),
+                    SectorSource::Below if entry.is_none() => self.absent(at..next),
                     _ if !self.known(at..next, kind(&run[0]))? => return Ok(false),
                     _ => {}
                 }

@@ -2,11 +2,11 @@
 
 use super::Volume;
 use crate::catalog::page::{Entry, MapPage, Slot};
-use crate::cdp::write::reserve::{Room as HistoryRoom, no_room};
+use crate::cdp::write::reserve::{LogReservation, no_room};
 use crate::device::{WriteOp, first_difference};
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
-use crate::journal::{Record, Room, Sequencing};
+use crate::journal::{Admission, Record, Sequencing};
 use crate::sequence::relief::Relief;
 use crate::settings::LONG_DISCARD;
 use crate::space::catalog_room::{Promise as PagesPromise, growth, no_pages};
@@ -69,7 +69,7 @@ impl Volume {
         let _writing = self.writing_after(|| {
             for (op, request) in ops.iter().zip(&mut requests).filter(|(_, request)| request.is_ok()) {
                 let most = self.most(Change::Data(&op.data));
-                if let Err(error) = self.bring_in(op.offset, op.data.len() as u64, most, true) {
+                if let Err(error) = self.materialize(op.offset, op.data.len() as u64, most, true) {
                     *request = Err(error);
                 }
             }
@@ -98,7 +98,8 @@ impl Volume {
         loop {
             let request = self.request(offset, len, change)?;
             let recorded = !request.records.iter().any(needs_anchor);
-            let _writing = self.writing_after(|| self.bring_in(offset, len, self.most(change), recorded))?;
+            let _writing =
+                self.writing_after(|| self.materialize(offset, len, self.most(change), recorded))?;
             let last = if self.branch().cdp.is_on() && request.records.iter().any(needs_anchor) {
                 self.sequence_long_discard(request)?
             } else {
@@ -136,7 +137,7 @@ impl Volume {
             if let Some(at) = first_difference(&found, expected) {
                 return Ok(Err(at));
             }
-            let _writing = self.writing_after(|| self.bring_in(offset, len, self.most(change), true))?;
+            let _writing = self.writing_after(|| self.materialize(offset, len, self.most(change), true))?;
             let sequencing = self.core.journal.sequence();
             let (watch, before) =
                 (Watch::begin(&self.branch().staging, offset..offset + len), sequencing.last_lsn());
@@ -192,15 +193,15 @@ impl Volume {
     /// Brings a chunk of which a part is about to be written into the journal, as the image (or
     /// moment) below has it: then destage needs no image, which may be gone by then. Who writes
     /// here waits until the record is staged.
-    pub(super) fn bring_in_chunk(&self, chunk: u64) -> Result<()> {
+    pub(super) fn materialize_chunk(&self, chunk: u64) -> Result<()> {
         let branch = self.branch();
-        if self.falls_to_foreign(chunk)?.is_none() {
+        if self.falls_to_external(chunk)?.is_none() {
             return Ok(());
         }
-        let _alone = branch.bringing.write();
-        let Some(foreign) = self.falls_to_foreign(chunk)? else { return Ok(()) };
+        let _alone = branch.materialize_lock.write();
+        let Some(external) = self.falls_to_external(chunk)? else { return Ok(()) };
         if branch.chunk_size() > self.core.max_record_bytes() {
-            return self.fill_chunk(chunk, &foreign);
+            return self.fill_chunk(chunk, &external);
         }
         loop {
             let start = chunk << branch.chunk_log2;
@@ -210,7 +211,7 @@ impl Volume {
                 return Ok(());
             }
             let mut data = vec![0; len as usize];
-            foreign.read(&self.core, &mut data, start)?;
+            external.read(&self.core, &mut data, start)?;
             let request = self.request(start, len, Change::Data(&Bytes::from(data)))?;
             // Let go of the sequencing lock before anything is written.
             let sequenced = self.sequence(&mut None, request);
@@ -332,13 +333,13 @@ impl Volume {
                 }
                 let Some(sequencing) = held else { continue };
                 let place = match sequencing.room(record.data.len() as u64, false) {
-                    Room::Ready if self.core.staging_full(sequencing.last_lsn()) => Room::Full,
-                    Room::Ready if record.alone && self.core.too_many_turns(sequencing.turns()) => {
-                        Room::Turns
+                    Admission::Ready if self.core.staging_full(sequencing.last_lsn()) => Admission::Full,
+                    Admission::Ready if record.alone && self.core.too_many_turns(sequencing.turns()) => {
+                        Admission::Turns
                     }
                     place => place,
                 };
-                if place == Room::Ready {
+                if place == Admission::Ready {
                     let slots = record.slots as u64;
                     // Snapshots are sequenced under the same lock: the record is before or after
                     // each of them.
@@ -396,12 +397,12 @@ impl Volume {
         &'a self,
         held: &mut Option<Sequencing<'a>>,
         records: &[Record],
-    ) -> Result<HistoryRoom<'a>> {
+    ) -> Result<LogReservation<'a>> {
         let journal = &self.core.journal;
         let mut relief = Relief::default();
         loop {
             self.core.check_usable()?;
-            if let Some(room) = HistoryRoom::promise(&self.core, self.branch(), records) {
+            if let Some(room) = LogReservation::promise(&self.core, self.branch(), records) {
                 return Ok(room);
             }
             *held = None;
@@ -540,7 +541,8 @@ impl Volume {
     fn has_own_slot(&self, chunk: u64, epoch: u32) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
         let page = self.core.map.load(&self.state.line, number)?;
-        let own = |e: &Entry| e.slot != Slot::HOLE && self.branch().keeper(e.born, epoch).is_none();
+        let own =
+            |e: &Entry| e.slot != Slot::HOLE && self.branch().newest_snapshot_seeing(e.born, epoch).is_none();
         let Some(entry) = page.get(index).filter(own) else { return Ok(false) };
         Ok(self.core.pvs.get(entry.slot.pv())?.failure().is_none())
     }

@@ -59,7 +59,7 @@ async fn difference(
         let (from, from_name) = moments::open_frozen(&app.pool, &volume, &query.from)?;
         let (to, to_name) = match &query.to {
             Some(to) => moments::open_frozen(&app.pool, &volume, to).map(|(to, name)| (to, Some(name)))?,
-            None => (app.pool.watch_volume(&volume)?, None),
+            None => (app.pool.open_weak(&volume)?, None),
         };
         let difference = Compared::new(from, to)?;
         let identity = difference.of().map(|uuid| uuid_text(&uuid)).join("/");

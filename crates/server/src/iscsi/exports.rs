@@ -243,7 +243,7 @@ impl Exports {
 
     /// The device of a volume, and how it presents itself.
     fn volume_device(&self, info: &VolumeInfo) -> Result<(Arc<Volume>, LuOptions)> {
-        let volume = self.pool.watch_volume(&info.name)?;
+        let volume = self.pool.open_weak(&info.name)?;
         let (pool, watched) = (self.pool.clone(), volume.clone());
         let space = move || Space {
             used: pool.volume(&watched.name()).map_or(0, |v| v.allocated),

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stretch::{Stretch, index_room};
+use stretch::{JournalSpan, index_room};
 
 /// What a branch has of CDP.
 #[derive(Default)]
@@ -37,7 +37,7 @@ pub(crate) struct BranchCdp {
     /// Writes between two anchors, as the cost model says; 0: it said nothing.
     pub(crate) model: AtomicU64,
     /// How far it was promised room for groups. Changes under the sequencing lock only.
-    pub(crate) stretch: Mutex<Stretch>,
+    pub(crate) stretch: Mutex<JournalSpan>,
     /// As carried out.
     pub(crate) log: RwLock<LogState>,
     /// Moves whenever what is in place, or the log, moves on.

@@ -53,7 +53,7 @@ const _: () = assert!(ENTRIES == 72);
 
 /// What the index says of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct IndexEntry {
     pub(crate) chunk: u64,
     pub(crate) lsn: u64,
     pub(crate) time: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Entry {
     pub(crate) compression: Compression,
 }
 
-impl Entry {
+impl IndexEntry {
     /// The part of the chunk that it is about, in bytes.
     pub(crate) fn bytes(&self) -> std::ops::Range<usize> {
         let start = self.first_sector as usize * SECTOR as usize;
@@ -99,8 +99,8 @@ impl Entry {
         w.u8(self.encoding as u8).u8(self.compression as u8).bytes(&[0; 6]);
     }
 
-    fn take(r: &mut Reader<'_>) -> Option<Entry> {
-        let entry = Entry {
+    fn take(r: &mut Reader<'_>) -> Option<IndexEntry> {
+        let entry = IndexEntry {
             chunk: r.u64()?,
             lsn: r.u64()?,
             time: r.u64()?,
@@ -120,7 +120,7 @@ impl Entry {
 /// Appends a record. `payload` appends what it holds and tells how that is compressed; `entry` gets
 /// to know both.
 pub(crate) fn put_record(
-    entry: &mut Entry,
+    entry: &mut IndexEntry,
     epoch: u32,
     salt: u32,
     out: &mut Vec<u8>,
@@ -142,7 +142,7 @@ pub(crate) fn put_record(
 
 /// A decoded record: what the index says of it, its epoch, its payload.
 pub(crate) struct Decoded<'a> {
-    pub(crate) entry: Entry,
+    pub(crate) entry: IndexEntry,
     pub(crate) epoch: u32,
     pub(crate) payload: &'a [u8],
 }
@@ -159,8 +159,19 @@ pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<
     let (first_sector, sectors, before, after, stored) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
     let (encoding, compression) = (Encoding::decode(r.u8()?)?, Compression::decode(r.u8()?)?);
     let padding: [u8; 6] = r.array()?;
-    let entry =
-        Entry { chunk, lsn, time, at, stored, first_sector, sectors, before, after, encoding, compression };
+    let entry = IndexEntry {
+        chunk,
+        lsn,
+        time,
+        at,
+        stored,
+        first_sector,
+        sectors,
+        before,
+        after,
+        encoding,
+        compression,
+    };
     if padding != [0; 6] || !entry.makes_sense() {
         return None;
     }
@@ -195,7 +206,7 @@ pub(crate) fn thing_at(bytes: &[u8]) -> Option<Thing> {
 ///
 /// A block: magic `HCDI` (4), CRC32C of what follows XOR the salt (4), number of entries (2), zeros
 /// (6), entries, zeros.
-pub(crate) fn put_index(entries: &[Entry], salt: u32, out: &mut Vec<u8>) {
+pub(crate) fn put_index(entries: &[IndexEntry], salt: u32, out: &mut Vec<u8>) {
     for of_block in entries.chunks(ENTRIES) {
         let start = out.len();
         let mut w = Writer(std::mem::take(out));
@@ -209,7 +220,7 @@ pub(crate) fn put_index(entries: &[Entry], salt: u32, out: &mut Vec<u8>) {
 }
 
 /// Appends an index as [`put_index`] does, without the zeros at its end.
-pub(crate) fn put_packed_index(entries: &[Entry], salt: u32, out: &mut Vec<u8>) {
+pub(crate) fn put_packed_index(entries: &[IndexEntry], salt: u32, out: &mut Vec<u8>) {
     put_index(entries, salt, out);
     if let Some(last) = entries.chunks(ENTRIES).last() {
         out.truncate(out.len() - BLOCK_LEN + packed_len(last.len()));
@@ -222,7 +233,7 @@ pub(crate) fn packed_len(entries: usize) -> usize {
 }
 
 /// Decodes a block of an index.
-pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<Entry>> {
+pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<IndexEntry>> {
     let mut r = Reader::new(bytes.get(..BLOCK_LEN)?);
     if r.u32()? != INDEX_MAGIC || r.u32()? != crc32c(&bytes[8..BLOCK_LEN]) ^ salt {
         return None;
@@ -231,7 +242,7 @@ pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<Entry>> {
     if count > ENTRIES || r.array()? != [0u8; 6] {
         return None;
     }
-    let entries: Vec<Entry> = (0..count).map(|_| Entry::take(&mut r)).collect::<Option<_>>()?;
+    let entries: Vec<IndexEntry> = (0..count).map(|_| IndexEntry::take(&mut r)).collect::<Option<_>>()?;
     let sorted = entries.is_sorted_by(|a, b| (a.chunk, a.lsn) < (b.chunk, b.lsn));
     let padding = r.take(BLOCK_LEN - BLOCK_HEAD - count * ENTRY_LEN)?;
     (sorted && padding.iter().all(|b| *b == 0)).then_some(entries)
@@ -309,8 +320,8 @@ mod tests {
     use super::*;
     use crate::world::{Rng, SplitMix};
 
-    pub(super) fn entry(chunk: u64, lsn: u64) -> Entry {
-        Entry {
+    pub(super) fn entry(chunk: u64, lsn: u64) -> IndexEntry {
+        IndexEntry {
             chunk,
             lsn,
             time: 0x1122_3344_5566_7788,
@@ -326,8 +337,8 @@ mod tests {
     }
 
     /// What is known of it before its payload is.
-    fn plain(chunk: u64, lsn: u64) -> Entry {
-        Entry { stored: 0, compression: Compression::None, ..entry(chunk, lsn) }
+    fn plain(chunk: u64, lsn: u64) -> IndexEntry {
+        IndexEntry { stored: 0, compression: Compression::None, ..entry(chunk, lsn) }
     }
 
     fn hello(out: &mut Vec<u8>) -> Compression {
@@ -401,7 +412,7 @@ mod tests {
 
     #[test]
     fn indexes_come_back() {
-        let entries: Vec<Entry> = (0..200).map(|n| entry(n / 3, 1 + n)).collect();
+        let entries: Vec<IndexEntry> = (0..200).map(|n| entry(n / 3, 1 + n)).collect();
         let mut out = Vec::new();
         put_index(&entries, 5, &mut out);
         assert_eq!(out.len(), 3 * BLOCK_LEN);

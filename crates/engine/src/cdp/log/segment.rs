@@ -10,8 +10,8 @@
 
 use super::codec::{lost, unpack};
 use super::record::{
-    BLOCK_LEN, ENTRIES, Entry, HEADER_LEN, SEGMENT_HEAD, SegmentHead, Thing, decode_block, decode_record,
-    packed_len, thing_at,
+    BLOCK_LEN, ENTRIES, HEADER_LEN, IndexEntry, SEGMENT_HEAD, SegmentHead, Thing, decode_block,
+    decode_record, packed_len, thing_at,
 };
 use crate::catalog::{GroupRecord, SegmentRecord};
 use crate::disk::{Disk, NamedFile};
@@ -43,7 +43,7 @@ pub(crate) struct SegmentDisk {
 }
 
 /// A block of an index, and its number.
-type HeldBlock = (u64, Vec<Entry>);
+type HeldBlock = (u64, Vec<IndexEntry>);
 
 /// A segment to which nothing is appended any more, or a run.
 pub(crate) struct Sealed {
@@ -53,7 +53,7 @@ pub(crate) struct Sealed {
     /// block, mostly.
     fences: Mutex<HashMap<u64, (u64, u64)>>,
     /// All entries, made of the records because the index is damaged; `None`: they don't suffice.
-    rebuilt: OnceLock<Option<Vec<Entry>>>,
+    rebuilt: OnceLock<Option<Vec<IndexEntry>>>,
     /// A run that is damaged: it stays where it is.
     stays: AtomicBool,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Open {
     pub(crate) file: SegmentFile,
     pub(crate) record: SegmentRecord,
     pub(crate) groups: Vec<GroupRecord>,
-    pub(crate) entries: BTreeMap<(u64, u64), Entry>,
+    pub(crate) entries: BTreeMap<(u64, u64), IndexEntry>,
     /// An index and a record of one group are damaged: nobody knows what is missing.
     pub(crate) incomplete: bool,
 }
@@ -95,7 +95,7 @@ impl SegmentFile {
     }
 
     /// The payload of a record, uncompressed and verified.
-    pub(crate) fn payload(&self, entry: &Entry) -> Result<Vec<u8>> {
+    pub(crate) fn payload(&self, entry: &IndexEntry) -> Result<Vec<u8>> {
         self.open()?.record(entry).map(|(_, payload)| payload)
     }
 
@@ -119,7 +119,7 @@ impl SegmentDisk {
         self.head.file_name()
     }
 
-    fn damaged(&self, entry: &Entry) -> Error {
+    fn damaged(&self, entry: &IndexEntry) -> Error {
         lost(format!(
             "read the CDP record with LSN {} of chunk {} at byte {} of {}: it is damaged",
             entry.lsn,
@@ -130,7 +130,7 @@ impl SegmentDisk {
     }
 
     /// The epoch of a record, and its payload, uncompressed and verified.
-    pub(crate) fn record(&self, entry: &Entry) -> Result<(u32, Vec<u8>)> {
+    pub(crate) fn record(&self, entry: &IndexEntry) -> Result<(u32, Vec<u8>)> {
         let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
         // What can't be read is as lost as what does not verify.
         self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| self.damaged(entry))?;
@@ -140,13 +140,13 @@ impl SegmentDisk {
     }
 
     /// The epoch of the record at the start of `bytes`, and its payload as it is stored, verified.
-    pub(crate) fn stored<'a>(&self, bytes: &'a [u8], entry: &Entry) -> Result<(u32, &'a [u8])> {
+    pub(crate) fn stored<'a>(&self, bytes: &'a [u8], entry: &IndexEntry) -> Result<(u32, &'a [u8])> {
         let decoded = decode_record(bytes, entry.at, self.salt).filter(|d| d.entry == *entry);
         decoded.map(|d| (d.epoch, d.payload)).ok_or_else(|| self.damaged(entry))
     }
 
     /// The entries of an index.
-    pub(crate) fn index(&self, at: u64, records: u64) -> Option<Vec<Entry>> {
+    pub(crate) fn index(&self, at: u64, records: u64) -> Option<Vec<IndexEntry>> {
         let mut entries = Vec::with_capacity(records as usize);
         for n in 0..records.div_ceil(ENTRIES as u64) {
             entries.extend(self.block(at, n, records)?);
@@ -155,7 +155,7 @@ impl SegmentDisk {
     }
 
     /// A block of an index of so many records, by its number.
-    fn block(&self, index_at: u64, number: u64, records: u64) -> Option<Vec<Entry>> {
+    fn block(&self, index_at: u64, number: u64, records: u64) -> Option<Vec<IndexEntry>> {
         let mut block = vec![0; BLOCK_LEN];
         let left = records.saturating_sub(number * ENTRIES as u64) as usize;
         let stored = if self.packed { packed_len(left) } else { BLOCK_LEN };
@@ -165,7 +165,7 @@ impl SegmentDisk {
 
     /// The entries of all records in a part of the file, by the records themselves; those that are
     /// damaged are missing.
-    pub(crate) fn scan(&self, part: std::ops::Range<u64>) -> Result<Vec<Entry>> {
+    pub(crate) fn scan(&self, part: std::ops::Range<u64>) -> Result<Vec<IndexEntry>> {
         let mut bytes = vec![0; (part.end - part.start) as usize];
         let failed = |e| Error::io(format!("read {}", self.name()), e);
         self.disk.read_at(&mut bytes, part.start).map_err(failed)?;
@@ -223,17 +223,17 @@ impl Sealed {
         self.record.records.div_ceil(ENTRIES as u64)
     }
 
-    fn block(&self, file: &SegmentDisk, number: u64) -> Option<Vec<Entry>> {
+    fn block(&self, file: &SegmentDisk, number: u64) -> Option<Vec<IndexEntry>> {
         let entries = file.block(self.record.index_at, number, self.record.records);
         entries.filter(|entries| !entries.is_empty())
     }
 
     /// The entries of a chunk with LSNs in a range, in order.
-    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<Entry>> {
+    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<IndexEntry>> {
         match self.search(&self.file.open()?, chunk, &lsns) {
             Some(found) => Ok(found),
             None => {
-                let wanted = |e: &&Entry| e.chunk == chunk && lsns.contains(&e.lsn);
+                let wanted = |e: &&IndexEntry| e.chunk == chunk && lsns.contains(&e.lsn);
                 Ok(self.all_entries()?.iter().filter(wanted).copied().collect())
             }
         }
@@ -241,7 +241,7 @@ impl Sealed {
 
     /// The first chunk at or after `chunk` of which there are records.
     pub(crate) fn next_chunk(&self, chunk: u64) -> Result<Option<u64>> {
-        let first = |entries: &[Entry]| entries.iter().map(|e| e.chunk).find(|c| *c >= chunk);
+        let first = |entries: &[IndexEntry]| entries.iter().map(|e| e.chunk).find(|c| *c >= chunk);
         match self.first_block(&self.file.open()?, (chunk, 0)) {
             Some((_, held)) => Ok(held.and_then(|(_, block)| first(&block))),
             None => Ok(first(&self.all_entries()?)),
@@ -279,7 +279,7 @@ impl Sealed {
     }
 
     /// By the index; `None` when that is damaged.
-    fn search(&self, file: &SegmentDisk, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<Entry>> {
+    fn search(&self, file: &SegmentDisk, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<IndexEntry>> {
         let (low, mut held) = self.first_block(file, (chunk, *lsns.start()))?;
         let mut found = Vec::new();
         for number in low..self.blocks() {
@@ -287,7 +287,7 @@ impl Sealed {
                 Some((n, block)) if n == number => block,
                 _ => self.block(file, number)?,
             };
-            let wanted = |e: &&Entry| e.chunk == chunk && lsns.contains(&e.lsn);
+            let wanted = |e: &&IndexEntry| e.chunk == chunk && lsns.contains(&e.lsn);
             found.extend(block.iter().filter(wanted));
             if block.last().is_some_and(|e| (e.chunk, e.lsn) >= (chunk, *lsns.end())) {
                 break;
@@ -297,11 +297,15 @@ impl Sealed {
     }
 
     /// Shows the entries from a chunk on, in order, until that is enough.
-    pub(crate) fn visit(&self, chunk: u64, take: &mut dyn FnMut(&Entry) -> ControlFlow<()>) -> Result<()> {
+    pub(crate) fn visit(
+        &self,
+        chunk: u64,
+        take: &mut dyn FnMut(&IndexEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
         let file = &self.file.open()?;
         let (first, mut held) = self.first_block(file, (chunk, 0)).unwrap_or_default();
         let mut next = (chunk, 0);
-        let mut show = |entries: &[Entry]| {
+        let mut show = |entries: &[IndexEntry]| {
             let rest = &entries[entries.partition_point(|e| (e.chunk, e.lsn) < next)..];
             next = rest.last().map_or(next, |e| (e.chunk, e.lsn.saturating_add(1)));
             rest.iter().try_for_each(&mut *take)
@@ -323,7 +327,7 @@ impl Sealed {
     }
 
     /// Every entry, sorted by (chunk, LSN); without the index if need be.
-    pub(crate) fn all_entries(&self) -> Result<Vec<Entry>> {
+    pub(crate) fn all_entries(&self) -> Result<Vec<IndexEntry>> {
         let file = self.file.open()?;
         if let Some(entries) = file.index(self.record.index_at, self.record.records) {
             return Ok(entries);
@@ -371,14 +375,18 @@ impl Open {
     }
 
     /// The entries of a chunk with LSNs in a range, in order.
-    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<Entry>> {
+    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<IndexEntry>> {
         self.check()?;
         let keys = (chunk, *lsns.start())..=(chunk, *lsns.end());
         Ok(self.entries.range(keys).map(|(_, entry)| *entry).collect())
     }
 
     /// Shows the entries from a chunk on, in order, until that is enough.
-    pub(crate) fn visit(&self, chunk: u64, take: &mut dyn FnMut(&Entry) -> ControlFlow<()>) -> Result<()> {
+    pub(crate) fn visit(
+        &self,
+        chunk: u64,
+        take: &mut dyn FnMut(&IndexEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
         self.check()?;
         _ = self.entries.range((chunk, 0)..).map(|(_, entry)| entry).try_for_each(take);
         Ok(())

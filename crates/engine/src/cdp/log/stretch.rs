@@ -1,7 +1,7 @@
 //! Stretches of the journal for which a branch was promised room for groups in its log.
 
 use super::record::{BLOCK_LEN, ENTRIES};
-use crate::journal::place::Place;
+use crate::journal::place::JournalPosition;
 
 /// Bytes of the index of so many records.
 pub(crate) fn index_room(records: u64) -> u64 {
@@ -10,21 +10,21 @@ pub(crate) fn index_room(records: u64) -> u64 {
 
 /// For which stretch of the journal a branch was promised [`STRETCH_ROOM`].
 #[derive(Debug, Default)]
-pub(crate) struct Stretch {
+pub(crate) struct JournalSpan {
     segment: u64,
     part: u64,
     after: u64,
 }
 
-impl Stretch {
+impl JournalSpan {
     /// What has to be promised for a record at `place` beside what it takes itself, when batches
     /// have `batch` bytes.
-    pub(crate) fn extend(&mut self, place: &Place, batch: u64) -> u64 {
+    pub(crate) fn extend(&mut self, place: &JournalPosition, batch: u64) -> u64 {
         let part = place.at / batch.max(1);
         if (self.segment, self.part) == (place.segment, part) && place.cut <= self.after {
             return 0;
         }
-        *self = Stretch { segment: place.segment, part, after: place.after };
+        *self = JournalSpan { segment: place.segment, part, after: place.after };
         STRETCH_ROOM
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
-use crate::cdp::log::record::{ENTRIES, Entry};
+use crate::cdp::log::record::{ENTRIES, IndexEntry};
 use crate::error::{Error, ErrorKind, Result};
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl<'a> Step<'a> {
     fn look(
         &mut self,
         first: u64,
-        visit: impl Fn(u64, &mut dyn FnMut(&Entry) -> ControlFlow<()>) -> Result<()>,
+        visit: impl Fn(u64, &mut dyn FnMut(&IndexEntry) -> ControlFlow<()>) -> Result<()>,
     ) -> Result<()> {
         (self.looked, self.of_chunk, self.go_on) = (0, 0, Some(first));
         while let Some(from) = self.go_on.take() {
@@ -140,7 +140,7 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    fn take(&mut self, entry: &Entry) -> ControlFlow<()> {
+    fn take(&mut self, entry: &IndexEntry) -> ControlFlow<()> {
         if entry.chunk != self.chunk {
             self.of_chunk = 0;
             if entry.chunk < self.end && self.looked >= self.most {

@@ -4,7 +4,7 @@
 use crate::branch::Branch;
 use crate::catalog::{Event, SegmentRecord};
 use crate::cdp::log::LogState;
-use crate::cdp::log::record::Entry;
+use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
 use crate::info::{Bucket, Change, Span};
@@ -116,7 +116,7 @@ impl Branch {
                 && r.chunks.0 <= *chunks.end()
                 && r.chunks.1 >= *chunks.start()
         };
-        let change = |e: &Entry| {
+        let change = |e: &IndexEntry| {
             let start = e.chunk.saturating_mul(chunk_size).saturating_add(e.bytes().start as u64);
             let end = start.saturating_add(e.bytes().len() as u64);
             clipped(start..end, bytes).map(|(offset, length)| Change {
@@ -126,7 +126,7 @@ impl Branch {
                 length,
             })
         };
-        let wanted = |e: &&Entry| lsns.contains(&e.lsn) && chunks.contains(&e.chunk);
+        let wanted = |e: &&IndexEntry| lsns.contains(&e.lsn) && chunks.contains(&e.chunk);
         let (floor, sealed, open, emptied) = {
             let log = self.cdp.log.read();
             let mut sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();

@@ -10,11 +10,11 @@ pub(crate) mod spans;
 pub(crate) mod thin;
 pub(crate) mod time;
 
-use crate::branch::pinned::At;
-use crate::branch::{Branch, Foreign};
+use crate::branch::pinned::PinnedMoment;
+use crate::branch::{Branch, ExternalBase};
 use crate::catalog::page::CHUNKS;
 use crate::catalog::{Event, SegmentRecord};
-use crate::cdp::log::record::Entry;
+use crate::cdp::log::record::IndexEntry;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::world::derived_uuid;
@@ -29,7 +29,7 @@ pub fn moment_uuid(volume: &[u8; 16], lsn: u64) -> [u8; 16] {
     derived_uuid("hindcast moment", &[volume, &lsn.to_be_bytes()])
 }
 
-impl At {
+impl PinnedMoment {
     /// Fills `out` from byte `offset`. False where something has to be reconstructed, and that may
     /// not be.
     pub(crate) fn read(&self, core: &Core, out: &mut [u8], offset: u64, may_block: bool) -> Result<bool> {
@@ -65,7 +65,7 @@ impl At {
     }
 }
 
-impl Drop for At {
+impl Drop for PinnedMoment {
     fn drop(&mut self) {
         self.branch.cdp.unpin(self.lsn);
     }
@@ -93,7 +93,7 @@ impl By {
 
 impl Core {
     /// The first map page in `first..=last` in which a moment may show anything.
-    pub(crate) fn next_page_at(&self, at: &At, first: u64, last: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_page_at(&self, at: &PinnedMoment, first: u64, last: u64) -> Result<Option<u64>> {
         let branch = &at.branch;
         let placed = self.catalog.next_mapped(branch.id, first, last)?;
         let kept = self.catalog.next_version(branch.id, first * CHUNKS)?.map(|chunk| chunk / CHUNKS);
@@ -137,7 +137,7 @@ impl Branch {
     }
 }
 
-fn latest<'a>(entries: impl Iterator<Item = &'a Entry>, by: By) -> Option<(u64, u64)> {
+fn latest<'a>(entries: impl Iterator<Item = &'a IndexEntry>, by: By) -> Option<(u64, u64)> {
     entries.filter(|e| by.reaches(e.lsn, e.time)).map(|e| (e.lsn, e.time)).max()
 }
 
@@ -152,12 +152,12 @@ impl Core {
     }
 }
 
-impl Foreign {
+impl ExternalBase {
     /// Fills `out` from byte `at`.
     pub(crate) fn read(&self, core: &Core, out: &mut [u8], at: u64) -> Result<()> {
         match self {
-            Foreign::Image(image) => image.read(out, at, true).map(drop),
-            Foreign::Moment(moment) => moment.read(core, out, at, true).map(drop),
+            ExternalBase::Image(image) => image.read(out, at, true).map(drop),
+            ExternalBase::Moment(moment) => moment.read(core, out, at, true).map(drop),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Finding a chunk as it was: from the nearer anchor, forward or backward over the records between,
 //! and checked.
 
-use super::replay::Way;
-use crate::branch::{Branch, Line};
+use super::replay::Replay;
+use crate::branch::{Branch, View};
 use crate::catalog::Event;
 use crate::cdp::log::codec::lost;
 use crate::cdp::log::{LogState, Patch};
@@ -138,8 +138,8 @@ impl Core {
         chunk: u64,
         start: Start,
         lsn: u64,
-        way: Result<Way>,
-    ) -> Result<Way> {
+        way: Result<Replay>,
+    ) -> Result<Replay> {
         let at = match start {
             Start::Epoch(at, _) => at,
             Start::Head(_) => u64::MAX,
@@ -153,7 +153,7 @@ impl Core {
     }
 
     /// The way from a start to the moment.
-    fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: u64, forward: bool) -> Result<Way> {
+    fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: u64, forward: bool) -> Result<Replay> {
         let (from, to) = match start {
             Start::Epoch(at, _) if forward => (at, lsn),
             Start::Epoch(at, _) => (lsn, at),
@@ -161,7 +161,7 @@ impl Core {
         };
         let size = branch.chunk_size();
         let emptied = branch.cdp.log.read().emptied(chunk * size..(chunk + 1) * size, from, to);
-        Way::new(&branch.cdp, (chunk, size), from + 1..=to, emptied, forward)
+        Replay::new(&branch.cdp, (chunk, size), from + 1..=to, emptied, forward)
     }
 
     /// Goes one of two ways, the shorter one first, and the other if that does not lead there.
@@ -170,14 +170,14 @@ impl Core {
         branch: &Arc<Branch>,
         chunk: u64,
         lsn: u64,
-        before: Option<(Start, Result<Way>)>,
-        after: Option<(Start, Result<Way>)>,
+        before: Option<(Start, Result<Replay>)>,
+        after: Option<(Start, Result<Replay>)>,
     ) -> Result<Vec<u8>> {
         // The last step before the moment and the first one after it know what the chunk was in
         // between.
-        let known = |way: &Option<(Start, Result<Way>)>| way.as_ref()?.1.as_ref().ok()?.sum;
+        let known = |way: &Option<(Start, Result<Replay>)>| way.as_ref()?.1.as_ref().ok()?.sum;
         let sum = known(&before).or_else(|| known(&after));
-        let mut ways: Vec<(Start, Result<Way>)> = before.into_iter().chain(after).collect();
+        let mut ways: Vec<(Start, Result<Replay>)> = before.into_iter().chain(after).collect();
         ways.sort_by_key(|(_, way)| way.as_ref().map_or(usize::MAX, |way| way.len));
         let mut why: Option<Error> = None;
         for (start, way) in ways {
@@ -194,14 +194,14 @@ impl Core {
         branch: &Arc<Branch>,
         (chunk, lsn): (u64, u64),
         start: Start,
-        way: &Way,
+        way: &Replay,
         sum: Option<u32>,
     ) -> Result<Vec<u8>> {
         let lost = |why: String| lost(format!("reconstruct chunk {chunk} at LSN {lsn}: {why}"));
         way.check().map_err(lost)?;
         let mut content = match start {
             Start::Epoch(_, epoch) => {
-                self.frozen_chunk(&Line { branch: branch.clone(), epoch, at: None }, chunk)?
+                self.frozen_chunk(&View { branch: branch.clone(), epoch, at: None }, chunk)?
             }
             Start::Head(version) => self.head_chunk(branch, chunk, version)?,
         };

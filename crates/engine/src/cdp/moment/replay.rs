@@ -7,7 +7,7 @@
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::BranchCdp;
 use crate::cdp::log::codec::{crc_of_zeros, lost};
-use crate::cdp::log::record::Entry;
+use crate::cdp::log::record::IndexEntry;
 use crate::cdp::log::segment::{Sealed, SegmentFile};
 use crate::codec::crc32c;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ const KEPT: usize = 16 << 10;
 struct Part {
     file: SegmentFile,
     /// None: there were too many, they are looked up again.
-    entries: Option<Vec<Entry>>,
+    entries: Option<Vec<IndexEntry>>,
     /// None: it was appended to then, and its entries are kept.
     sealed: Option<Arc<Sealed>>,
 }
@@ -36,7 +36,7 @@ struct Records {
 }
 
 /// A way to a moment.
-pub(super) struct Way {
+pub(super) struct Replay {
     forward: bool,
     records: Records,
     /// Bytes of the chunk that became zeros, and at which LSN, in the order in which the way is
@@ -50,7 +50,7 @@ pub(super) struct Way {
     obstacle: Option<String>,
 }
 
-impl Way {
+impl Replay {
     /// The way over what was recorded of `chunk` in `lsns` and over what `emptied` parts of it,
     /// oldest first.
     pub(super) fn new(
@@ -59,14 +59,15 @@ impl Way {
         lsns: RangeInclusive<u64>,
         mut emptied: Vec<(u64, Range<usize>)>,
         forward: bool,
-    ) -> Result<Way> {
+    ) -> Result<Replay> {
         let (chunk, chunk_size) = chunk;
         let mut obstacle = None;
-        let mut nearest: Option<Entry> = None;
+        let mut nearest: Option<IndexEntry> = None;
         let mut count = 0;
         let records = Records::find(cdp, chunk, lsns, |entries| {
-            let leads =
-                |e: &Entry| if forward { e.encoding.leads_forward() } else { e.encoding.leads_backward() };
+            let leads = |e: &IndexEntry| {
+                if forward { e.encoding.leads_forward() } else { e.encoding.leads_backward() }
+            };
             if let Some(entry) = entries.iter().find(|e| obstacle.is_none() && !leads(e)) {
                 obstacle = Some(format!("the record with LSN {}", entry.lsn));
             }
@@ -93,7 +94,7 @@ impl Way {
         if !forward {
             emptied.reverse();
         }
-        Ok(Way { forward, records, len: count + emptied.len(), emptied, sum, obstacle })
+        Ok(Replay { forward, records, len: count + emptied.len(), emptied, sum, obstacle })
     }
 
     /// Fails if there is something on the way that does not lead in its direction.
@@ -157,7 +158,7 @@ impl Records {
         cdp: &BranchCdp,
         chunk: u64,
         lsns: RangeInclusive<u64>,
-        mut look: impl FnMut(&[Entry]),
+        mut look: impl FnMut(&[IndexEntry]),
     ) -> Result<Records> {
         let mut records = Records { chunk, lsns, parts: Vec::new() };
         let lsns = records.lsns.clone();
@@ -177,7 +178,7 @@ impl Records {
             (sealed, open)
         };
         let mut kept = 0;
-        let mut put_open = |records: &mut Records, look: &mut dyn FnMut(&[Entry]), before: u64| {
+        let mut put_open = |records: &mut Records, look: &mut dyn FnMut(&[IndexEntry]), before: u64| {
             if let Some((file, entries)) = open.take_if(|(file, _)| file.head.seq < before) {
                 look(&entries);
                 records.parts.push(Part { file, entries: Some(entries), sealed: None });
@@ -201,7 +202,7 @@ impl Records {
         Ok(records)
     }
 
-    fn entries<'a>(&self, part: &'a Part) -> Result<Cow<'a, [Entry]>> {
+    fn entries<'a>(&self, part: &'a Part) -> Result<Cow<'a, [IndexEntry]>> {
         match (&part.entries, &part.sealed) {
             (Some(entries), _) => Ok(Cow::Borrowed(entries)),
             (None, Some(sealed)) => sealed.find(self.chunk, self.lsns.clone()).map(Cow::Owned),
@@ -238,7 +239,7 @@ mod tests {
             }
             site.pool.drain().unwrap();
             let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
-            let way = Way::new(&branch.cdp, (0, 4096), 0..=u64::MAX, Vec::new(), true).unwrap();
+            let way = Replay::new(&branch.cdp, (0, 4096), 0..=u64::MAX, Vec::new(), true).unwrap();
             assert_eq!(way.len as u64, count);
             let held = way.records.parts.iter().filter(|part| part.sealed.is_some());
             let held: usize = held.filter_map(|part| part.entries.as_ref()).map(Vec::len).sum();

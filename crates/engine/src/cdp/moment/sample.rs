@@ -2,7 +2,7 @@
 //! find out.
 
 use crate::cdp::log::codec::{Packer, unpack};
-use crate::cdp::log::record::{Entry, HEADER_LEN};
+use crate::cdp::log::record::{HEADER_LEN, IndexEntry};
 use crate::cdp::log::segment::SegmentDisk;
 use crate::error::{Error, Result, invalid};
 use crate::settings::{Compression, Encoding};
@@ -29,7 +29,7 @@ impl CdpSample {
     }
 
     /// A record of the log.
-    pub(crate) fn read(file: &SegmentDisk, entry: &Entry) -> Result<CdpSample> {
+    pub(crate) fn read(file: &SegmentDisk, entry: &IndexEntry) -> Result<CdpSample> {
         let mut packed = vec![0; entry.stored as usize];
         let failed = |e| Error::io("read a CDP record", e);
         file.disk.read_at(&mut packed, u64::from(entry.at) + HEADER_LEN as u64).map_err(failed)?;

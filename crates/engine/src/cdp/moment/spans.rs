@@ -6,7 +6,7 @@ use crate::core::Core;
 use std::sync::Arc;
 
 /// A volume's past on one branch.
-pub(crate) struct Stretch {
+pub(crate) struct RecordedSpan {
     pub(crate) branch: Arc<Branch>,
     /// (LSN, time) from which on nothing was recorded there any more: CDP was switched off, or the
     /// volume went over to another branch. `None` while it goes on.
@@ -17,11 +17,11 @@ pub(crate) struct Stretch {
 
 impl Core {
     /// The stretches of a volume's past of which something is there, oldest first.
-    pub(crate) fn stretches(&self, volume: u64) -> Vec<Stretch> {
+    pub(crate) fn stretches(&self, volume: u64) -> Vec<RecordedSpan> {
         let lines = self.lines.read();
         let names = self.names.read();
         let of_volume = lines.get(&volume).into_iter().flatten();
-        let mut found: Vec<Stretch> = Vec::new();
+        let mut found: Vec<RecordedSpan> = Vec::new();
         for (lsn, line) in of_volume {
             let LineRecord::Branch { branch: id, time } = line else { continue };
             if let Some(last) = found.last_mut() {
@@ -38,7 +38,7 @@ impl Core {
             };
             // It may have been switched on again, and that is yet to be carried out.
             let off = branch.cdp.log.read().is_off().filter(|_| !branch.cdp.is_on());
-            found.push(Stretch { branch: branch.clone(), until: off, outlived: false });
+            found.push(RecordedSpan { branch: branch.clone(), until: off, outlived: false });
         }
         found
     }

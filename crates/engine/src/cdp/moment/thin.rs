@@ -23,8 +23,8 @@
 //! where that is.
 
 use super::changed::Recorded;
-use crate::branch::pinned::At;
-use crate::branch::{Branch, HEAD, Line};
+use crate::branch::pinned::PinnedMoment;
+use crate::branch::{Branch, HEAD, View};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
@@ -90,7 +90,7 @@ impl Parts {
 impl Core {
     /// What a moment has in `bytes`, end to end from their start on, chunk by chunk; perhaps not to
     /// their end, but at least in one chunk.
-    pub(crate) fn shown_at(&self, at: &At, bytes: Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
+    pub(crate) fn shown_at(&self, at: &PinnedMoment, bytes: Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
         match self.look_at(at, &bytes) {
             // A read of it may still succeed (another way leads there), or fails in a way of its
             // own.
@@ -99,7 +99,7 @@ impl Core {
         }
     }
 
-    fn look_at(&self, at: &At, bytes: &Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
+    fn look_at(&self, at: &PinnedMoment, bytes: &Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
         self.check_histories()?;
         let (branch, lsn) = (at.branch(), at.place().1);
         loop {
@@ -134,7 +134,7 @@ impl Core {
         let recorded = Recorded::since_anchor(branch, from, lsn);
         let records = recorded.records(&mut bytes)?;
         let (size, chunks) = (branch.chunk_size(), branch.chunks(bytes.start, bytes.end - bytes.start));
-        let line = Line { branch: branch.clone(), epoch, at: None };
+        let line = View { branch: branch.clone(), epoch, at: None };
         // Whole chunks only.
         let emptied =
             recorded.emptied().into_iter().map(|range| range.start.div_ceil(size)..range.end / size);
@@ -161,7 +161,7 @@ impl Core {
     }
 
     /// What the map of a line has.
-    fn placed_in(&self, line: &Line, chunks: Range<u64>) -> Result<Parts> {
+    fn placed_in(&self, line: &View, chunks: Range<u64>) -> Result<Parts> {
         let mut parts = Parts::default();
         let mut chunk = chunks.start;
         while chunk < chunks.end {
@@ -193,7 +193,7 @@ impl Core {
     /// What a branch has in place, or any version of. A hole may have come at any time, so it says
     /// nothing.
     fn ever_placed_in(&self, branch: &Arc<Branch>, chunks: Range<u64>) -> Result<Parts> {
-        let head = Line { branch: branch.clone(), epoch: HEAD, at: None };
+        let head = View { branch: branch.clone(), epoch: HEAD, at: None };
         let mut parts = Parts::default();
         let mut chunk = chunks.start;
         while chunk < chunks.end {
@@ -253,7 +253,7 @@ mod tests {
     use crate::testing::Inside;
 
     /// A volume whose first chunk was written before a moment without an anchor before it.
-    fn without_an_anchor() -> (Inside, Arc<At>) {
+    fn without_an_anchor() -> (Inside, Arc<PinnedMoment>) {
         let inside = Inside::new(16 << 20);
         let settings = CdpSettings { anchors: AnchorPolicy::Never, ..CdpSettings::default() };
         inside.pool.set_cdp("v", Some(settings)).unwrap();
@@ -267,7 +267,7 @@ mod tests {
             assert!(!anchors.is_empty());
             anchors.into_iter().for_each(|at| log.remove_event(at));
         });
-        (inside, At::new(&branch, lsn))
+        (inside, PinnedMoment::new(&branch, lsn))
     }
 
     /// The log in memory follows the catalog: in between a chunk that was discarded is in neither,

@@ -4,13 +4,13 @@
 use crate::branch::Branch;
 use crate::catalog::{GroupRecord, RunRecord, SegmentRecord, Txn};
 use crate::cdp::log::codec::{Packer, crc_after};
-use crate::cdp::log::record::{BLOCK_LEN, Entry, SegmentHead, put_index, put_packed_index, put_record};
+use crate::cdp::log::record::{BLOCK_LEN, IndexEntry, SegmentHead, put_index, put_packed_index, put_record};
 use crate::cdp::log::segment::{Open, Sealed, SegmentDisk, SegmentFile};
 use crate::cdp::log::shared::SharedLog;
 use crate::cdp::log::stretch::index_room;
 use crate::cdp::log::{Applying, LogState};
 use crate::codec::crc32c;
-use crate::disk::{Aligned, Dir, Lane, OpenFiles, SyncPurpose};
+use crate::disk::{Aligned, Dir, OpenFiles, SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
@@ -42,7 +42,7 @@ pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
 
 /// Where segments of a branch come from.
 #[derive(Clone)]
-pub(crate) struct Shelf {
+pub(crate) struct SegmentFactory {
     pub(crate) dir: Arc<dyn Dir>,
     pub(crate) files: OpenFiles,
     pub(crate) pool: [u8; 16],
@@ -53,10 +53,10 @@ pub(crate) struct Shelf {
     pub(crate) most: u64,
 }
 
-impl Shelf {
+impl SegmentFactory {
     /// The same for a history with these settings. Retention forgets whole segments, so the
     /// segments of a history with a limit in bytes are small beside the limit.
-    pub(crate) fn fit(mut self, settings: &CdpSettings) -> Shelf {
+    pub(crate) fn fit(mut self, settings: &CdpSettings) -> SegmentFactory {
         if let Some(bytes) = settings.retention.bytes {
             self.limit = self.limit.min((bytes / LIMIT_PARTS).max(MIN_SEGMENT));
         }
@@ -77,7 +77,7 @@ impl Shelf {
 }
 
 /// A segment that is being written.
-pub(crate) struct Draft {
+pub(crate) struct OpenSegmentWriter {
     pub(crate) file: SegmentFile,
     /// Held open from the first write until all is synced.
     disk: Option<SegmentDisk>,
@@ -86,19 +86,19 @@ pub(crate) struct Draft {
     /// Groups that the catalog knows.
     known_groups: usize,
     /// Entries that are not in memory yet.
-    pub(crate) fresh: Vec<Entry>,
+    pub(crate) fresh: Vec<IndexEntry>,
     /// The entries of the group that is being gathered.
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     /// How far the file is written, or is about to be, and what comes there.
     written: u64,
     buffer: Aligned,
 }
 
-impl Draft {
+impl OpenSegmentWriter {
     /// A new segment, empty.
-    pub(crate) fn new((file, disk): (SegmentFile, SegmentDisk)) -> Draft {
+    pub(crate) fn new((file, disk): (SegmentFile, SegmentDisk)) -> OpenSegmentWriter {
         let record = SegmentRecord::empty(file.head.edition, 0, FIRST_GROUP);
-        Draft::of((file, disk), record, Vec::new())
+        OpenSegmentWriter::of((file, disk), record, Vec::new())
     }
 
     /// A draft that goes on where `record` ends.
@@ -106,11 +106,11 @@ impl Draft {
         (file, disk): (SegmentFile, SegmentDisk),
         record: SegmentRecord,
         groups: Vec<GroupRecord>,
-    ) -> Draft {
+    ) -> OpenSegmentWriter {
         let known_groups = groups.len();
         let (fresh, entries, written, buffer) = (Vec::new(), Vec::new(), record.end, Aligned::default());
         let disk = Some(disk);
-        Draft { file, disk, record, groups, known_groups, fresh, entries, written, buffer }
+        OpenSegmentWriter { file, disk, record, groups, known_groups, fresh, entries, written, buffer }
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -124,7 +124,7 @@ impl Draft {
     }
 
     /// Ends the run with its index. None when the run is empty.
-    pub(crate) fn end_run(&mut self, lane: &mut Lane) -> Result<Option<SegmentRecord>> {
+    pub(crate) fn end_run(&mut self, lane: &mut SerialWriter) -> Result<Option<SegmentRecord>> {
         if self.entries.is_empty() {
             return Ok(None);
         }
@@ -140,7 +140,7 @@ impl Draft {
     }
 
     /// Writes the rest of the runs up to the end of a block. No later run shares a block with them.
-    pub(crate) fn end_runs(&mut self, lane: &mut Lane) -> Result<()> {
+    pub(crate) fn end_runs(&mut self, lane: &mut SerialWriter) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -157,8 +157,8 @@ impl Draft {
     /// is compressed.
     pub(crate) fn push(
         &mut self,
-        lane: &mut Lane,
-        mut entry: Entry,
+        lane: &mut SerialWriter,
+        mut entry: IndexEntry,
         epoch: u32,
         payload: impl FnOnce(&mut Vec<u8>) -> Compression,
     ) -> Result<()> {
@@ -184,7 +184,7 @@ impl Draft {
     }
 
     /// Writes the group that was gathered, with its index.
-    pub(crate) fn end_group(&mut self, lane: &mut Lane) -> Result<()> {
+    pub(crate) fn end_group(&mut self, lane: &mut SerialWriter) -> Result<()> {
         if self.entries.is_empty() {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl Draft {
     }
 
     /// Hands on the whole blocks that were gathered.
-    fn write(&mut self, lane: &mut Lane) -> Result<()> {
+    fn write(&mut self, lane: &mut SerialWriter) -> Result<()> {
         let whole = self.buffer.len() / BLOCK_LEN * BLOCK_LEN;
         let mut rest = Aligned::default();
         if whole < self.buffer.len() {
@@ -212,18 +212,22 @@ impl Draft {
         self.written += whole as u64;
         lane.run(move || {
             let failed = |e| Error::io(format!("append to {}", file.head.file_name()), e);
-            file.disk.write_past_cache(&blocks, at).map_err(failed)
+            file.disk.write_direct(&blocks, at).map_err(failed)
         })
     }
 
     /// Closes the segment. `earlier` are the entries that it had before it was drafted.
-    pub(crate) fn seal(&mut self, lane: &mut Lane, earlier: impl Iterator<Item = Entry>) -> Result<()> {
+    pub(crate) fn seal(
+        &mut self,
+        lane: &mut SerialWriter,
+        earlier: impl Iterator<Item = IndexEntry>,
+    ) -> Result<()> {
         self.record.sealed = true;
         if let [only] = self.groups[..] {
             self.record.index_at = only.index_at;
             return Ok(());
         }
-        let mut all: Vec<Entry> = earlier.chain(self.fresh.iter().copied()).collect();
+        let mut all: Vec<IndexEntry> = earlier.chain(self.fresh.iter().copied()).collect();
         all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
         put_index(&all, self.salt(), self.buffer.append());
         self.record.index_at = self.record.end;
@@ -236,7 +240,7 @@ impl Draft {
     }
 
     /// Makes all of it durable. From here on the file may be closed.
-    pub(crate) fn sync(&mut self, lane: &mut Lane, purpose: SyncPurpose) -> Result<()> {
+    pub(crate) fn sync(&mut self, lane: &mut SerialWriter, purpose: SyncPurpose) -> Result<()> {
         let Some(file) = self.disk.take() else { return Ok(()) };
         lane.run(move || {
             let failed = |e| Error::io(format!("sync {}", file.head.file_name()), e).lasting();
@@ -246,7 +250,7 @@ impl Draft {
 }
 
 /// One record, before it is encoded.
-pub(crate) struct Item {
+pub(crate) struct RecordItem {
     pub(crate) lsn: u64,
     pub(crate) time: u64,
     pub(crate) chunk: u64,
@@ -262,10 +266,10 @@ pub(crate) trait Records {
 
     /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the
     /// sum after it then. Of a whole chunk `redo` does not look at `old`.
-    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()>;
+    fn push(&mut self, item: &RecordItem, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()>;
 }
 
-impl Item {
+impl RecordItem {
     /// The record that replaces `old` by `new`, but for its place and payload.
     pub(crate) fn entry(
         &self,
@@ -273,14 +277,14 @@ impl Item {
         old: &[u8],
         sum: &mut u32,
         new: &[u8],
-    ) -> Entry {
+    ) -> IndexEntry {
         let behind = branch.chunk_size() - self.end as u64;
         let before = *sum;
         *sum = match (self.start, behind) {
             (0, 0) => crc32c(new),
             _ => crc_after(before, crc32c(old), crc32c(new), behind),
         };
-        Entry {
+        IndexEntry {
             chunk: self.chunk,
             lsn: self.lsn,
             time: self.time,
@@ -311,21 +315,21 @@ pub(crate) fn put_payload(
 /// Adds the records of a batch to the log of one branch, in segments of its own.
 pub(crate) struct Appender {
     branch: Arc<Branch>,
-    shelf: Shelf,
+    shelf: SegmentFactory,
     settings: CdpSettings,
     packer: Packer,
-    lane: Lane,
+    lane: SerialWriter,
     next_seq: u64,
     /// Where the log ended.
     from: LogEnd,
-    current: Option<Draft>,
+    current: Option<OpenSegmentWriter>,
     /// The current one is the log's open segment: its entries are in memory.
     continued: bool,
     /// The open segment is closed before the first record that comes.
     ends: bool,
     /// The number of the next segment, taken over from a run.
     seq: Option<u64>,
-    sealed: Vec<Draft>,
+    sealed: Vec<OpenSegmentWriter>,
     new_files: bool,
     /// Why its syncs are made.
     purpose: SyncPurpose,
@@ -340,7 +344,7 @@ fn end_of(log: &LogState) -> LogEnd {
 }
 
 /// What a batch has added to the log of one branch, on disk and durable.
-pub(crate) struct Appended {
+pub(crate) struct StagedSegments {
     branch: Arc<Branch>,
     added: Added,
     next_seq: u64,
@@ -348,7 +352,7 @@ pub(crate) struct Appended {
 
 enum Added {
     /// Segments of the branch's own. `continued`: `open` goes on with the log's open segment.
-    Segments { sealed: Vec<Draft>, open: Option<Box<Draft>>, continued: bool },
+    Segments { sealed: Vec<OpenSegmentWriter>, open: Option<Box<OpenSegmentWriter>>, continued: bool },
     /// A run. Its number among the branch's segments is `next_seq` - 1.
     Run { file: SegmentFile, record: SegmentRecord },
 }
@@ -357,13 +361,17 @@ impl Appender {
     /// `beside`: writes on a thread of its own.
     pub(crate) fn new(
         branch: &Arc<Branch>,
-        shelf: Shelf,
+        shelf: SegmentFactory,
         settings: CdpSettings,
         beside: bool,
     ) -> Result<Appender> {
         let log = branch.cdp.log.read();
         let open = |o: &Open| {
-            Ok::<_, Error>(Draft::of((o.file.clone(), o.file.open()?), o.record, o.groups.clone()))
+            Ok::<_, Error>(OpenSegmentWriter::of(
+                (o.file.clone(), o.file.open()?),
+                o.record,
+                o.groups.clone(),
+            ))
         };
         let current = log.open.as_ref().map(open).transpose()?;
         // Numbers grow with LSNs, so nothing is appended before runs. Nothing is appended to a
@@ -374,7 +382,7 @@ impl Appender {
             shelf,
             settings,
             packer: Packer::new(settings.compression)?,
-            lane: Lane::new(beside, WAITING),
+            lane: SerialWriter::new(beside, WAITING),
             next_seq: log.next_seq,
             from: end_of(&log),
             continued: current.is_some(),
@@ -390,9 +398,13 @@ impl Appender {
     /// For sorting runs apart. `seq` is the number of the new segment that the records go to;
     /// without it they go to the end of the open segment. Only [`Appender::seal`] closes that
     /// segment. A new segment behind the open one closes the open one first.
-    pub(crate) fn for_runs(branch: &Arc<Branch>, shelf: Shelf, seq: Option<u64>) -> Result<Appender> {
+    pub(crate) fn for_runs(
+        branch: &Arc<Branch>,
+        shelf: SegmentFactory,
+        seq: Option<u64>,
+    ) -> Result<Appender> {
         let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
-        let shelf = Shelf { limit: u64::MAX, most: u64::MAX, ..shelf };
+        let shelf = SegmentFactory { limit: u64::MAX, most: u64::MAX, ..shelf };
         let mut appender = Appender::new(branch, shelf, settings, false)?;
         let open = appender.current.as_ref().map(|draft| draft.file.head.seq);
         (appender.seq, appender.purpose) = (seq, SyncPurpose::CdpSorted);
@@ -430,7 +442,7 @@ impl Appender {
     /// Adds a record. `payload` adds what it holds and tells how that is compressed.
     pub(crate) fn put(
         &mut self,
-        entry: Entry,
+        entry: IndexEntry,
         epoch: u32,
         payload: impl FnOnce(&mut Packer, &mut Vec<u8>) -> Compression,
     ) -> Result<()> {
@@ -443,7 +455,7 @@ impl Appender {
                 let seq = self.seq.take().unwrap_or(self.next_seq);
                 let created = self.shelf.create(seq, 0)?;
                 (self.next_seq, self.new_files) = (self.next_seq.max(seq + 1), true);
-                none.insert(Draft::new(created))
+                none.insert(OpenSegmentWriter::new(created))
             }
         };
         let packer = &mut self.packer;
@@ -475,7 +487,7 @@ impl Appender {
     }
 
     /// Makes it durable. None when nothing was added.
-    pub(crate) fn finish(mut self) -> Result<Option<Appended>> {
+    pub(crate) fn finish(mut self) -> Result<Option<StagedSegments>> {
         let open_grew = self.current.as_ref().is_some_and(|draft| !draft.entries.is_empty());
         if let Some(draft) = &mut self.current {
             draft.end_group(&mut self.lane)?;
@@ -494,7 +506,7 @@ impl Appender {
         // A new segment among the runs leaves the open one as it is.
         let (sealed, open, continued) = (self.sealed, self.current.map(Box::new), self.continued);
         let added = Added::Segments { sealed, open, continued };
-        Ok(Some(Appended { branch: self.branch, added, next_seq: self.next_seq }))
+        Ok(Some(StagedSegments { branch: self.branch, added, next_seq: self.next_seq }))
     }
 }
 
@@ -503,18 +515,18 @@ impl Records for Appender {
         self.settings.encoding
     }
 
-    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
+    fn push(&mut self, item: &RecordItem, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
         let encoding = self.settings.encoding;
         let entry = item.entry((&self.branch, encoding), old, sum, new);
         self.put(entry, item.epoch, |packer, out| put_payload((encoding, packer), old, new, out))
     }
 }
 
-impl Appended {
+impl StagedSegments {
     /// A run, which takes the next number among the branch's segments.
-    pub(crate) fn run(branch: Arc<Branch>, file: SegmentFile, record: SegmentRecord) -> Appended {
+    pub(crate) fn run(branch: Arc<Branch>, file: SegmentFile, record: SegmentRecord) -> StagedSegments {
         let next_seq = branch.cdp.log.read().next_seq + 1;
-        Appended { branch, added: Added::Run { file, record }, next_seq }
+        StagedSegments { branch, added: Added::Run { file, record }, next_seq }
     }
 
     pub(crate) fn is_run(&self) -> bool {

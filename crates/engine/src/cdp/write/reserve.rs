@@ -17,7 +17,7 @@ use crate::cdp::log::record::{BLOCK_LEN, ENTRIES, HEADER_LEN};
 use crate::cdp::log::stretch::STRETCH_ROOM;
 use crate::core::Core;
 use crate::error::{Error, Result, no_space};
-use crate::journal::place::Place;
+use crate::journal::place::JournalPosition;
 use crate::journal::record::Kind;
 use crate::journal::{Record, Sequencing};
 use crate::settings::LONG_DISCARD;
@@ -41,7 +41,12 @@ fn record_room(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u64 {
 }
 
 /// At open: what a record of the journal was promised, if it will be recorded.
-pub(crate) fn promised(branch: &Branch, record: (Kind, u64, u64), place: &Place, batch: u64) -> u64 {
+pub(crate) fn promised(
+    branch: &Branch,
+    record: (Kind, u64, u64),
+    place: &JournalPosition,
+    batch: u64,
+) -> u64 {
     let (kind, offset, length) = record;
     if !branch.cdp.is_on() {
         return 0;
@@ -52,7 +57,7 @@ pub(crate) fn promised(branch: &Branch, record: (Kind, u64, u64), place: &Place,
 
 /// The room that was promised to the records of a request. Dropped under the sequencing lock, once
 /// the last of them is sequenced: what none of them took is given back.
-pub(crate) struct Room<'a> {
+pub(crate) struct LogReservation<'a> {
     core: &'a Core,
     /// Promised, and not taken yet.
     left: u64,
@@ -60,9 +65,9 @@ pub(crate) struct Room<'a> {
     last: u64,
 }
 
-impl<'a> Room<'a> {
+impl<'a> LogReservation<'a> {
     /// Promises what `records` of a branch may take; `None` when it can't be.
-    pub(crate) fn promise(core: &'a Core, branch: &Branch, records: &[Record]) -> Option<Room<'a>> {
+    pub(crate) fn promise(core: &'a Core, branch: &Branch, records: &[Record]) -> Option<LogReservation<'a>> {
         let mut left = 0;
         if branch.cdp.is_on() {
             let room = |r: &Record| record_room(branch, r.kind, r.offset, r.length);
@@ -78,7 +83,7 @@ impl<'a> Room<'a> {
             refused.store(false, Ordering::Relaxed);
         }
         // Only what was promised may be given back, when it is dropped.
-        promised.then(|| Room { core, left, taken: 0, last: 0 })
+        promised.then(|| LogReservation { core, left, taken: 0, last: 0 })
     }
 
     /// Takes what the next record needs, which is about to be sequenced: whether it will be
@@ -108,7 +113,7 @@ impl<'a> Room<'a> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for LogReservation<'_> {
     fn drop(&mut self) {
         if self.taken + self.left > 0 {
             self.core.space.assign_log(self.last, self.taken, self.left);
@@ -130,9 +135,9 @@ mod tests {
     use crate::cdp::log::Applying;
     use crate::cdp::log::record::SHARED;
     use crate::cdp::log::shared::SharedLog;
-    use crate::cdp::log::stretch::{GROUP_ROOM, Stretch};
+    use crate::cdp::log::stretch::{GROUP_ROOM, JournalSpan};
     use crate::cdp::write::append::{
-        Appender, Item, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, Records, Shelf,
+        Appender, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, RecordItem, Records, SegmentFactory,
     };
     use crate::cdp::write::runs::Runs;
     use crate::disk::{Dir, MemDir, OpenFiles, OpenMode};
@@ -143,7 +148,7 @@ mod tests {
 
     struct Log {
         dir: MemDir,
-        shelf: Shelf,
+        shelf: SegmentFactory,
         branch: Arc<Branch>,
         settings: CdpSettings,
         lsn: u64,
@@ -155,7 +160,7 @@ mod tests {
             let record = BranchRecord::new(chunk_log2, None, Method::Redirect);
             let branch = Arc::new(Branch::new(7, &record, None, 512, Arc::default()));
             let files = OpenFiles::new(Arc::new(dir.clone()), 8);
-            let shelf = Shelf {
+            let shelf = SegmentFactory {
                 dir: Arc::new(dir.clone()),
                 files,
                 pool: [1; 16],
@@ -191,7 +196,7 @@ mod tests {
                         _ => vec![0; end - start],
                     };
                     let new = old.clone();
-                    let item = Item { lsn: self.lsn, time: self.lsn, chunk, epoch: 1, start, end };
+                    let item = RecordItem { lsn: self.lsn, time: self.lsn, chunk, epoch: 1, start, end };
                     appender.push(&item, &old, &mut 0, &new).unwrap();
                 }
             }
@@ -232,7 +237,7 @@ mod tests {
             let chunk_log2 = [9, 12, 14, 17][round as usize % 4];
             let log = Log::new(chunk_log2, 256 << 10, Compression::None);
             let (shared, mut lsn) = (SharedLog::default(), 0);
-            let shelf = Shelf { branch: SHARED, ..log.shelf.clone() };
+            let shelf = SegmentFactory { branch: SHARED, ..log.shelf.clone() };
             for batch in 0..60 {
                 let before = log.bytes();
                 let mut runs = Runs::new(&shared, shelf.clone(), false).unwrap();
@@ -246,7 +251,7 @@ mod tests {
                     promised +=
                         record_room(&log.branch, Kind::Write, chunk * log.branch.chunk_size(), length);
                     let old: Vec<u8> = (0..length).map(|_| rng.next() as u8 | 1).collect();
-                    let item = Item { lsn, time: lsn, chunk, epoch: 1, start: 0, end: length as usize };
+                    let item = RecordItem { lsn, time: lsn, chunk, epoch: 1, start: 0, end: length as usize };
                     writer.push(&item, &old, &mut 0, &old).unwrap();
                 }
                 let appended = writer.finish().unwrap().unwrap();
@@ -289,8 +294,8 @@ mod tests {
 
     #[test]
     fn each_stretch_of_the_journal_is_promised_its_groups_once() {
-        let mut stretch = Stretch::default();
-        let place = |segment, at, after, cut| Place { segment, at, after, cut };
+        let mut stretch = JournalSpan::default();
+        let place = |segment, at, after, cut| JournalPosition { segment, at, after, cut };
         let mut extend = |place| stretch.extend(&place, 1000) > 0;
         assert!(extend(place(4, 900, 10, 0)) && !extend(place(4, 950, 11, 0)));
         assert!(extend(place(4, 1000, 12, 0)), "so far on that another batch may begin");

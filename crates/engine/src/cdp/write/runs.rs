@@ -8,38 +8,40 @@
 //! A shared segment loses its name when no run in it counts any more. Only the opening of the pool
 //! that made a shared segment appends to it, so nothing that was committed is ever overwritten.
 
-use super::append::{Appended, Draft, Item, Records, Shelf, WAITING, put_payload};
+use super::append::{
+    OpenSegmentWriter, RecordItem, Records, SegmentFactory, StagedSegments, WAITING, put_payload,
+};
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::codec::Packer;
 use crate::cdp::log::segment::SegmentFile;
 use crate::cdp::log::shared::SharedLog;
-use crate::disk::{Lane, SyncPurpose};
+use crate::disk::{SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::settings::{CdpSettings, Compression, Encoding};
 use std::sync::Arc;
 
 /// Writes the runs of a batch.
 pub(crate) struct Runs {
-    shelf: Shelf,
-    lane: Lane,
+    shelf: SegmentFactory,
+    lane: SerialWriter,
     packers: Vec<(Compression, Packer)>,
-    current: Option<Draft>,
-    full: Vec<Draft>,
+    current: Option<OpenSegmentWriter>,
+    full: Vec<OpenSegmentWriter>,
     next: u64,
     new_files: bool,
 }
 
 impl Runs {
     /// `shelf` is that of shared segments; `beside`: writes on a thread of its own.
-    pub(crate) fn new(shared: &SharedLog, shelf: Shelf, beside: bool) -> Result<Runs> {
+    pub(crate) fn new(shared: &SharedLog, shelf: SegmentFactory, beside: bool) -> Result<Runs> {
         let (open, next) = shared.end();
         let of = |(file, end): (SegmentFile, u64)| {
             let disk = file.open()?;
-            Ok::<_, Error>(Draft::of((file, disk), SegmentRecord::empty(0, 0, end), Vec::new()))
+            Ok::<_, Error>(OpenSegmentWriter::of((file, disk), SegmentRecord::empty(0, 0, end), Vec::new()))
         };
         let current = open.filter(|(_, end)| *end < shelf.limit).map(of).transpose()?;
-        let lane = Lane::new(beside, WAITING);
+        let lane = SerialWriter::new(beside, WAITING);
         Ok(Runs { shelf, lane, packers: Vec::new(), current, full: Vec::new(), next, new_files: false })
     }
 
@@ -54,7 +56,7 @@ impl Runs {
             none => {
                 let created = self.shelf.create(self.next, 0)?;
                 (self.next, self.new_files) = (self.next + 1, true);
-                none.insert(Draft::new(created))
+                none.insert(OpenSegmentWriter::new(created))
             }
         };
         draft.begin_run(branch.id);
@@ -93,8 +95,8 @@ impl Runs {
 pub(crate) struct RunWriter<'a> {
     branch: Arc<Branch>,
     settings: CdpSettings,
-    draft: &'a mut Draft,
-    lane: &'a mut Lane,
+    draft: &'a mut OpenSegmentWriter,
+    lane: &'a mut SerialWriter,
     packer: &'a mut Packer,
 }
 
@@ -103,7 +105,7 @@ impl Records for RunWriter<'_> {
         self.settings.encoding
     }
 
-    fn push(&mut self, item: &Item, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
+    fn push(&mut self, item: &RecordItem, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()> {
         let encoding = self.settings.encoding;
         let entry = item.entry((&self.branch, encoding), old, sum, new);
         let packer = &mut *self.packer;
@@ -114,9 +116,9 @@ impl Records for RunWriter<'_> {
 impl RunWriter<'_> {
     /// Ends the run, which counts once [`Runs::finish`] has made it durable and a commit says so.
     /// None when there is nothing in it.
-    pub(crate) fn finish(self) -> Result<Option<Appended>> {
+    pub(crate) fn finish(self) -> Result<Option<StagedSegments>> {
         let file = self.draft.file.clone();
         let record = self.draft.end_run(self.lane)?;
-        Ok(record.map(|record| Appended::run(self.branch, file, record)))
+        Ok(record.map(|record| StagedSegments::run(self.branch, file, record)))
     }
 }

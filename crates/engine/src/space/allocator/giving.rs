@@ -2,7 +2,7 @@
 //! write to them has failed.
 
 use super::{Allocator, Extent, PvState};
-use crate::space::reservations::{Change, Space};
+use crate::space::reservations::{Space, SpaceChange};
 use std::sync::atomic::Ordering;
 
 impl PvState {
@@ -14,8 +14,8 @@ impl PvState {
 
 impl Allocator {
     /// What a PV contributes to what is free: (extents in all, change when it is taken out).
-    pub(crate) fn contribution(&self, pv: u32) -> (u32, Change) {
-        let mut change = Change::default();
+    pub(crate) fn contribution(&self, pv: u32) -> (u32, SpaceChange) {
+        let mut change = SpaceChange::default();
         let Some(state) = self.pvs.get(&pv) else {
             return (0, change);
         };

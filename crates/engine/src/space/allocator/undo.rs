@@ -3,7 +3,7 @@
 
 use super::{Allocator, Bits, DATA_START, Extent, ExtentId, clear, set};
 use crate::error::Result;
-use crate::space::reservations::Change;
+use crate::space::reservations::SpaceChange;
 use std::sync::atomic::Ordering;
 
 /// A change since the last commit.
@@ -26,8 +26,8 @@ impl Allocator {
     /// Takes back everything since the last commit. The change is what was counted in the pool's
     /// space at once, for extents that are closed again; what slots would have changed is forgotten
     /// here.
-    pub(crate) fn roll_back(&mut self) -> Result<Change> {
-        let mut change = Change::default();
+    pub(crate) fn roll_back(&mut self) -> Result<SpaceChange> {
+        let mut change = SpaceChange::default();
         for step in std::mem::take(&mut self.undo).into_iter().rev() {
             match step {
                 Step::Opened(id) => self.close_extent(id, &mut change)?,
@@ -42,7 +42,7 @@ impl Allocator {
         }
         self.dirty.clear();
         self.freed.clear();
-        self.change = Change::default();
+        self.change = SpaceChange::default();
         Ok(change)
     }
 
@@ -76,7 +76,7 @@ impl Allocator {
         Ok(())
     }
 
-    fn close_extent(&mut self, id: ExtentId, change: &mut Change) -> Result<()> {
+    fn close_extent(&mut self, id: ExtentId, change: &mut SpaceChange) -> Result<()> {
         let slot_log2 = self.extent(id)?.slot_log2;
         *self.extent(id)? = Extent::default();
         self.index.open.entry(slot_log2).or_default().remove(&id);
